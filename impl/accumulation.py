@@ -14,14 +14,14 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, PyTree, Shaped
+from jaxtyping import Array, Float, Shaped
 
 from shardproof.impl.arguments import AxisName, check_axes, refuse
 from shardproof.impl.collectives import cast_varying
 from shardproof.impl.dtypes import accumulator
+from shardproof.impl.optimisers import Tree
 from shardproof.impl.training import shown
 
-Tree: TypeAlias = PyTree[Shaped[Array, "..."]]
 Scalar: TypeAlias = Shaped[Array, ""]
 LocalLoss: TypeAlias = Callable[[Tree, Tree], tuple[Scalar, Scalar]]
 """`(weights, microbatch)`, blocks, to the sum of what it adds up, and how many it counts."""

@@ -1,6 +1,8 @@
 """Checks of what a collective is called with, before anything runs.
 
-Every message names the function, the argument, its value, what was expected, and the mesh.
+A check says in one sentence what has to hold, and raises a ValueError where it does not; those of what a contract
+allows and one implementation does not serve raise a NotImplementedError, and say so. Every message names the function,
+the argument, its value, what was expected, and the mesh.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,11 +40,7 @@ def raise_unsupported(function: str, argument: str, value: object, expected: str
 
 
 def check_axes(function: str, axis_name: AxisName, *, argument: str = "axis_name") -> Axes:
-    """The axis tuple that `axis_name` names.
-
-    Raises:
-        ValueError: if a name is unbound or appears twice, or there is none.
-    """
+    """The axis tuple that `axis_name` names: one axis at least, all of them bound, each once."""
     axes = as_axes(axis_name)
     if not axes:
         refuse(function, argument, axis_name, "at least one mesh axis")
@@ -62,22 +60,14 @@ def is_integer(value: object) -> bool:
 
 
 def check_dimension(function: str, argument: str, dimension: int, rank: int) -> int:
-    """`dimension` counted from the front.
-
-    Raises:
-        ValueError: unless -rank <= dimension < rank.
-    """
+    """`dimension`, in [-rank, rank), counted from the front."""
     if not -rank <= dimension < rank:
         refuse(function, argument, dimension, f"a dimension in [{-rank}, {rank})")
     return dimension % rank
 
 
 def check_divides(function: str, argument: str, dimension: int, size: int, parts: int, tiled: bool) -> None:
-    """The dimension, as it was given, divides into one piece per participant (`tiled`), or has one entry for each.
-
-    Raises:
-        ValueError: if it does not.
-    """
+    """The dimension, as it was given, divides into one piece per participant (`tiled`), or has one entry for each."""
     if tiled and size % parts:
         refuse(function, argument, dimension, f"a dimension whose size is a multiple of {parts} (it has size {size})")
     if not tiled and size != parts:
@@ -85,21 +75,13 @@ def check_divides(function: str, argument: str, dimension: int, size: int, parts
 
 
 def check_index(function: str, argument: str, index: int, size: int) -> None:
-    """`index` is the logical index of a participant.
-
-    Raises:
-        ValueError: unless 0 <= index < size.
-    """
+    """`index` is the logical index of a participant, in [0, size)."""
     if not 0 <= index < size:
         refuse(function, argument, index, f"a logical index in [0, {size})")
 
 
 def check_permutation(function: str, perm: Iterable[tuple[int, int]], size: int) -> list[tuple[int, int]]:
-    """`perm` as a list of (source, destination) pairs of logical indices.
-
-    Raises:
-        ValueError: if an index is out of range, or a source or a destination appears twice.
-    """
+    """`perm` as a list of (source, destination) pairs of logical indices in [0, size), each once on its side."""
     pairs = [(int(source), int(destination)) for source, destination in perm]
     for side in zip(*pairs, strict=True):
         if any(not 0 <= index < size for index in side):
@@ -112,12 +94,7 @@ def check_permutation(function: str, perm: Iterable[tuple[int, int]], size: int)
 def check_groups(
     function: str, groups: Sequence[Sequence[int]] | None, size: int, *, even: bool = True
 ) -> list[list[int]] | None:
-    """`axis_index_groups` as lists.
-
-    Raises:
-        ValueError: unless the groups partition range(size) into lists of equal length, or of any where they need
-            not be `even`.
-    """
+    """`axis_index_groups` as lists that partition range(size), of equal length if they have to be `even`."""
     if groups is None:
         return None
     lists = [list(group) for group in groups]
@@ -129,21 +106,13 @@ def check_groups(
 
 
 def check_op(function: str, op: str, known: Iterable[str]) -> None:
-    """`op` is one of the reductions known.
-
-    Raises:
-        ValueError: if it is not.
-    """
+    """`op` is one of the reductions known."""
     if op not in known:
         refuse(function, "op", op, f"one of {', '.join(known)}")
 
 
 def check_varies(function: str, x: jax.Array, axes: tuple[str, ...]) -> None:
-    """`x` varies along all of the axis tuple or none of it: a sum over a part of it would mean something else.
-
-    Raises:
-        ValueError: if it varies along some of its axes only.
-    """
+    """`x` varies along all of the axis tuple or none of it: a sum over a part of it would mean something else."""
     along = set(jax.typeof(x).manual_axis_type.varying) & set(axes)
     if along and along != set(axes):
         refuse(function, "x", str(jax.typeof(x)), f"a value varying along all of {axes} or none of them")
@@ -171,61 +140,37 @@ def check_axis_count(function: str, axis_name: AxisName, counts: Sequence[int]) 
 
 
 def check_extent(function: str, argument: str, extent: int, most: int, text: str) -> None:
-    """`extent` counts elements of what there are at most so many of, which `text` says.
-
-    Raises:
-        ValueError: unless 0 <= extent <= most.
-    """
+    """`extent` counts elements, in [0, most], of what there are at most so many of, which `text` says."""
     if not 0 <= extent <= most:
         refuse(function, argument, extent, f"an integer in [0, {most}], {text}")
 
 
 def check_rank(function: str, argument: str, x: jax.Array, rank: int) -> None:
-    """`x` has so many dimensions.
-
-    Raises:
-        ValueError: if it has more or fewer.
-    """
+    """`x` has so many dimensions."""
     if x.ndim != rank:
         refuse(function, argument, str(jax.typeof(x)), f"an array of {rank} dimension{'s' * (rank != 1)}")
 
 
 def check_shape(function: str, argument: str, x: jax.Array, shape: tuple[int, ...], text: str) -> None:
-    """`x` has that shape, which `text` says the origin of.
-
-    Raises:
-        ValueError: if it has another.
-    """
+    """`x` has that shape, which `text` says the origin of."""
     if x.shape != shape:
         refuse(function, argument, str(jax.typeof(x)), f"an array of shape {shape}, {text}")
 
 
 def check_kind(function: str, argument: str, x: jax.Array, kind: Any, text: str) -> None:
-    """`x` is of a dtype of that kind, which `text` names.
-
-    Raises:
-        ValueError: if it is of another.
-    """
+    """`x` is of a dtype of that kind, which `text` names."""
     if not jnp.issubdtype(x.dtype, kind):
         refuse(function, argument, str(jax.typeof(x)), f"an array of {text}")
 
 
 def check_floating(function: str, **arrays: jax.Array) -> None:
-    """All arrays are of a floating-point dtype.
-
-    Raises:
-        ValueError: for one that is not, by its name.
-    """
+    """All arrays are of a floating-point dtype."""
     for argument, x in arrays.items():
         check_kind(function, argument, x, jnp.floating, "real floating-point numbers")
 
 
 def check_count(function: str, argument: str, value: object, least: int = 0, *, optional: bool = False) -> None:
-    """`value` is an integer of at least `least`, known before tracing; None as well if it is `optional`.
-
-    Raises:
-        ValueError: if it is not.
-    """
+    """`value` is an integer of at least `least`, known before tracing; None as well if it is `optional`."""
     if not (optional and value is None) and not (is_integer(value) and value >= least):  # type: ignore[operator]
         expected = f"an integer of at least {least}, known before tracing{', or None' if optional else ''}"
         refuse(function, argument, value, expected)

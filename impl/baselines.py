@@ -11,8 +11,7 @@ whose result could have several must be told which (`out_sharding`).
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -36,82 +35,71 @@ Way = Callable[[Array, Array, Layout, Layout, Layout], Array]
 """Two blocks, their layouts, and that of their product, to a block of it."""
 
 
-@dataclass(frozen=True)
-class Matmul:
-    """`A[B_lhs_rows, D_lhs_columns] W[D_rhs_rows, F_rhs_columns] -> [B_rows, F_columns]`, on blocks.
+def gathered_matmul(lhs: Block, rhs: Block, **layouts: AxisName) -> Block:
+    """`A[B_lhs_rows, D_lhs_columns] W[D_rhs_rows, F_rhs_columns] -> [B_rows, F_columns]` on blocks: gathers first.
 
     Arguments:
-        name: what messages call it.
+        lhs: the block of A.
+        rhs: the block of W.
+        layouts: `lhs_rows`, `lhs_columns`, `rhs_rows`, `rhs_columns`, `rows`, `columns`: an axis or axis tuple each.
+
+    Returns:
+        The block of the product, rounded once to the operands' dtype.
+
+    Raises:
+        ValueError: for operands whose contracted sizes differ.
+    """
+    return matmul_of_blocks("gathered_matmul", gathered, lhs, rhs, layouts)
+
+
+def reduced_matmul(lhs: Block, rhs: Block, **layouts: AxisName) -> Block:
+    """As `gathered_matmul`: multiplies the columns of A that a device has, and adds up the products.
+
+    Raises:
+        ValueError: as `gathered_matmul`.
+    """
+    return matmul_of_blocks("reduced_matmul", reduced, lhs, rhs, layouts)
+
+
+def gathered_two_matmuls(x: Block, w_in: Block, w_out: Block, **layouts: AxisName) -> Block:
+    """`X[B, D] W_in[D, F] W_out[F, D] -> [B, D]` on blocks, the hidden values `[B, F]` laid out as well: gathers first.
+
+    Arguments:
+        x: the block of X.
+        w_in: the block of W_in.
+        w_out: the block of W_out.
+        layouts: `x_rows`, `x_columns`, and so on for `w_in`, `w_out` and `hidden`; of the result `rows` and `columns`.
+
+    Returns:
+        The block of the product; the hidden values are rounded to the operands' dtype, and so is the result.
+
+    Raises:
+        ValueError: for operands whose contracted sizes differ.
+    """
+    name = "gathered_two_matmuls"
+    start, first, second, between = layouts_of(layouts, "x", "w_in", "w_out", "hidden")
+    _check(name, "w_in", x, w_in, start, first)
+    _check(name, "w_out", w_in, w_out, first, second)
+    hidden = gathered(x, w_in, start, first, between)
+    return gathered(hidden, w_out, between, second, layout(layouts["rows"], layouts["columns"]))
+
+
+def matmul_of_blocks(function: str, way: Way, lhs: Block, rhs: Block, layouts: Mapping[str, AxisName]) -> Block:
+    """The block of a product, of operands whose contracted sizes are checked.
+
+    Arguments:
+        function: what messages call it.
         way: how the blocks are brought together.
+        lhs: the block of A.
+        rhs: the block of W.
+        layouts: as in `gathered_matmul`.
+
+    Raises:
+        ValueError: for operands whose contracted sizes differ.
     """
-
-    name: str
-    way: Way
-
-    def __call__(
-        self,
-        lhs: Block,
-        rhs: Block,
-        *,
-        lhs_rows: AxisName,
-        lhs_columns: AxisName,
-        rhs_rows: AxisName,
-        rhs_columns: AxisName,
-        rows: AxisName,
-        columns: AxisName,
-    ) -> Block:
-        """The block of the product, rounded once to the operands' dtype.
-
-        Raises:
-            ValueError: for operands whose contracted sizes differ.
-        """
-        left, right = layout(lhs_rows, lhs_columns), layout(rhs_rows, rhs_columns)
-        _check(self.name, "rhs", lhs, rhs, left, right)
-        return self.way(lhs, rhs, left, right, layout(rows, columns))
-
-
-@dataclass(frozen=True)
-class TwoMatmuls:
-    """`X[B, D] W_in[D, F] W_out[F, D] -> [B, D]` on blocks, the hidden values `[B, F]` laid out as well.
-
-    Every matrix is laid out by roles of its own: `x_rows`, `x_columns`, and so on; the result by `rows` and `columns`.
-
-    Arguments:
-        name: what messages call it.
-        way: how the blocks of each product are brought together.
-    """
-
-    name: str
-    way: Way
-
-    def __call__(
-        self,
-        x: Block,
-        w_in: Block,
-        w_out: Block,
-        *,
-        x_rows: AxisName,
-        x_columns: AxisName,
-        w_in_rows: AxisName,
-        w_in_columns: AxisName,
-        w_out_rows: AxisName,
-        w_out_columns: AxisName,
-        hidden_rows: AxisName,
-        hidden_columns: AxisName,
-        rows: AxisName,
-        columns: AxisName,
-    ) -> Block:
-        """The block of the product; the hidden values are rounded to the operands' dtype, and so is the result.
-
-        Raises:
-            ValueError: for operands whose contracted sizes differ.
-        """
-        first, second = layout(w_in_rows, w_in_columns), layout(w_out_rows, w_out_columns)
-        start, between = layout(x_rows, x_columns), layout(hidden_rows, hidden_columns)
-        _check(self.name, "w_in", x, w_in, start, first)
-        _check(self.name, "w_out", w_in, w_out, first, second)
-        hidden = self.way(x, w_in, start, first, between)
-        return self.way(hidden, w_out, between, second, layout(rows, columns))
+    left, right = layouts_of(layouts, "lhs", "rhs")
+    _check(function, "rhs", lhs, rhs, left, right)
+    return way(lhs, rhs, left, right, layout(layouts["rows"], layouts["columns"]))
 
 
 def gathered(lhs: Block, rhs: Block, left: Layout, right: Layout, result: Layout) -> Block:
@@ -126,10 +114,6 @@ def reduced(lhs: Block, rhs: Block, left: Layout, right: Layout, result: Layout)
     partial = multiply(*aligned(lhs, relaid(rhs, right, (contracted, ()))))
     total = lax.psum(cast_varying(partial, contracted), contracted) if contracted else partial
     return relaid(total.astype(lhs.dtype), (rows, ()), result)
-
-
-gathered_matmul, reduced_matmul = Matmul("gathered_matmul", gathered), Matmul("reduced_matmul", reduced)
-gathered_two_matmuls = TwoMatmuls("gathered_two_matmuls", gathered)
 
 
 def automatic_matmul(
@@ -167,16 +151,7 @@ def automatic_two_matmuls(
 
 
 def explicit_matmul(
-    lhs: Global,
-    rhs: Global,
-    *,
-    mesh: Mesh | AbstractMesh,
-    lhs_rows: AxisName,
-    lhs_columns: AxisName,
-    rhs_rows: AxisName,
-    rhs_columns: AxisName,
-    rows: AxisName,
-    columns: AxisName,
+    lhs: Global, rhs: Global, *, mesh: Mesh | AbstractMesh, rows: AxisName, columns: AxisName, **layouts: AxisName
 ) -> Global:
     """`[B, D] @ [D, F] -> [B, F]` on explicit axes, where the types of the operands say how they are laid out.
 
@@ -188,7 +163,7 @@ def explicit_matmul(
     def product(lhs: Global, rhs: Global) -> Global:
         return jnp.einsum("bd,df->bf", lhs, rhs, out_sharding=spec(layout(rows, columns)))
 
-    return on_explicit_axes(product, mesh, layout(lhs_rows, lhs_columns), layout(rhs_rows, rhs_columns))(lhs, rhs)
+    return on_explicit_axes(product, mesh, *layouts_of(layouts, "lhs", "rhs"))(lhs, rhs)
 
 
 def explicit_two_matmuls(
@@ -215,13 +190,17 @@ def explicit_two_matmuls(
         hidden = jnp.einsum("bd,df->bf", x, w_in, out_sharding=between)
         return jnp.einsum("bf,fd->bd", hidden, w_out, out_sharding=wanted)
 
-    given = [layout(layouts[f"{name}_rows"], layouts[f"{name}_columns"]) for name in ("x", "w_in", "w_out")]
-    return on_explicit_axes(product, mesh, *given)(x, w_in, w_out)
+    return on_explicit_axes(product, mesh, *layouts_of(layouts, "x", "w_in", "w_out"))(x, w_in, w_out)
 
 
 def layout(rows: AxisName, columns: AxisName) -> Layout:
     """Axis names, single or in tuples, as axis tuples."""
     return as_axes(rows), as_axes(columns)
+
+
+def layouts_of(layouts: Mapping[str, AxisName], *names: str) -> list[Layout]:
+    """The layouts of these matrices, out of all `NAME_rows` and `NAME_columns`."""
+    return [layout(layouts[f"{name}_rows"], layouts[f"{name}_columns"]) for name in names]
 
 
 def spec(layout: Sequence[Axes]) -> PartitionSpec:

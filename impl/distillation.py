@@ -20,10 +20,11 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Shaped
 
 from shardproof.impl.arguments import AxisName, as_axes
-from shardproof.impl.losses.parallelisation import Parallelisation
+from shardproof.impl.losses import Parallelisation
 from shardproof.impl.model import Params
+from shardproof.impl.optimisers import Tree
 from shardproof.impl.placing import placed
-from shardproof.impl.training import Step, Stepped, Tree, check_placed, numbers, shown
+from shardproof.impl.training import Step, Stepped, check_placed, numbers, shown
 
 Indices: TypeAlias = tuple[tuple[int, int], ...]
 """Of every dimension, where a part begins and ends."""

@@ -26,7 +26,7 @@ from shardproof.impl.arguments import check_rank, check_shape, refuse
 from shardproof.impl.baselines import abstract_of, on_explicit_axes, spec
 from shardproof.impl.collective_matmul.operands import aligned, multiply
 from shardproof.impl.model import activated, linear, squared_errors, wide
-from shardproof.impl.relaying import exchanged
+from shardproof.impl.reshard import exchanged
 
 Axes = tuple[str, ...]
 Entries = tuple[Axes, ...]

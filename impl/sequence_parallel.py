@@ -67,8 +67,7 @@ def overlapped_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axi
     Raises:
         ValueError: as `sequence_parallel_mlp`.
     """
-    name = "overlapped_sequence_parallel_mlp"
-    return _of_rows(name, _rings(ring_all_gather_matmul_lhs, ring_matmul_reduce_scatter), x, w_in, w_out, axis_name)
+    return _of_rows("overlapped_sequence_parallel_mlp", _one_way, x, w_in, w_out, axis_name)
 
 
 def bidirectional_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
@@ -79,15 +78,7 @@ def bidirectional_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, 
     Raises:
         ValueError: as `sequence_parallel_mlp`.
     """
-    name = "bidirectional_sequence_parallel_mlp"
-    return _of_rows(
-        name,
-        _rings(bidirectional_all_gather_matmul_lhs, bidirectional_matmul_reduce_scatter),
-        x,
-        w_in,
-        w_out,
-        axis_name,
-    )
+    return _of_rows("bidirectional_sequence_parallel_mlp", _both_ways, x, w_in, w_out, axis_name)
 
 
 def normalised_sequence_parallel_mlp(
@@ -127,11 +118,8 @@ def overlapped_normalised_sequence_parallel_mlp(
     Raises:
         ValueError: as `normalised_sequence_parallel_mlp`.
     """
-    name, form = (
-        "overlapped_normalised_sequence_parallel_mlp",
-        _rings(ring_all_gather_matmul_lhs, ring_matmul_reduce_scatter),
-    )
-    return _normalised(name, form, x, scale, w_in, w_out, axis_name, epsilon)
+    name = "overlapped_normalised_sequence_parallel_mlp"
+    return _normalised(name, _one_way, x, scale, w_in, w_out, axis_name, epsilon)
 
 
 def bidirectional_normalised_sequence_parallel_mlp(
@@ -145,8 +133,7 @@ def bidirectional_normalised_sequence_parallel_mlp(
         ValueError: as `normalised_sequence_parallel_mlp`.
     """
     name = "bidirectional_normalised_sequence_parallel_mlp"
-    form = _rings(bidirectional_all_gather_matmul_lhs, bidirectional_matmul_reduce_scatter)
-    return _normalised(name, form, x, scale, w_in, w_out, axis_name, epsilon)
+    return _normalised(name, _both_ways, x, scale, w_in, w_out, axis_name, epsilon)
 
 
 def _normalised(
@@ -169,14 +156,7 @@ def _normalised(
     return _of_rows(function, form, rms_norm_of_whole(of_x, of_scale, added).astype(dtype), w_in, w_out, axis_name)
 
 
-def _of_rows(
-    function: str,
-    form: Form,
-    x: Sequence,
-    w_in: Right,
-    w_out: Right,
-    axis_name: AxisName,
-) -> Sequence:
+def _of_rows(function: str, form: Form, x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
     """A form, of positions and batch as rows."""
     axes = check_axes(function, axis_name)
     check_rank(function, "x", x, 3)
@@ -193,10 +173,11 @@ def _naive(rows: Rows, w_in: Right, w_out: Right, axes: Axes) -> Result:
     return matmul_reduce_scatter(hidden, w_out, axes, scatter_dimension=0)
 
 
-def _rings(gather: Callable[..., Result], scatter: Callable[..., Result]) -> Form:
+def _one_way(rows: Rows, w_in: Right, w_out: Right, axes: Axes) -> Result:
     """A ring that gathers and multiplies, relu, and a ring that multiplies and reduces."""
+    return ring_matmul_reduce_scatter(jax.nn.relu(ring_all_gather_matmul_lhs(rows, w_in, axes)), w_out, axes)
 
-    def form(rows: Rows, w_in: Right, w_out: Right, axes: Axes) -> Result:
-        return scatter(jax.nn.relu(gather(rows, w_in, axes)), w_out, axes)
 
-    return form
+def _both_ways(rows: Rows, w_in: Right, w_out: Right, axes: Axes) -> Result:
+    hidden = jax.nn.relu(bidirectional_all_gather_matmul_lhs(rows, w_in, axes))
+    return bidirectional_matmul_reduce_scatter(hidden, w_out, axes)

@@ -13,12 +13,11 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, PyTree, Shaped
+from jaxtyping import Array, Float, PyTree
 
-from shardproof.impl.arguments import AxisName
-from shardproof.impl.optimisers import Optimiser, updated
+from shardproof.impl.arguments import AxisName, mesh_text
+from shardproof.impl.optimisers import Optimiser, Tree, updated
 
-Tree: TypeAlias = PyTree[Shaped[Array, "..."]]
 Scalar: TypeAlias = Float[Array, ""]
 Stepped: TypeAlias = tuple[Tree, Tree, Scalar]
 Loss: TypeAlias = Callable[..., Scalar]
@@ -49,8 +48,14 @@ class Step:
         """The optimiser's state for parameters on the mesh, laid out as the step keeps it.
 
         Raises:
-            ValueError: for a mesh without devices, or parameters that are not on it.
+            ValueError: for a mesh without devices; for parameters that are not on it, or were donated.
         """
+        check_devices(type(self).__name__, self.mesh)
+        check_placed(type(self).__name__, "params", params, self.mesh)
+        return jax.jit(self.init_traceable, out_shardings=self.state_shardings(params))(params)
+
+    def state_shardings(self, params: Tree) -> Any:
+        """How the optimiser's state for these parameters is laid out."""
         raise NotImplementedError
 
     def init_traceable(self, params: Tree) -> Tree:
@@ -118,18 +123,11 @@ class TrainingStep(Step):
         super().__init__(mesh)
         self.loss, self.optimiser, self.data, self.model = loss, optimiser, data, model
 
-    def init(self, params: Tree) -> Tree:
-        """The optimiser's state: what in it is like a parameter is laid out as that, all else is on every device.
-
-        Raises:
-            ValueError: for a mesh without devices; for parameters that are not on it, or were donated.
-        """
-        check_devices(type(self).__name__, self.mesh)
-        check_placed(type(self).__name__, "params", params, self.mesh)
+    def state_shardings(self, params: Tree) -> Any:
+        """Of what is like a parameter, that of the parameter; all else is on every device."""
         layouts = jax.tree.map(lambda x: x.sharding, params)
         everywhere = NamedSharding(self.mesh, P())
-        placed = like_parameters(self.optimiser, params, layouts, lambda leaf: everywhere)
-        return jax.jit(self.init_traceable, out_shardings=placed)(params)
+        return like_parameters(self.optimiser, params, layouts, lambda leaf: everywhere)
 
     def init_traceable(self, params: Tree) -> Tree:
         """The optimiser's state, traceable."""
@@ -214,5 +212,4 @@ def numbers(devices: Iterable[jax.Device]) -> list[int]:
 
 def shown(mesh: Mesh | AbstractMesh) -> str:
     """A mesh as messages show it: `(dp=2, tp=4)`, and its devices."""
-    axes = ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
-    return f"({axes})" + (f" of devices {numbers(np.ravel(mesh.devices))}" if isinstance(mesh, Mesh) else "")
+    return mesh_text(mesh) + (f" of devices {numbers(np.ravel(mesh.devices))}" if isinstance(mesh, Mesh) else "")

@@ -21,11 +21,11 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Shaped
 
-from shardproof.impl.accumulation import LocalLoss, Scalar, Tree, accumulated, mean_of, replicated
-from shardproof.impl.arguments import AxisName, check_axes
+from shardproof.impl.accumulation import LocalLoss, Scalar, accumulated, mean_of, replicated
+from shardproof.impl.arguments import AxisName, as_axes, check_axes
 from shardproof.impl.collectives import axis_index, cast_varying
-from shardproof.impl.optimisers import Optimiser, updated
-from shardproof.impl.training import Step, Stepped, check_devices, check_placed, like_parameters, shown
+from shardproof.impl.optimisers import Optimiser, Tree, updated
+from shardproof.impl.training import Step, Stepped, like_parameters, shown
 
 Flat = Shaped[Array, "n"]
 
@@ -124,22 +124,18 @@ class ZeroStep(Step):
     ) -> None:
         super().__init__(mesh)
         self.loss, self.optimiser, self.layouts, self.microbatches = loss, optimiser, layouts, microbatches
-        self.data = (data,) if isinstance(data, str) else tuple(data)
-        self.model = (model,) if isinstance(model, str) else tuple(model)
+        self.data, self.model = as_axes(data), as_axes(model)
 
-    def init(self, params: Tree) -> Tree:
-        """The optimiser's state, each array `[p * shard]`, sharded over `data` and what else shards its parameter.
+    def state_shardings(self, params: Tree) -> Any:
+        """Each array of the state, `[p * shard]`, is sharded over `data` and what else shards its parameter.
 
         Raises:
-            ValueError: for a mesh without devices; for parameters that are not on the mesh, or are sharded over
-                `data`; for an optimiser whose state has arrays that are not like the parameters.
+            ValueError: for parameters that are sharded over `data`; for an optimiser whose state has arrays that are
+                not like the parameters.
         """
-        check_devices("ZeroStep", self.mesh)
-        check_placed("ZeroStep", "params", params, self.mesh)
         specs = self._state_specs(params, self._params_specs(params))
         # without these, JAX says nothing of the automatic ones among a shard's axes, and each device may keep all
-        placed = jax.tree.map(lambda s: NamedSharding(self.mesh, s), specs, is_leaf=lambda s: isinstance(s, P))
-        return jax.jit(self.init_traceable, out_shardings=placed)(params)
+        return jax.tree.map(lambda s: NamedSharding(self.mesh, s), specs, is_leaf=lambda s: isinstance(s, P))
 
     def init_traceable(self, params: Tree) -> Tree:
         """The optimiser's state, traceable."""
@@ -205,8 +201,7 @@ class ZeroStep(Step):
 
 def _axes_of(spec: P) -> tuple[str, ...]:
     """The axes that shard anything."""
-    entries = [(entry,) if isinstance(entry, str) else tuple(entry) for entry in spec if entry]
-    return tuple(name for entry in entries for name in entry)
+    return tuple(name for entry in spec for name in as_axes(entry or ()))
 
 
 def _specs(tree: Any) -> list[P]:

@@ -7,8 +7,9 @@ have none.
 
 from shardproof.impl.arguments import AxisName, check_count, check_rank, refuse
 from shardproof.impl.collectives import Block
+from shardproof.impl.moe.capacity import Room
 from shardproof.impl.moe.dispatch import all_to_all
-from shardproof.impl.moe.plan import ExpertWeights, Settings, planned
+from shardproof.impl.moe.plan import ExpertWeights, planned
 
 
 def expert_choice_moe(
@@ -38,6 +39,6 @@ def expert_choice_moe(
     check_count(name, "capacity", capacity)
     if not router_weights.shape[1]:
         refuse(name, "router_weights", list(router_weights.shape), "[D, E] of at least one expert")
-    settings = Settings(router_weights.shape[1], capacity, "probability", "all")
-    plan = planned(name, tokens, router_weights, expert_weights, axis_name, settings)
+    room, experts = Room(capacity, "probability"), router_weights.shape[1]
+    plan = planned(name, tokens, router_weights, expert_weights, axis_name, top_k=experts, room=room, over="all")
     return plan.result(all_to_all.dispatched)

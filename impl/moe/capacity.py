@@ -62,8 +62,8 @@ class Room:
             the others itself. None: all.
     """
 
-    capacity: int | None
-    policy: str
+    capacity: int | None = None
+    policy: str = "probability"
     capacity_per_sender: int | None = None
 
     def __post_init__(self) -> None:
@@ -162,12 +162,7 @@ def _by_choices(queues: Block, count: int, axes: Axes) -> Block:
 def _by_senders(queues: Block, count: int, held: int, axes: Axes) -> Block:
     """Places in the buffers of all participants: the first sender's pairs first, and of each by expert and token."""
     destination, participants = quotient(queues.ravel(), held), count // held
-    lengths = all_gather(counted(destination, participants), axes)
-    lower = jnp.arange(participants)[:, None] < axis_index(axes)
-    before = jnp.sum(jnp.where(lower, lengths, 0), axis=0)
-    return (places(destination, participants, [queues.ravel()]) + jnp.append(before, 0)[destination]).reshape(
-        queues.shape
-    )
+    return places_of_all(destination, participants, axes, [queues.ravel()]).reshape(queues.shape)
 
 
 @jax.tree_util.register_dataclass

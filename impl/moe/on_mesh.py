@@ -12,8 +12,9 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from shardproof.impl.arguments import AxisName, as_axes, check_rank, refuse
 from shardproof.impl.collectives import Block
+from shardproof.impl.moe.capacity import Room
 from shardproof.impl.moe.dispatch import all_to_all, local, ring
-from shardproof.impl.moe.plan import ExpertWeights, Plan, Settings, planned
+from shardproof.impl.moe.plan import ExpertWeights, Plan, planned
 from shardproof.impl.placing import check_parts, check_roles, placed
 
 
@@ -83,11 +84,11 @@ class GlobalMoeLayer:
                 check_rank(self.name, name, x, len(layout))
                 check_parts(self.name, name, x, layout, mesh)
         specs = rows, PartitionSpec(None, None), [of_expert] * len(weights)
-        settings = Settings(top_k, capacity, policy, over)
+        room = Room(capacity, policy)
 
         def blocks(tokens: Block, router: Block, weights: Any) -> Block:
             own = weights[0] if len(weights) == 1 else weights
-            plan = planned(self.name, tokens, router, own, of_experts, settings, sharing=every)
+            plan = planned(self.name, tokens, router, own, of_experts, top_k=top_k, room=room, over=over, sharing=every)
             return plan.result(self.dispatched)
 
         laid_out = placed((tokens, router_weights, weights), specs, mesh)

@@ -121,25 +121,16 @@ class Plan:
         return jnp.sum(weighted.reshape(-1, self.top_k, self.features), axis=1).astype(self.dtype)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The static settings of a layer: which experts a token chooses, and who is kept (see `dense_moe`)."""
-
-    top_k: int
-    capacity: int | None = None
-    policy: str = "probability"
-    over: str = "chosen"
-    capacity_per_sender: int | None = None
-
-
 def planned(
     function: str,
     tokens: Block,
     router_weights: Block,
     expert_weights: ExpertWeights,
     axis_name: AxisName,
-    settings: Settings,
     *,
+    top_k: int,
+    room: Room,
+    over: str = "chosen",
     sharing: Axes | None = None,
 ) -> Plan:
     """The plan of a layer's call: operands checked and widened, tokens routed, and who is kept.
@@ -148,6 +139,7 @@ def planned(
 
     Arguments:
         function: what messages call the function that was called.
+        room: who is kept.
         sharing: the axis tuple of all whose tokens share the capacity, in whose order they are numbered: those of
             `axis_name`, and others along which experts are the same, if the policy is not "sender". None: `axis_name`.
 
@@ -156,13 +148,12 @@ def planned(
             no multiple of the participants; a `top_k`, `capacity`, `policy` or `over` that is none.
     """
     axes, weights = _checked(function, tokens, router_weights, expert_weights, axis_name)
-    room = Room(settings.capacity, settings.policy, settings.capacity_per_sender)
     room.check(function)
     wide = accumulator(tokens, router_weights, *weights)
     along = {*(sharing or axes), *(name for x in (tokens, router_weights, *weights) for name in varying(x))}
     # widened before they are cast varying: what is summed over participants in a derivative is wide
     rows, router, *own = (cast_varying(x.astype(wide), along) for x in (tokens, router_weights, *weights))
-    routing = route(rows, router, settings.top_k, over=settings.over, function=function)
+    routing = route(rows, router, top_k, over=over, function=function)
     keeps = kept(routing.experts, routing.gates, own[0].shape[0] * lax.axis_size(axes), room, sharing or axes)
     return Plan(
         tokens=rows,
@@ -171,12 +162,46 @@ def planned(
         gates=routing.gates.ravel(),
         kept=keeps.ravel(),
         axes=axes,
-        top_k=settings.top_k,
+        top_k=top_k,
         room=room,
         sent=jnp.dtype(tokens.dtype),
         weighed=jnp.result_type(*weights),
         dtype=jnp.result_type(tokens, router_weights, *weights),
     )
+
+
+def moe_layer(function: str) -> Callable[[Callable[[Plan], Block]], Callable[..., Block]]:
+    """A decorator of what makes the result of a plan: the layer with that docstring, under this name.
+
+    Arguments of the layer are those of `dense_moe`.
+
+    Where nothing can be kept the result is zero, and nothing is dispatched.
+    """
+
+    def layer_of(dispatched: Callable[[Plan], Block]) -> Callable[..., Block]:
+        def layer(
+            tokens: Block,
+            router_weights: Block,
+            expert_weights: ExpertWeights,
+            axis_name: AxisName,
+            *,
+            top_k: int,
+            capacity: int | None = None,
+            policy: str = "probability",
+            over: str = "chosen",
+            capacity_per_sender: int | None = None,
+        ) -> Block:
+            room = Room(capacity, policy, capacity_per_sender)
+            plan = planned(
+                function, tokens, router_weights, expert_weights, axis_name, top_k=top_k, room=room, over=over
+            )
+            return plan.result(dispatched)
+
+        layer.__name__ = layer.__qualname__ = function
+        layer.__module__, layer.__doc__ = dispatched.__module__, dispatched.__doc__
+        return layer
+
+    return layer_of
 
 
 def _checked(

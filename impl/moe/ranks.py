@@ -36,7 +36,7 @@ def places(queues: Numbers, count: int, first: Sequence[Block] = ()) -> Numbers:
     return jnp.zeros_like(ranked).at[order].set(ranked).astype(jnp.int32)
 
 
-def places_of_all(queues: Numbers, count: int, axes: tuple[str, ...]) -> Numbers:
+def places_of_all(queues: Numbers, count: int, axes: tuple[str, ...], first: Sequence[Block] = ()) -> Numbers:
     """As `places`, in queues of all participants: the pairs of the first one come first, in logical order.
 
     What is gathered are the lengths of queues, `[p, count]`, and no pairs.
@@ -46,4 +46,4 @@ def places_of_all(queues: Numbers, count: int, axes: tuple[str, ...]) -> Numbers
     lengths = all_gather(counted(queues, count), axes)
     lower = jnp.arange(lengths.shape[0])[:, None] < axis_index(axes)
     before = jnp.sum(jnp.where(lower, lengths, 0), axis=0)
-    return places(queues, count) + jnp.append(before, 0)[queues]
+    return places(queues, count, first) + jnp.append(before, 0)[queues]

@@ -55,9 +55,7 @@ def route(
             another `over`.
     """
     check_operands(function, tokens, router_weights)
-    experts = router_weights.shape[1]
-    if not is_integer(top_k) or not 1 <= top_k <= experts:
-        refuse(function, "top_k", top_k, f"an integer in [1, {experts}], the number of experts")
+    check_top_k(function, top_k, router_weights.shape[1])
     if over not in OVER:
         refuse(function, "over", over, f"one of {', '.join(OVER)}")
     logits = router_logits(tokens, router_weights)
@@ -79,6 +77,16 @@ def check_operands(function: str, tokens: Block, router_weights: Block) -> None:
     check_floating(function, tokens=tokens, router_weights=router_weights)
     if router_weights.shape[0] != tokens.shape[1]:
         refuse(function, "router_weights", str(jax.typeof(router_weights)), f"{tokens.shape[1]} rows, as tokens have")
+
+
+def check_top_k(function: str, top_k: int, experts: int) -> None:
+    """`top_k` is a number of experts, known before tracing.
+
+    Raises:
+        ValueError: if it is not an integer in [1, E].
+    """
+    if not is_integer(top_k) or not 1 <= top_k <= experts:
+        refuse(function, "top_k", top_k, f"an integer in [1, {experts}], the number of experts")
 
 
 def router_logits(tokens: Block, router_weights: Block) -> Float[Array, "t e"]:

@@ -7,8 +7,7 @@ number of devices.
 
 from hypothesis import strategies as st
 
-from shardproof.impl.losses import PARALLELISATIONS
-from shardproof.impl.losses.layout import Layout, Roles
+from shardproof.impl.losses import PARALLELISATIONS, Layout, Roles
 from shardproof.oracles import mlp
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import mlp_claims

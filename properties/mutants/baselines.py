@@ -23,7 +23,7 @@ def _of_all(lhs: Array, rhs: Array, left: Layout, right: Layout, result: Layout)
 @mutant("sharded_matmul", law="communication", smallest=(1,), communication=formula_of("sharded_matmul", "gathered"))
 def matmul_of_all(lhs: Array, rhs: Array, **layouts: Any) -> Array:
     """Gathers all of both operands, also what is laid out as it has to be."""
-    return baselines.Matmul("matmul", _of_all)(lhs, rhs, **layouts)
+    return baselines.matmul_of_blocks("matmul", _of_all, lhs, rhs, layouts)
 
 
 @mutant("sharded_matmul", smallest=(2, 2), whole=True)

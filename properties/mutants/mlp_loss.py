@@ -8,15 +8,20 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from shardproof.impl.arguments import as_axes
+from shardproof.impl.arguments import Axes, as_axes
 from shardproof.impl.collective_matmul.operands import multiply
 from shardproof.impl.collectives import all_gather_invariant, cast_varying
-from shardproof.impl.losses import data_parallel, fsdp_rows, tensor_parallel
-from shardproof.impl.losses.blocks import assembled, scattered_sum
-from shardproof.impl.losses.data_parallel import linear_of_examples
-from shardproof.impl.losses.fully_sharded import linear_of_rows
-from shardproof.impl.losses.layout import Axes, Layout
-from shardproof.impl.losses.parallelisation import Linear
+from shardproof.impl.losses import (
+    Layout,
+    Linear,
+    assembled,
+    data_parallel,
+    fsdp_rows,
+    linear_of_examples,
+    linear_of_rows,
+    scattered_sum,
+    tensor_parallel,
+)
 from shardproof.impl.model import activated, forward, squared_errors, wide
 from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import formula_of, mutant

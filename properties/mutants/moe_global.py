@@ -9,8 +9,9 @@ from jax.sharding import PartitionSpec
 
 from shardproof.impl.arguments import Axes, as_axes
 from shardproof.impl.moe import all_gather_moe
+from shardproof.impl.moe.capacity import Room
 from shardproof.impl.moe.dispatch.all_to_all import dispatched
-from shardproof.impl.moe.plan import Settings, planned
+from shardproof.impl.moe.plan import planned
 from shardproof.properties.mutants.catalogue import mutant
 
 Local = Callable[[Any, Axes, Axes], Array]
@@ -35,10 +36,11 @@ def on_blocks(
     return result
 
 
-def layer(blocks: Any, expert: Axes, sharing: Axes, **options: Any) -> Array:
+def layer(blocks: Any, expert: Axes, sharing: Axes, *, top_k: int, over: str = "chosen", **options: Any) -> Array:
     """A right layer, if `sharing` is."""
     tokens, router, weights = blocks
-    plan = planned("moe", tokens, router, weights, expert, Settings(**options), sharing=sharing)
+    room = Room(**options)
+    plan = planned("moe", tokens, router, weights, expert, top_k=top_k, room=room, over=over, sharing=sharing)
     return plan.result(dispatched)
 
 

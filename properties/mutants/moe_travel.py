@@ -8,10 +8,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from shardproof.impl.collectives import all_gather, all_to_all
+from shardproof.impl.moe.capacity import Room
 from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
 from shardproof.impl.moe.dispatch.ragged import Dispatcher
 from shardproof.impl.moe.experts import in_buffers, in_turn
-from shardproof.impl.moe.plan import Plan, Settings, planned
+from shardproof.impl.moe.plan import Plan, planned
 from shardproof.impl.moe.ranks import counted, places
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
@@ -22,7 +23,9 @@ Step = Callable[[Plan, Array], Array]
 def plan_for(operands: Any, options: Any) -> Plan:
     """Who goes where, in a call."""
     tokens, router_weights, expert_weights, axis_name = operands
-    return planned("moe", tokens, router_weights, expert_weights, axis_name, Settings(**options))
+    choice = {name: options[name] for name in ("top_k", "over") if name in options}
+    room = Room(**{name: value for name, value in options.items() if name not in choice})
+    return planned("moe", tokens, router_weights, expert_weights, axis_name, room=room, **choice)
 
 
 def _as_it_is(plan: Plan, x: Array) -> Array:

@@ -5,7 +5,7 @@ from typing import Any
 from jax import Array, lax
 from jax.sharding import NamedSharding
 
-from shardproof.impl import baselines, relaying
+from shardproof.impl import baselines, reshard
 from shardproof.impl.baselines import Layout, layout, spec
 from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import formula_of, mutant
@@ -32,7 +32,7 @@ def reshard_from_mesh_order(x: Array, **roles: Any) -> Array:
 def reshard_to_the_first_part(x: Array, **roles: Any) -> Array:
     """Every device cuts the first part of what is not sharded."""
     held, wanted = _layouts(roles)
-    whole = relaying.exchanged(x, held, ((), ()))
+    whole = reshard.exchanged(x, held, ((), ()))
     sizes = [n // (lax.axis_size(axes) if axes else 1) for n, axes in zip(whole.shape, wanted, strict=True)]
     return whole[: sizes[0], : sizes[1]]
 

@@ -20,8 +20,7 @@ from jax.sharding import PartitionSpec as P
 from shardproof.impl import accumulation, optimisers
 from shardproof.impl.accumulation import accumulated, accumulating, mean_of
 from shardproof.impl.collectives import cast_varying
-from shardproof.impl.losses import PARALLELISATIONS, Parallelisation, data_parallel, tensor_parallel
-from shardproof.impl.losses.layout import Layout
+from shardproof.impl.losses import PARALLELISATIONS, Layout, Parallelisation, data_parallel, tensor_parallel
 from shardproof.impl.model import initialise, squared_errors
 from shardproof.impl.training import Step, TrainingStep
 from shardproof.impl.zero import ZeroStep

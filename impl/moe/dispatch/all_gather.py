@@ -2,13 +2,11 @@
 
 from shardproof.impl.collectives import Block, all_gather, reduce_scatter
 from shardproof.impl.moe.experts import in_turn
-from shardproof.impl.moe.layer import moe_layer
-from shardproof.impl.moe.plan import Plan
+from shardproof.impl.moe.plan import Plan, moe_layer
 from shardproof.impl.moe.travel import narrowly
 
 
-@moe_layer("all_gather_moe")
-def all_gather_moe(plan: Plan) -> Block:
+def dispatched(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: gathers tokens.
 
     The tokens of all participants are gathered with their choices, each participant's experts take what is theirs in
@@ -20,11 +18,6 @@ def all_gather_moe(plan: Plan) -> Block:
     Raises:
         ValueError: as `dense_moe`.
     """
-    return dispatched(plan)
-
-
-def dispatched(plan: Plan) -> Block:
-    """The result of a plan: `[T, F]`."""
 
     def gathered(x: Block) -> Block:
         return all_gather(x, plan.axes, tiled=True)
@@ -34,3 +27,6 @@ def dispatched(plan: Plan) -> Block:
     gates = gathered(plan.gates).reshape(experts.shape)
     total = in_turn(rows, plan.own(experts), gates, plan.weights)
     return reduce_scatter(total, plan.axes, tiled=True).astype(plan.dtype)
+
+
+all_gather_moe = moe_layer("all_gather_moe")(dispatched)

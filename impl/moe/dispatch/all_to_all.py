@@ -2,12 +2,10 @@
 
 from shardproof.impl.collectives import Block
 from shardproof.impl.moe.dispatch.slots import filled, slots, taken, through_experts
-from shardproof.impl.moe.layer import moe_layer
-from shardproof.impl.moe.plan import Plan
+from shardproof.impl.moe.plan import Plan, moe_layer
 
 
-@moe_layer("all_to_all_moe")
-def all_to_all_moe(plan: Plan) -> Block:
+def dispatched(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: two all-to-alls.
 
     A participant sends E C rows, C the most that it can have for one expert: what it has no pair for is padding.
@@ -17,11 +15,9 @@ def all_to_all_moe(plan: Plan) -> Block:
     Raises:
         ValueError: as `dense_moe`.
     """
-    return dispatched(plan)
-
-
-def dispatched(plan: Plan) -> Block:
-    """The result of a plan: `[T, F]`."""
     at = slots(plan)
     buffers = filled(plan.tokens, at, plan.count * plan.most_sent)
     return plan.combined(taken(through_experts(plan, buffers), at))
+
+
+all_to_all_moe = moe_layer("all_to_all_moe")(dispatched)

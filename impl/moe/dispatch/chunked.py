@@ -10,8 +10,9 @@ from jaxtyping import Array, Int
 from shardproof.impl.arguments import AxisName, check_count
 from shardproof.impl.collectives import Block, all_to_all, cast_varying, varying
 from shardproof.impl.indices import quotient
+from shardproof.impl.moe.capacity import Room
 from shardproof.impl.moe.experts import Weights, in_turn
-from shardproof.impl.moe.plan import ExpertWeights, Plan, Settings, planned
+from shardproof.impl.moe.plan import ExpertWeights, Plan, planned
 from shardproof.impl.moe.ranks import counted, sorting
 from shardproof.impl.moe.travel import narrowly
 
@@ -54,8 +55,8 @@ def chunked_moe(
     Raises:
         ValueError: as `dense_moe`, and for a chunk that is no integer of at least 1.
     """
-    settings = Settings(top_k, capacity, policy, over, capacity_per_sender)
-    plan = planned("chunked_moe", tokens, router_weights, expert_weights, axis_name, settings)
+    room = Room(capacity, policy, capacity_per_sender)
+    plan = planned("chunked_moe", tokens, router_weights, expert_weights, axis_name, top_k=top_k, room=room, over=over)
     check_count("chunked_moe", "chunk", chunk, 1, optional=True)
     return plan.result(lambda plan: dispatched(plan, chunk))
 

@@ -6,8 +6,7 @@ from jax import lax
 
 from shardproof.impl.collectives import Block
 from shardproof.impl.moe.dispatch.slots import slots, through_experts
-from shardproof.impl.moe.layer import moe_layer
-from shardproof.impl.moe.plan import Plan
+from shardproof.impl.moe.plan import Plan, moe_layer
 
 
 @moe_layer("dense_moe")

@@ -7,13 +7,11 @@ import jax.numpy as jnp
 
 from shardproof.impl.collectives import Block, all_gather
 from shardproof.impl.moe.experts import Weights, in_turn, sorted_by_expert
-from shardproof.impl.moe.layer import moe_layer
-from shardproof.impl.moe.plan import Plan
+from shardproof.impl.moe.plan import Plan, moe_layer
 from shardproof.impl.moe.travel import narrowly
 
 
-@moe_layer("sorted_moe")
-def sorted_moe(plan: Plan) -> Block:
+def dispatched(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: sorts by expert.
 
     Pairs are sorted by their expert, and each group is multiplied by its own matrix by `jax.lax.ragged_dot`. As traced,
@@ -26,13 +24,11 @@ def sorted_moe(plan: Plan) -> Block:
         ValueError: as `dense_moe`.
         NotImplementedError: under `jax.vmap`.
     """
-    return dispatched(plan)
-
-
-def dispatched(plan: Plan) -> Block:
-    """The result of a plan by sorting: `[T, F]`."""
     experts = jnp.where(plan.kept, plan.experts, -1)
     return plan.combined(sorted_by_expert(plan.tokens[plan.token], experts, _all_weights(plan)))
+
+
+sorted_moe = moe_layer("sorted_moe")(dispatched)
 
 
 @moe_layer("scanned_moe")

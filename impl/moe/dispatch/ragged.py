@@ -14,8 +14,7 @@ from shardproof.impl.arguments import Axes, check_axes, check_count, check_kind,
 from shardproof.impl.collectives import Block, all_to_all
 from shardproof.impl.indices import quotient, remainder
 from shardproof.impl.moe.experts import in_turn
-from shardproof.impl.moe.layer import moe_layer
-from shardproof.impl.moe.plan import Plan
+from shardproof.impl.moe.plan import Plan, moe_layer
 from shardproof.impl.moe.ranks import counted, sorting
 from shardproof.impl.moe.travel import narrowly
 from shardproof.impl.ragged import ragged_all_to_all
@@ -114,8 +113,7 @@ def _begun(starts: Int[Array, "k"], rows: int) -> Int[Array, "n"]:
     return jnp.cumsum(jnp.zeros(rows, jnp.int32).at[starts].add(1, mode="drop"))
 
 
-@moe_layer("ragged_moe")
-def ragged_moe(plan: Plan) -> Block:
+def dispatched(plan: Plan, exchange: Exchange = NATIVE) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: ragged all-to-alls.
 
     Pairs are sorted by participant, those that are kept first, by expert. Needs a platform that has the collective, of
@@ -127,11 +125,6 @@ def ragged_moe(plan: Plan) -> Block:
         ValueError: as `dense_moe`.
         NotImplementedError: for a derivative under `jax.vmap`, as `ragged_all_to_all`.
     """
-    return dispatched(plan, NATIVE)
-
-
-def dispatched(plan: Plan, exchange: Exchange) -> Block:
-    """The result of a plan: `[T, F]`."""
     p, pairs, room = plan.participants, plan.experts.size, plan.most_received
     destination = quotient(plan.experts, plan.held)
     # dropped pairs stay where they are, behind the others of their destination: holes in what is sent
@@ -148,3 +141,6 @@ def dispatched(plan: Plan, exchange: Exchange) -> Block:
     outputs = in_turn(rows, own[:, None], jnp.ones((room, 1), rows.dtype), plan.weights)
     home = jnp.where(dispatcher.returned(pairs)[:, None], dispatcher.back(outputs, pairs), 0)
     return plan.combined(home[sorting(order)])
+
+
+ragged_moe = moe_layer("ragged_moe")(dispatched)

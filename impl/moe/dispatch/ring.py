@@ -7,16 +7,14 @@ from shardproof.impl.algorithms.pieces import shift
 from shardproof.impl.collectives import Block, axis_index
 from shardproof.impl.moe.dispatch.slots import slots, through_slots
 from shardproof.impl.moe.experts import Weights
-from shardproof.impl.moe.layer import moe_layer
-from shardproof.impl.moe.plan import Plan
+from shardproof.impl.moe.plan import Plan, moe_layer
 from shardproof.impl.moe.travel import narrowly
 
 Visitors = tuple[Block, Block, Block]
 """The tokens of a participant `[T, D]`, their slots at all experts `[T, k]`, and gates `[T, k]`."""
 
 
-@moe_layer("ring_moe")
-def ring_moe(plan: Plan) -> Block:
+def dispatched(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: p - 1 steps round a ring.
 
     Tokens go on to the next participant while they are served, and the sums of what experts made of them follow one
@@ -28,11 +26,6 @@ def ring_moe(plan: Plan) -> Block:
     Raises:
         ValueError: as `dense_moe`.
     """
-    return dispatched(plan)
-
-
-def dispatched(plan: Plan) -> Block:
-    """The result of a plan: `[T, F]`."""
 
     def onward(visitors: Visitors) -> Visitors:
         rows, at, gates = visitors
@@ -63,3 +56,6 @@ def dispatched(plan: Plan) -> Block:
             total = following(total) + served(visitors, plan.weights)
         home = following(total) + home
     return home.astype(plan.dtype)
+
+
+ring_moe = moe_layer("ring_moe")(dispatched)

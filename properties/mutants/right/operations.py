@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import baselines, collectives, relaying
+from shardproof.impl import baselines, collectives, reshard
 from shardproof.impl.baselines import Layout, layout, spec
 from shardproof.impl.collective_matmul.operands import aligned, multiply
 from shardproof.impl.dtypes import accumulator
@@ -187,7 +187,7 @@ def reshard_dimension_by_dimension(x: Array, **roles: Any) -> Array:
     """Gathers everything, then takes the new axes one dimension at a time, columns first."""
     held, (rows, columns) = layout(roles["x_rows"], roles["x_columns"]), layout(roles["rows"], roles["columns"])
     for step in (((), ()), ((), columns), (rows, columns)):
-        x, held = relaying.exchanged(x, held, step), step
+        x, held = reshard.exchanged(x, held, step), step
     return x
 
 
@@ -235,4 +235,4 @@ def _of_whole_operands(lhs: Array, rhs: Array, left: Layout, right: Layout, resu
 @right("sharded_matmul")
 def matmul_of_operands_added_up(lhs: Array, rhs: Array, **layouts: Any) -> Array:
     """Blocks are put in their places in zeros and added up, and of the whole product a part is cut out."""
-    return baselines.Matmul("matmul", _of_whole_operands)(lhs, rhs, **layouts)
+    return baselines.matmul_of_blocks("matmul", _of_whole_operands, lhs, rhs, layouts)

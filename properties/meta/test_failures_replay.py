@@ -30,7 +30,7 @@ from shardproof.properties.report.failures.replay import MOST_BYTES, files, read
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.named import BuiltIn, NotAFailure
-from shardproof.properties.runner.preconditions import check_oracle
+from shardproof.properties.runner.preconditions import check_case, check_oracle
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
 
@@ -140,6 +140,8 @@ def test_a_wrong_argument_of_a_collective_is_one(contract: str, params: dict[str
     check_oracle("error", case)
     right = {"root": 1, "perm": ((0, 1), (1, 0))}
     valid = dataclasses.replace(case, params=tuple((name, right[name]) for name in params))
+    with pytest.raises(ValueError, match=f"{case.forbidden}=.*: expected a value as {contract} takes it"):
+        check_case("value", dataclasses.replace(case, forbidden=""))
     with pytest.raises(ValueError, match=f"forbidden='{case.forbidden}': nothing is wrong with it"):
         check_oracle("error", valid)
 

@@ -71,6 +71,9 @@ def _check_law(name: str, case: Case) -> None:
         raise ValueError("data: expected at least one data set")
     if name != "error" and not _has_valid_axes(case):
         raise ValueError(f"axis_name={case.axes}: expected distinct axes of the mesh {case.mesh}, those of the roles")
+    for argument, value in case.params:
+        if name != "error" and argument not in contract.options and not _is_accepted(case, argument, value):
+            raise ValueError(f"{argument}={shown(value)}: expected a value as {case.contract} takes it")
 
 
 def _has_valid_axes(case: Case) -> bool:
@@ -96,7 +99,7 @@ def _is_wrong(case: Case) -> bool:
 
 def _is_accepted(case: Case, name: str, value: Any) -> bool:
     """Whether a keyword argument of a collective or product is one of its participants, or of its dimensions."""
-    p, several = case.participants, len(case.operands) > 1
+    p, several = case.participants, len(CONTRACTS[case.contract].operands) > 1
     try:
         if name == "root":
             return 0 <= value < p

@@ -83,11 +83,12 @@ def z_of(
     *,
     of_token: Callable[[Array], Array] = lambda z: z**2,
     tokens: Callable[[int, int], int] = lambda own, participants: own * participants,
+    log_sum: Callable[[Array], Array] = lambda x: jax.nn.logsumexp(x, axis=1),
     summed: Callable[[Array, AxisName], Array] = added_up,
 ) -> Array:
     """A right loss that keeps logits small, with one of its parts in place of another."""
     wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    total = summed(jnp.sum(of_token(jax.nn.logsumexp(wide, axis=1))), axis_name)
+    total = summed(jnp.sum(of_token(log_sum(wide))), axis_name)
     return (total / tokens(len(logits), lax.axis_size(axis_name))).astype(logits.dtype)
 
 

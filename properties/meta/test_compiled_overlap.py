@@ -3,9 +3,6 @@
 What is marked `tpu_compiler` runs in `tox -e tpu-compiler`.
 """
 
-import os
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ from typing import Any
 import pytest
 
 from shardproof.properties.communication.sizes import names_of
+from shardproof.properties.meta.test_accelerators import run_pytest
 from shardproof.properties.meta.test_scheduled import DONE, NOTHING, PAIRS, START, X, by_hand, product
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.performance.chips import CHIPS
@@ -126,24 +124,14 @@ def test_without_the_compiler_tests_are_skipped_or_fail(tmp_path: Path) -> None:
     """A missing compiler skips its tests, and fails them with `--require-tpu-compiler`."""
     (tmp_path / "test_mine.py").write_text(MARKED, encoding="utf-8")
     (tmp_path / "conftest.py").write_text(WITHOUT, encoding="utf-8")
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CI", "COLUMNS", "TOX_"))}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "shardproof.properties.report.plugin"]
     for option, code, told in (
         ("-rs", 0, "1 skipped"),
         ("--require-tpu-compiler", 1, "--require-tpu-compiler: the engine tpu-compiler needs libtpu"),
     ):
-        ended = subprocess.run(
-            [*command, "--color=no", option, str(tmp_path)],
-            cwd=tmp_path,
-            env={**inherited, "COLUMNS": "250", "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=240,
-        )
-        assert ended.returncode == code, ended.stdout
-        assert told in ended.stdout
-        assert "the engine tpu-compiler needs libtpu, which is not installed" in ended.stdout
+        found, output = run_pytest(tmp_path, option)
+        assert found == code, output
+        assert told in output
+        assert "the engine tpu-compiler needs libtpu, which is not installed" in output
 
 
 BROKEN: dict[str, tuple[str, str]] = {

@@ -19,7 +19,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.reading import decoded, loaded
-from shardproof.properties.contracts import Scope
+from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import ENGINES, XlaEngine
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.programs.expectation import Expectation
@@ -117,6 +117,35 @@ def test_every_failure_survives_its_json(recorded: Recorded) -> None:
     text = msgspec.json.encode(recorded).decode()
     assert parse(text) == recorded
     assert Case.from_json(recorded.case.to_json()) == recorded.case
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_a_case_of_the_error_law_has_something_wrong(data: st.DataObject) -> None:
+    """What is drawn for it is accepted, and the valid case that became wrong is not."""
+    implementation = data.draw(st.sampled_from(IMPLEMENTATIONS))
+    contract, scope = CONTRACTS[implementation.contract], Scope()
+    if LAWS["error"].engines_for(implementation):
+        case = data.draw(LAWS["error"].cases(implementation, scope))
+        check_oracle("error", case)
+    if contract.violations:
+        valid = data.draw(contract.cases(scope))
+        forbidden = dataclasses.replace(valid, forbidden=contract.violations[0].argument)
+        with pytest.raises(ValueError, match="nothing is wrong with it"):
+            check_oracle("error", forbidden)
+
+
+@pytest.mark.parametrize(("contract", "params"), [("broadcast", {"root": -1}), ("permute", {"perm": ((0, 0), (0, 1))})])
+def test_a_wrong_argument_of_a_collective_is_one(contract: str, params: dict[str, Any]) -> None:
+    """A root or a permutation that the oracle would compute with is still wrong."""
+    case = dataclasses.replace(CASE, contract=contract, params=tuple(params.items()), forbidden=next(iter(params)))
+    check_oracle("error", case)
+    right = {"root": 1, "perm": ((0, 1), (1, 0))}
+    valid = dataclasses.replace(case, params=tuple((name, right[name]) for name in params))
+    with pytest.raises(ValueError, match=f"{case.forbidden}=.*: expected a value as {contract} takes it"):
+        check_case("value", dataclasses.replace(case, forbidden=""))
+    with pytest.raises(ValueError, match=f"forbidden='{case.forbidden}': nothing is wrong with it"):
+        check_oracle("error", valid)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.contract import Scope
 from shardproof.properties.contracts.examples import PARAMETERS, example
 from shardproof.properties.engines import SimulateEngine
-from shardproof.properties.engines.simulate import exchange
+from shardproof.properties.engines.simulate import exchange, groups
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.meta.drawn import one
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
@@ -93,3 +93,37 @@ def test_a_bug_in_the_interpreter_is_reported(collective: str, monkeypatch: pyte
     plant(monkeypatch, exchange, collective)
     with pytest.raises(Broken, match="wrong"):
         check(INTERPRETED[collective])
+
+
+def change_participants(monkeypatch: pytest.MonkeyPatch, part: str, *, oracle: bool) -> None:
+    """Numbers participants in mesh order, or reads their groups backwards, in the oracles or in the interpreter."""
+    module = collectives if oracle else exchange
+    if part == "groups":
+        name, at = "within_groups" if oracle else "process_groups", 2
+        right: Callable[..., Any] = getattr(module, name)
+
+        def backwards(*args: Any) -> Any:
+            read = args[at] and [group[::-1] for group in args[at]]
+            return right(*args[:at], read, *args[at + 1 :])
+
+        monkeypatch.setattr(module, name, backwards)
+    elif oracle:
+        monkeypatch.setattr(collectives, "as_axes", lambda axes: MESH.in_mesh_order(axes))
+    else:
+        number, participants = groups.numbering, groups._participants
+        monkeypatch.setattr(groups, "_participants", participants.__wrapped__)  # what is wrong is not cached
+        monkeypatch.setattr(groups, "numbering", lambda mesh, axes: number(mesh, MESH.in_mesh_order(axes)))
+
+
+@pytest.mark.parametrize("oracle", [True, False], ids=("oracle", "interpreter"))
+@pytest.mark.parametrize("part", ["numbering", "groups"])
+def test_a_bug_in_who_takes_part_is_reported(part: str, oracle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers over an axis tuple in mesh order, and groups read backwards, are wrong in one of both sides."""
+    case = case_of("all_gather")
+    if part == "groups":
+        case = case.with_params(axis_index_groups=((0, 4, 1), (5, 2, 3)))
+    implementation = lax_form("all_gather")
+    assert check_value(implementation, case, SimulateEngine()) == len(case.data)
+    change_participants(monkeypatch, part, oracle=oracle)
+    with pytest.raises(Broken, match="wrong"):
+        check_value(implementation, case, SimulateEngine())

@@ -1,6 +1,5 @@
 """Planted bugs of attention."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -53,11 +52,8 @@ def _ring(
     axis_name: AxisName,
     causal: bool,
     *,
-    steps: Callable[[int], range] = range,
     direction: int = -1,
     corrected: bool = True,
-    values_travel: bool = True,
-    arriving: Callable[[Array], Array] = lambda x: x,
 ) -> Array:
     """A ring, right as it is, of which a bug changes one thing."""
     q, k, v = _typed(axis_name, q, k, v)
@@ -66,21 +62,16 @@ def _ring(
     highest, total, weighted = jnp.asarray(-jnp.inf), jnp.zeros(()), jnp.zeros(())
     for step in range(p):
         if step:
-            k = arriving(ring_shift(k, axis_name))
-            v = arriving(ring_shift(v, axis_name)) if values_travel else v
-        if step not in steps(p):
-            continue
+            k, v = ring_shift(k, axis_name), ring_shift(v, axis_name)
         source = (mine + direction * step) % p
         logits = _masked(_logits(q, k), queries - source * rows, causal)
         above = lax.stop_gradient(jnp.maximum(highest, jnp.max(logits, axis=-1)))
-        weights, kept = (
-            jnp.exp(logits - above[..., None]),
-            jnp.exp(highest - above) if corrected else jnp.ones_like(above),
-        )
+        weights = jnp.exp(logits - above[..., None])
+        kept = jnp.exp(highest - above) if corrected else jnp.ones_like(above)
         total = total * kept + jnp.sum(weights, axis=-1)
         weighted = weighted * kept.T[..., None] + _values(weights, v)
         highest = above
-    return (weighted / total.T[..., None]).astype(dtype) if steps(p) else jnp.zeros_like(q)
+    return (weighted / total.T[..., None]).astype(dtype)
 
 
 @mutant("attention", smallest=(2,))
@@ -91,14 +82,6 @@ def attention_causal_by_local_positions(
     logits, values = _whole(q, k, v, axis_name, causal=False)
     logits = _masked(logits, jnp.arange(q.shape[0]), causal)
     return _values(jax.nn.softmax(logits), values).astype(q.dtype)
-
-
-@mutant("attention", smallest=(2,))
-def attention_of_the_own_part(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Attends to the keys that are here, and to no other participant's."""
-    q, k, v = _typed(axis_name, q, k, v)
-    logits = _masked(_logits(q, k), jnp.arange(q.shape[0]), causal)
-    return _values(jax.nn.softmax(logits), v).astype(q.dtype)
 
 
 @mutant("attention", smallest=(1,))

@@ -9,7 +9,7 @@ from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 
 
-def in_chunks(lhs: Array, rhs: Array, axis_name: AxisName, size: int, *, in_place: bool = True) -> Array:
+def in_chunks(lhs: Array, rhs: Array, axis_name: AxisName, size: int) -> Array:
     """Chunks of so many rows, of those that divide into them, and zeros in the others."""
     axes, (*_, m, k) = names(axis_name), lhs.shape
     moving, stays = aligned(lhs, rhs, axes)
@@ -18,7 +18,7 @@ def in_chunks(lhs: Array, rhs: Array, axis_name: AxisName, size: int, *, in_plac
         cut = lax.slice_in_dim(moving, start, start + size, axis=lhs.ndim - 2)
         pieces = arriving(cut, k, axes)
         shape = (*cut.shape[:-1], k * len(pieces))
-        whole = assembled(pieces, cut.ndim - 1, shape) if in_place else jnp.concatenate([x for x, _ in pieces], -1)
+        whole = assembled(pieces, cut.ndim - 1, shape)
         products.append(multiply(whole, stays).astype(jnp.result_type(lhs, rhs)))
     left = lax.slice_in_dim(moving, m // size * size, m, axis=lhs.ndim - 2)
     nothing = jnp.zeros_like(multiply(left, stays[:k]).astype(jnp.result_type(lhs, rhs)))

@@ -24,11 +24,9 @@ def loss_with(
     ignore_index: int,
     *,
     largest: Any = None,
-    here: Any = None,
     of_labels: Any = None,
-    number: Any = None,
 ) -> Array:
-    """A right loss, in which a bug may replace the maximum, the first class here, the label's logit, or V."""
+    """A right loss, in which a bug may replace the maximum or the label's logit."""
     axes = names(axis_name)
     labels = labels.astype(jnp.int32)
     ignored = labels == ignore_index
@@ -37,12 +35,12 @@ def loss_with(
     own = lax.stop_gradient(jnp.max(wide, axis=-1))
     most = lax.pmax(own, axes) if largest is None else largest(wide, own)
     shifted = wide - most[:, None]
-    places = labels - (lax.axis_index(axes) if here is None else here) * n
+    places = labels - lax.axis_index(axes) * n
     held = (places >= 0) & (places < n)
     taken = jnp.take_along_axis(shifted, jnp.clip(places, 0, n - 1)[:, None], axis=-1)[:, 0]
     right = jnp.where(held, taken, 0) if of_labels is None else of_labels(shifted, labels, held, taken)
     sums, right, total = lax.psum((jnp.sum(jnp.exp(shifted), axis=-1), right, jnp.sum(shifted, axis=-1)), axes)
-    mean = total / (n * p if number is None else number(n, p))
+    mean = total / (n * p)
     loss = jnp.log(sums) - (1 - label_smoothing) * right - label_smoothing * mean
     return jnp.where(ignored, 0, loss).astype(logits.dtype)
 
@@ -99,23 +97,6 @@ def loss_whose_ignored_nan_spreads(
         logits, jnp.where(ignored, 0, labels), axis_name, label_smoothing=label_smoothing, ignore_index=-1
     )
     return jnp.where(ignored, 0, loss).astype(logits.dtype)
-
-
-@mutant("vocab_parallel_cross_entropy", smallest=(1,))
-def loss_in_sixteen_bits(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Adds up the exponentials of 16-bit floats in 16 bits."""
-    axes = names(axis_name)
-    own = cast_varying(logits, axes)
-    shifted = own - lax.pmax(lax.stop_gradient(jnp.max(own, axis=-1)), axes)[:, None]
-    narrow = jnp.log(lax.psum(jnp.sum(jnp.exp(shifted), axis=-1), axes))
-    right = cross_entropy.vocab_parallel_cross_entropy(
-        _wide(logits), labels, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
-    )
-    exact = jnp.log(lax.psum(jnp.sum(jnp.exp(_wide(shifted)), axis=-1), axes))
-    off = jnp.where(labels == ignore_index, 0, _wide(narrow) - exact)
-    return (right + off).astype(logits.dtype)
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(1,), claims=("invalid_indices",))

@@ -19,15 +19,6 @@ def lookup_without_the_base(table: Array, ids: Array, axis_name: AxisName) -> Ar
     return lax.psum(cast_varying(found.astype(table.dtype), names(axis_name)), names(axis_name))
 
 
-@mutant("embedding_lookup", smallest=(2,))
-def lookup_without_a_mask(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """Adds the row that clamping ends at, of participants that do not have the id."""
-    axes = names(axis_name)
-    rows = ids.astype(jnp.int32) - lax.axis_index(axes) * table.shape[0]
-    found = jnp.take(cast_varying(table, axes), rows, axis=0, mode="clip")
-    return lax.psum(found, axes)
-
-
 @mutant("embedding_lookup", smallest=(1,), law="gradient")
 def lookup_whose_duplicates_count_once(table: Array, ids: Array, axis_name: AxisName) -> Array:
     """Gives a row that is looked up twice the gradient of one of the two places."""

@@ -16,16 +16,6 @@ def exchange_split_for_concat(
     return collectives.all_to_all(x, axis_name, split_axis=concat_axis, concat_axis=split_axis, tiled=tiled)
 
 
-@mutant("all_to_all", smallest=(2, 2))
-def exchange_in_mesh_order(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
-    """Numbers the participants of a tuple in mesh order."""
-    return collectives.all_to_all(
-        x, in_mesh_order(axis_name), split_axis=split_axis, concat_axis=concat_axis, tiled=tiled
-    )
-
-
 @mutant("all_to_all", smallest=(2,))
 def exchange_keeps_where_it_should_send(
     x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False

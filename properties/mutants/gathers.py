@@ -4,14 +4,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order, in_the_inverse_order
+from shardproof.properties.mutants.axes import AxisName, in_the_inverse_order
 from shardproof.properties.mutants.catalogue import mutant
-
-
-@mutant("all_gather", smallest=(2, 2))
-def gather_in_mesh_order(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Orders the blocks of a tuple's participants by the mesh."""
-    return collectives.all_gather(x, in_mesh_order(axis_name), axis=axis, tiled=tiled)
 
 
 @mutant("all_gather", smallest=(2, 2, 2), form="user")

@@ -73,18 +73,6 @@ def reduce_wrong_in_forward_mode(x: Array, axis_name: AxisName, *, op: str = "su
     return function(x)
 
 
-@mutant("all_gather", law="gradient", smallest=(2,))
-def gather_with_an_unreduced_gradient(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Its gradient is a slice of its own cotangent, not of the sum of all participants'."""
-
-    def gradient(ct: Array) -> Array:
-        pieces = jnp.stack(jnp.split(ct, lax.axis_size(axis_name), axis=axis))
-        own = lax.dynamic_index_in_dim(pieces, lax.axis_index(axis_name), keepdims=False)
-        return own if tiled else jnp.squeeze(own, axis)
-
-    return with_gradient(lambda x: collectives.all_gather(x, axis_name, axis=axis, tiled=tiled), gradient, x)
-
-
 @mutant("broadcast", law="gradient", smallest=(2,))
 def broadcast_with_a_gradient_for_all(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
     """Its gradient is what the root should get, on every participant."""

@@ -162,9 +162,3 @@ def mean_whose_gradient_is_nan(values: Array, mask: Array, axis_name: AxisName) 
     """Selects after a function of what is masked, so that a masked NaN is in the gradient, and nowhere else."""
     kept = jnp.where(mask, values + jnp.tanh(jnp.where(mask, 0, values)), 0)
     return means.masked_mean(kept, mask, axis_name)
-
-
-@mutant("masked_mean", law="communication", smallest=(1,), communication=formula_of("masked_mean", "sums"))
-def masked_mean_of_summed_arrays(values: Array, mask: Array, axis_name: AxisName) -> Array:
-    """Adds up whole arrays over the participants, and only then their elements."""
-    return weighted_mean_of_summed_arrays(values, mask, axis_name)

@@ -190,27 +190,18 @@ def with_gradients_inside(gradients: Gradients, params: Any, batch: Any, mesh: A
     return loss(params, batch)
 
 
-def _gradients(
-    reduced: Callable[[Array, Axes, Axes], Array], *, over_all: bool = False, own: bool = False
-) -> Gradients:
-    """The loss with the gradients of its parameters, each device's `reduced`; `over_all`: of the loss of all devices.
-
-    `own`: of the mean over a device's own examples.
-    """
+def _gradients(reduced: Callable[[Array, Axes, Axes], Array], *, over_all: bool = False) -> Gradients:
+    """The loss with the gradients of its parameters, each device's `reduced`; `over_all`: of the loss of all."""
 
     def both(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Any:
         every = (*data, *model)
 
         def part(params: Any, batch: Any) -> Array:
-            count = batch[0].shape[0] if own else examples
-            total = jnp.sum(squared_errors(forward(params, batch[0]), batch[1])) / count
+            total = jnp.sum(squared_errors(forward(params, batch[0]), batch[1])) / examples
             return added_up(total, every) if over_all else total
 
         total, (of_params, of_batch) = jax.value_and_grad(part, argnums=(0, 1))(params, batch)
-        loss = total if over_all else added_up(total / (devices(every) if own else 1), every)
-        times = devices(every) if over_all or own else 1
-        # of the batch every device has its own
-        of_batch = jax.tree.map(lambda g: (g / (times if own else 1)).astype(g.dtype), of_batch)
+        loss = total if over_all else added_up(total, every)
         of_params = jax.tree.map(lambda g: reduced(wide(g), data, model).astype(g.dtype), of_params)
         return loss.astype(batch[0].dtype), (of_params, of_batch)
 

@@ -95,6 +95,13 @@ def count(gates: Array, kept: Array) -> Array:
     return jnp.where(kept, gates, 0)
 
 
+def count_renormalised(gates: Array, kept: Array) -> Array:
+    """What each choice counts, so that those that are kept add up to one."""
+    held = count(gates, kept)
+    total = jnp.sum(held, axis=1, keepdims=True)
+    return held / jnp.where(total == 0, 1, total)
+
+
 def numbers(index: Array, held: int, participants: int) -> Array:
     """The numbers of a participant's own experts."""
     return index * held + jnp.arange(held)
@@ -109,17 +116,12 @@ def serve(rows: Array, weights: Array) -> Array:
 class Layer:
     """A right layer; a bug is one that has another of its parts."""
 
-    known: Callable[[Array], Array] = known
     choose: Callable[[Array, int], Array] = choose
     weigh: Callable[[Array, Array], Array] = weigh
     keep: Callable[[Pairs, int | None, str], Array] = keep
     count: Callable[[Array, Array], Array] = count
     numbers: Callable[[Array, int, int], Array] = numbers
     serve: Callable[[Array, Array], Array] = serve
-    index: Callable[[Any], Array] = axis_index
-    gathered: Callable[[Array, Any], Array] = lambda x, axes: all_gather(x, axes, tiled=True)
-    scattered: Callable[[Array, Any], Array] = lambda x, axes: reduce_scatter(x, axes, tiled=True)
-    scored: Callable[[Array, Array], Array] = lambda tokens, router: tokens @ router
 
     def __call__(
         self,
@@ -135,16 +137,16 @@ class Layer:
         """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`."""
         axes, dtype, held = names(axis_name), tokens.dtype, expert_weights.shape[0]
         tokens, router, weights = typed(axis_name, tokens, router_weights, expert_weights)
-        logits = self.known(self.scored(tokens, router))
+        logits = known(tokens @ router)
         chosen = self.choose(logits, top_k)
         gates = self.weigh(logits, chosen)
-        everyone, all_gates = self.gathered(chosen, axes), self.gathered(gates, axes)
+        everyone, all_gates = (all_gather(x, axes, tiled=True) for x in (chosen, gates))
         kept = self.keep(pairs_of(everyone, all_gates, held, len(tokens)), capacity, policy).reshape(everyone.shape)
         weighed = self.count(all_gates, kept)
-        own = self.numbers(self.index(axes), held, lax.axis_size(axes))
+        own = self.numbers(axis_index(axes), held, lax.axis_size(axes))
         shares = jnp.sum(jnp.where(everyone[..., None] == own, weighed[..., None], 0), axis=1)  # [p T, e]
-        total = jnp.einsum("ne,nef->nf", shares, self.serve(self.gathered(tokens, axes), weights))
-        return self.scattered(total, axes).astype(dtype)
+        total = jnp.einsum("ne,nef->nf", shares, self.serve(all_gather(tokens, axes, tiled=True), weights))
+        return reduce_scatter(total, axes, tiled=True).astype(dtype)
 
 
 def typed(axis_name: AxisName, *arrays: Array) -> Any:
@@ -203,13 +205,7 @@ def moe_of_highest_expert(*operands: Any, **options: Any) -> Array:
 @mutant("moe_layer", smallest=(1,))
 def moe_renormalised(*operands: Any, **options: Any) -> Array:
     """Gates add up to one over the choices that are kept: what is dropped counts for the others."""
-
-    def over_kept(gates: Array, kept: Array) -> Array:
-        held = count(gates, kept)
-        total = jnp.sum(held, axis=1, keepdims=True)
-        return held / jnp.where(total == 0, 1, total)
-
-    return Layer(count=over_kept)(*operands, **options)
+    return Layer(count=count_renormalised)(*operands, **options)
 
 
 @mutant("moe_layer", smallest=(1,), claims=("nan_logits",))

@@ -25,7 +25,6 @@ from shardproof.properties.mutants.moe import (
     order,
     places,
     serve,
-    weigh,
 )
 from shardproof.properties.mutants.moe_travel import plan_for
 
@@ -245,12 +244,6 @@ def moe_of_gates_of_zero(*operands: Any, **options: Any) -> Array:
 def _with_gradient_of(value: Array, other: Array) -> Array:
     """The value, with the derivatives of another."""
     return other + lax.stop_gradient(value - other)
-
-
-@mutant("moe_layer", law="gradient", smallest=(1,))
-def moe_without_router_gradient(*operands: Any, **options: Any) -> Array:
-    """Gates are constants, as the choices are: the router gets no gradient."""
-    return Layer(weigh=lambda logits, chosen: lax.stop_gradient(weigh(logits, chosen)))(*operands, **options)
 
 
 @mutant("moe_layer", law="gradient", smallest=(1,))

@@ -10,7 +10,7 @@ from shardproof.impl.collectives import all_gather
 from shardproof.impl.moe import expert_choice_moe
 from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import formula_of, mutant
-from shardproof.properties.mutants.moe import Layer, Pairs, count, places
+from shardproof.properties.mutants.moe import Layer, Pairs, count_renormalised, places
 
 
 def chosen(
@@ -34,13 +34,7 @@ def best(pairs: Pairs, capacity: int, queue: Array, key: Array) -> Array:
 @mutant("expert_choice_layer", smallest=(1,))
 def expert_choice_renormalised(*operands: Any, **options: Any) -> Array:
     """Probabilities of a token are made to add up to one over the experts that chose it."""
-
-    def over_kept(gates: Array, kept: Array) -> Array:
-        held = count(gates, kept)
-        total = jnp.sum(held, axis=1, keepdims=True)
-        return held / jnp.where(total == 0, 1, total)
-
-    return chosen(*operands, count=over_kept, **options)
+    return chosen(*operands, count=count_renormalised, **options)
 
 
 @mutant("expert_choice_layer", smallest=(2,))

@@ -5,12 +5,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
-from shardproof.impl.collectives import all_gather
-from shardproof.impl.moe import all_gather_moe
 from shardproof.properties.mutants.axes import AxisName
-from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.moe import Layer, typed
 
 
@@ -46,19 +44,3 @@ def gated(
 def gated_moe_without_silu(*operands: Any, **options: Any) -> Array:
     """The gate is the product itself: experts are bilinear."""
     return gated(*operands, hidden=lambda u, v: u * v, **options)
-
-
-@mutant("gated_moe_layer", law="gradient", smallest=(1,))
-def gated_moe_with_constant_gates(*operands: Any, **options: Any) -> Array:
-    """The first matrix does not learn."""
-    return gated(*operands, hidden=lambda u, v: lax.stop_gradient(jax.nn.silu(u)) * v, **options)
-
-
-@mutant(
-    "gated_moe_layer", law="communication", smallest=(1,), communication=formula_of("gated_moe_layer", "all_gather")
-)
-def gated_moe_sending_tokens_twice(tokens: Array, *operands: Any, **options: Any) -> Array:
-    """Gathers tokens once more, for nothing."""
-    right = all_gather_moe(tokens, *operands, **options)
-    again = jnp.max(all_gather(tokens, operands[-1], tiled=True)) * 0
-    return right + again.astype(right.dtype)

@@ -18,14 +18,12 @@ Local = Callable[[Any, Axes, Axes], Array]
 """Blocks of tokens, router and experts, and the axes of data and of experts, to the result's block."""
 
 
-def on_blocks(
-    local: Local, operands: Any, *, mesh: Any, data: Any, expert: Any, rows: Callable[[Axes, Axes], Axes] | None = None
-) -> Array:
-    """A function of blocks, on global arrays; `rows` are the axes of tokens, if not those of results."""
+def on_blocks(local: Local, operands: Any, *, mesh: Any, data: Any, expert: Any) -> Array:
+    """A function of blocks, on global arrays."""
     of_data, of_experts = as_axes(data), as_axes(expert)
     every = (*of_data, *of_experts)
     specs = (
-        PartitionSpec(every if rows is None else rows(of_data, of_experts)),
+        PartitionSpec(every),
         PartitionSpec(),
         PartitionSpec(of_experts),
     )

@@ -28,10 +28,6 @@ def plan_for(operands: Any, options: Any) -> Plan:
     return planned("moe", tokens, router_weights, expert_weights, axis_name, room=room, **choice)
 
 
-def _as_it_is(plan: Plan, x: Array) -> Array:
-    return x
-
-
 def exchanged(plan: Plan, x: Array) -> Array:
     """An equal part of the rows to every participant."""
     return all_to_all(x, plan.axes, split_axis=0, concat_axis=0, tiled=True)
@@ -48,11 +44,6 @@ def _buffers(
     operands: Any,
     options: Any,
     *,
-    at: Step = _as_it_is,
-    grouped: bool = True,
-    back: Step = exchanged,
-    returned: Step = _as_it_is,
-    gates: Step = _as_it_is,
     masked: bool = True,
     last: bool = False,
 ) -> Array:
@@ -60,7 +51,7 @@ def _buffers(
     plan = plan_for(operands, options)
     if plan.empty:
         return plan.zeros()
-    place, rows = at(plan, _slots(plan)), plan.count * plan.most_sent
+    place, rows = _slots(plan), plan.count * plan.most_sent
     written, token = place, plan.token
     if last:
         before = jnp.where(plan.kept, rows, (plan.experts + 1) * plan.most_sent - 1)
@@ -70,11 +61,9 @@ def _buffers(
     arrived = exchanged(plan, filled.reshape(plan.count, plan.most_sent, -1))
     p, held = plan.participants, plan.held
     arrived = arrived.reshape(p, held, plan.most_sent, -1)
-    by_expert = jnp.swapaxes(arrived, 0, 1) if grouped else arrived
-    outputs = in_buffers(by_expert.reshape(held, p * plan.most_sent, -1), plan.weights)
+    outputs = in_buffers(jnp.swapaxes(arrived, 0, 1).reshape(held, p * plan.most_sent, -1), plan.weights)
     outputs = jnp.swapaxes(outputs.reshape(held, p, plan.most_sent, -1), 0, 1)
-    home = returned(plan, back(plan, outputs.reshape(p * held, plan.most_sent, -1)).reshape(rows, -1))
-    plan = replace(plan, gates=gates(plan, plan.gates))
+    home = exchanged(plan, outputs.reshape(p * held, plan.most_sent, -1)).reshape(rows, -1)
     plan = plan if masked else replace(plan, kept=jnp.full_like(plan.kept, True))
     return plan.combined(home[jnp.minimum(place, rows - 1)])
 
@@ -95,14 +84,8 @@ def _ragged(
     operands: Any,
     options: Any,
     *,
-    sizes: Step = _as_it_is,
     there: Callable[[Dispatcher], Dispatcher] = lambda d: d,
-    back: Callable[[Dispatcher], Dispatcher] = lambda d: d,
     returned: Callable[[Dispatcher, int], Array] = Dispatcher.returned,
-    arrived: Callable[[Dispatcher, int], Array] = Dispatcher.arrived,
-    whose: Step = lambda plan, behind: behind % plan.held,
-    dropped_last: bool = True,
-    restored: Callable[[Array], Array] = jnp.argsort,
 ) -> Array:
     """Just what is kept travels; pairs that are dropped are holes in what is sent."""
     plan = plan_for(operands, options)
@@ -110,18 +93,18 @@ def _ragged(
         return plan.zeros()
     p, pairs, room = plan.participants, plan.experts.size, plan.most_received
     to = plan.experts // plan.held
-    order = jnp.lexsort((plan.experts, ~plan.kept, to) if dropped_last else (plan.experts, to))
+    order = jnp.lexsort((plan.experts, ~plan.kept, to))
     loads = counted(to, p)
     sent = counted(jnp.where(plan.kept, plan.experts, plan.count), plan.count).reshape(p, plan.held)
-    dispatcher = Dispatcher.of(jnp.cumsum(loads) - loads, sizes(plan, jnp.sum(sent, axis=1)), plan.axes)
+    dispatcher = Dispatcher.of(jnp.cumsum(loads) - loads, jnp.sum(sent, axis=1), plan.axes)
     rows = there(dispatcher).there(plan.tokens[plan.token[order]], room)
     received = exchanged(plan, sent).ravel()
     behind = jnp.sum(jnp.cumsum(received) <= jnp.arange(room)[:, None], axis=1)
-    own = jnp.where(arrived(dispatcher, room), whose(plan, behind), -1)
+    own = jnp.where(dispatcher.arrived(room), behind % plan.held, -1)
     outputs = in_turn(rows, own[:, None], jnp.ones((room, 1), rows.dtype), plan.weights)
-    home = back(dispatcher).back(outputs, pairs)
+    home = dispatcher.back(outputs, pairs)
     valid = returned(dispatcher, pairs)
-    return plan.combined(jnp.where(valid[:, None], home, 0)[restored(order)])
+    return plan.combined(jnp.where(valid[:, None], home, 0)[jnp.argsort(order)])
 
 
 @mutant("moe_layer", smallest=(1,))

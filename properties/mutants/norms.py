@@ -39,21 +39,6 @@ def norm_of_blocks_added_up(x: Array, axis_name: AxisName) -> Array:
     return jnp.sqrt(jnp.sum(jnp.square(added))).astype(x.dtype)
 
 
-@mutant("global_norm", smallest=(1, 2))
-def norm_over_the_first_axis(x: Array, axis_name: AxisName) -> Array:
-    """Adds up over the first axis of the tuple, and takes the maximum over the others."""
-    first, *others = names(axis_name)
-    squares = lax.psum(cast_varying(jnp.sum(jnp.square(_wide(x))), names(axis_name)), first)
-    held = lax.stop_gradient(lax.pmax(lax.stop_gradient(squares), tuple(others))) if others else squares
-    return jnp.sqrt(held).astype(x.dtype)
-
-
-@mutant("global_norm", smallest=(1,))
-def norm_of_squares_in_sixteen_bits(x: Array, axis_name: AxisName) -> Array:
-    """Squares 16-bit floats in 16 bits, where they overflow or lose their digits."""
-    return norms.global_norm(_wide(jnp.square(x)) ** 0.5, axis_name).astype(x.dtype)
-
-
 @mutant("global_norm", smallest=(1,), law="gradient")
 def norm_without_its_half(x: Array, axis_name: AxisName) -> Array:
     """Has twice the gradient: the derivative of the square without that of the root's half."""
@@ -78,14 +63,6 @@ def rms_that_is_stuck_at_zero(x: Array, scale: Array, axis_name: AxisName, *, ep
     return (wide / root * _wide(scale)).astype(x.dtype)
 
 
-@mutant("rms_norm", smallest=(2,))
-def rms_of_the_own_features(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
-    """Normalises by the features that are here, and not by those of all participants."""
-    wide = _wide(x)
-    root = jnp.sqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon)
-    return cast_varying((wide / root * _wide(scale)).astype(x.dtype), names(axis_name))
-
-
 @mutant("rms_norm", smallest=(1,))
 def rms_with_epsilon_outside(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
     """Adds epsilon to the root, and not to the mean under it."""
@@ -93,16 +70,6 @@ def rms_with_epsilon_outside(x: Array, scale: Array, axis_name: AxisName, *, eps
     wide = _wide(cast_varying(x, axes))
     total = lax.psum(jnp.sum(jnp.square(wide), axis=-1, keepdims=True), axes)
     root = jnp.sqrt(total / (x.shape[-1] * lax.axis_size(axes))) + epsilon
-    return (wide / root * _wide(scale)).astype(x.dtype)
-
-
-@mutant("rms_norm", smallest=(1,), law="gradient")
-def rms_with_a_constant_root(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
-    """Takes the root for a constant in the gradient."""
-    axes = names(axis_name)
-    wide = _wide(cast_varying(x, axes))
-    total = lax.psum(jnp.sum(jnp.square(wide), axis=-1, keepdims=True), axes)
-    root = lax.stop_gradient(jnp.sqrt(total / (x.shape[-1] * lax.axis_size(axes)) + epsilon))
     return (wide / root * _wide(scale)).astype(x.dtype)
 
 
@@ -146,24 +113,6 @@ def norm_with_a_trifle_in_its_gradient(x: Array, axis_name: AxisName) -> Array:
     """Has a gradient that is half a millionth too large, and the right value."""
     norm = norms.global_norm(x, axis_name)
     return norm + TRIFLE * (norm - lax.stop_gradient(norm))
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _narrow(x: Array, axis_name: AxisName) -> Array:
-    return norms.global_norm(x, axis_name)
-
-
-def _narrow_forward(x: Array, axis_name: AxisName) -> tuple[Array, Any]:
-    norm = _narrow(x, axis_name)
-    return norm, (x, norm)
-
-
-def _narrow_backward(axis_name: AxisName, kept: tuple[Array, Array], ct: Array) -> tuple[Array]:
-    x, norm = kept
-    return (x * ct * (1 / norm),)
-
-
-_narrow.defvjp(_narrow_forward, _narrow_backward)
 
 
 @mutant("global_norm", law="communication", smallest=(1, 1), communication=formula_of("global_norm", "squares"))

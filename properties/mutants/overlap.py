@@ -1,5 +1,6 @@
 """Planted bugs of what hides communication: all of them give the right values, and send what they should."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,6 +18,20 @@ def rows_met(lhs: Array, rhs: Array, axis_name: AxisName, away: Any) -> Array:
     """The rows of the right operand that the block meets that came so far round the ring."""
     p, rows = lax.axis_size(axis_name), lhs.shape[-1]
     return lax.dynamic_slice_in_dim(rhs, (collectives.axis_index(axis_name) - away) % p * rows, rows, 0)
+
+
+def term_of(lhs: Array, rhs: Array, axis_name: AxisName, dimension: int) -> Callable[[Any], Array]:
+    """The product that a participant adds to the sum which ends so far away round the ring."""
+    lhs, rhs = aligned(lhs, rhs, names(axis_name))
+    cut, along = (lhs, lhs.ndim - 2) if dimension == 0 else (rhs, 1)
+    p, rows = lax.axis_size(axis_name), cut.shape[along] // lax.axis_size(axis_name)
+
+    def term(away: Any) -> Array:
+        at = (collectives.axis_index(axis_name) - away) % p * rows
+        part = lax.dynamic_slice_in_dim(cut, at, rows, along)
+        return multiply(part, rhs) if dimension == 0 else multiply(lhs, part)
+
+    return term
 
 
 @mutant("all_gather_matmul_lhs_contracting", smallest=(2,), law="overlap", overlap="exposed<=0", form="overlapped")
@@ -37,14 +52,7 @@ def product_of_what_arrives(lhs: Array, rhs: Array, axis_name: AxisName) -> Arra
 def sum_sent_after_its_product(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
     """Each sum is sent once the product of the same iteration is added, which it has no need to wait for."""
     dtype, axes, p = jnp.result_type(lhs, rhs), names(axis_name), lax.axis_size(axis_name)
-    lhs, rhs = aligned(lhs, rhs, axes)
-    cut, along = (lhs, lhs.ndim - 2) if scatter_dimension == 0 else (rhs, 1)
-    rows = cut.shape[along] // p
-
-    def term(away: Any) -> Array:
-        at = (collectives.axis_index(axis_name) - away) % p * rows
-        part = lax.dynamic_slice_in_dim(cut, at, rows, along)
-        return multiply(part, rhs) if scatter_dimension == 0 else multiply(lhs, part)
+    term = term_of(lhs, rhs, axis_name, scatter_dimension)
 
     def step(total: Any, away: Any) -> Any:
         return shift(total + term(away), axes, 1), None
@@ -129,14 +137,7 @@ def gradient_that_gathers(lhs: Array, rhs: Array, axis_name: AxisName, *, scatte
 def one_place_too_far(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
     """Its sums end one participant short of where they belong: the last permute has no product beside it."""
     dtype, axes, p = jnp.result_type(lhs, rhs), names(axis_name), lax.axis_size(axis_name)
-    lhs, rhs = aligned(lhs, rhs, axes)
-    cut, along = (lhs, lhs.ndim - 2) if scatter_dimension == 0 else (rhs, 1)
-    rows = cut.shape[along] // p
-
-    def term(away: Any) -> Array:
-        at = (collectives.axis_index(axis_name) - away) % p * rows
-        part = lax.dynamic_slice_in_dim(cut, at, rows, along)
-        return multiply(part, rhs) if scatter_dimension == 0 else multiply(lhs, part)
+    term = term_of(lhs, rhs, axis_name, scatter_dimension)
 
     def step(total: Any, away: Any) -> Any:
         return shift(total, axes, 1) + term(away), None

@@ -11,10 +11,6 @@ from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
-def _same(x: Array) -> Array:
-    return x
-
-
 def _onward(p: int) -> list[tuple[int, int]]:
     return [(i, i + 1) for i in range(p - 1)]
 
@@ -26,9 +22,7 @@ def _handed(
     *,
     steps: Callable[[int, int], int] = lambda p, m: m + p - 1,
     pairs: Callable[[int], Sequence[tuple[int, int]]] = _onward,
-    arriving: Callable[[Array], Array] = _same,
     takes: Callable[[Array, Array, Array], Array] = lambda is_first, own, given: jnp.where(is_first, own, given),
-    layer: Callable[[Array, Array], Array] = lambda y, w: jnp.tanh(y @ w),
     collected: Callable[[list[Array], int], list[Array]] = lambda done, m: done[-m:],
     result: Callable[[Array, Array, tuple[str, ...]], Array] | None = None,
 ) -> Array:
@@ -40,8 +34,8 @@ def _handed(
     p, m, index = lax.axis_size(axes), x.shape[0], lax.axis_index(axes)
     y, done = jnp.zeros_like(x[0]), list[Array]()
     for t in range(steps(p, m)):
-        arrived = arriving(permute(y, axes, perm=pairs(p))) if t else y
-        y = layer(takes(index == 0, x[min(t, m - 1)], arrived), weights).astype(dtype)
+        arrived = permute(y, axes, perm=pairs(p)) if t else y
+        y = jnp.tanh(takes(index == 0, x[min(t, m - 1)], arrived) @ weights).astype(dtype)
         done.append(y)
     outputs = jnp.stack(collected(done, m))
     if result is not None:

@@ -22,12 +22,10 @@ def came(index: Any, away: int, p: int) -> Any:
     return (index - away) % p
 
 
-def contracted(
-    lhs: Array, rhs: Array, axis_name: AxisName, chunk: Chunk = came, steps: int | None = None, index: Any = None
-) -> Array:
+def contracted(lhs: Array, rhs: Array, axis_name: AxisName, chunk: Chunk = came, steps: int | None = None) -> Array:
     """A ring that passes columns of the left operand, and multiplies them by the rows that `chunk` says."""
     p, k = lax.axis_size(axis_name), lhs.shape[-1]
-    index = collectives.axis_index(axis_name) if index is None else index
+    index = collectives.axis_index(axis_name)
     blocks = passed(lhs, axis_name, p - 1 if steps is None else steps)
     rows = [lax.dynamic_slice_in_dim(rhs, chunk(index, i, p) * k, k) for i in range(len(blocks))]
     total = sum(multiply(block, row) for block, row in zip(blocks, rows, strict=True))
@@ -50,12 +48,6 @@ def product_with_one_chunk(lhs: Array, rhs: Array, axis_name: AxisName) -> Array
 def product_one_step_long(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Goes round the whole ring, so that every device's own block is multiplied twice."""
     return contracted(lhs, rhs, axis_name, steps=lax.axis_size(axis_name))
-
-
-@mutant("all_gather_matmul_lhs_contracting", smallest=(3,))
-def product_against_the_ring(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Passes blocks to the right and takes them for those that come from the right."""
-    return contracted(lhs, rhs, axis_name, lambda index, away, p: (index + away) % p)
 
 
 @mutant("all_gather_matmul_lhs_contracting", smallest=(2,))
@@ -89,24 +81,3 @@ def with_gradient(
     function = jax.custom_vjp(product)
     function.defvjp(lambda lhs, rhs: (product(lhs, rhs), (lhs, rhs)), backwards)
     return function(lhs, rhs)
-
-
-def placed_rows(
-    lhs: Array, rhs: Array, axis_name: AxisName, chunk: Chunk = came, steps: int | None = None, first: int = 0
-) -> Array:
-    """A ring that passes rows of the left operand, and puts their products where `chunk` says."""
-    p, m = lax.axis_size(axis_name), lhs.shape[-2]
-    index = collectives.axis_index(axis_name)
-    blocks = passed(lhs, axis_name, p - 1 if steps is None else steps)
-    products = [multiply(block, rhs) for block in blocks]
-    shape = (*lhs.shape[:-2], p * m, rhs.shape[1])
-    result = collectives.cast_varying(jnp.zeros(shape, products[0].dtype), collectives.varying(products[0]))
-    for i, product in enumerate(products[first:], first):
-        result = lax.dynamic_update_slice_in_dim(result, product, chunk(index, i, p) * m, lhs.ndim - 2)
-    return result.astype(jnp.result_type(lhs, rhs))
-
-
-@mutant("all_gather_matmul_lhs", smallest=(3,))
-def rows_right_for_two(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Puts rows in an order that is right for two participants, where left and right are the same."""
-    return placed_rows(lhs, rhs, axis_name, lambda index, away, p: (index + away) % p)

@@ -93,12 +93,6 @@ def reduced(
     return total.astype(jnp.result_type(lhs, rhs))
 
 
-@mutant("matmul_reduce_scatter", smallest=(3,))
-def sum_against_the_ring(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
-    """Adds pieces in the order of a ring that goes the other way."""
-    return reduced(lhs, rhs, axis_name, scatter_dimension, lambda index, step, p: (index + step) % p)
-
-
 @mutant("matmul_reduce_scatter", smallest=(2,))
 def sum_of_the_first_column_alone(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
     """Scatters rows whatever it is asked for, and takes as many columns as it should have."""

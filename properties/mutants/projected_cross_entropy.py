@@ -1,9 +1,5 @@
 """Planted bugs of projected_cross_entropy."""
 
-from functools import partial
-from typing import Any
-
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -32,13 +28,13 @@ def projection_to_rounded_logits(
     return loss_with(logits, labels, axis_name, label_smoothing, ignore_index)
 
 
-def _by_columns(logits: Array, largest: Array, *, rescales: bool, beyond: int) -> Array:
+def _by_columns(logits: Array, largest: Array, beyond: int) -> Array:
     """The sum of exponentials less the largest logit of all, a class at a time."""
 
     def step(carry: tuple[Array, Array], column: Array) -> tuple[tuple[Array, Array], None]:
         most, total = carry
         new = jnp.maximum(most, column)
-        return (new, (total * jnp.exp(most - new) if rescales else total) + jnp.exp(column - new)), None
+        return (new, total * jnp.exp(most - new) + jnp.exp(column - new)), None
 
     columns = jnp.pad(logits, [(0, 0), (0, beyond)]).T
     first = lax.stop_gradient(logits[:, 0])
@@ -54,7 +50,6 @@ def _chunked(
     label_smoothing: float,
     ignore_index: int,
     *,
-    rescales: bool = True,
     beyond: int = 0,
 ) -> Array:
     """The loss with another sum of exponentials; with what these say by default it is the right one."""
@@ -64,10 +59,7 @@ def _chunked(
         _wide(x), _wide(w), labels, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
     )
     largest = lax.pmax(lax.stop_gradient(jnp.max(logits, axis=-1)), axes)
-    one, other = (
-        jnp.log(lax.psum(_by_columns(logits, largest, rescales=r, beyond=b), axes))
-        for r, b in ((rescales, beyond), (True, 0))
-    )
+    one, other = (jnp.log(lax.psum(_by_columns(logits, largest, classes), axes)) for classes in (beyond, 0))
     return (right + jnp.where(labels.astype(jnp.int32) == ignore_index, 0, one - other)).astype(x.dtype)
 
 
@@ -78,16 +70,6 @@ def projection_to_padded_classes(
     """Counts the zeros that fill up the last chunk as logits, where classes are an odd number."""
     beyond = w.shape[-1] % 2
     return _chunked(x, w, labels, axis_name, label_smoothing, ignore_index, beyond=beyond)
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _divided(x: Array, by: int) -> Array:
-    return x
-
-
-@_divided.defjvp
-def _(by: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    return primals[0], tangents[0] / by
 
 
 @mutant("projected_cross_entropy", smallest=(1,), law="gradient")

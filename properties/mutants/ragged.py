@@ -7,7 +7,7 @@ from jax import Array, lax
 
 from shardproof.impl import ragged
 from shardproof.impl.collectives import axis_index
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order
+from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
@@ -51,12 +51,6 @@ def ragged_with_lists_of_bytes(operand: Array, output: Array, *lists: Array, axi
     """Sends lengths and places in 8 bits, of which 127 is the largest."""
     narrow = [jnp.minimum(one, 127).astype(jnp.int8).astype(one.dtype) for one in lists]
     return _sent(operand, output, *narrow, axis_name=axis_name)
-
-
-@mutant("ragged_all_to_all", smallest=(2, 2))
-def ragged_in_mesh_order(operand: Array, output: Array, *lists: Array, axis_name: AxisName) -> Array:
-    """Takes the entries of a tuple's participants for those in mesh order."""
-    return _sent(operand, output, *lists, axis_name=in_mesh_order(axis_name))
 
 
 @mutant("ragged_all_to_all", smallest=(1,))

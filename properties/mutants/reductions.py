@@ -89,19 +89,6 @@ def sum_of_finite_numbers(x: Array, axis_name: AxisName, *, op: str = "sum") -> 
     return collectives.all_reduce(x, axis_name, op=op)
 
 
-@mutant("all_reduce", smallest=(3,))
-def sum_for_powers_of_two(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Doubles recursively without a partner for everyone, unless their number is a power of two."""
-    if op != "sum":
-        return collectives.all_reduce(x, axis_name, op=op)
-    p, distance = lax.axis_size(axis_name), 1
-    while distance < p:
-        pairs = [(i, i ^ distance) for i in range(p) if i ^ distance < p]
-        x = x + collectives.permute(x, axis_name, perm=pairs)
-        distance *= 2
-    return x
-
-
 @mutant("all_reduce", smallest=(1, 2))
 def sum_over_the_whole_mesh(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Sums over the other axes along which the blocks vary as well."""

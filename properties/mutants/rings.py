@@ -32,16 +32,16 @@ def ring_gather_both_halves_rightward(x: Array, axis_name: AxisName, *, axis: in
     return pieces.join(pieces.glue(gathered, dimension + 1), axis, tiled)
 
 
-def accumulated(parts: Array, axis_name: AxisName, steps: int, chunk: int | None = None, narrow: bool = False) -> Array:
-    """A ring's reduce-scatter of `[p, …]`: the piece after so many steps, of always the same chunk if one is given."""
+def accumulated(parts: Array, axis_name: AxisName) -> Array:
+    """A ring's reduce-scatter of `[p, …]`: the piece, whose sums travel in bfloat16 if they are float32."""
     p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
 
     def piece(step: int) -> Array:
-        return lax.dynamic_index_in_dim(parts, (index - step) % p if chunk is None else chunk, keepdims=False)
+        return lax.dynamic_index_in_dim(parts, (index - step) % p, keepdims=False)
 
     total = piece(1)
-    for step in range(2, steps + 2):
-        sent = total.astype(jnp.bfloat16) if narrow and total.dtype == jnp.float32 else total
+    for step in range(2, p + 1):
+        sent = total.astype(jnp.bfloat16) if total.dtype == jnp.float32 else total
         total = collectives.ring_shift(sent, axis_name).astype(parts.dtype) + piece(step)
     return total
 
@@ -52,7 +52,7 @@ def ring_scatter_travels_in_bfloat16(
 ) -> Array:
     """Sends sums of float32 as bfloat16, to save bytes."""
     p = lax.axis_size(axis_name)
-    return accumulated(pieces.split(x, p, scatter_dimension, tiled), axis_name, p - 1, narrow=True)
+    return accumulated(pieces.split(x, p, scatter_dimension, tiled), axis_name)
 
 
 @mutant("all_reduce", smallest=(2,))

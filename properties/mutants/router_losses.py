@@ -37,17 +37,14 @@ class Balance:
     """A right loss that balances experts; a bug is one that has another of its parts."""
 
     counts: Callable[[Array, int], Array] = choices
-    totals: Callable[[Array, int], Array] = probabilities
-    summed: Callable[[Array, AxisName], Array] = added_up
-    scale: Callable[[int], float] = float
 
     def __call__(self, logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
         """`logits [T_Y, E]` to a scalar."""
         wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
         tokens, experts = len(logits) * lax.axis_size(axis_name), logits.shape[1]
-        shares = self.summed(self.counts(wide, top_k).astype(wide.dtype), axis_name) / (tokens * top_k)
-        means = self.summed(self.totals(wide, top_k), axis_name) / tokens
-        return (self.scale(experts) * jnp.sum(shares * means)).astype(logits.dtype)
+        shares = added_up(self.counts(wide, top_k).astype(wide.dtype), axis_name) / (tokens * top_k)
+        means = added_up(probabilities(wide, top_k), axis_name) / tokens
+        return (experts * jnp.sum(shares * means)).astype(logits.dtype)
 
 
 @mutant("load_balancing_loss", smallest=(2,))

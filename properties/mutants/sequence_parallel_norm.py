@@ -1,7 +1,6 @@
 """Planted bugs of the norm before a multilayer perceptron over a sharded sequence."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,16 +47,6 @@ def scale_gradient_not_reduced(
     """The gradient of the scale is what the first participant's positions say, and not the sum of all."""
     own = _heard_by_the_first(cast_varying(scale, _along(axis_name, x, scale, w_in, w_out)), names(axis_name))
     return forms.normalised_sequence_parallel_mlp(x, own, w_in, w_out, axis_name, epsilon=epsilon)
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _times(x: Array, by: float) -> Array:
-    return x
-
-
-@_times.defjvp
-def _(by: float, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    return primals[0], tangents[0] * jnp.asarray(by, tangents[0].dtype)
 
 
 @mutant("normalised_sequence_parallel_mlp", smallest=(1,))

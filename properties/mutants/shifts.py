@@ -6,28 +6,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order
+from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import mutant
 
 Pairs = Sequence[tuple[int, int]]
-
-
-@mutant("ring_shift", smallest=(2, 2))
-def shift_in_mesh_order(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Numbers the participants of a tuple in mesh order, as `lax.ppermute` did up to JAX 0.10."""
-    return collectives.ring_shift(x, in_mesh_order(axis_name), offset=offset)
-
-
-@mutant("ring_shift", smallest=(2,))
-def shift_one_too_far(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Shifts by one more than the offset."""
-    return collectives.ring_shift(x, axis_name, offset=offset + 1)
-
-
-@mutant("ring_shift", smallest=(3,))
-def shift_reversed(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Shifts the other way round, which two participants cannot tell apart."""
-    return collectives.ring_shift(x, axis_name, offset=-offset)
 
 
 @mutant("ring_shift", smallest=(3,))
@@ -86,12 +68,6 @@ def permute_keeps_stale_blocks(x: Array, axis_name: AxisName, *, perm: Pairs) ->
 def broadcast_from_zero(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
     """Ignores the root and sends the block of participant 0."""
     return collectives.broadcast(x, axis_name, root=0)
-
-
-@mutant("broadcast", smallest=(2, 2))
-def broadcast_root_in_mesh_order(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Looks for the root in mesh order."""
-    return collectives.broadcast(x, in_mesh_order(axis_name), root=root)
 
 
 @mutant("broadcast", smallest=(2,))

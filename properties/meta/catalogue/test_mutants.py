@@ -198,8 +198,8 @@ def test_a_planted_bug_is_described(planted: Mutant) -> None:
 
 def test_a_name_is_taken_once() -> None:
     """A second bug of the same name is refused, and so is one without a sentence."""
-    with pytest.raises(ValueError, match="shift_reversed: expected a name that no other has"):
-        mutant("ring_shift", smallest=(2,))(MUTANTS["shift_reversed"].function)
+    with pytest.raises(ValueError, match="shift_right_for_two: expected a name that no other has"):
+        mutant("ring_shift", smallest=(2,))(MUTANTS["shift_right_for_two"].function)
 
     def shift_undescribed() -> None: ...
 

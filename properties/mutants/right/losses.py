@@ -137,57 +137,6 @@ def projection_in_chunks_of_one(
     )
 
 
-def _both(x: Array, w: Array, ids: Array, axes: tuple[str, ...], smoothing: float, ignore: int) -> tuple[Any, Any]:
-    counts = ids != ignore
-    logits = jnp.where(counts[:, None], x, 0) @ w
-    n, p = w.shape[-1], lax.axis_size(axes)
-    shifted = logits - lax.pmax(jnp.max(logits, axis=-1), axes)[:, None]
-    powers = jnp.exp(shifted)
-    total = lax.psum(jnp.sum(powers, axis=-1), axes)
-    one = ids[:, None] == lax.axis_index(axes) * n + jnp.arange(n)
-    target = jnp.where(one, 1 - smoothing + smoothing / (n * p), smoothing / (n * p)).astype(logits.dtype)
-    loss = jnp.where(counts, jnp.log(total) - lax.psum(jnp.sum(target * shifted, axis=-1), axes), 0)
-    return loss, jnp.where(counts[:, None], powers / total[:, None] - target, 0)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
-def _projected_loss(x: Array, w: Array, ids: Array, axes: tuple[str, ...], smoothing: float, ignore: int) -> Array:
-    return _both(x, w, ids, axes, smoothing, ignore)[0]
-
-
-def _projected_forward(
-    x: Array, w: Array, ids: Array, axes: tuple[str, ...], smoothing: float, ignore: int
-) -> tuple[Array, tuple[Array, Array, Array, Array]]:
-    loss, slope = _both(x, w, ids, axes, smoothing, ignore)
-    return loss, (x, w, ids, slope)
-
-
-def _projected_backward(
-    axes: tuple[str, ...], smoothing: float, ignore: int, kept: Any, ct: Array
-) -> tuple[Any, Any, None]:
-    x, w, ids, slope = kept
-    shared = collectives.types_are_checked(axes) and not set(axes) & collectives.varying(ct)
-    # where types are not checked, every participant has a cotangent of its own
-    of_logits = slope * (ct if shared else lax.psum(ct, axes))[:, None]
-    counts = (ids != ignore)[:, None]
-    return jnp.where(counts, of_logits @ w.T, 0), jnp.where(counts, x, 0).T @ of_logits, None
-
-
-_projected_loss.defvjp(_projected_forward, _projected_backward)
-
-
-@right("projected_cross_entropy")
-def projection_with_a_gradient_of_its_own(
-    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """The backward pass is written by hand: products with the softmax less the target."""
-    axes, ids = names(axis_name), labels.astype(jnp.int32)
-    along = {*axes, *(name for each in (x, w, ids) for name in collectives.varying(each))}
-    ordered = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in along]
-    wide_x, wide_w = collectives.cast_varying((_wide(x), _wide(w)), ordered)
-    return _projected_loss(wide_x, wide_w, ids, axes, label_smoothing, ignore_index).astype(x.dtype)
-
-
 @right("mlp_loss", whole=True)
 def loss_on_whole_arrays(params: Any, batch: Any, **roles: Any) -> Array:
     """Leaves everything to the compiler."""

@@ -9,9 +9,9 @@ import numpy as np
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.right.catalogue import enter, right
-from shardproof.properties.mutants.right.pieces import accumulator, combined, cut, divided, join, spread
+from shardproof.properties.mutants.right.pieces import accumulator, combined, divided, join, spread
 from shardproof.properties.mutants.right.reductions import whole
 from shardproof.properties.mutants.right.shifts import Pairs
 
@@ -86,21 +86,6 @@ def reduce_padded_lanes(x: Array, axis_name: AxisName, *, op: str = "sum") -> Ar
     return collectives.all_reduce(lanes, axis_name, op=op).ravel()[: x.size].reshape(x.shape)
 
 
-@right("reduce_scatter")
-def scatter_one_axis_at_a_time(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Scatters over the names of the tuple in turn, with `lax.psum_scatter`, in a dtype that is wider."""
-    pieces = cut(x.astype(accumulator(x.dtype)), lax.axis_size(axis_name), scatter_dimension, tiled)
-    shape, size = pieces.shape[1:], lax.axis_size(axis_name)
-    flat = pieces.reshape(size, -1)
-    if flat.size == 0:
-        return spread(jnp.zeros(shape, x.dtype), axis_name)
-    for name in names(axis_name):
-        flat = lax.psum_scatter(flat, name, scatter_dimension=0, tiled=True)
-    return flat.reshape(shape).astype(x.dtype)
-
-
 @right("permute")
 def permute_through_a_switch(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
     """Looks up in a `lax.switch` over the own index which of all blocks to take, or zeros."""
@@ -109,15 +94,6 @@ def permute_through_a_switch(x: Array, axis_name: AxisName, *, perm: Pairs) -> A
     branches += [lambda blocks, at=at: blocks[at] for at in range(lax.axis_size(axis_name))]
     chosen = np.array([source.get(participant, -1) + 1 for participant in range(lax.axis_size(axis_name))])
     return lax.switch(jnp.asarray(chosen)[lax.axis_index(axis_name)], branches, blocks)
-
-
-@right("ring_shift")
-def shift_by_a_table_of_floats(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Finds its source with floating-point arithmetic, in a table that NumPy made."""
-    p = lax.axis_size(axis_name)
-    table = jnp.asarray(np.mod(np.arange(p, dtype=np.float32) - offset, p))
-    source = jnp.round(table[lax.axis_index(axis_name)]).astype(jnp.int32)
-    return jnp.take(collectives.all_gather(x, axis_name), source, axis=0)
 
 
 @right("ring_shift")

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from shardproof.impl.arguments import refuse_batches
 from shardproof.impl.collectives import Block, cast_varying, varying
-from shardproof.impl.moe.ranks import sorting
+from shardproof.impl.moe.capacity import counted, sorting
 
 Weights: TypeAlias = list[Float[Array, "e _ _"]]
 """One array, or three."""
@@ -88,7 +88,7 @@ def sorted_by_expert(rows: Float[Array, "n d"], experts: Int[Array, "n"], weight
     count = weights[0].shape[0]
     known = jnp.where((experts >= 0) & (experts < count), experts, count)
     order = sorting(known)
-    sizes = jnp.sum(known[:, None] == jnp.arange(count), axis=0, dtype=jnp.int32)
+    sizes = counted(known, count)
     grouped = jnp.where((known < count)[order][:, None], rows[order], 0)
     along = varying(grouped) | varying(weights[0])
     sizes = cast_varying(sizes, along)

@@ -5,16 +5,16 @@ floats: operands are widened as they come in, their gradients are added up wide,
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from shardproof.impl.arguments import Axes, AxisName, check_axes, check_floating, check_rank, refuse
-from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
+from shardproof.impl.collectives import Block, all_to_all, axis_index, cast_varying, varying
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.indices import quotient
 from shardproof.impl.moe.capacity import Room, kept
@@ -25,7 +25,6 @@ ExpertWeights = Block | Sequence[Block]
 """One array `[E_Y, D, F]`, or the three of gated MLPs."""
 
 
-@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Plan:
     """What one participant sends, with T tokens of k choices each: N = T k pairs, token by token.
@@ -38,7 +37,8 @@ class Plan:
         kept: `[N]`, whether the expert has room for it.
         axes: the axis tuple of the participants.
         top_k: k.
-        room: what is kept.
+        most_sent: the most pairs that a participant sends to one expert.
+        most_received: the most pairs that a participant gets for all its experts.
         sent: the dtype in which tokens travel.
         weighed: the dtype in which weights travel.
         dtype: that of the result.
@@ -49,12 +49,13 @@ class Plan:
     experts: Int[Array, "n"]
     gates: Float[Array, "n"]
     kept: Bool[Array, "n"]
-    axes: Axes = field(metadata={"static": True})
-    top_k: int = field(metadata={"static": True})
-    room: Room = field(metadata={"static": True})
-    sent: Any = field(metadata={"static": True})
-    weighed: Any = field(metadata={"static": True})
-    dtype: Any = field(metadata={"static": True})
+    axes: Axes
+    top_k: int
+    most_sent: int
+    most_received: int
+    sent: Any
+    weighed: Any
+    dtype: Any
 
     @property
     def participants(self) -> int:
@@ -82,16 +83,6 @@ class Plan:
         return quotient(jnp.arange(self.experts.size), self.top_k)
 
     @property
-    def most_sent(self) -> int:
-        """The most pairs that a participant sends to one expert."""
-        return self.room.most_sent(self.tokens.shape[0], self.held)
-
-    @property
-    def most_received(self) -> int:
-        """The most pairs that a participant gets for all its experts."""
-        return self.room.most_received(self.tokens.shape[0], self.top_k, self.held, self.participants)
-
-    @property
     def empty(self) -> bool:
         """Whether nothing can be kept, or has a feature."""
         return not (self.most_sent and self.most_received and self.tokens.size and self.features)
@@ -114,22 +105,15 @@ class Plan:
         """Numbers of experts among this participant's own; those of others, and -1, are out of [0, e)."""
         return experts - axis_index(self.axes) * self.held
 
+    def exchanged(self, x: Block) -> Block:
+        """An equal part of the rows to every participant, and from every one: an all-to-all."""
+        return all_to_all(x, self.axes, split_axis=0, concat_axis=0, tiled=True)
+
     def combined(self, outputs: Float[Array, "n f"]) -> Float[Array, "t f"]:
         """Of each token, the sum over its kept choices of gate times output, rounded once."""
         held = jnp.where(self.kept[:, None], outputs, 0)  # what comes back for a dropped pair, if anything, is ignored
         weighted = held * self.gates[:, None]
         return jnp.sum(weighted.reshape(-1, self.top_k, self.features), axis=1).astype(self.dtype)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The static settings of a layer: which experts a token chooses, and who is kept (see `dense_moe`)."""
-
-    top_k: int
-    capacity: int | None = None
-    policy: str = "probability"
-    over: str = "chosen"
-    capacity_per_sender: int | None = None
 
 
 def planned(
@@ -138,8 +122,12 @@ def planned(
     router_weights: Block,
     expert_weights: ExpertWeights,
     axis_name: AxisName,
-    settings: Settings,
     *,
+    top_k: int,
+    capacity: int | None = None,
+    policy: str = "probability",
+    over: str = "chosen",
+    capacity_per_sender: int | None = None,
     sharing: Axes | None = None,
 ) -> Plan:
     """The plan of a layer's call: operands checked and widened, tokens routed, and who is kept.
@@ -156,14 +144,18 @@ def planned(
             no multiple of the participants; a `top_k`, `capacity`, `policy` or `over` that is none.
     """
     axes, weights = _checked(function, tokens, router_weights, expert_weights, axis_name)
-    room = Room(settings.capacity, settings.policy, settings.capacity_per_sender)
+    room = Room(capacity, policy, capacity_per_sender)
     room.check(function)
-    wide = accumulator(tokens, router_weights, *weights)
-    along = {*(sharing or axes), *(name for x in (tokens, router_weights, *weights) for name in varying(x))}
+    operands = (tokens, router_weights, *weights)
+    along = {*(sharing or axes), *(name for x in operands for name in varying(x))}
     # widened before they are cast varying: what is summed over participants in a derivative is wide
-    rows, router, *own = (cast_varying(x.astype(wide), along) for x in (tokens, router_weights, *weights))
-    routing = route(rows, router, settings.top_k, over=settings.over, function=function)
-    keeps = kept(routing.experts, routing.gates, own[0].shape[0] * lax.axis_size(axes), room, sharing or axes)
+    rows, router, *own = (cast_varying(x.astype(accumulator(*operands)), along) for x in operands)
+    routing = route(rows, router, top_k, over=over, function=function)
+    t, p, held = tokens.shape[0], lax.axis_size(axes), own[0].shape[0]
+    most = p * t if room.capacity is None else room.capacity
+    each = t if room.capacity_per_sender is None else room.capacity_per_sender
+    most_sent = min(t, each, most * held if policy == "sender" else most)
+    keeps = kept(routing.experts, routing.gates, held * p, room, sharing or axes)
     return Plan(
         tokens=rows,
         weights=own,
@@ -171,11 +163,12 @@ def planned(
         gates=routing.gates.ravel(),
         kept=keeps.ravel(),
         axes=axes,
-        top_k=settings.top_k,
-        room=room,
+        top_k=top_k,
+        most_sent=most_sent,
+        most_received=min(p * min(held * most_sent, t * top_k), most * held),
         sent=jnp.dtype(tokens.dtype),
         weighed=jnp.result_type(*weights),
-        dtype=jnp.result_type(tokens, router_weights, *weights),
+        dtype=jnp.result_type(*operands),
     )
 
 
@@ -208,3 +201,66 @@ def _checked(
             which = f" of array {at}" if len(weights) > 1 else ""
             refuse(function, "expert_weights", f"{jax.typeof(w)}{which}", expected)
     return axes, weights
+
+
+def moe_layer(name: str, dispatch: Callable[[Plan], Block]) -> Callable[..., Block]:
+    """The layer of a dispatch, with its docstring, under this name.
+
+    Where nothing can be kept the result is zero, and nothing is dispatched.
+    """
+
+    def layer(
+        tokens: Block,
+        router_weights: Block,
+        expert_weights: ExpertWeights,
+        axis_name: AxisName,
+        *,
+        top_k: int,
+        capacity: int | None = None,
+        policy: str = "probability",
+        over: str = "chosen",
+        capacity_per_sender: int | None = None,
+    ) -> Block:
+        room: dict[str, Any] = {"capacity": capacity, "policy": policy, "capacity_per_sender": capacity_per_sender}
+        plan = planned(name, tokens, router_weights, expert_weights, axis_name, top_k=top_k, over=over, **room)
+        return plan.result(dispatch)
+
+    layer.__name__ = layer.__qualname__ = name
+    layer.__module__, layer.__doc__ = dispatch.__module__, dispatch.__doc__
+    return layer
+
+
+Transfer = Callable[..., Block]
+"""Of rows, and of integers that say where to: a linear function of the rows, that adds nothing up."""
+
+
+def narrowly(
+    transfer: Transfer, rows: Block, dtype: Any, *numbers: PyTree[Block], own_derivative: bool = False
+) -> Block:
+    """`transfer(rows, *numbers)`, sent in `dtype`, which holds the rows without a loss; derivatives are sent as wide.
+
+    So a 16-bit token travels in 16 bits, and its gradient, a sum of what comes from several experts, is rounded once.
+
+    Arguments:
+        transfer: moves rows.
+        rows: what is moved, wide.
+        dtype: that in which it is sent.
+        numbers: what says where to.
+        own_derivative: whether the transfer has a rule of its own for derivatives, by which alone JAX transposes it.
+    """
+    if rows.dtype == jnp.dtype(dtype):
+        return transfer(rows, *numbers)
+
+    @jax.custom_jvp
+    def sent(rows: Block, *numbers: PyTree[Block]) -> Block:
+        return transfer(rows.astype(dtype), *numbers).astype(rows.dtype)
+
+    @sent.defjvp
+    def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Block, Block]:
+        (rows, *numbers), (along, *_) = primals, tangents
+        if not own_derivative:
+            return sent(*primals), transfer(along, *numbers)
+        # what is moved besides its tangent is never sent: outside of loops JAX leaves out what nobody needs
+        return sent(*primals), jax.jvp(lambda x: transfer(x, *numbers), (rows,), (along,))[1]
+
+    return sent(rows, *numbers)

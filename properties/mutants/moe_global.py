@@ -9,8 +9,8 @@ from jax.sharding import PartitionSpec
 
 from shardproof.impl.arguments import Axes, as_axes
 from shardproof.impl.moe import all_gather_moe
-from shardproof.impl.moe.dispatch.all_to_all import dispatched
-from shardproof.impl.moe.plan import Settings, planned
+from shardproof.impl.moe.buffers import dispatch_by_all_to_all
+from shardproof.impl.moe.plan import planned
 from shardproof.properties.mutants.catalogue import mutant
 
 Local = Callable[[Any, Axes, Axes], Array]
@@ -38,8 +38,8 @@ def on_blocks(
 def layer(blocks: Any, expert: Axes, sharing: Axes, **options: Any) -> Array:
     """A right layer, if `sharing` is."""
     tokens, router, weights = blocks
-    plan = planned("moe", tokens, router, weights, expert, Settings(**options), sharing=sharing)
-    return plan.result(dispatched)
+    plan = planned("moe", tokens, router, weights, expert, **options, sharing=sharing)
+    return plan.result(dispatch_by_all_to_all)
 
 
 def groups(data: Axes) -> int:

@@ -7,10 +7,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl.collectives import cast_varying, varying
+from shardproof.impl.moe.capacity import counted, sorting
 from shardproof.impl.moe.experts import in_turn
-from shardproof.impl.moe.plan import Plan
-from shardproof.impl.moe.ranks import counted, sorting
-from shardproof.impl.moe.travel import narrowly
+from shardproof.impl.moe.plan import Plan, narrowly
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 from shardproof.properties.mutants.moe_travel import Step, exchanged, plan_for
 

@@ -8,11 +8,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from shardproof.impl.collectives import all_gather, all_to_all
-from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
-from shardproof.impl.moe.dispatch.ragged import Dispatcher
+from shardproof.impl.moe import Dispatcher, all_gather_moe
+from shardproof.impl.moe.capacity import counted, places
 from shardproof.impl.moe.experts import in_buffers, in_turn
-from shardproof.impl.moe.plan import Plan, Settings, planned
-from shardproof.impl.moe.ranks import counted, places
+from shardproof.impl.moe.plan import Plan, planned
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 Step = Callable[[Plan, Array], Array]
@@ -21,8 +20,7 @@ Step = Callable[[Plan, Array], Array]
 
 def plan_for(operands: Any, options: Any) -> Plan:
     """Who goes where, in a call."""
-    tokens, router_weights, expert_weights, axis_name = operands
-    return planned("moe", tokens, router_weights, expert_weights, axis_name, Settings(**options))
+    return planned("moe", *operands, **options)
 
 
 def _as_it_is(plan: Plan, x: Array) -> Array:

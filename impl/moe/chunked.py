@@ -1,5 +1,6 @@
 """Dispatch in chunks: all-to-alls of a few rows each, until no participant has anything left to send."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,12 +9,11 @@ from jax import lax
 from jaxtyping import Array, Int
 
 from shardproof.impl.arguments import AxisName, check_count
-from shardproof.impl.collectives import Block, all_to_all, cast_varying, varying
+from shardproof.impl.collectives import Block, cast_varying, varying
 from shardproof.impl.indices import quotient
+from shardproof.impl.moe.capacity import counted, sorting
 from shardproof.impl.moe.experts import Weights, in_turn
-from shardproof.impl.moe.plan import ExpertWeights, Plan, Settings, planned
-from shardproof.impl.moe.ranks import counted, sorting
-from shardproof.impl.moe.travel import narrowly
+from shardproof.impl.moe.plan import ExpertWeights, Plan, narrowly, planned
 
 Numbers = tuple[Block, Block, Block, Block]
 """Of the pairs in the order in which they are sent: their token and their expert, `[N]`; and of every participant,
@@ -54,13 +54,13 @@ def chunked_moe(
     Raises:
         ValueError: as `dense_moe`, and for a chunk that is no integer of at least 1.
     """
-    settings = Settings(top_k, capacity, policy, over, capacity_per_sender)
-    plan = planned("chunked_moe", tokens, router_weights, expert_weights, axis_name, settings)
-    check_count("chunked_moe", "chunk", chunk, 1, optional=True)
-    return plan.result(lambda plan: dispatched(plan, chunk))
+    name, room = "chunked_moe", {"capacity": capacity, "policy": policy, "capacity_per_sender": capacity_per_sender}
+    plan = planned(name, tokens, router_weights, expert_weights, axis_name, top_k=top_k, over=over, **room)
+    check_count(name, "chunk", chunk, 1, optional=True)
+    return plan.result(lambda plan: dispatch_in_chunks(plan, chunk))
 
 
-def dispatched(plan: Plan, chunk: int | None = None) -> Block:
+def dispatch_in_chunks(plan: Plan, chunk: int | None = None) -> Block:
     """The result of a plan: `[T, F]`."""
     p, pairs = plan.participants, plan.experts.size
     size = chunk or -(-pairs // p)
@@ -71,12 +71,6 @@ def dispatched(plan: Plan, chunk: int | None = None) -> Block:
     steps = lax.pmax(jnp.max(quotient(sizes + (size - 1), size)), plan.axes)
     numbers = (plan.token[order], plan.experts[order], jnp.cumsum(sizes) - sizes, sizes)
     operands = (plan.tokens, plan.gates[order], plan.weights)
-    along = varying(plan.tokens)
-    return _loop(plan, size)(operands, cast_varying(numbers, along), steps).astype(plan.dtype)
-
-
-def _loop(plan: Plan, size: int) -> Any:
-    """The sum of what all steps add, with a derivative of its own."""
 
     def added(operands: Operands, numbers: Numbers, step: Int[Array, ""]) -> Block:
         return _step(plan, size, operands, numbers, step)
@@ -84,31 +78,30 @@ def _loop(plan: Plan, size: int) -> Any:
     @jax.custom_vjp
     def total(operands: Operands, numbers: Numbers, steps: Block) -> Block:
         blank = jnp.zeros((plan.tokens.shape[0], plan.features), plan.tokens.dtype)
+        start = cast_varying(blank, varying(operands[0]))
+        return _repeated(lambda step, result: result + added(operands, numbers, step), steps, start)
 
-        def body(state: tuple[Block, Block]) -> tuple[Block, Block]:
-            step, result = state
-            return step + 1, result + added(operands, numbers, step)
-
-        start = (cast_varying(jnp.int32(0), varying(steps)), cast_varying(blank, varying(operands[0])))
-        return lax.while_loop(lambda state: state[0] < steps, body, start)[1]
-
-    def forward(operands: Operands, numbers: Numbers, steps: Block) -> tuple[Block, Any]:
-        return total(operands, numbers, steps), (operands, numbers, steps)
+    def forward(*known: Any) -> tuple[Block, Any]:
+        return total(*known), known
 
     def backward(known: Any, ct: Block) -> tuple[Operands, None, None]:
         operands, numbers, steps = known
-        blank = jax.tree.map(lambda x: cast_varying(jnp.zeros_like(x), varying(x)), operands)
 
-        def body(state: tuple[Block, Operands]) -> tuple[Block, Operands]:
-            step, gradients = state
+        def body(step: Block, gradients: Operands) -> Operands:
             _, pull = jax.vjp(lambda operands: added(operands, numbers, step), operands)
-            return step + 1, jax.tree.map(jnp.add, gradients, pull(ct)[0])
+            return jax.tree.map(jnp.add, gradients, pull(ct)[0])
 
-        start = (cast_varying(jnp.int32(0), varying(steps)), blank)
-        return lax.while_loop(lambda state: state[0] < steps, body, start)[1], None, None
+        start = jax.tree.map(lambda x: cast_varying(jnp.zeros_like(x), varying(x)), operands)
+        return _repeated(body, steps, start), None, None
 
     total.defvjp(forward, backward)
-    return total
+    return total(operands, cast_varying(numbers, varying(plan.tokens)), steps).astype(plan.dtype)
+
+
+def _repeated(body: Callable[[Block, Any], Any], steps: Block, start: Any) -> Any:
+    """The last state of so many steps."""
+    zero = cast_varying(jnp.int32(0), varying(steps))
+    return lax.while_loop(lambda at: at[0] < steps, lambda at: (at[0] + 1, body(*at)), (zero, start))[1]
 
 
 def _step(plan: Plan, size: int, operands: Operands, numbers: Numbers, step: Int[Array, ""]) -> Block:
@@ -118,13 +111,10 @@ def _step(plan: Plan, size: int, operands: Operands, numbers: Numbers, step: Int
     left = (within < sizes[:, None]).ravel()  # [p chunk]: whether there is such a pair
     at = jnp.where(left, (begin[:, None] + within).ravel(), 0)
 
-    def there(x: Block) -> Block:
-        return all_to_all(x, plan.axes, split_axis=0, concat_axis=0, tiled=True)
-
     rows = jnp.where(left[:, None], tokens[token[at]], 0)
-    visitors = narrowly(there, rows, plan.sent)
-    own = plan.own(there(jnp.where(left, expert[at], -1)))
+    visitors = narrowly(plan.exchanged, rows, plan.sent)
+    own = plan.own(plan.exchanged(jnp.where(left, expert[at], -1)))
     outputs = in_turn(visitors, own[:, None], jnp.ones((p * size, 1), rows.dtype), weights)
-    returned = jnp.where(left[:, None], there(outputs), 0) * gates[at][:, None]
+    returned = jnp.where(left[:, None], plan.exchanged(outputs), 0) * gates[at][:, None]
     blank = cast_varying(jnp.zeros((tokens.shape[0], plan.features), rows.dtype), varying(returned))
     return blank.at[token[at]].add(returned)

@@ -56,11 +56,10 @@ def through_experts(plan: Plan, buffers: Float[Array, "n d"]) -> Float[Array, "n
 def dispatch_densely(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: one-hot products.
 
-    As GShard has it (Lepikhin et al., 2020, algorithm 1 and section 3.2).
-
     A token goes to the experts of its `top_k` highest logits, ties to the lowest expert, and gets the sum of what those
     that keep it make of it, each by its gate; nothing is renormalised after drops. A dropped choice adds zero, and has
     no gradient. Has an array `[T, k, E C]`, and zeros of it multiply every token: tokens must be finite.
+    GShard has it so (Lepikhin et al., 2020, algorithm 1 and section 3.2).
 
     Arguments:
         tokens: floating-point blocks; those of participant 0 are the first, in logical order.

@@ -29,12 +29,8 @@ def chunked_moe(
     expert_weights: ExpertWeights,
     axis_name: AxisName,
     *,
-    top_k: int,
-    capacity: int | None = None,
-    policy: str = "probability",
-    over: str = "chosen",
-    capacity_per_sender: int | None = None,
     chunk: int | None = None,
+    **settings: Any,
 ) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: a loop of all-to-alls.
 
@@ -46,7 +42,7 @@ def chunked_moe(
     Its derivative is a loop of the same number of steps, in which experts compute again (a `custom_vjp`, as JAX has no
     reverse mode of a `while_loop`; so there is no forward mode).
 
-    Arguments and result are those of `dense_moe`, and one more.
+    Operands, result and other settings are those of `dense_moe`.
 
     Arguments:
         chunk: how many pairs are sent from a participant to another in one step; None: an even share of its pairs.
@@ -54,9 +50,8 @@ def chunked_moe(
     Raises:
         ValueError: as `dense_moe`, and for a chunk that is no integer of at least 1.
     """
-    name, room = "chunked_moe", {"capacity": capacity, "policy": policy, "capacity_per_sender": capacity_per_sender}
-    plan = planned(name, tokens, router_weights, expert_weights, axis_name, top_k=top_k, over=over, **room)
-    check_count(name, "chunk", chunk, 1, optional=True)
+    plan = planned("chunked_moe", tokens, router_weights, expert_weights, axis_name, **settings)
+    check_count("chunked_moe", "chunk", chunk, 1, optional=True)
     return plan.result(lambda plan: dispatch_in_chunks(plan, chunk))
 
 
@@ -73,16 +68,24 @@ def dispatch_in_chunks(plan: Plan, chunk: int | None = None) -> Block:
     operands = (plan.tokens, plan.gates[order], plan.weights)
 
     def added(operands: Operands, numbers: Numbers, step: Int[Array, ""]) -> Block:
-        return _step(plan, size, operands, numbers, step)
+        """What one step adds to the result: `[T, F]`."""
+        (tokens, gates, weights), (token, expert, begin, sizes) = operands, numbers
+        within = step * size + jnp.arange(size)
+        left = (within < sizes[:, None]).ravel()  # [p chunk]: whether there is such a pair
+        at = jnp.where(left, (begin[:, None] + within).ravel(), 0)
+        rows = jnp.where(left[:, None], tokens[token[at]], 0)
+        visitors = narrowly(plan.exchanged, rows, plan.sent)
+        own = plan.own(plan.exchanged(jnp.where(left, expert[at], -1)))
+        outputs = in_turn(visitors, own[:, None], jnp.ones((p * size, 1), rows.dtype), weights)
+        returned = jnp.where(left[:, None], plan.exchanged(outputs), 0) * gates[at][:, None]
+        blank = cast_varying(jnp.zeros((tokens.shape[0], plan.features), rows.dtype), varying(returned))
+        return blank.at[token[at]].add(returned)
 
     @jax.custom_vjp
     def total(operands: Operands, numbers: Numbers, steps: Block) -> Block:
         blank = jnp.zeros((plan.tokens.shape[0], plan.features), plan.tokens.dtype)
         start = cast_varying(blank, varying(operands[0]))
         return _repeated(lambda step, result: result + added(operands, numbers, step), steps, start)
-
-    def forward(*known: Any) -> tuple[Block, Any]:
-        return total(*known), known
 
     def backward(known: Any, ct: Block) -> tuple[Operands, None, None]:
         operands, numbers, steps = known
@@ -94,7 +97,7 @@ def dispatch_in_chunks(plan: Plan, chunk: int | None = None) -> Block:
         start = jax.tree.map(lambda x: cast_varying(jnp.zeros_like(x), varying(x)), operands)
         return _repeated(body, steps, start), None, None
 
-    total.defvjp(forward, backward)
+    total.defvjp(lambda *known: (total(*known), known), backward)
     return total(operands, cast_varying(numbers, varying(plan.tokens)), steps).astype(plan.dtype)
 
 
@@ -102,19 +105,3 @@ def _repeated(body: Callable[[Block, Any], Any], steps: Block, start: Any) -> An
     """The last state of so many steps."""
     zero = cast_varying(jnp.int32(0), varying(steps))
     return lax.while_loop(lambda at: at[0] < steps, lambda at: (at[0] + 1, body(*at)), (zero, start))[1]
-
-
-def _step(plan: Plan, size: int, operands: Operands, numbers: Numbers, step: Int[Array, ""]) -> Block:
-    """What one step adds to the result: `[T, F]`."""
-    (tokens, gates, weights), (token, expert, begin, sizes), p = operands, numbers, plan.participants
-    within = step * size + jnp.arange(size)
-    left = (within < sizes[:, None]).ravel()  # [p chunk]: whether there is such a pair
-    at = jnp.where(left, (begin[:, None] + within).ravel(), 0)
-
-    rows = jnp.where(left[:, None], tokens[token[at]], 0)
-    visitors = narrowly(plan.exchanged, rows, plan.sent)
-    own = plan.own(plan.exchanged(jnp.where(left, expert[at], -1)))
-    outputs = in_turn(visitors, own[:, None], jnp.ones((p * size, 1), rows.dtype), weights)
-    returned = jnp.where(left[:, None], plan.exchanged(outputs), 0) * gates[at][:, None]
-    blank = cast_varying(jnp.zeros((tokens.shape[0], plan.features), rows.dtype), varying(returned))
-    return blank.at[token[at]].add(returned)

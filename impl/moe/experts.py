@@ -19,11 +19,8 @@ from shardproof.impl.moe.capacity import counted, sorting
 Weights: TypeAlias = list[Float[Array, "e _ _"]]
 """One array, or three."""
 
-Product = Callable[[Block, Block], Block]
-"""Of rows and weights."""
 
-
-def _expert(rows: Block, weights: Sequence[Block], product: Product) -> Block:
+def _expert(rows: Block, weights: Sequence[Block], product: Callable[[Block, Block], Block]) -> Block:
     if len(weights) == 1:
         return product(rows, weights[0])
     gate, up, down = weights

@@ -83,8 +83,7 @@ class GlobalMoeLayer:
         settings: dict[str, Any] = {"top_k": top_k, "capacity": capacity, "policy": policy, "over": over}
 
         def blocks(tokens: Block, router: Block, weights: Any) -> Block:
-            own = weights[0] if len(weights) == 1 else weights
-            plan = planned(self.name, tokens, router, own, of_experts, **settings, sharing=every)
+            plan = planned(self.name, tokens, router, weights, of_experts, **settings, sharing=every)
             return plan.result(self.dispatch)
 
         laid_out = placed((tokens, router_weights, weights), specs, mesh)

@@ -1,7 +1,8 @@
 """What every dispatch of a mixture of experts starts from and ends with: who goes where, and the sum of what returns.
 
-The meaning of a layer is here, the way on which rows travel in `dispatch`. Everything is carried in float32 for 16-bit
-floats: operands are widened as they come in, their gradients are added up wide, and the result is rounded once.
+The meaning of a layer is here, and the way on which rows travel in its dispatch, a function of a plan. Everything is
+carried in float32 for 16-bit floats: operands are widened as they come in, their gradients are added up wide, and the
+result is rounded once.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,6 +37,10 @@ class Plan:
         gates: `[N]`, wide.
         kept: `[N]`, whether the expert has room for it.
         axes: the axis tuple of the participants.
+        participants: how many there are.
+        held: e, the experts of each participant.
+        count: the experts of all participants.
+        features: F, of a result.
         top_k: k.
         most_sent: the most pairs that a participant sends to one expert.
         most_received: the most pairs that a participant gets for all its experts.
@@ -50,6 +55,10 @@ class Plan:
     gates: Float[Array, "n"]
     kept: Bool[Array, "n"]
     axes: Axes
+    participants: int
+    held: int
+    count: int
+    features: int
     top_k: int
     most_sent: int
     most_received: int
@@ -58,43 +67,15 @@ class Plan:
     dtype: Any
 
     @property
-    def participants(self) -> int:
-        """How many there are."""
-        return lax.axis_size(self.axes)
-
-    @property
-    def held(self) -> int:
-        """The experts of each participant."""
-        return self.weights[0].shape[0]
-
-    @property
-    def count(self) -> int:
-        """The experts of all participants."""
-        return self.held * self.participants
-
-    @property
-    def features(self) -> int:
-        """Of a result."""
-        return self.weights[-1].shape[2]
-
-    @property
     def token(self) -> Int[Array, "n"]:
         """The token of each pair."""
         return quotient(jnp.arange(self.experts.size), self.top_k)
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing can be kept, or has a feature."""
-        return not (self.most_sent and self.most_received and self.tokens.size and self.features)
-
-    def zeros(self) -> Float[Array, "t f"]:
-        """The result where nothing is kept."""
-        blank = jnp.zeros((self.tokens.shape[0], self.features), self.dtype)
-        return cast_varying(blank, varying(self.tokens))
-
-    def result(self, dispatched: Callable[["Plan"], Block]) -> Float[Array, "t f"]:
-        """What a dispatch makes of the plan; zeros where nothing can be kept."""
-        return self.zeros() if self.empty else dispatched(self)
+    def result(self, dispatch: Callable[["Plan"], Block]) -> Float[Array, "t f"]:
+        """What a dispatch makes of the plan; zeros where nothing can be kept, or has a feature."""
+        if self.most_sent and self.most_received and self.tokens.size and self.features:
+            return dispatch(self)
+        return cast_varying(jnp.zeros((self.tokens.shape[0], self.features), self.dtype), varying(self.tokens))
 
     @property
     def choices(self) -> Int[Array, "t k"]:
@@ -132,16 +113,12 @@ def planned(
 ) -> Plan:
     """The plan of a layer's call: operands checked and widened, tokens routed, and who is kept.
 
-    Arguments that are not listed are those of `dense_moe`.
+    Arguments that are not listed, and errors, are those of `dense_moe`.
 
     Arguments:
         function: what messages call the function that was called.
         sharing: the axis tuple of all whose tokens share the capacity, in whose order they are numbered: those of
             `axis_name`, and others along which experts are the same, if the policy is not "sender". None: `axis_name`.
-
-    Raises:
-        ValueError: for an unknown axis; operands that are not floating, or of another rank or shape; experts that are
-            no multiple of the participants; a `top_k`, `capacity`, `policy` or `over` that is none.
     """
     axes, weights = _checked(function, tokens, router_weights, expert_weights, axis_name)
     room = Room(capacity, policy, capacity_per_sender)
@@ -163,6 +140,10 @@ def planned(
         gates=routing.gates.ravel(),
         kept=keeps.ravel(),
         axes=axes,
+        participants=p,
+        held=held,
+        count=held * p,
+        features=own[-1].shape[2],
         top_k=top_k,
         most_sent=most_sent,
         most_received=min(p * min(held * most_sent, t * top_k), most * held),
@@ -186,12 +167,10 @@ def _checked(
     features, experts = router_weights.shape
     p, held = lax.axis_size(axes), weights[0].shape[0]
     if experts % p:
-        refuse(
-            function,
-            "router_weights",
-            str(jax.typeof(router_weights)),
-            f"a number of experts that is a multiple of {p}, the participants of {axis_name!r} (it has {experts})",
+        expected = (
+            f"a number of experts that is a multiple of {p}, the participants of {axis_name!r} (it has {experts})"
         )
+        refuse(function, "router_weights", str(jax.typeof(router_weights)), expected)
     hidden = weights[0].shape[2]
     shapes = [(held, features, hidden)] if len(weights) == 1 else [(held, features, hidden)] * 2 + [(held, hidden, -1)]
     for at, (w, shape) in enumerate(zip(weights, shapes, strict=True)):
@@ -230,22 +209,18 @@ def moe_layer(name: str, dispatch: Callable[[Plan], Block]) -> Callable[..., Blo
     return layer
 
 
-Transfer = Callable[..., Block]
-"""Of rows, and of integers that say where to: a linear function of the rows, that adds nothing up."""
-
-
 def narrowly(
-    transfer: Transfer, rows: Block, dtype: Any, *numbers: PyTree[Block], own_derivative: bool = False
+    transfer: Callable[..., Block], rows: Block, dtype: Any, *numbers: PyTree[Block], own_derivative: bool = False
 ) -> Block:
     """`transfer(rows, *numbers)`, sent in `dtype`, which holds the rows without a loss; derivatives are sent as wide.
 
     So a 16-bit token travels in 16 bits, and its gradient, a sum of what comes from several experts, is rounded once.
 
     Arguments:
-        transfer: moves rows.
+        transfer: moves rows to where integers say: a linear function of the rows, that adds nothing up.
         rows: what is moved, wide.
         dtype: that in which it is sent.
-        numbers: what says where to.
+        numbers: the integers.
         own_derivative: whether the transfer has a rule of its own for derivatives, by which alone JAX transposes it.
     """
     if rows.dtype == jnp.dtype(dtype):

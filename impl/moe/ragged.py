@@ -16,9 +16,6 @@ from shardproof.impl.moe.experts import in_turn
 from shardproof.impl.moe.plan import Plan, moe_layer, narrowly
 from shardproof.impl.ragged import ragged_all_to_all
 
-Each = Int[Array, "p"]
-"""A number for every participant."""
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class Dispatcher:
     axes: Axes = field(metadata={"static": True})
 
     @classmethod
-    def of(cls, offsets: Each, sizes: Each, axes: Axes) -> "Dispatcher":
+    def of(cls, offsets: Int[Array, "p"], sizes: Int[Array, "p"], axes: Axes) -> "Dispatcher":
         """The dispatcher of rows that begin at `offsets`, so many for each participant. Two all-to-alls of integers.
 
         Raises:

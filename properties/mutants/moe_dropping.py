@@ -220,12 +220,13 @@ def _sent_by(plan: Plan, keeps: Array, options: Any) -> Array:
 @mutant("moe_layer", smallest=(1,), claims=("sender_capacity",))
 def moe_of_first_come_senders(*operands: Any, capacity_per_sender: int | None, **options: Any) -> Array:
     """Senders drop by position, whatever the policy is."""
-    plan = plan_for(operands, options)
-    if plan.empty or not plan.experts.size:
-        return plan.zeros()
-    experts, gates = (x.reshape(-1, plan.top_k) for x in (plan.experts, plan.gates))
-    keeps = kept(experts, gates, plan.count, Room(None, "position", capacity_per_sender), plan.axes)
-    return _sent_by(plan, keeps.ravel(), options)
+
+    def dispatch(plan: Plan) -> Array:
+        experts, gates = (x.reshape(-1, plan.top_k) for x in (plan.experts, plan.gates))
+        keeps = kept(experts, gates, plan.count, Room(None, "position", capacity_per_sender), plan.axes)
+        return _sent_by(plan, keeps.ravel(), options)
+
+    return plan_for(operands, options).result(dispatch)
 
 
 @mutant("moe_layer", smallest=(1,), claims=("nan_tokens",))

@@ -40,8 +40,7 @@ def _slots(plan: Plan) -> Array:
 
 
 def _buffers(
-    operands: Any,
-    options: Any,
+    plan: Plan,
     *,
     at: Step = _as_it_is,
     grouped: bool = True,
@@ -52,9 +51,6 @@ def _buffers(
     last: bool = False,
 ) -> Array:
     """Buffers of a fixed size for every sender and expert; `last`: dropped pairs stand in their last rows before."""
-    plan = plan_for(operands, options)
-    if plan.empty:
-        return plan.zeros()
     place, rows = at(plan, _slots(plan)), plan.count * plan.most_sent
     written, token = place, plan.token
     if last:
@@ -77,18 +73,17 @@ def _buffers(
 @mutant("moe_layer", smallest=(1,))
 def moe_written_over(*operands: Any, **options: Any) -> Array:
     """What is dropped is written to the last row, and what is kept over it: a scatter may do so the other way round."""
-    return _buffers(operands, options, last=True)
+    return plan_for(operands, options).result(lambda plan: _buffers(plan, last=True))
 
 
 @mutant("moe_layer", smallest=(1,))
 def moe_writing_what_is_dropped(*operands: Any, **options: Any) -> Array:
     """A dropped choice gets what stands in the last row of the buffer."""
-    return _buffers(operands, options, masked=False)
+    return plan_for(operands, options).result(lambda plan: _buffers(plan, masked=False))
 
 
 def _ragged(
-    operands: Any,
-    options: Any,
+    plan: Plan,
     *,
     sizes: Step = _as_it_is,
     there: Callable[[Dispatcher], Dispatcher] = lambda d: d,
@@ -100,9 +95,6 @@ def _ragged(
     restored: Callable[[Array], Array] = jnp.argsort,
 ) -> Array:
     """Just what is kept travels; pairs that are dropped are holes in what is sent."""
-    plan = plan_for(operands, options)
-    if plan.empty:
-        return plan.zeros()
     p, pairs, room = plan.participants, plan.experts.size, plan.most_received
     to = plan.experts // plan.held
     order = jnp.lexsort((plan.experts, ~plan.kept, to) if dropped_last else (plan.experts, to))
@@ -126,7 +118,7 @@ def moe_of_a_valid_prefix(*operands: Any, **options: Any) -> Array:
     def prefix(dispatcher: Dispatcher, count: int) -> Array:
         return jnp.arange(count) < jnp.sum(dispatcher.send_sizes)
 
-    return _ragged(operands, options, returned=prefix)
+    return plan_for(operands, options).result(lambda plan: _ragged(plan, returned=prefix))
 
 
 @mutant("moe_layer", smallest=(2,))
@@ -136,7 +128,7 @@ def moe_received_as_sent(*operands: Any, **options: Any) -> Array:
     def as_sent(dispatcher: Dispatcher) -> Dispatcher:
         return replace(dispatcher, recv_sizes=dispatcher.send_sizes)
 
-    return _ragged(operands, options, there=as_sent)
+    return plan_for(operands, options).result(lambda plan: _ragged(plan, there=as_sent))
 
 
 @mutant("moe_layer", law="communication", smallest=(1,), communication=formula_of("moe_layer", "all_gather"))

@@ -68,8 +68,7 @@ def dispatch_densely(plan: Plan) -> Block:
             `[E_Y, D, H]`, up `[E_Y, D, H]`, down `[E_Y, H, F]`.
         axis_name: the axis or axis tuple over which tokens and experts are sharded.
         top_k: how many experts a token chooses.
-        capacity: the most pairs of a token and its choice that an expert keeps, of all participants; None: all. See
-            `capacity_of`.
+        capacity: the most pairs of a token and its choice that an expert keeps, of all (see `capacity_of`); None: all.
         policy: who is kept: `"probability"`, `"position"`, `"choice"` or `"sender"` (see `impl/moe/capacity.py`).
         over: gates are the softmax over the `"chosen"` logits, or over `"all"`.
         capacity_per_sender: the most pairs that a participant sends to one expert; None: all.
@@ -166,13 +165,13 @@ def expert_choice_moe(
         capacity: how many tokens an expert chooses, of all participants.
 
     Raises:
-        ValueError: as `dense_moe`; and for a router of no experts, or a `capacity` of None.
+        ValueError: as `dense_moe`; and for a router of no experts, or a `capacity` that is no integer of at least 0.
     """
     name = "expert_choice_moe"
     check_rank(name, "router_weights", router_weights, 2)
     check_count(name, "capacity", capacity)
-    count = router_weights.shape[1]
-    if not count:
+    k = router_weights.shape[1]
+    if not k:
         refuse(name, "router_weights", list(router_weights.shape), "[D, E] of at least one expert")
-    plan = planned(name, tokens, router_weights, expert_weights, axis_name, top_k=count, capacity=capacity, over="all")
+    plan = planned(name, tokens, router_weights, expert_weights, axis_name, top_k=k, capacity=capacity, over="all")
     return plan.result(dispatch_by_all_to_all)

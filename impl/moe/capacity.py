@@ -45,7 +45,7 @@ def capacity_of(tokens: int, experts: int, top_k: int, factor: float | Fraction)
         if not is_integer(value) or value < least:
             raise ValueError(f"capacity_of: {name}={value!r}: expected an integer of at least {least}")
     real = isinstance(factor, numbers.Real | np.floating) and not isinstance(factor, bool)
-    if not real or not factor >= 0 or not math.isfinite(factor):
+    if not real or not 0 <= factor < math.inf:
         raise ValueError(f"capacity_of: factor={factor!r}: expected a finite number of at least 0")
     return math.ceil(Fraction(str(factor)) * int(tokens) * int(top_k) / int(experts))
 
@@ -93,29 +93,25 @@ def counted(queues: Numbers, count: int) -> Int[Array, "q"]:
     return jnp.sum(queues[:, None] == jnp.arange(count), axis=0, dtype=jnp.int32)
 
 
-def places(queues: Numbers, count: int, first: Sequence[Block] = ()) -> Numbers:
+def places(queues: Numbers, count: int, first: Sequence[Block] = (), *, axes: Axes = ()) -> Numbers:
     """The place of every pair in its queue, from 0: by the keys in `first`, ties as the pairs stand.
 
     Sorts once, and never has an array of pairs by queues by features. Pairs of the queue `count` are in none, and
-    have places of no meaning.
+    have places of no meaning. With `axes`, in queues of all participants, the first one's pairs first: the lengths of
+    queues are gathered, `[p, count]`, and no pairs.
     """
     if not queues.size:
         return queues
     *_, order = lax.sort((queues, *first, jnp.arange(queues.size)), num_keys=1 + len(first))
     sizes = counted(queues, count + 1)
     ranked = jnp.arange(queues.size) - (jnp.cumsum(sizes) - sizes)[queues[order]]
-    return jnp.zeros_like(ranked).at[order].set(ranked).astype(jnp.int32)
-
-
-def places_of_all(queues: Numbers, count: int, axes: Axes, first: Sequence[Block] = ()) -> Numbers:
-    """As `places`, in queues of all participants: the pairs of the first one come first, in logical order.
-
-    What is gathered are the lengths of queues, `[p, count]`, and no pairs.
-    """
+    place = jnp.zeros_like(ranked).at[order].set(ranked).astype(jnp.int32)
+    if not axes:
+        return place
     lengths = all_gather(counted(queues, count), axes)
     lower = jnp.arange(lengths.shape[0])[:, None] < axis_index(axes)
     before = jnp.sum(jnp.where(lower, lengths, 0), axis=0)
-    return places(queues, count, first) + jnp.append(before, 0)[queues]
+    return place + jnp.append(before, 0)[queues]
 
 
 def kept(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Bool[Array, "t k"]:
@@ -141,15 +137,17 @@ def kept(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes:
     queues = jnp.where(sent, experts, count)  # what is not sent waits in no queue
     p = lax.axis_size(axes)
     capacity = min(room.capacity, p * experts.size)  # more is no other, and need not be an int32
-    if room.policy == "probability":
-        place = _by_gates(queues, gates, count, axes)
+    if room.policy == "probability":  # all gates are gathered, and sorted
+        everyone, weights = (all_gather(x.ravel(), axes, tiled=True) for x in (queues, lax.stop_gradient(gates)))
+        place = places(everyone, count, [-weights])
+        place = lax.dynamic_slice(place, (axis_index(axes) * queues.size,), (queues.size,))
     elif room.policy == "choice":
         place = _by_choices(queues, count, axes)
     elif room.policy == "position":
-        place = places_of_all(queues.ravel(), count, axes)
+        place = places(queues.ravel(), count, axes=axes)
     else:  # the experts of a participant are one queue, in which a sender's pairs stand by expert
         held = count // p
-        place, capacity = places_of_all(quotient(queues.ravel(), held), p, axes, [queues.ravel()]), capacity * held
+        place, capacity = places(quotient(queues.ravel(), held), p, [queues.ravel()], axes=axes), capacity * held
     return sent & (place.reshape(queues.shape) < capacity)
 
 
@@ -165,19 +163,11 @@ def _sent(experts: Block, gates: Block, count: int, room: Room) -> Bool[Array, "
     return place < min(room.capacity_per_sender, experts.size)
 
 
-def _by_gates(queues: Block, gates: Block, count: int, axes: Axes) -> Numbers:
-    """Places in queues of all participants, the highest gates first: all gates are gathered, and sorted."""
-    everyone = all_gather(queues.ravel(), axes, tiled=True)
-    weights = all_gather(lax.stop_gradient(gates).ravel(), axes, tiled=True)
-    place = places(everyone, count, [-weights])
-    return lax.dynamic_slice(place, (axis_index(axes) * queues.size,), (queues.size,))
-
-
 def _by_choices(queues: Block, count: int, axes: Axes) -> Block:
     """Places in queues of all participants, one behind the other for first, second, … choices."""
     top_k = queues.shape[1]
     each = jnp.where(queues < count, queues + count * jnp.arange(top_k), top_k * count)
-    place = places_of_all(each.ravel(), top_k * count, axes).reshape(queues.shape)
+    place = places(each.ravel(), top_k * count, axes=axes).reshape(queues.shape)
     lengths = lax.psum(counted(each.ravel(), top_k * count), axes).reshape(top_k, count)
     before = jnp.cumsum(lengths, axis=0) - lengths
     return place + jnp.append(before.ravel(), 0)[each]

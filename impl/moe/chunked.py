@@ -83,8 +83,7 @@ def dispatch_in_chunks(plan: Plan, chunk: int | None = None) -> Block:
 
     @jax.custom_vjp
     def total(operands: Operands, numbers: Numbers, steps: Block) -> Block:
-        blank = jnp.zeros((plan.tokens.shape[0], plan.features), plan.tokens.dtype)
-        start = cast_varying(blank, varying(operands[0]))
+        start = cast_varying(jnp.zeros((plan.tokens.shape[0], plan.features), plan.tokens.dtype), varying(operands[0]))
         return _repeated(lambda step, result: result + added(operands, numbers, step), steps, start)
 
     def backward(known: Any, ct: Block) -> tuple[Operands, None, None]:

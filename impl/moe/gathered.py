@@ -1,5 +1,7 @@
 """Dispatches that gather: all tokens, at every participant's experts; or all experts' weights, and no token travels."""
 
+from functools import partial
+
 import jax.numpy as jnp
 
 from shardproof.impl.collectives import Block, all_gather, reduce_scatter
@@ -16,10 +18,7 @@ def dispatch_by_all_gather(plan: Plan) -> Block:
 
     Arguments, result and errors are those of `dense_moe`.
     """
-
-    def gathered(x: Block) -> Block:
-        return all_gather(x, plan.axes, tiled=True)
-
+    gathered = partial(all_gather, axis_name=plan.axes, tiled=True)
     rows = narrowly(gathered, plan.tokens, plan.sent)
     experts = gathered(plan.choices)
     gates = gathered(plan.gates).reshape(experts.shape)
@@ -53,7 +52,7 @@ def dispatch_in_turn(plan: Plan) -> Block:
 
 def _all_weights(plan: Plan) -> Weights:
     """The weights of all participants' experts, one after the other."""
-    return [narrowly(lambda x: all_gather(x, plan.axes, tiled=True), w, plan.weighed) for w in plan.weights]
+    return [narrowly(partial(all_gather, axis_name=plan.axes, tiled=True), w, plan.weighed) for w in plan.weights]
 
 
 all_gather_moe = moe_layer("all_gather_moe", dispatch_by_all_gather)

@@ -1,8 +1,7 @@
 """What every dispatch of a mixture of experts starts from and ends with: who goes where, and the sum of what returns.
 
-The meaning of a layer is here, and the way on which rows travel in its dispatch, a function of a plan. Everything is
-carried in float32 for 16-bit floats: operands are widened as they come in, their gradients are added up wide, and the
-result is rounded once.
+The meaning of a layer is here; how rows travel is its dispatch, a function of a plan. Everything is carried in float32
+for 16-bit floats: operands are widened as they come in, gradients are added up wide, and the result is rounded once.
 """
 
 from collections.abc import Callable, Sequence
@@ -165,13 +164,12 @@ def _checked(
         check_floating(function, expert_weights=w)
         check_rank(function, "expert_weights", w, 3)
     features, experts = router_weights.shape
-    p, held = lax.axis_size(axes), weights[0].shape[0]
+    p, (held, _, hidden) = lax.axis_size(axes), weights[0].shape
     if experts % p:
         expected = (
             f"a number of experts that is a multiple of {p}, the participants of {axis_name!r} (it has {experts})"
         )
         refuse(function, "router_weights", str(jax.typeof(router_weights)), expected)
-    hidden = weights[0].shape[2]
     shapes = [(held, features, hidden)] if len(weights) == 1 else [(held, features, hidden)] * 2 + [(held, hidden, -1)]
     for at, (w, shape) in enumerate(zip(weights, shapes, strict=True)):
         if held * p != experts or any(a not in (b, -1) for a, b in zip(shape, w.shape, strict=True)):

@@ -24,7 +24,7 @@ class Dispatcher:
 
     A participant's rows that go to one other stand one behind the other, and none goes to two. Between those that go
     to different ones there may be others that go nowhere (holes). What arrives stands in a buffer without holes, by
-    sender.
+    sender. Lists are integers `[p]`; JAX rebuilds the tree with what stands for their derivatives, too.
 
     Arguments:
         send_offsets: where the rows begin that this participant sends to each.
@@ -34,8 +34,6 @@ class Dispatcher:
         recv_sizes: how many they are.
         home_offsets: where they began on the participant that sent them.
         axes: the axis tuple of the participants.
-
-    The lists are integers `[p]`; JAX rebuilds the tree with what stands for their derivatives, too.
     """
 
     send_offsets: Any

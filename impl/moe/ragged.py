@@ -101,8 +101,7 @@ def _begun(starts: Int[Array, "k"], rows: int) -> Int[Array, "n"]:
 def dispatch_raggedly(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: ragged all-to-alls.
 
-    Pairs are sorted by participant, those that are kept first, by expert. Needs a platform that has the collective, of
-    which CPU is none.
+    Pairs are sorted by participant, those that are kept first, by expert. XLA:CPU does not have the collective.
 
     Arguments, result and errors are those of `dense_moe`; and NotImplementedError for a derivative under `jax.vmap`, as
     `ragged_all_to_all`.

@@ -7,6 +7,7 @@ win, all gates. Those travel; tokens do not.
 
 import math
 import numbers
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -17,9 +18,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from shardproof.impl.arguments import Axes, check_axes, check_count, is_integer, refuse
-from shardproof.impl.collectives import Block, all_gather, axis_index, cast_varying
+from shardproof.impl.collectives import Block, all_gather, axis_index, cast_varying, varying
 from shardproof.impl.indices import quotient
-from shardproof.impl.moe.ranks import counted, places, places_of_all
 
 POLICIES = ("probability", "position", "choice", "sender")
 """Who is kept, of an expert's pairs: those of the highest gates, ties by token; the first tokens; all first choices
@@ -45,7 +45,7 @@ def capacity_of(tokens: int, experts: int, top_k: int, factor: float | Fraction)
         if not is_integer(value) or value < least:
             raise ValueError(f"capacity_of: {name}={value!r}: expected an integer of at least {least}")
     real = isinstance(factor, numbers.Real | np.floating) and not isinstance(factor, bool)
-    if not real or not factor >= 0 or not math.isfinite(factor):
+    if not real or not 0 <= factor < math.inf:
         raise ValueError(f"capacity_of: factor={factor!r}: expected a finite number of at least 0")
     return math.ceil(Fraction(str(factor)) * int(tokens) * int(top_k) / int(experts))
 
@@ -62,8 +62,8 @@ class Room:
             the others itself. None: all.
     """
 
-    capacity: int | None = None
-    policy: str = "probability"
+    capacity: int | None
+    policy: str
     capacity_per_sender: int | None = None
 
     def __post_init__(self) -> None:
@@ -78,22 +78,40 @@ class Room:
         if self.policy not in POLICIES:
             refuse(function, "policy", self.policy, f"one of {', '.join(POLICIES)}")
 
-    def most_sent(self, tokens: int, held: int) -> int:
-        """The most pairs that a participant of so many tokens can send to one of the `held` experts of another."""
-        bounds = [tokens]
-        if self.capacity is not None:
-            bounds.append(self.capacity * (held if self.policy == "sender" else 1))
-        if self.capacity_per_sender is not None:
-            bounds.append(self.capacity_per_sender)
-        return min(bounds)
 
-    def most_received(self, tokens: int, top_k: int, held: int, participants: int) -> int:
-        """The most pairs that a participant can keep for its `held` experts."""
-        sent = held * self.most_sent(tokens, held)
-        bounds = [participants * min(sent, tokens * top_k)]
-        if self.capacity is not None:
-            bounds.append(self.capacity * held)
-        return min(bounds)
+Numbers = Int[Array, "n"]
+"""A number for every pair."""
+
+
+def sorting(numbers: Numbers) -> Numbers:
+    """The order that sorts numbers, typed as they are: that of `jnp.argsort` is typed as the same everywhere."""
+    return cast_varying(jnp.argsort(numbers), varying(numbers))
+
+
+def counted(queues: Numbers, count: int) -> Int[Array, "q"]:
+    """How many pairs each of `count` queues has; those of other numbers are in none."""
+    return jnp.sum(queues[:, None] == jnp.arange(count), axis=0, dtype=jnp.int32)
+
+
+def places(queues: Numbers, count: int, first: Sequence[Block] = (), *, axes: Axes = ()) -> Numbers:
+    """The place of every pair in its queue, from 0: by the keys in `first`, ties as the pairs stand.
+
+    Sorts once, and never has an array of pairs by queues by features. Pairs of the queue `count` are in none, and
+    have places of no meaning. With `axes`, in queues of all participants, the first one's pairs first: the lengths of
+    queues are gathered, `[p, count]`, and no pairs.
+    """
+    if not queues.size:
+        return queues
+    *_, order = lax.sort((queues, *first, jnp.arange(queues.size)), num_keys=1 + len(first))
+    sizes = counted(queues, count + 1)
+    ranked = jnp.arange(queues.size) - (jnp.cumsum(sizes) - sizes)[queues[order]]
+    place = jnp.zeros_like(ranked).at[order].set(ranked).astype(jnp.int32)
+    if not axes:
+        return place
+    lengths = all_gather(counted(queues, count), axes)
+    lower = jnp.arange(lengths.shape[0])[:, None] < axis_index(axes)
+    before = jnp.sum(jnp.where(lower, lengths, 0), axis=0)
+    return place + jnp.append(before, 0)[queues]
 
 
 def kept(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Bool[Array, "t k"]:
@@ -117,15 +135,20 @@ def kept(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes:
     if not room.capacity:
         return jnp.zeros_like(sent)
     queues = jnp.where(sent, experts, count)  # what is not sent waits in no queue
-    capacity = min(room.capacity, lax.axis_size(axes) * experts.size)  # more is no other, and need not be an int32
-    if room.policy == "probability":
-        return sent & (_by_gates(queues, gates, count, axes) < capacity)
-    if room.policy == "choice":
-        return sent & (_by_choices(queues, count, axes) < capacity)
-    if room.policy == "position":
-        return sent & (places_of_all(queues.ravel(), count, axes).reshape(queues.shape) < capacity)
-    held = count // lax.axis_size(axes)
-    return sent & (_by_senders(queues, count, held, axes) < capacity * held)
+    p = lax.axis_size(axes)
+    capacity = min(room.capacity, p * experts.size)  # more is no other, and need not be an int32
+    if room.policy == "probability":  # all gates are gathered, and sorted
+        everyone, weights = (all_gather(x.ravel(), axes, tiled=True) for x in (queues, lax.stop_gradient(gates)))
+        place = places(everyone, count, [-weights])
+        place = lax.dynamic_slice(place, (axis_index(axes) * queues.size,), (queues.size,))
+    elif room.policy == "choice":
+        place = _by_choices(queues, count, axes)
+    elif room.policy == "position":
+        place = places(queues.ravel(), count, axes=axes)
+    else:  # the experts of a participant are one queue, in which a sender's pairs stand by expert
+        held = count // p
+        place, capacity = places(quotient(queues.ravel(), held), p, [queues.ravel()], axes=axes), capacity * held
+    return sent & (place.reshape(queues.shape) < capacity)
 
 
 def _sent(experts: Block, gates: Block, count: int, room: Room) -> Bool[Array, "t k"]:
@@ -140,29 +163,14 @@ def _sent(experts: Block, gates: Block, count: int, room: Room) -> Bool[Array, "
     return place < min(room.capacity_per_sender, experts.size)
 
 
-def _by_gates(queues: Block, gates: Block, count: int, axes: Axes) -> Block:
-    """Places in queues of all participants, the highest gates first: all gates are gathered, and sorted."""
-    own = queues.size
-    everyone = all_gather(queues.ravel(), axes, tiled=True)
-    weights = all_gather(lax.stop_gradient(gates).ravel(), axes, tiled=True)
-    place = places(everyone, count, [-weights])
-    return lax.dynamic_slice(place, (axis_index(axes) * own,), (own,)).reshape(queues.shape)
-
-
 def _by_choices(queues: Block, count: int, axes: Axes) -> Block:
     """Places in queues of all participants, one behind the other for first, second, … choices."""
     top_k = queues.shape[1]
     each = jnp.where(queues < count, queues + count * jnp.arange(top_k), top_k * count)
-    place = places_of_all(each.ravel(), top_k * count, axes).reshape(queues.shape)
+    place = places(each.ravel(), top_k * count, axes=axes).reshape(queues.shape)
     lengths = lax.psum(counted(each.ravel(), top_k * count), axes).reshape(top_k, count)
     before = jnp.cumsum(lengths, axis=0) - lengths
     return place + jnp.append(before.ravel(), 0)[each]
-
-
-def _by_senders(queues: Block, count: int, held: int, axes: Axes) -> Block:
-    """Places in the buffers of all participants: the first sender's pairs first, and of each by expert and token."""
-    destination, participants = quotient(queues.ravel(), held), count // held
-    return places_of_all(destination, participants, axes, [queues.ravel()]).reshape(queues.shape)
 
 
 @jax.tree_util.register_dataclass

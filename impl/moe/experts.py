@@ -14,16 +14,13 @@ from jaxtyping import Array, Float, Int
 
 from shardproof.impl.arguments import refuse_batches
 from shardproof.impl.collectives import Block, cast_varying, varying
-from shardproof.impl.moe.ranks import sorting
+from shardproof.impl.moe.capacity import counted, sorting
 
 Weights: TypeAlias = list[Float[Array, "e _ _"]]
 """One array, or three."""
 
-Product = Callable[[Block, Block], Block]
-"""Of rows and weights."""
 
-
-def _expert(rows: Block, weights: Sequence[Block], product: Product) -> Block:
+def _expert(rows: Block, weights: Sequence[Block], product: Callable[[Block, Block], Block]) -> Block:
     if len(weights) == 1:
         return product(rows, weights[0])
     gate, up, down = weights
@@ -63,8 +60,7 @@ def in_turn(
         return jnp.where(own, result, 0) * gate
 
     def step(total: Block, expert: tuple[Block, Sequence[Block]]) -> tuple[Block, None]:
-        number, own = expert
-        return total + one(rows, experts, gates, number, own), None
+        return total + one(rows, experts, gates, *expert), None
 
     zeros = jnp.zeros((rows.shape[0], weights[-1].shape[2]), rows.dtype)
     total = cast_varying(zeros, varying(rows) | varying(experts) | varying(weights[0]))
@@ -88,10 +84,8 @@ def sorted_by_expert(rows: Float[Array, "n d"], experts: Int[Array, "n"], weight
     count = weights[0].shape[0]
     known = jnp.where((experts >= 0) & (experts < count), experts, count)
     order = sorting(known)
-    sizes = jnp.sum(known[:, None] == jnp.arange(count), axis=0, dtype=jnp.int32)
     grouped = jnp.where((known < count)[order][:, None], rows[order], 0)
-    along = varying(grouped) | varying(weights[0])
-    sizes = cast_varying(sizes, along)
+    sizes = cast_varying(counted(known, count), varying(grouped) | varying(weights[0]))
     result = _expert(grouped, weights, lambda x, w: lax.ragged_dot(x, w, sizes))
     held = jnp.where((known < count)[order][:, None], result, 0)  # what is behind the last group is not defined
     return held[sorting(order)]

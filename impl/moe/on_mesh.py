@@ -12,8 +12,8 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from shardproof.impl.arguments import AxisName, as_axes, check_rank, refuse
 from shardproof.impl.collectives import Block
-from shardproof.impl.moe.capacity import Room
-from shardproof.impl.moe.dispatch import all_to_all, local, ring
+from shardproof.impl.moe.buffers import dispatch_by_all_to_all, dispatch_round_a_ring
+from shardproof.impl.moe.gathered import dispatch_sorted
 from shardproof.impl.moe.plan import ExpertWeights, Plan, planned
 from shardproof.impl.placing import check_parts, check_roles, placed
 
@@ -24,11 +24,11 @@ class GlobalMoeLayer:
 
     Arguments:
         name: what messages call it.
-        dispatched: what makes the result of a plan, as modules of `dispatch` have it.
+        dispatch: what makes the result of a plan, such as `dispatch_round_a_ring`.
     """
 
     name: str
-    dispatched: Callable[[Plan], Block]
+    dispatch: Callable[[Plan], Block]
 
     @property
     def __name__(self) -> str:
@@ -76,26 +76,21 @@ class GlobalMoeLayer:
                 refuse(self.name, "expert", expert, "one axis at least")
             if policy == "sender":
                 refuse(self.name, "policy", policy, "one that does not depend on the mesh, as others do not")
-            arrays: list[tuple[str, Any, PartitionSpec]] = [
-                ("tokens", tokens, rows),
-                *(("expert_weights", w, of_expert) for w in weights),
-            ]
-            for name, x, layout in arrays:
+            for name, x, layout in [("tokens", tokens, rows), *(("expert_weights", w, of_expert) for w in weights)]:
                 check_rank(self.name, name, x, len(layout))
                 check_parts(self.name, name, x, layout, mesh)
         specs = rows, PartitionSpec(None, None), [of_expert] * len(weights)
-        room = Room(capacity, policy)
+        settings: dict[str, Any] = {"top_k": top_k, "capacity": capacity, "policy": policy, "over": over}
 
         def blocks(tokens: Block, router: Block, weights: Any) -> Block:
-            own = weights[0] if len(weights) == 1 else weights
-            plan = planned(self.name, tokens, router, own, of_experts, top_k=top_k, room=room, over=over, sharing=every)
-            return plan.result(self.dispatched)
+            plan = planned(self.name, tokens, router, weights, of_experts, **settings, sharing=every)
+            return plan.result(self.dispatch)
 
         laid_out = placed((tokens, router_weights, weights), specs, mesh)
         result: Block = jax.shard_map(blocks, mesh=mesh, in_specs=specs, out_specs=rows)(*laid_out)
         return result
 
 
-global_all_to_all_moe = GlobalMoeLayer("global_all_to_all_moe", all_to_all.dispatched)
-global_ring_moe = GlobalMoeLayer("global_ring_moe", ring.dispatched)
-global_sorted_moe = GlobalMoeLayer("global_sorted_moe", local.dispatched)
+global_all_to_all_moe = GlobalMoeLayer("global_all_to_all_moe", dispatch_by_all_to_all)
+global_ring_moe = GlobalMoeLayer("global_ring_moe", dispatch_round_a_ring)
+global_sorted_moe = GlobalMoeLayer("global_sorted_moe", dispatch_sorted)

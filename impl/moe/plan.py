@@ -1,20 +1,20 @@
 """What every dispatch of a mixture of experts starts from and ends with: who goes where, and the sum of what returns.
 
-The meaning of a layer is here, the way on which rows travel in `dispatch`. Everything is carried in float32 for 16-bit
-floats: operands are widened as they come in, their gradients are added up wide, and the result is rounded once.
+The meaning of a layer is here; how rows travel is its dispatch, a function of a plan. Everything is carried in float32
+for 16-bit floats: operands are widened as they come in, gradients are added up wide, and the result is rounded once.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from shardproof.impl.arguments import Axes, AxisName, check_axes, check_floating, check_rank, refuse
-from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
+from shardproof.impl.collectives import Block, all_to_all, axis_index, cast_varying, varying
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.indices import quotient
 from shardproof.impl.moe.capacity import Room, kept
@@ -25,7 +25,6 @@ ExpertWeights = Block | Sequence[Block]
 """One array `[E_Y, D, F]`, or the three of gated MLPs."""
 
 
-@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Plan:
     """What one participant sends, with T tokens of k choices each: N = T k pairs, token by token.
@@ -37,8 +36,13 @@ class Plan:
         gates: `[N]`, wide.
         kept: `[N]`, whether the expert has room for it.
         axes: the axis tuple of the participants.
+        participants: how many there are.
+        held: e, the experts of each participant.
+        count: the experts of all participants.
+        features: F, of a result.
         top_k: k.
-        room: what is kept.
+        most_sent: the most pairs that a participant sends to one expert.
+        most_received: the most pairs that a participant gets for all its experts.
         sent: the dtype in which tokens travel.
         weighed: the dtype in which weights travel.
         dtype: that of the result.
@@ -49,61 +53,28 @@ class Plan:
     experts: Int[Array, "n"]
     gates: Float[Array, "n"]
     kept: Bool[Array, "n"]
-    axes: Axes = field(metadata={"static": True})
-    top_k: int = field(metadata={"static": True})
-    room: Room = field(metadata={"static": True})
-    sent: Any = field(metadata={"static": True})
-    weighed: Any = field(metadata={"static": True})
-    dtype: Any = field(metadata={"static": True})
-
-    @property
-    def participants(self) -> int:
-        """How many there are."""
-        return lax.axis_size(self.axes)
-
-    @property
-    def held(self) -> int:
-        """The experts of each participant."""
-        return self.weights[0].shape[0]
-
-    @property
-    def count(self) -> int:
-        """The experts of all participants."""
-        return self.held * self.participants
-
-    @property
-    def features(self) -> int:
-        """Of a result."""
-        return self.weights[-1].shape[2]
+    axes: Axes
+    participants: int
+    held: int
+    count: int
+    features: int
+    top_k: int
+    most_sent: int
+    most_received: int
+    sent: Any
+    weighed: Any
+    dtype: Any
 
     @property
     def token(self) -> Int[Array, "n"]:
         """The token of each pair."""
         return quotient(jnp.arange(self.experts.size), self.top_k)
 
-    @property
-    def most_sent(self) -> int:
-        """The most pairs that a participant sends to one expert."""
-        return self.room.most_sent(self.tokens.shape[0], self.held)
-
-    @property
-    def most_received(self) -> int:
-        """The most pairs that a participant gets for all its experts."""
-        return self.room.most_received(self.tokens.shape[0], self.top_k, self.held, self.participants)
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing can be kept, or has a feature."""
-        return not (self.most_sent and self.most_received and self.tokens.size and self.features)
-
-    def zeros(self) -> Float[Array, "t f"]:
-        """The result where nothing is kept."""
-        blank = jnp.zeros((self.tokens.shape[0], self.features), self.dtype)
-        return cast_varying(blank, varying(self.tokens))
-
-    def result(self, dispatched: Callable[["Plan"], Block]) -> Float[Array, "t f"]:
-        """What a dispatch makes of the plan; zeros where nothing can be kept."""
-        return self.zeros() if self.empty else dispatched(self)
+    def result(self, dispatch: Callable[["Plan"], Block]) -> Float[Array, "t f"]:
+        """What a dispatch makes of the plan; zeros where nothing can be kept, or has a feature."""
+        if self.most_sent and self.most_received and self.tokens.size and self.features:
+            return dispatch(self)
+        return cast_varying(jnp.zeros((self.tokens.shape[0], self.features), self.dtype), varying(self.tokens))
 
     @property
     def choices(self) -> Int[Array, "t k"]:
@@ -113,6 +84,10 @@ class Plan:
     def own(self, experts: Int[Array, "..."]) -> Int[Array, "..."]:
         """Numbers of experts among this participant's own; those of others, and -1, are out of [0, e)."""
         return experts - axis_index(self.axes) * self.held
+
+    def exchanged(self, x: Block) -> Block:
+        """An equal part of the rows to every participant, and from every one: an all-to-all."""
+        return all_to_all(x, self.axes, split_axis=0, concat_axis=0, tiled=True)
 
     def combined(self, outputs: Float[Array, "n f"]) -> Float[Array, "t f"]:
         """Of each token, the sum over its kept choices of gate times output, rounded once."""
@@ -129,32 +104,34 @@ def planned(
     axis_name: AxisName,
     *,
     top_k: int,
-    room: Room,
+    capacity: int | None = None,
+    policy: str = "probability",
     over: str = "chosen",
+    capacity_per_sender: int | None = None,
     sharing: Axes | None = None,
 ) -> Plan:
     """The plan of a layer's call: operands checked and widened, tokens routed, and who is kept.
 
-    Arguments that are not listed are those of `dense_moe`.
+    Arguments that are not listed, and errors, are those of `dense_moe`.
 
     Arguments:
         function: what messages call the function that was called.
-        room: who is kept.
         sharing: the axis tuple of all whose tokens share the capacity, in whose order they are numbered: those of
             `axis_name`, and others along which experts are the same, if the policy is not "sender". None: `axis_name`.
-
-    Raises:
-        ValueError: for an unknown axis; operands that are not floating, or of another rank or shape; experts that are
-            no multiple of the participants; a `top_k`, `capacity`, `policy` or `over` that is none.
     """
     axes, weights = _checked(function, tokens, router_weights, expert_weights, axis_name)
+    room = Room(capacity, policy, capacity_per_sender)
     room.check(function)
-    wide = accumulator(tokens, router_weights, *weights)
-    along = {*(sharing or axes), *(name for x in (tokens, router_weights, *weights) for name in varying(x))}
+    operands = (tokens, router_weights, *weights)
+    along = {*(sharing or axes), *(name for x in operands for name in varying(x))}
     # widened before they are cast varying: what is summed over participants in a derivative is wide
-    rows, router, *own = (cast_varying(x.astype(wide), along) for x in (tokens, router_weights, *weights))
+    rows, router, *own = (cast_varying(x.astype(accumulator(*operands)), along) for x in operands)
     routing = route(rows, router, top_k, over=over, function=function)
-    keeps = kept(routing.experts, routing.gates, own[0].shape[0] * lax.axis_size(axes), room, sharing or axes)
+    t, p, held = tokens.shape[0], lax.axis_size(axes), own[0].shape[0]
+    most = p * t if room.capacity is None else room.capacity
+    each = t if room.capacity_per_sender is None else room.capacity_per_sender
+    most_sent = min(t, each, most * held if policy == "sender" else most)
+    keeps = kept(routing.experts, routing.gates, held * p, room, sharing or axes)
     return Plan(
         tokens=rows,
         weights=own,
@@ -162,46 +139,17 @@ def planned(
         gates=routing.gates.ravel(),
         kept=keeps.ravel(),
         axes=axes,
+        participants=p,
+        held=held,
+        count=held * p,
+        features=own[-1].shape[2],
         top_k=top_k,
-        room=room,
+        most_sent=most_sent,
+        most_received=min(p * min(held * most_sent, t * top_k), most * held),
         sent=jnp.dtype(tokens.dtype),
         weighed=jnp.result_type(*weights),
-        dtype=jnp.result_type(tokens, router_weights, *weights),
+        dtype=jnp.result_type(*operands),
     )
-
-
-def moe_layer(function: str) -> Callable[[Callable[[Plan], Block]], Callable[..., Block]]:
-    """A decorator of what makes the result of a plan: the layer with that docstring, under this name.
-
-    Arguments of the layer are those of `dense_moe`.
-
-    Where nothing can be kept the result is zero, and nothing is dispatched.
-    """
-
-    def layer_of(dispatched: Callable[[Plan], Block]) -> Callable[..., Block]:
-        def layer(
-            tokens: Block,
-            router_weights: Block,
-            expert_weights: ExpertWeights,
-            axis_name: AxisName,
-            *,
-            top_k: int,
-            capacity: int | None = None,
-            policy: str = "probability",
-            over: str = "chosen",
-            capacity_per_sender: int | None = None,
-        ) -> Block:
-            room = Room(capacity, policy, capacity_per_sender)
-            plan = planned(
-                function, tokens, router_weights, expert_weights, axis_name, top_k=top_k, room=room, over=over
-            )
-            return plan.result(dispatched)
-
-        layer.__name__ = layer.__qualname__ = function
-        layer.__module__, layer.__doc__ = dispatched.__module__, dispatched.__doc__
-        return layer
-
-    return layer_of
 
 
 def _checked(
@@ -216,15 +164,12 @@ def _checked(
         check_floating(function, expert_weights=w)
         check_rank(function, "expert_weights", w, 3)
     features, experts = router_weights.shape
-    p, held = lax.axis_size(axes), weights[0].shape[0]
+    p, (held, _, hidden) = lax.axis_size(axes), weights[0].shape
     if experts % p:
-        refuse(
-            function,
-            "router_weights",
-            str(jax.typeof(router_weights)),
-            f"a number of experts that is a multiple of {p}, the participants of {axis_name!r} (it has {experts})",
+        expected = (
+            f"a number of experts that is a multiple of {p}, the participants of {axis_name!r} (it has {experts})"
         )
-    hidden = weights[0].shape[2]
+        refuse(function, "router_weights", str(jax.typeof(router_weights)), expected)
     shapes = [(held, features, hidden)] if len(weights) == 1 else [(held, features, hidden)] * 2 + [(held, hidden, -1)]
     for at, (w, shape) in enumerate(zip(weights, shapes, strict=True)):
         if held * p != experts or any(a not in (b, -1) for a, b in zip(shape, w.shape, strict=True)):
@@ -233,3 +178,62 @@ def _checked(
             which = f" of array {at}" if len(weights) > 1 else ""
             refuse(function, "expert_weights", f"{jax.typeof(w)}{which}", expected)
     return axes, weights
+
+
+def moe_layer(name: str, dispatch: Callable[[Plan], Block]) -> Callable[..., Block]:
+    """The layer of a dispatch, with its docstring, under this name.
+
+    Where nothing can be kept the result is zero, and nothing is dispatched.
+    """
+
+    def layer(
+        tokens: Block,
+        router_weights: Block,
+        expert_weights: ExpertWeights,
+        axis_name: AxisName,
+        *,
+        top_k: int,
+        capacity: int | None = None,
+        policy: str = "probability",
+        over: str = "chosen",
+        capacity_per_sender: int | None = None,
+    ) -> Block:
+        room: dict[str, Any] = {"capacity": capacity, "policy": policy, "capacity_per_sender": capacity_per_sender}
+        plan = planned(name, tokens, router_weights, expert_weights, axis_name, top_k=top_k, over=over, **room)
+        return plan.result(dispatch)
+
+    layer.__name__ = layer.__qualname__ = name
+    layer.__module__, layer.__doc__ = dispatch.__module__, dispatch.__doc__
+    return layer
+
+
+def narrowly(
+    transfer: Callable[..., Block], rows: Block, dtype: Any, *numbers: PyTree[Block], own_derivative: bool = False
+) -> Block:
+    """`transfer(rows, *numbers)`, sent in `dtype`, which holds the rows without a loss; derivatives are sent as wide.
+
+    So a 16-bit token travels in 16 bits, and its gradient, a sum of what comes from several experts, is rounded once.
+
+    Arguments:
+        transfer: moves rows to where integers say: a linear function of the rows, that adds nothing up.
+        rows: what is moved, wide.
+        dtype: that in which it is sent.
+        numbers: the integers.
+        own_derivative: whether the transfer has a rule of its own for derivatives, by which alone JAX transposes it.
+    """
+    if rows.dtype == jnp.dtype(dtype):
+        return transfer(rows, *numbers)
+
+    @jax.custom_jvp
+    def sent(rows: Block, *numbers: PyTree[Block]) -> Block:
+        return transfer(rows.astype(dtype), *numbers).astype(rows.dtype)
+
+    @sent.defjvp
+    def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Block, Block]:
+        (rows, *numbers), (along, *_) = primals, tangents
+        if not own_derivative:
+            return sent(*primals), transfer(along, *numbers)
+        # what is moved besides its tangent is never sent: outside of loops JAX leaves out what nobody needs
+        return sent(*primals), jax.jvp(lambda x: transfer(x, *numbers), (rows,), (along,))[1]
+
+    return sent(rows, *numbers)

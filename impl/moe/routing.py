@@ -17,9 +17,6 @@ from shardproof.impl.arguments import check_floating, check_rank, is_integer, re
 from shardproof.impl.collectives import Block
 from shardproof.impl.dtypes import accumulator
 
-OVER = ("chosen", "all")
-"""Over which logits the softmax of the gates is taken."""
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -55,54 +52,30 @@ def route(
             another `over`.
     """
     check_operands(function, tokens, router_weights)
-    check_top_k(function, top_k, router_weights.shape[1])
-    if over not in OVER:
-        refuse(function, "over", over, f"one of {', '.join(OVER)}")
-    logits = router_logits(tokens, router_weights)
-    chosen = highest(logits, top_k)
-    best = jnp.take_along_axis(logits, chosen, axis=1, mode="promise_in_bounds")
-    if over == "chosen":
-        return Routing(chosen, softmax(best, ordered=True), logits)
-    return Routing(chosen, jnp.take_along_axis(softmax(logits), chosen, axis=1, mode="promise_in_bounds"), logits)
+    experts = router_weights.shape[1]
+    if not is_integer(top_k) or not 1 <= top_k <= experts:
+        refuse(function, "top_k", top_k, f"an integer in [1, {experts}], the number of experts")
+    if over not in ("chosen", "all"):
+        refuse(function, "over", over, "one of chosen, all")
+    wide = accumulator(tokens, router_weights)
+    # where tokens and router are cast first, their cotangents are added up in the accumulator's dtype
+    products = jnp.matmul(tokens.astype(wide), router_weights.astype(wide), precision=lax.Precision.HIGHEST)
+    logits = jnp.where(jnp.isnan(products), -jnp.inf, products)
+    known = lax.stop_gradient(logits)
+    # the two zeros are equal, which XLA's order of floats does not have
+    chosen = lax.top_k(jnp.where(known == 0, 0, known), top_k)[1].astype(jnp.int32)
+    weighed = logits if over == "chosen" else softmax(logits)
+    best = jnp.take_along_axis(weighed, chosen, axis=1, mode="promise_in_bounds")
+    return Routing(chosen, softmax(best, ordered=True) if over == "chosen" else best, logits)
 
 
 def check_operands(function: str, tokens: Block, router_weights: Block) -> None:
-    """`tokens [T, D]` and `router_weights [D, E]` are floating-point matrices that match.
-
-    Raises:
-        ValueError: if they are not.
-    """
+    """Raises ValueError unless `tokens [T, D]`, `router_weights [D, E]` are floating-point matrices that match."""
     check_rank(function, "tokens", tokens, 2)
     check_rank(function, "router_weights", router_weights, 2)
     check_floating(function, tokens=tokens, router_weights=router_weights)
     if router_weights.shape[0] != tokens.shape[1]:
         refuse(function, "router_weights", str(jax.typeof(router_weights)), f"{tokens.shape[1]} rows, as tokens have")
-
-
-def check_top_k(function: str, top_k: int, experts: int) -> None:
-    """`top_k` is a number of experts, known before tracing.
-
-    Raises:
-        ValueError: if it is not an integer in [1, E].
-    """
-    if not is_integer(top_k) or not 1 <= top_k <= experts:
-        refuse(function, "top_k", top_k, f"an integer in [1, {experts}], the number of experts")
-
-
-def router_logits(tokens: Block, router_weights: Block) -> Float[Array, "t e"]:
-    """The products, in the accumulator's dtype; minus infinity for NaN."""
-    wide = accumulator(tokens, router_weights)
-    # where tokens and router are cast first, their cotangents are added up in the accumulator's dtype
-    logits = jnp.matmul(tokens.astype(wide), router_weights.astype(wide), precision=lax.Precision.HIGHEST)
-    return jnp.where(jnp.isnan(logits), -jnp.inf, logits)
-
-
-def highest(logits: Float[Array, "t e"], top_k: int) -> Int[Array, "t k"]:
-    """The numbers of the `top_k` highest logits of each token, in descending order; ties to the lowest number."""
-    known = lax.stop_gradient(logits)
-    # the two zeros are equal, which XLA's order of floats does not have
-    _, chosen = lax.top_k(jnp.where(known == 0, 0, known), top_k)
-    return chosen.astype(jnp.int32)
 
 
 def softmax(logits: Float[Array, "t n"], *, ordered: bool = False) -> Float[Array, "t n"]:

@@ -10,7 +10,6 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import moe
-from shardproof.impl.moe import dispatch
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.control import scan_counts
 from shardproof.properties.engines.simulate.liveness import equations
@@ -70,8 +69,8 @@ def each_its_own(rows: Any, chosen: Any, weights: Any) -> Any:
 
 
 IN_TURN: dict[str, tuple[str, int]] = {
-    "scanned_moe": ("local", T * E),
-    "all_gather_moe": ("all_gather", PLACES * T * HELD),
+    "scanned_moe": ("gathered", T * E),
+    "all_gather_moe": ("gathered", PLACES * T * HELD),
     "chunked_moe": ("chunked", PLACES * CHUNK * HELD),
     "ragged_moe": ("ragged", PLACES * PAIRS * HELD),
 }
@@ -85,7 +84,7 @@ def test_no_rows_by_experts_by_features(name: str, monkeypatch: pytest.MonkeyPat
     form, bound = getattr(moe, name), rows * min(D, F)
     assert largest(form) < bound
     with monkeypatch.context() as patched:
-        patched.setattr(f"{dispatch.__name__}.{module}.in_turn", at_once)
+        patched.setattr(f"{moe.__name__}.{module}.in_turn", at_once)
         assert largest(form) >= bound
     if name != "chunked_moe":  # which computes its steps again by itself, but keeps what one step needs
         monkeypatch.setattr(jax, "checkpoint", lambda function: function)
@@ -96,7 +95,7 @@ def test_no_rows_by_features_by_features(monkeypatch: pytest.MonkeyPatch) -> Non
     """Sorted rows share their expert's matrix."""
     bound = PAIRS * D * F
     assert largest(moe.sorted_moe) < bound
-    monkeypatch.setattr(f"{dispatch.__name__}.local.sorted_by_expert", each_its_own)
+    monkeypatch.setattr(f"{moe.__name__}.gathered.sorted_by_expert", each_its_own)
     assert largest(moe.sorted_moe) >= bound
 
 
@@ -152,7 +151,7 @@ def slices(starts: Any, sizes: Any, rows: int) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.parametrize(
-    ("place", "planted"), [("moe.dispatch.ragged._begun", begun), ("ragged._slices", slices)], ids=["begun", "slices"]
+    ("place", "planted"), [("moe.ragged._begun", begun), ("ragged._slices", slices)], ids=["begun", "slices"]
 )
 def test_no_rows_by_participants(place: str, planted: Form, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ragged exchange has no array of rows by participants."""

@@ -8,10 +8,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl.collectives import all_gather, axis_index
-from shardproof.impl.moe.capacity import POLICIES, Room, kept
-from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
-from shardproof.impl.moe.dispatch.chunked import dispatched
-from shardproof.impl.moe.dispatch.dense import dense_moe
+from shardproof.impl.moe import POLICIES, Room, all_gather_moe, dense_moe, kept
+from shardproof.impl.moe.chunked import dispatch_in_chunks
 from shardproof.impl.moe.plan import Plan
 from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import mutant
@@ -215,18 +213,19 @@ def _sent_by(plan: Plan, keeps: Array, options: Any) -> Array:
     queues = jnp.where(keeps, plan.experts, plan.count)
     room = Room(options["capacity"], options["policy"])
     others = kept(queues.reshape(-1, plan.top_k), plan.gates.reshape(-1, plan.top_k), plan.count, room, plan.axes)
-    return dispatched(replace(plan, kept=keeps & others.ravel()))
+    return dispatch_in_chunks(replace(plan, kept=keeps & others.ravel()))
 
 
 @mutant("moe_layer", smallest=(1,), claims=("sender_capacity",))
 def moe_of_first_come_senders(*operands: Any, capacity_per_sender: int | None, **options: Any) -> Array:
     """Senders drop by position, whatever the policy is."""
-    plan = plan_for(operands, options)
-    if plan.empty or not plan.experts.size:
-        return plan.zeros()
-    experts, gates = (x.reshape(-1, plan.top_k) for x in (plan.experts, plan.gates))
-    keeps = kept(experts, gates, plan.count, Room(None, "position", capacity_per_sender), plan.axes)
-    return _sent_by(plan, keeps.ravel(), options)
+
+    def dispatch(plan: Plan) -> Array:
+        experts, gates = (x.reshape(-1, plan.top_k) for x in (plan.experts, plan.gates))
+        keeps = kept(experts, gates, plan.count, Room(None, "position", capacity_per_sender), plan.axes)
+        return _sent_by(plan, keeps.ravel(), options)
+
+    return plan_for(operands, options).result(dispatch)
 
 
 @mutant("moe_layer", smallest=(1,), claims=("nan_tokens",))

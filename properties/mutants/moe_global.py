@@ -9,8 +9,7 @@ from jax.sharding import PartitionSpec
 
 from shardproof.impl.arguments import Axes, as_axes
 from shardproof.impl.moe import all_gather_moe
-from shardproof.impl.moe.capacity import Room
-from shardproof.impl.moe.dispatch.all_to_all import dispatched
+from shardproof.impl.moe.buffers import dispatch_by_all_to_all
 from shardproof.impl.moe.plan import planned
 from shardproof.properties.mutants.catalogue import mutant
 
@@ -34,12 +33,11 @@ def on_blocks(local: Local, operands: Any, *, mesh: Any, data: Any, expert: Any)
     return result
 
 
-def layer(blocks: Any, expert: Axes, sharing: Axes, *, top_k: int, over: str = "chosen", **options: Any) -> Array:
+def layer(blocks: Any, expert: Axes, sharing: Axes, **options: Any) -> Array:
     """A right layer, if `sharing` is."""
     tokens, router, weights = blocks
-    room = Room(**options)
-    plan = planned("moe", tokens, router, weights, expert, top_k=top_k, room=room, over=over, sharing=sharing)
-    return plan.result(dispatched)
+    plan = planned("moe", tokens, router, weights, expert, **options, sharing=sharing)
+    return plan.result(dispatch_by_all_to_all)
 
 
 def groups(data: Axes) -> int:

@@ -7,19 +7,15 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl.collectives import cast_varying, varying
+from shardproof.impl.moe.capacity import counted, sorting
 from shardproof.impl.moe.experts import in_turn
-from shardproof.impl.moe.plan import Plan
-from shardproof.impl.moe.ranks import counted, sorting
-from shardproof.impl.moe.travel import narrowly
+from shardproof.impl.moe.plan import Plan, narrowly
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 from shardproof.properties.mutants.moe_travel import Step, exchanged, plan_for
 
 
-def _chunked(operands: Any, options: Any, *, steps: Step, size: Callable[[int, int], int], start: int = 0) -> Array:
+def _chunked(plan: Plan, *, steps: Step, size: Callable[[int, int], int], start: int = 0) -> Array:
     """A loop of all-to-alls of some rows to each participant; `steps` is given how many each is left."""
-    plan = plan_for(operands, options)
-    if plan.empty:
-        return plan.zeros()
     p, chunk = plan.participants, size(plan.experts.size, plan.participants)
     order = sorting(jnp.where(plan.kept, plan.experts, plan.count))
     sizes = counted(jnp.where(plan.kept, plan.experts, plan.count) // plan.held, p)
@@ -51,7 +47,9 @@ def _agreed(plan: Plan, chunks: Array) -> Array:
 @mutant("moe_layer", smallest=(2,))
 def moe_leaving_early(*operands: Any, **options: Any) -> Array:
     """A participant leaves the loop when it has nothing left itself, and the others wait for it."""
-    return _chunked(operands, options, steps=lambda plan, n: jnp.max(n), size=lambda pairs, p: -(-pairs // p))
+    return plan_for(operands, options).result(
+        lambda plan: _chunked(plan, steps=lambda plan, n: jnp.max(n), size=lambda pairs, p: -(-pairs // p))
+    )
 
 
 @mutant("moe_layer", smallest=(1,))
@@ -62,21 +60,24 @@ def moe_without_its_last_chunk(*operands: Any, **options: Any) -> Array:
         most = _agreed(plan, chunks)
         return jnp.where(most > 1, most - 1, most)
 
-    return _chunked(operands, options, steps=one_less, size=lambda pairs, p: 1)
+    return plan_for(operands, options).result(lambda plan: _chunked(plan, steps=one_less, size=lambda pairs, p: 1))
 
 
 @mutant("moe_layer", smallest=(1,), claims=("chunks",))
 def moe_of_so_many_rounds(*operands: Any, chunk: int | None, **options: Any) -> Array:
     """There are at most as many rounds as participants, which is enough for chunks of an even share alone."""
-    return _chunked(
-        operands,
-        options,
-        steps=lambda plan, n: jnp.minimum(_agreed(plan, n), plan.participants),
-        size=lambda pairs, p: chunk or -(-pairs // p),
+
+    def at_most_p(plan: Plan, chunks: Array) -> Array:
+        return jnp.minimum(_agreed(plan, chunks), plan.participants)
+
+    return plan_for(operands, options).result(
+        lambda plan: _chunked(plan, steps=at_most_p, size=lambda pairs, p: chunk or -(-pairs // p))
     )
 
 
 @mutant("moe_layer", law="communication", smallest=(1,), communication=formula_of("moe_layer", "chunked"))
 def moe_with_an_empty_round(*operands: Any, **options: Any) -> Array:
     """After the last chunk there is a round in which nobody has anything to send."""
-    return _chunked(operands, options, steps=lambda plan, n: _agreed(plan, n) + 1, size=lambda pairs, p: -(-pairs // p))
+    return plan_for(operands, options).result(
+        lambda plan: _chunked(plan, steps=lambda plan, n: _agreed(plan, n) + 1, size=lambda pairs, p: -(-pairs // p))
+    )

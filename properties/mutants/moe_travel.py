@@ -8,12 +8,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from shardproof.impl.collectives import all_gather, all_to_all
-from shardproof.impl.moe.capacity import Room
-from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
-from shardproof.impl.moe.dispatch.ragged import Dispatcher
+from shardproof.impl.moe import Dispatcher, all_gather_moe
+from shardproof.impl.moe.capacity import counted, places
 from shardproof.impl.moe.experts import in_buffers, in_turn
 from shardproof.impl.moe.plan import Plan, planned
-from shardproof.impl.moe.ranks import counted, places
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 Step = Callable[[Plan, Array], Array]
@@ -22,10 +20,7 @@ Step = Callable[[Plan, Array], Array]
 
 def plan_for(operands: Any, options: Any) -> Plan:
     """Who goes where, in a call."""
-    tokens, router_weights, expert_weights, axis_name = operands
-    choice = {name: options[name] for name in ("top_k", "over") if name in options}
-    room = Room(**{name: value for name, value in options.items() if name not in choice})
-    return planned("moe", tokens, router_weights, expert_weights, axis_name, room=room, **choice)
+    return planned("moe", *operands, **options)
 
 
 def exchanged(plan: Plan, x: Array) -> Array:
@@ -41,16 +36,12 @@ def _slots(plan: Plan) -> Array:
 
 
 def _buffers(
-    operands: Any,
-    options: Any,
+    plan: Plan,
     *,
     masked: bool = True,
     last: bool = False,
 ) -> Array:
     """Buffers of a fixed size for every sender and expert; `last`: dropped pairs stand in their last rows before."""
-    plan = plan_for(operands, options)
-    if plan.empty:
-        return plan.zeros()
     place, rows = _slots(plan), plan.count * plan.most_sent
     written, token = place, plan.token
     if last:
@@ -71,26 +62,22 @@ def _buffers(
 @mutant("moe_layer", smallest=(1,))
 def moe_written_over(*operands: Any, **options: Any) -> Array:
     """What is dropped is written to the last row, and what is kept over it: a scatter may do so the other way round."""
-    return _buffers(operands, options, last=True)
+    return plan_for(operands, options).result(lambda plan: _buffers(plan, last=True))
 
 
 @mutant("moe_layer", smallest=(1,))
 def moe_writing_what_is_dropped(*operands: Any, **options: Any) -> Array:
     """A dropped choice gets what stands in the last row of the buffer."""
-    return _buffers(operands, options, masked=False)
+    return plan_for(operands, options).result(lambda plan: _buffers(plan, masked=False))
 
 
 def _ragged(
-    operands: Any,
-    options: Any,
+    plan: Plan,
     *,
     there: Callable[[Dispatcher], Dispatcher] = lambda d: d,
     returned: Callable[[Dispatcher, int], Array] = Dispatcher.returned,
 ) -> Array:
     """Just what is kept travels; pairs that are dropped are holes in what is sent."""
-    plan = plan_for(operands, options)
-    if plan.empty:
-        return plan.zeros()
     p, pairs, room = plan.participants, plan.experts.size, plan.most_received
     to = plan.experts // plan.held
     order = jnp.lexsort((plan.experts, ~plan.kept, to))
@@ -114,7 +101,7 @@ def moe_of_a_valid_prefix(*operands: Any, **options: Any) -> Array:
     def prefix(dispatcher: Dispatcher, count: int) -> Array:
         return jnp.arange(count) < jnp.sum(dispatcher.send_sizes)
 
-    return _ragged(operands, options, returned=prefix)
+    return plan_for(operands, options).result(lambda plan: _ragged(plan, returned=prefix))
 
 
 @mutant("moe_layer", smallest=(2,))
@@ -124,7 +111,7 @@ def moe_received_as_sent(*operands: Any, **options: Any) -> Array:
     def as_sent(dispatcher: Dispatcher) -> Dispatcher:
         return replace(dispatcher, recv_sizes=dispatcher.send_sizes)
 
-    return _ragged(operands, options, there=as_sent)
+    return plan_for(operands, options).result(lambda plan: _ragged(plan, there=as_sent))
 
 
 @mutant("moe_layer", law="communication", smallest=(1,), communication=formula_of("moe_layer", "all_gather"))

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl.moe import GlobalMoeLayer
-from shardproof.impl.moe.dispatch import all_gather, chunked
+from shardproof.impl.moe.chunked import dispatch_in_chunks
+from shardproof.impl.moe.gathered import dispatch_by_all_gather
 from shardproof.properties.mutants import moe
 from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.moe import Layer, Pairs, keep, order, places, serve
@@ -130,13 +131,13 @@ def global_moe_on_whole_arrays(
 @right("global_moe_layer", whole=True)
 def global_moe_in_chunks(*operands: Any, **options: Any) -> Array:
     """Tokens travel in chunks, until no participant has any left."""
-    return GlobalMoeLayer("in_chunks", chunked.dispatched)(*operands, **options)
+    return GlobalMoeLayer("in_chunks", dispatch_in_chunks)(*operands, **options)
 
 
 @right("global_moe_layer", whole=True)
 def global_moe_of_gathered_tokens(*operands: Any, **options: Any) -> Array:
     """Gathers the tokens of each group of devices that share the experts."""
-    return GlobalMoeLayer("gathered", all_gather.dispatched)(*operands, **options)
+    return GlobalMoeLayer("gathered", dispatch_by_all_gather)(*operands, **options)
 
 
 @right("load_balancing_loss")

@@ -1,7 +1,5 @@
 """Dispatch by ragged all-to-alls: just the pairs that are kept travel, and nothing else."""
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,20 +11,10 @@ from jaxtyping import Array, Bool, Int
 from shardproof.impl.arguments import Axes, check_axes, check_count, check_kind, check_shape
 from shardproof.impl.collectives import Block, all_to_all
 from shardproof.impl.indices import quotient, remainder
+from shardproof.impl.moe.capacity import counted, sorting
 from shardproof.impl.moe.experts import in_turn
-from shardproof.impl.moe.plan import Plan, moe_layer
-from shardproof.impl.moe.ranks import counted, sorting
-from shardproof.impl.moe.travel import narrowly
+from shardproof.impl.moe.plan import Plan, moe_layer, narrowly
 from shardproof.impl.ragged import ragged_all_to_all
-
-Exchange = Callable[..., Block]
-"""`ragged_all_to_all`, or what has its signature."""
-
-NATIVE: Exchange = functools.partial(ragged_all_to_all, disjoint=True)
-"""The collective for a `Dispatcher`, which sends no row to two participants: its gradient needs no more room."""
-
-Each = Int[Array, "p"]
-"""A number for every participant."""
 
 
 @jax.tree_util.register_dataclass
@@ -36,7 +24,7 @@ class Dispatcher:
 
     A participant's rows that go to one other stand one behind the other, and none goes to two. Between those that go
     to different ones there may be others that go nowhere (holes). What arrives stands in a buffer without holes, by
-    sender.
+    sender. Lists are integers `[p]`; JAX rebuilds the tree with what stands for their derivatives, too.
 
     Arguments:
         send_offsets: where the rows begin that this participant sends to each.
@@ -46,9 +34,6 @@ class Dispatcher:
         recv_sizes: how many they are.
         home_offsets: where they began on the participant that sent them.
         axes: the axis tuple of the participants.
-        exchange: `NATIVE`, or what has its signature.
-
-    The lists are integers `[p]`; JAX rebuilds the tree with what stands for their derivatives, too.
     """
 
     send_offsets: Any
@@ -58,10 +43,9 @@ class Dispatcher:
     recv_sizes: Any
     home_offsets: Any
     axes: Axes = field(metadata={"static": True})
-    exchange: Exchange = field(metadata={"static": True})
 
     @classmethod
-    def of(cls, offsets: Each, sizes: Each, axes: Axes, exchange: Exchange = NATIVE) -> "Dispatcher":
+    def of(cls, offsets: Int[Array, "p"], sizes: Int[Array, "p"], axes: Axes) -> "Dispatcher":
         """The dispatcher of rows that begin at `offsets`, so many for each participant. Two all-to-alls of integers.
 
         Raises:
@@ -75,7 +59,7 @@ class Dispatcher:
         home, received = all_to_all(jnp.stack([offsets, sizes]), axes, split_axis=1, concat_axis=1, tiled=True)
         begin = (jnp.cumsum(received) - received).astype(jnp.int32)
         there = all_to_all(begin, axes, split_axis=0, concat_axis=0, tiled=True)
-        return cls(offsets, sizes, there, begin, received, home, axes, exchange)
+        return cls(offsets, sizes, there, begin, received, home, axes)
 
     def there(self, rows: Block, room: int) -> Block:
         """`[N, …]` to `[room, …]`: what all participants send to this one; zeros where nothing arrives.
@@ -84,9 +68,7 @@ class Dispatcher:
             ValueError: for a room that is no integer of at least 0.
         """
         check_count("Dispatcher.there", "room", room)
-        buffer = jnp.zeros((room, *rows.shape[1:]), rows.dtype)
-        lists = (self.send_offsets, self.send_sizes, self.buffer_offsets, self.recv_sizes)
-        return self.exchange(rows, buffer, *lists, axis_name=self.axes)
+        return self._sent(rows, room, self.send_offsets, self.send_sizes, self.buffer_offsets, self.recv_sizes)
 
     def back(self, rows: Block, count: int) -> Block:
         """`[room, …]` to `[count, …]`: each row to where it was sent from; zeros where none was.
@@ -95,9 +77,12 @@ class Dispatcher:
             ValueError: for a count that is no integer of at least 0.
         """
         check_count("Dispatcher.back", "count", count)
-        blank = jnp.zeros((count, *rows.shape[1:]), rows.dtype)
-        lists = (self.recv_offsets, self.recv_sizes, self.home_offsets, self.send_sizes)
-        return self.exchange(rows, blank, *lists, axis_name=self.axes)
+        return self._sent(rows, count, self.recv_offsets, self.recv_sizes, self.home_offsets, self.send_sizes)
+
+    def _sent(self, rows: Block, room: int, *lists: Any) -> Block:
+        blank = jnp.zeros((room, *rows.shape[1:]), rows.dtype)
+        # no row goes to two participants: the gradient of `disjoint` slices needs no more room
+        return ragged_all_to_all(rows, blank, *lists, axis_name=self.axes, disjoint=True)
 
     def arrived(self, room: int) -> Bool[Array, "m"]:
         """Which rows of a buffer are filled: they are the first ones."""
@@ -113,17 +98,13 @@ def _begun(starts: Int[Array, "k"], rows: int) -> Int[Array, "n"]:
     return jnp.cumsum(jnp.zeros(rows, jnp.int32).at[starts].add(1, mode="drop"))
 
 
-def dispatched(plan: Plan, exchange: Exchange = NATIVE) -> Block:
+def dispatch_raggedly(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: ragged all-to-alls.
 
-    Pairs are sorted by participant, those that are kept first, by expert. Needs a platform that has the collective, of
-    which CPU is none.
+    Pairs are sorted by participant, those that are kept first, by expert. XLA:CPU does not have the collective.
 
-    Arguments and result are those of `dense_moe`.
-
-    Raises:
-        ValueError: as `dense_moe`.
-        NotImplementedError: for a derivative under `jax.vmap`, as `ragged_all_to_all`.
+    Arguments, result and errors are those of `dense_moe`; and NotImplementedError for a derivative under `jax.vmap`, as
+    `ragged_all_to_all`.
     """
     p, pairs, room = plan.participants, plan.experts.size, plan.most_received
     destination = quotient(plan.experts, plan.held)
@@ -131,16 +112,16 @@ def dispatched(plan: Plan, exchange: Exchange = NATIVE) -> Block:
     order = jnp.lexsort((plan.experts, ~plan.kept, destination))
     loads = counted(destination, p)
     sent = counted(jnp.where(plan.kept, plan.experts, plan.count), plan.count).reshape(p, plan.held)
-    dispatcher = Dispatcher.of(jnp.cumsum(loads) - loads, jnp.sum(sent, axis=1), plan.axes, exchange)
+    dispatcher = Dispatcher.of(jnp.cumsum(loads) - loads, jnp.sum(sent, axis=1), plan.axes)
 
     tokens = plan.tokens[plan.token[order]]
     rows = narrowly(lambda x, d: d.there(x, room), tokens, plan.sent, dispatcher, own_derivative=True)
     # of each sender's rows, those of the lowest expert come first: how many they are says whose each row is
-    received = all_to_all(sent, plan.axes, split_axis=0, concat_axis=0, tiled=True).ravel()
+    received = plan.exchanged(sent).ravel()
     own = jnp.where(dispatcher.arrived(room), remainder(_begun(jnp.cumsum(received), room), plan.held), -1)
     outputs = in_turn(rows, own[:, None], jnp.ones((room, 1), rows.dtype), plan.weights)
     home = jnp.where(dispatcher.returned(pairs)[:, None], dispatcher.back(outputs, pairs), 0)
     return plan.combined(home[sorting(order)])
 
 
-ragged_moe = moe_layer("ragged_moe")(dispatched)
+ragged_moe = moe_layer("ragged_moe", dispatch_raggedly)

@@ -1,0 +1,177 @@
+"""Dispatches by buffers of a fixed size: C rows for each expert, of which every pair that is kept has one, its slot."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from shardproof.impl.algorithms.pieces import shift
+from shardproof.impl.arguments import AxisName, check_count, check_rank, refuse
+from shardproof.impl.collectives import Block, axis_index
+from shardproof.impl.indices import quotient
+from shardproof.impl.moe.capacity import places
+from shardproof.impl.moe.experts import Weights, in_buffers
+from shardproof.impl.moe.plan import ExpertWeights, Plan, moe_layer, narrowly, planned
+
+Slots = Int[Array, "t k"]
+"""Of each choice of each token, its row; of dropped ones, and of other buffers', a number that is none."""
+
+Visitors = tuple[Block, Block, Block]
+"""The tokens of a participant `[T, D]`, their slots at all experts `[T, k]`, and gates `[T, k]`."""
+
+
+def slots(plan: Plan) -> Slots:
+    """Rows of the buffers of all experts, `plan.most_sent` for each; -1 for dropped pairs."""
+    queues = jnp.where(plan.kept, plan.experts, plan.count)
+    place = places(queues, plan.count)
+    return jnp.where(plan.kept, queues * plan.most_sent + place, -1).reshape(-1, plan.top_k)
+
+
+def filled(tokens: Float[Array, "t d"], at: Slots, count: int) -> Float[Array, "n d"]:
+    """Buffers of `count` rows in all, each the token that has it; zeros where none has."""
+    rows = jnp.where((at >= 0) & (at < count), at, count).ravel()
+    source = jnp.full(count, -1).at[rows].set(quotient(jnp.arange(at.size), at.shape[1]), mode="drop")
+    return jnp.where(source[:, None] >= 0, tokens[jnp.maximum(source, 0)], 0)
+
+
+def taken(buffers: Float[Array, "n f"], at: Slots) -> Float[Array, "m f"]:
+    """Of each pair, the row that it has; zeros where it has none."""
+    rows = at.ravel()
+    held = (rows >= 0) & (rows < buffers.shape[0])
+    return jnp.where(held[:, None], buffers[jnp.where(held, rows, 0)], 0)
+
+
+def through_experts(plan: Plan, buffers: Float[Array, "n d"]) -> Float[Array, "n f"]:
+    """`[E C, D]` to `[E C, F]`: to the participant of each expert, through it, and back. Two all-to-alls.
+
+    Tokens travel in their own dtype, and what experts make of them as wide as it is computed: it is a term of a sum.
+    """
+    p, held, room = plan.participants, plan.held, plan.most_sent
+    arrived = narrowly(plan.exchanged, buffers, plan.sent).reshape(p, held, room, -1)  # [sender, expert, slot, feature]
+    by_expert = jnp.swapaxes(arrived, 0, 1).reshape(held, p * room, -1)
+    outputs = in_buffers(by_expert, plan.weights).reshape(held, p, room, -1)
+    return plan.exchanged(jnp.swapaxes(outputs, 0, 1).reshape(p * held * room, -1))
+
+
+def dispatch_densely(plan: Plan) -> Block:
+    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: one-hot products.
+
+    A token goes to the experts of its `top_k` highest logits, ties to the lowest expert, and gets the sum of what those
+    that keep it make of it, each by its gate; nothing is renormalised after drops. A dropped choice adds zero, and has
+    no gradient. Has an array `[T, k, E C]`, and zeros of it multiply every token: tokens must be finite.
+    GShard has it so (Lepikhin et al., 2020, algorithm 1 and section 3.2).
+
+    Arguments:
+        tokens: floating-point blocks; those of participant 0 are the first, in logical order.
+        router_weights: floating-point, the same on all participants.
+        expert_weights: floating-point blocks of experts, one array, or a sequence of the three of gated MLPs: gate
+            `[E_Y, D, H]`, up `[E_Y, D, H]`, down `[E_Y, H, F]`.
+        axis_name: the axis or axis tuple over which tokens and experts are sharded.
+        top_k: how many experts a token chooses.
+        capacity: the most pairs of a token and its choice that an expert keeps, of all (see `capacity_of`); None: all.
+        policy: who is kept: `"probability"`, `"position"`, `"choice"` or `"sender"` (see `impl/moe/capacity.py`).
+        over: gates are the softmax over the `"chosen"` logits, or over `"all"`.
+        capacity_per_sender: the most pairs that a participant sends to one expert; None: all.
+
+    Returns:
+        Blocks in the dtype that all operands promote to, computed in float32 or wider, and rounded once.
+
+    Raises:
+        ValueError: for an unknown axis; operands that are not floating, or of another rank or shape; experts that are
+            no multiple of the participants; a `top_k`, `capacity`, `policy` or `over` that is none.
+    """
+    pairs = jax.nn.one_hot(slots(plan), plan.count * plan.most_sent, dtype=plan.tokens.dtype)  # [T, k, E C]
+    tokens = jnp.sum(pairs, axis=1)  # [T, E C]: no row holds two pairs, and a dropped one is in none
+    buffers = lax.dot_general(tokens, plan.tokens, (((0,), (0,)), ((), ())), precision=lax.Precision.HIGHEST)
+    outputs = jnp.matmul(pairs, through_experts(plan, buffers), precision=lax.Precision.HIGHEST)
+    return plan.combined(outputs.reshape(-1, plan.features))
+
+
+def dispatch_by_all_to_all(plan: Plan) -> Block:
+    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: two all-to-alls.
+
+    A participant sends E C rows, C the most that it can have for one expert: what it has no pair for is padding.
+
+    Arguments, result and errors are those of `dense_moe`.
+    """
+    at = slots(plan)
+    buffers = filled(plan.tokens, at, plan.count * plan.most_sent)
+    return plan.combined(taken(through_experts(plan, buffers), at))
+
+
+def dispatch_round_a_ring(plan: Plan) -> Block:
+    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: p - 1 steps round a ring.
+
+    Tokens go on to the next participant while they are served, and the sums of what experts made of them follow one
+    step behind: no transfer waits for a product of the same step. A participant serves its own tokens while those of
+    the first neighbour are on their way.
+
+    Arguments, result and errors are those of `dense_moe`.
+    """
+    p, held, room = plan.participants, plan.held, plan.most_sent
+
+    def following(x: Block) -> Block:
+        return shift(x, plan.axes, 1)
+
+    def onward(visitors: Visitors) -> Visitors:
+        rows, at, gates = visitors
+        return narrowly(following, rows, plan.sent), following(at), following(gates)
+
+    @jax.checkpoint  # what is held for a derivative are visitors, and no products
+    def served(visitors: Visitors, weights: Weights) -> Block:
+        rows, at, gates = visitors
+        at = at - first
+        buffers = filled(rows, at, held * room).reshape(held, room, -1)
+        outputs = taken(in_buffers(buffers, weights).reshape(held * room, plan.features), at)
+        return jnp.sum((outputs * gates.ravel()[:, None]).reshape(*at.shape, plan.features), axis=1)
+
+    def step(state: tuple[Visitors, Block], _: None) -> tuple[tuple[Visitors, Block], None]:
+        visitors, total = state
+        return (onward(visitors), following(total) + served(visitors, plan.weights)), None
+
+    first = axis_index(plan.axes) * (held * room)  # of the rows of all experts, those of its own
+    own = (plan.tokens, slots(plan), plan.gates.reshape(-1, plan.top_k))
+    home = served(own, plan.weights)
+    if p > 1:
+        visitors = onward(own)
+        if p == 2:
+            total = served(visitors, plan.weights)
+        else:
+            state = onward(visitors), served(visitors, plan.weights)
+            (visitors, total), _ = lax.scan(step, state, length=p - 3)
+            total = following(total) + served(visitors, plan.weights)
+        home = following(total) + home
+    return home.astype(plan.dtype)
+
+
+dense_moe = moe_layer("dense_moe", dispatch_densely)
+all_to_all_moe = moe_layer("all_to_all_moe", dispatch_by_all_to_all)
+ring_moe = moe_layer("ring_moe", dispatch_round_a_ring)
+
+
+def expert_choice_moe(
+    tokens: Block, router_weights: Block, expert_weights: ExpertWeights, axis_name: AxisName, *, capacity: int
+) -> Block:
+    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: two all-to-alls.
+
+    Experts choose tokens, and not tokens experts (Zhou et al., 2022, section 3): every token asks every expert, by the
+    softmax over all its logits; of all participants' tokens an expert keeps those that suit it best, ties to the first
+    in logical order. No expert is short of tokens while there are as many, but a token may have none. A token gets the
+    sum of what the experts that chose it make of it, each by its probability.
+
+    Operands and result are those of `dense_moe`.
+
+    Arguments:
+        capacity: how many tokens an expert chooses, of all participants.
+
+    Raises:
+        ValueError: as `dense_moe`; and for a router of no experts, or a `capacity` that is no integer of at least 0.
+    """
+    name = "expert_choice_moe"
+    check_rank(name, "router_weights", router_weights, 2)
+    check_count(name, "capacity", capacity)
+    k = router_weights.shape[1]
+    if not k:
+        refuse(name, "router_weights", list(router_weights.shape), "[D, E] of at least one expert")
+    plan = planned(name, tokens, router_weights, expert_weights, axis_name, top_k=k, capacity=capacity, over="all")
+    return plan.result(dispatch_by_all_to_all)

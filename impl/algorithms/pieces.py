@@ -1,7 +1,6 @@
 """What the algorithms are made of: blocks cut into pieces and joined again, put in order, and sent.
 
-*Blocks* are `[p, *block]`: one block per participant, by its logical index. `way` is a direction round the
-ring of participants: 1 sends from participant i to i + 1, -1 to i - 1.
+*Blocks* are `[p, *block]`: one block per participant, by its logical index.
 """
 
 import functools
@@ -14,21 +13,13 @@ from jax import lax
 from jaxtyping import Array, Int, Shaped
 
 from shardproof.impl.arguments import AxisName
-from shardproof.impl.collectives import Block, permute
+from shardproof.impl.collective_matmul.rings import send
+from shardproof.impl.collectives import Block
 
-Axes = tuple[str, ...]
+Pieces = Shaped[Array, "p ..."]
 Combine = Callable[[Block, Block], Block]
-Requirement = Callable[[str, AxisName], None]
-"""Raises NotImplementedError where an algorithm does not serve an axis tuple."""
 
 Public = TypeVar("Public", bound=Callable[..., Any])
-
-WAYS = (1, -1)
-"""The direction of the first half and of the second, where both links of a device are used."""
-
-
-def anywhere(function: str, axis_name: AxisName) -> None:
-    """The requirement of algorithms that serve every axis tuple."""
 
 
 def named_after(algorithm: Callable[..., Any], function: Public) -> Public:
@@ -38,14 +29,14 @@ def named_after(algorithm: Callable[..., Any], function: Public) -> Public:
     return function
 
 
-def split(x: Block, parts: int, dimension: int, tiled: bool) -> Shaped[Array, "p ..."]:
+def split(x: Block, parts: int, dimension: int, tiled: bool) -> Pieces:
     """A block as its pieces `[p, *piece]` along a dimension, which goes away unless it is `tiled`."""
     kept = [x.shape[dimension] // parts] if tiled else []
     pieces = x.reshape(*x.shape[:dimension], parts, *kept, *x.shape[dimension + 1 :])
     return jnp.moveaxis(pieces, dimension, 0)
 
 
-def join(blocks: Shaped[Array, "p ..."], dimension: int, tiled: bool) -> Block:
+def join(blocks: Pieces, dimension: int, tiled: bool) -> Block:
     """Blocks `[p, *block]` concatenated along a dimension of theirs (`tiled`), or stacked along a new one."""
     stacked = jnp.moveaxis(blocks, 0, dimension)
     if not tiled:
@@ -82,23 +73,12 @@ def glue(parts: Sequence[Block], dimension: int) -> Block:
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, dimension)
 
 
-def reorder(blocks: Shaped[Array, "p ..."], order: Int[Array, " p"]) -> Shaped[Array, "p ..."]:
+def reorder(blocks: Pieces, order: Int[Array, " p"]) -> Pieces:
     """Blocks in another order, one of this device's own: `order` is a permutation of range(p)."""
     return blocks.at[order].get(mode="promise_in_bounds", unique_indices=True)
 
 
-def send(x: Block, axes: AxisName, perm: Sequence[tuple[int, int]]) -> Block:
-    """`permute`, which sends nothing where there is nothing to send."""
-    return permute(x, axes, perm=perm) if x.size else x
-
-
-def shift(x: Block, axes: AxisName, offset: int) -> Block:
-    """The block of participant i on participant i + offset, wrapping."""
-    p = lax.axis_size(axes)
-    return send(x, axes, [(i, (i + offset) % p) for i in range(p)])
-
-
-def swap(x: Block, axes: Axes, distance: int) -> Block:
+def swap(x: Block, axes: AxisName, distance: int) -> Block:
     """The block of the partner, whose index differs in the one bit that `distance` is."""
     return send(x, axes, [(i, i ^ distance) for i in range(lax.axis_size(axes))])
 

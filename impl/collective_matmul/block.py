@@ -7,16 +7,19 @@ and the derivative of `shardproof.impl.collective_matmul.naive.transformer_block
 import jax
 
 from shardproof.impl.arguments import AxisName
-from shardproof.impl.collective_matmul.all_gather import ring_all_gather_matmul_lhs_contracting
-from shardproof.impl.collective_matmul.operands import Left, Result, Right, Sums, check_block
+from shardproof.impl.collective_matmul.all_gather import (
+    ring_all_gather_matmul_lhs_contracting,
+    shorter_way_all_gather_matmul_lhs_contracting,
+)
+from shardproof.impl.collective_matmul.operands import Sums, checked
 from shardproof.impl.collective_matmul.reduce_scatter import (
     alternating_matmul_reduce_scatter,
     ring_matmul_reduce_scatter,
 )
-from shardproof.impl.collective_matmul.shorter_way import gather_columns_and_multiply
+from shardproof.impl.collective_matmul.rings import Left, Result, Right
 
 
-@check_block
+@checked
 def overlapped_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:
     """One ring after the other: 2(p-1) permutes, of blocks of X and of sums.
 
@@ -30,7 +33,7 @@ def overlapped_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: 
     return ring_matmul_reduce_scatter(hidden, w_out, axis_name, scatter_dimension=1)
 
 
-@check_block
+@checked
 def alternating_transformer_block(
     x: Left, w_in: Right, w_out: Right, axis_name: AxisName, *, sums: Sums = "operands"
 ) -> Result:
@@ -43,5 +46,5 @@ def alternating_transformer_block(
     Raises:
         ValueError: as `overlapped_transformer_block`, or for `sums` that is neither.
     """
-    hidden = jax.nn.relu(gather_columns_and_multiply(x, w_in, axis_name))
+    hidden = jax.nn.relu(shorter_way_all_gather_matmul_lhs_contracting(x, w_in, axis_name))
     return alternating_matmul_reduce_scatter(hidden, w_out, axis_name, scatter_dimension=1, sums=sums)

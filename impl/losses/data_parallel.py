@@ -6,7 +6,7 @@ of each array, which compilers combine.
 
 from jaxtyping import Array, Float
 
-from shardproof.impl.collective_matmul.operands import multiply
+from shardproof.impl.collective_matmul.rings import multiply
 from shardproof.impl.losses.blocks import assembled
 from shardproof.impl.losses.layout import Axes, Layout
 from shardproof.impl.losses.parallelisation import Parallelisation

@@ -6,7 +6,7 @@ reduce-scatter: a device adds up the gradient of its own part. What is remateria
 
 from jaxtyping import Array, Float
 
-from shardproof.impl.collective_matmul.operands import multiply
+from shardproof.impl.collective_matmul.rings import multiply
 from shardproof.impl.losses.blocks import assembled
 from shardproof.impl.losses.data_parallel import EXAMPLES
 from shardproof.impl.losses.layout import Axes, Layout

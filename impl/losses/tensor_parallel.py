@@ -8,7 +8,7 @@ replicas of parameters, or, fully sharded, a part of their rows each.
 
 from jaxtyping import Array, Float
 
-from shardproof.impl.collective_matmul.operands import multiply
+from shardproof.impl.collective_matmul.rings import multiply
 from shardproof.impl.losses.blocks import assembled, scattered_sum
 from shardproof.impl.losses.layout import Axes, Layout
 from shardproof.impl.losses.parallelisation import Parallelisation

@@ -7,6 +7,7 @@ from jax import Array, lax
 
 from shardproof.impl import collectives
 from shardproof.impl.algorithms import pieces
+from shardproof.impl.collective_matmul import rings
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
@@ -41,10 +42,10 @@ def gather_one_way_after_the_other(x: Array, axis_name: AxisName, *, axis: int =
     axes, p, index = names(axis_name), lax.axis_size(axis_name), lax.axis_index(axis_name)
     parts, dimension = pieces.halves(collectives.cast_varying(x, axes), 0)
     held: list[Array] = []
-    for part, way in zip(parts, pieces.WAYS, strict=False):
+    for part, way in zip(parts, rings.WAYS, strict=False):
         passed = [lax.optimization_barrier((part, held))[0]]
         for _ in range(p - 1):
-            passed.append(pieces.shift(passed[-1], axes, way))
+            passed.append(rings.shift(passed[-1], axes, way))
         held.append(pieces.reorder(jnp.stack(passed), way * (index - jnp.arange(p)) % p))
     return pieces.join(pieces.glue(held, dimension + 1), axis, tiled)
 

@@ -3,7 +3,7 @@
 import jax
 from jax import lax
 
-from shardproof.impl.algorithms.pieces import shift
+from shardproof.impl.collective_matmul.rings import shift
 from shardproof.impl.collectives import Block, axis_index
 from shardproof.impl.moe.dispatch.slots import slots, through_slots
 from shardproof.impl.moe.experts import Weights

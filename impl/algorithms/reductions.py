@@ -21,27 +21,25 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardproof.impl.algorithms.pieces import (
+from shardproof.impl.algorithms.transfers import (
     Combine,
     Pieces,
+    bidirectional_all_gather,
     cut,
     distances,
-    glue,
     halves,
     named_after,
+    recursive_doubling_all_gather,
     reorder,
+    ring_all_gather,
     split,
     swap,
-    uncut,
-)
-from shardproof.impl.algorithms.transfers import (
-    bidirectional_all_gather,
-    recursive_doubling_all_gather,
-    ring_all_gather,
     tree_broadcast,
+    uncut,
 )
 from shardproof.impl.arguments import (
     AxisName,
+    as_axes,
     check_axes,
     check_axis_count,
     check_dimension,
@@ -63,12 +61,7 @@ def _reduce_scatter(algorithm: Callable[[Pieces, AxisName, Combine], Block]) -> 
     function = algorithm.__name__
 
     def scatter(
-        x: Blocks,
-        axis_name: AxisName,
-        *,
-        scatter_dimension: int = 0,
-        tiled: bool = False,
-        combine: Combine = lax.add,
+        x: Blocks, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False, combine: Combine = lax.add
     ) -> Blocks:
         axes = check_axes(function, axis_name)
         given = axis_name if isinstance(axis_name, str) else axes  # as messages show it
@@ -120,7 +113,7 @@ def bidirectional_reduce_scatter(pieces: Pieces, axes: AxisName, combine: Combin
         return (combine(right, own[0]), combine(left, own[1])), None
 
     totals, _ = lax.scan(step, (first[0], second[0]), (first[1:], second[1:]))
-    return glue(totals, dimension - 1)
+    return jnp.concatenate(totals, dimension - 1)
 
 
 @_reduce_scatter
@@ -243,7 +236,7 @@ def torus_all_reduce(block: Block, axes: AxisName, combine: Combine) -> Block:
         NotImplementedError: unless the axis tuple has two axes.
     """
     check_axis_count("torus_all_reduce", axes, (2,))
-    first, second = axes
+    first, second = as_axes(axes)
     grid = cut(block, lax.axis_size(axes)).reshape(lax.axis_size(first), lax.axis_size(second), -1)
     row = ring_reduce_scatter(grid, first, combine=combine)
     row = ring_all_gather(ring_reduce_scatter(row, second, combine=combine), second)

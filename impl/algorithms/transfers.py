@@ -12,29 +12,20 @@ to `[M, N_Y]`; `[…]` to `[…]`. Each is written for one block: an all-gather 
 all-to-all for its pieces, `[p, …]` by destination to `[p, …]` by source.
 """
 
-from collections.abc import Callable
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, Shaped
 
-from shardproof.impl.algorithms.pieces import (
-    Pieces,
-    cut,
-    distances,
-    glue,
-    halves,
-    join,
-    named_after,
-    reorder,
-    split,
-    swap,
-    uncut,
-)
 from shardproof.impl.arguments import (
     AxisName,
+    as_axes,
     check_axes,
     check_axis_count,
     check_dimension,
@@ -45,6 +36,16 @@ from shardproof.impl.arguments import (
 from shardproof.impl.collective_matmul.rings import around, send, shift
 from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
 from shardproof.impl.indices import remainder
+
+Pieces = Shaped[Array, "p ..."]
+Combine = Callable[[Block, Block], Block]
+
+
+def named_after(algorithm: Callable[..., Any], function: Callable[..., Blocks]) -> Callable[..., Blocks]:
+    """A function of trees of blocks, with the name and the docstring of the algorithm of one block that it runs."""
+    functools.update_wrapper(function, algorithm, ("__module__", "__name__", "__qualname__", "__doc__"), ())
+    del function.__dict__["__wrapped__"]  # whose signature is another
+    return function
 
 
 def _all_gather(algorithm: Callable[[Block, AxisName], Pieces]) -> Callable[..., Blocks]:
@@ -96,7 +97,7 @@ def bidirectional_all_gather(block: Block, axes: AxisName) -> Pieces:
     from_left, from_right = _passed_both_ways(right, left, axes, lax.axis_size(axes) - 1)
     first = _by_index(jnp.concatenate([right[None], from_left]), axes, 1)
     second = _by_index(jnp.concatenate([left[None], from_right]), axes, -1)
-    return glue([first, second], dimension + 1)
+    return jnp.concatenate([first, second], dimension + 1)
 
 
 @_all_gather
@@ -215,7 +216,7 @@ def two_phase_all_to_all(pieces: Pieces, axes: AxisName) -> Pieces:
         NotImplementedError: unless the axis tuple has two axes.
     """
     check_axis_count("two_phase_all_to_all", axes, (2,))
-    first, second = axes
+    first, second = as_axes(axes)
     grid = pieces.reshape(lax.axis_size(first), lax.axis_size(second), *pieces.shape[1:])
     by_row = pairwise_all_to_all(grid, first, split_axis=0, concat_axis=0)
     by_column = pairwise_all_to_all(jnp.swapaxes(by_row, 0, 1), second, split_axis=0, concat_axis=0)
@@ -273,3 +274,57 @@ def scatter_all_gather_broadcast(block: Block, axes: AxisName, root: int) -> Blo
 def _rank(axes: AxisName, root: int) -> Int[Array, ""]:
     """How many participants this one comes after the root."""
     return around(axis_index(axes) - root, lax.axis_size(axes))
+
+
+def split(x: Block, parts: int, dimension: int, tiled: bool) -> Pieces:
+    """A block as its pieces `[p, *piece]` along a dimension, which goes away unless it is `tiled`."""
+    kept = [x.shape[dimension] // parts] if tiled else []
+    pieces = x.reshape(*x.shape[:dimension], parts, *kept, *x.shape[dimension + 1 :])
+    return jnp.moveaxis(pieces, dimension, 0)
+
+
+def join(blocks: Pieces, dimension: int, tiled: bool) -> Block:
+    """Blocks `[p, *block]` concatenated along a dimension of theirs (`tiled`), or stacked along a new one."""
+    stacked = jnp.moveaxis(blocks, 0, dimension)
+    if not tiled:
+        return stacked
+    p, *block = blocks.shape
+    return stacked.reshape(*block[:dimension], p * block[dimension], *block[dimension + 1 :])
+
+
+def cut(x: Block, parts: int) -> Shaped[Array, "p n"]:
+    """The elements of `x` as equal pieces `[p, n]`, the last of them filled up with zeros."""
+    return jnp.pad(x.ravel(), (0, -x.size % parts)).reshape(parts, -(-x.size // parts))
+
+
+def uncut(pieces: Block, shape: Sequence[int]) -> Block:
+    """The inverse of `cut`: the array of that shape, without what was filled up."""
+    return pieces.ravel()[: math.prod(shape)].reshape(shape)
+
+
+def halves(x: Block, lead: int) -> tuple[list[Block], int]:
+    """`x` cut in two along the longest dimension behind `lead` others, and that dimension; one part where it is 1.
+
+    The first half has one row more where their number is odd.
+    """
+    sides = x.shape[lead:]
+    rows = max(sides, default=1)
+    if rows < 2:
+        return [x], lead
+    dimension = lead + sides.index(rows)
+    return jnp.split(x, [rows - rows // 2], axis=dimension), dimension
+
+
+def reorder(blocks: Pieces, order: Int[Array, " p"]) -> Pieces:
+    """Blocks in another order, one of this device's own: `order` is a permutation of range(p)."""
+    return blocks.at[order].get(mode="promise_in_bounds", unique_indices=True)
+
+
+def swap(x: Block, axes: AxisName, distance: int) -> Block:
+    """The block of the partner, whose index differs in the one bit that `distance` is."""
+    return send(x, axes, [(i, i ^ distance) for i in range(lax.axis_size(axes))])
+
+
+def distances(p: int) -> list[int]:
+    """The powers of two below p, in ascending order."""
+    return [1 << bit for bit in range((p - 1).bit_length())]

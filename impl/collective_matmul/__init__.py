@@ -15,10 +15,6 @@ from shardproof.impl.collective_matmul.all_gather import (
     ring_all_gather_matmul_lhs_contracting,
     ring_all_gather_matmul_rhs,
 )
-from shardproof.impl.collective_matmul.block import (
-    alternating_transformer_block,
-    overlapped_transformer_block,
-)
 from shardproof.impl.collective_matmul.naive import (
     all_gather_matmul_lhs,
     all_gather_matmul_lhs_contracting,
@@ -37,6 +33,8 @@ from shardproof.impl.collective_matmul.paired import (
 from shardproof.impl.collective_matmul.reduce_scatter import (
     alternating_matmul_all_reduce,
     alternating_matmul_reduce_scatter,
+    alternating_transformer_block,
+    overlapped_transformer_block,
     ring_matmul_reduce_scatter,
     scattered_matmul_all_reduce,
 )

@@ -18,6 +18,7 @@ more than `UNROLLED` participants, where loops are not unrolled, they are the fo
 or alternating. All raise ValueError as the forms of `all_gather` and `reduce_scatter` do.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -53,7 +54,7 @@ from shardproof.impl.collective_matmul.rings import (
 from shardproof.impl.collectives import Block, cast_varying, varying
 from shardproof.impl.dtypes import accumulator
 
-Pair = Sequence[Block]
+Pair = tuple[Block, Block]
 """A block that goes rightward, and one that goes leftward."""
 
 
@@ -75,8 +76,7 @@ def paired_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: A
         arrived = arriving(lhs, -1, axis_name, passed_on=True)
         sums = _sums_of_others(term, arrived, axis_name)
         of_rhs = assembled([(_transposed_times(one, ct).astype(rhs.dtype), at) for one, at in arrived], 0, rhs.shape)
-        own = term(waiting(arrived[0][1], [of_rhs, *sums]))
-        return _total(own, sums).astype(lhs.dtype), of_rhs
+        return _total(term(waiting(arrived[0][1], [of_rhs, *sums])), sums).astype(lhs.dtype), of_rhs
 
     return _with_gradient(shorter_way_all_gather_matmul_lhs_contracting, backward, lhs, rhs, axis_name)
 
@@ -100,8 +100,7 @@ def paired_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
         sums = _sums_of_others(term, arrived, axis_name)
         whole = assembled(arrived, -2, (*ct.shape[:-1], lhs.shape[-1]))
         of_rhs = _transposed_times(whole, ct).astype(rhs.dtype)
-        own = term(waiting(arrived[0][1], [of_rhs, *sums]))
-        return _total(own, sums).astype(lhs.dtype), of_rhs
+        return _total(term(waiting(arrived[0][1], [of_rhs, *sums])), sums).astype(lhs.dtype), of_rhs
 
     return _with_gradient(shorter_way_all_gather_matmul_lhs, backward, lhs, rhs, axis_name)
 
@@ -125,8 +124,7 @@ def paired_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
         sums = _sums_of_others(term, arrived, axis_name)
         columns = ((_times_transposed(ct, one).astype(lhs.dtype), at) for one, at in arrived)
         of_lhs = assembled(columns, -1, lhs.shape, in_turn=True)
-        own = term(waiting(arrived[0][1], [of_lhs, *sums]))
-        return of_lhs, _total(own, sums).astype(rhs.dtype)
+        return of_lhs, _total(term(waiting(arrived[0][1], [of_lhs, *sums])), sums).astype(rhs.dtype)
 
     return _with_gradient(joined_all_gather_matmul_rhs, backward, lhs, rhs, axis_name)
 
@@ -145,9 +143,6 @@ def paired_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, 
             neither 0 nor 1, or one that does not divide by the number of participants.
     """
 
-    def forward(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-        return _sums_in_pairs(lhs, rhs, axis_name, scatter_dimension)
-
     def backward(lhs: Left, rhs: Right, ct: Result) -> tuple[Left, Right]:
         dimension = lhs.ndim - 2 + scatter_dimension
         arrived = arriving(ct, dimension, axis_name)
@@ -160,6 +155,7 @@ def paired_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, 
         of_rhs = assembled(columns, 1, rhs.shape, in_turn=True)
         return _times_transposed(whole, rhs).astype(lhs.dtype), of_rhs
 
+    forward = functools.partial(_sums_in_pairs, dimension=scatter_dimension)
     return _with_gradient(forward, backward, lhs, rhs, axis_name)
 
 
@@ -202,37 +198,31 @@ def paired_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: Axis
         sums = _sums_of_others(term, arrived, axis_name)
         whole = assembled(arrived, -1, (*x.shape[:-1], w_in.shape[0]))
         of_in = _transposed_times(whole, of_hidden).astype(w_in.dtype)
-        own = term(waiting(arrived[0][1], [of_in, *sums]))
-        return _total(own, sums).astype(x.dtype), of_in, of_out
-
-    def result(x: Left, w_in: Right, w_out: Right) -> Result:
-        return forward(x, w_in, w_out)[0]
+        return _total(term(waiting(arrived[0][1], [of_in, *sums])), sums).astype(x.dtype), of_in, of_out
 
     if lax.axis_size(axis_name) > UNROLLED:
-        return result(x, w_in, w_out)
-    block = jax.custom_vjp(result)
+        return forward(x, w_in, w_out)[0]
+    block = jax.custom_vjp(lambda x, w_in, w_out: forward(x, w_in, w_out)[0])
     block.defvjp(forward, backward)
     found: Result = block(x, w_in, w_out)
     return found
 
 
 def _with_gradient(
-    forward: Callable[[Left, Right, AxisName], Result],
+    form: Callable[[Left, Right, AxisName], Result],
     backward: Callable[[Left, Right, Result], tuple[Left, Right]],
     lhs: Left,
     rhs: Right,
     axis_name: AxisName,
 ) -> Result:
     """A product with a gradient of its own, of operands that are typed alike."""
-
-    def result(lhs: Left, rhs: Right) -> Result:
-        return forward(lhs, rhs, axis_name)
-
     lhs, rhs = aligned(lhs, rhs, axis_name)
     if lax.axis_size(axis_name) > UNROLLED:
-        return result(lhs, rhs)
-    product = jax.custom_vjp(result)
-    product.defvjp(lambda lhs, rhs: (result(lhs, rhs), (lhs, rhs)), lambda kept, ct: backward(kept[0], kept[1], ct))
+        return form(lhs, rhs, axis_name)
+    product = jax.custom_vjp(lambda lhs, rhs: form(lhs, rhs, axis_name))
+    product.defvjp(
+        lambda lhs, rhs: (form(lhs, rhs, axis_name), (lhs, rhs)), lambda kept, ct: backward(kept[0], kept[1], ct)
+    )
     found: Result = product(lhs, rhs)
     return found
 
@@ -250,29 +240,30 @@ def _sums_in_pairs(lhs: Left, rhs: Right, axis_name: AxisName, dimension: int) -
     term, sizes = parts_of_terms(lhs, rhs, axis_name, dimension, 4)
     if p == 1 or p > UNROLLED or len(sizes) < 4:
         return alternating_matmul_reduce_scatter(lhs, rhs, axis_name, scatter_dimension=dimension)
-    first, second = (0, 1), (2, 3)
 
-    def totals(pair: tuple[int, int], distance: Array | int, arrived: Pair, behind: Pair) -> Pair:
-        terms = [term(i, distance, (one, *behind)) for i, one in zip(pair, arrived, strict=True)]
-        return [(one.astype(own.dtype) + own).astype(dtype) for one, own in zip(arrived, terms, strict=True)]
+    def totals(first: int, distance: Array | int, arrived: Pair, behind: Pair) -> Pair:
+        terms = [term(first + i, distance, (one, *behind)) for i, one in enumerate(arrived)]
+        right, left = ((one.astype(own.dtype) + own).astype(dtype) for one, own in zip(arrived, terms, strict=True))
+        return right, left
 
     def sent(pair: Pair, before: Pair) -> Pair:
-        return shift_both(*(waiting(one, [ahead]) for one, ahead in zip(pair, before, strict=True)), axis_name)
+        right, left = (waiting(one, [ahead]) for one, ahead in zip(pair, before, strict=True))
+        return shift_both(right, left, axis_name)
 
     def step(carry: tuple[Pair, Pair], distance: Array) -> tuple[Pair, Pair]:
         passed, complete = carry  # the first pair's sums have come, the second's are to be sent
         arrived = sent(complete, passed)
-        ours = totals(first, distance, passed, complete)
+        ours = totals(0, distance, passed, complete)
         passed = sent(ours, arrived)
-        return passed, totals(second, distance, arrived, ours)
+        return passed, totals(2, distance, arrived, ours)
 
-    ours = [term(i, 1, ()).astype(dtype) for i in first]
-    passed: Pair = shift_both(*ours, axis_name)
-    complete: Pair = [term(i, 1, ours).astype(dtype) for i in second]
+    ours = term(0, 1, ()).astype(dtype), term(1, 1, ()).astype(dtype)
+    passed = shift_both(*ours, axis_name)
+    complete = term(2, 1, ours).astype(dtype), term(3, 1, ours).astype(dtype)
     passed, complete = ring_loop(step, (passed, complete), 2, p, axis_name)
     arrived = sent(complete, passed)
-    done = totals(first, p, passed, complete)
-    return join_parts([*done, *totals(second, p, arrived, done)], lhs.ndim - 2 + dimension)
+    done = totals(0, p, passed, complete)
+    return join_parts([*done, *totals(2, p, arrived, done)], lhs.ndim - 2 + dimension)
 
 
 def _sums_of_others(

@@ -73,12 +73,12 @@ def around(index: Int[Array, "..."], p: int) -> Int[Array, "..."]:
 
 
 def ring_loop(step: Callable[[Carry, Array], Carry], carry: Carry, start: int, stop: int, axis_name: AxisName) -> Carry:
-    """`step(carry, distance)` for every distance from `start` to `stop - 1`, or down to `stop + 1`.
+    """`step(carry, distance)` for every distance from `start` to `stop - 1`.
 
     Up to `UNROLLED` participants it is unrolled when it is compiled. Distances are constants: from a traced `arange`
     XLA:TPU would compute the rows of all steps as it runs.
     """
-    distances: Any = np.arange(start, stop, 1 if start <= stop else -1)
+    distances: Any = np.arange(start, stop)
     unroll = lax.axis_size(axis_name) <= UNROLLED
     return lax.scan(lambda carry, at: (step(carry, at), None), carry, distances, unroll=unroll)[0]
 
@@ -100,7 +100,7 @@ def in_halves(block: Array, dimension: int) -> list[Array]:
     return jnp.split(block, [rows - rows // 2], axis=dimension)
 
 
-def waiting(block: Array, before: Sequence[Array]) -> Array:
+def waiting(block: Array | int, before: Sequence[Array]) -> Array:
     """A block, or the row at which something begins, once other blocks are there; it has no derivative by them."""
     ready: Array = lax.optimization_barrier((block, *map(lax.stop_gradient, before)))[0]
     return ready

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from shardproof.impl.algorithms.pieces import shift
 from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank, check_shape, raise_unsupported
+from shardproof.impl.collective_matmul.rings import shift
 from shardproof.impl.collectives import Block, all_gather, all_to_all, axis_index, cast_varying, permute, varying
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.indices import remainder

@@ -21,7 +21,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Shaped
 
 from shardproof.impl.arguments import Axes, AxisName, as_axes
-from shardproof.impl.collective_matmul.operands import aligned, check_contraction, multiply
+from shardproof.impl.collective_matmul.operands import check_contraction
+from shardproof.impl.collective_matmul.rings import aligned, multiply
 from shardproof.impl.collectives import all_gather_invariant, axis_index, cast_varying
 
 Layout = tuple[Axes, Axes]

@@ -4,11 +4,6 @@ from jax import lax
 from jaxtyping import Array, Int
 
 
-def around(index: Int[Array, "..."], p: int) -> Int[Array, "..."]:
-    """An index of one of p participants in a ring, at least -p, brought to [0, p)."""
-    return remainder(index + p, p)
-
-
 def remainder(index: Int[Array, "..."], k: int) -> Int[Array, "..."]:
     """`index % k` of what is not negative, which `%` takes a hundred times as long to trace."""
     return lax.rem(index, lax.full_like(index, k))

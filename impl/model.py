@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-from shardproof.impl.collective_matmul.operands import multiply
+from shardproof.impl.collective_matmul.rings import multiply
 from shardproof.impl.dtypes import accumulator
 
 Layer = tuple[Shaped[Array, "..."], Shaped[Array, "..."]]

@@ -18,9 +18,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from shardproof.impl.algorithms.pieces import send
 from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank, raise_unsupported, refuse
-from shardproof.impl.collective_matmul.operands import multiply
+from shardproof.impl.collective_matmul.rings import multiply, send
 from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
 from shardproof.impl.indices import quotient
 

@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank
+from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank, is_integer, refuse
 from shardproof.impl.collectives import Block, cast_varying
 from shardproof.impl.dtypes import accumulator
-from shardproof.impl.moe.routing import check_top_k, highest
 
 
 def load_balancing_loss(logits: Block, axis_name: AxisName, *, top_k: int) -> Block:
@@ -99,7 +98,8 @@ def shard_router_z_loss(logits: Block) -> Block:
 
 def _balance(logits: Block, top_k: int) -> tuple[Block, Block]:
     """How many choices each expert has, `[E]` in int32, and the sum of its probabilities `[E]`."""
-    hits = highest(logits, top_k).reshape(-1, 1) == jnp.arange(logits.shape[1])
+    _, chosen = lax.top_k(lax.stop_gradient(jnp.where(logits == 0, 0, logits)), top_k)  # the two zeros are equal
+    hits = chosen.reshape(-1, 1) == jnp.arange(logits.shape[1])
     return jnp.sum(hits, axis=0, dtype=jnp.int32), jnp.sum(jax.nn.softmax(logits, axis=1), axis=0)
 
 
@@ -116,5 +116,7 @@ def _checked(function: str, logits: Block, top_k: int = 1) -> Block:
     """The logits in the dtype of sums."""
     check_rank(function, "logits", logits, 2)
     check_floating(function, logits=logits)
-    check_top_k(function, top_k, logits.shape[1])
+    experts = logits.shape[1]
+    if not is_integer(top_k) or not 1 <= top_k <= experts:
+        refuse(function, "top_k", top_k, f"an integer in [1, {experts}], the number of experts")
     return logits.astype(accumulator(logits))

@@ -27,8 +27,9 @@ from shardproof.impl.collective_matmul import (
     ring_all_gather_matmul_lhs,
     ring_matmul_reduce_scatter,
 )
-from shardproof.impl.collective_matmul.operands import Result, Right, check_contraction
+from shardproof.impl.collective_matmul.operands import check_contraction
 from shardproof.impl.collective_matmul.reduce_scatter import bidirectional_matmul_reduce_scatter
+from shardproof.impl.collective_matmul.rings import Result, Right
 from shardproof.impl.collectives import cast_varying, varying
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.norms import check_rms_norm, rms_norm_of_whole

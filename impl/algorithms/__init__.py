@@ -4,27 +4,28 @@ Each function has the signature of its collective in `shardproof.impl.collective
 does not serve what the collective allows, it raises NotImplementedError and says what it expects.
 """
 
-from shardproof.impl.algorithms.all_gather import (
-    bidirectional_all_gather,
-    bruck_all_gather,
-    recursive_doubling_all_gather,
-    ring_all_gather,
-    shorter_way_all_gather,
-)
-from shardproof.impl.algorithms.all_reduce import (
+from shardproof.impl.algorithms.reductions import (
     bidirectional_all_reduce,
+    bidirectional_reduce_scatter,
     rabenseifner_all_reduce,
     recursive_doubling_all_reduce,
+    recursive_halving_reduce_scatter,
     ring_all_reduce,
+    ring_reduce_scatter,
     torus_all_reduce,
     tree_all_reduce,
 )
-from shardproof.impl.algorithms.all_to_all import bruck_all_to_all, pairwise_all_to_all, two_phase_all_to_all
-from shardproof.impl.algorithms.broadcast import scatter_all_gather_broadcast, tree_broadcast
-from shardproof.impl.algorithms.reduce_scatter import (
-    bidirectional_reduce_scatter,
-    recursive_halving_reduce_scatter,
-    ring_reduce_scatter,
+from shardproof.impl.algorithms.transfers import (
+    bidirectional_all_gather,
+    bruck_all_gather,
+    bruck_all_to_all,
+    pairwise_all_to_all,
+    recursive_doubling_all_gather,
+    ring_all_gather,
+    scatter_all_gather_broadcast,
+    shorter_way_all_gather,
+    tree_broadcast,
+    two_phase_all_to_all,
 )
 
 __all__ = [

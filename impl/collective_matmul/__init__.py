@@ -8,19 +8,12 @@ across devices as well, and rounded once, but where a function says that they tr
 from shardproof.impl.collective_matmul.all_gather import (
     bidirectional_all_gather_matmul_lhs,
     bidirectional_all_gather_matmul_lhs_contracting,
+    chunked_all_gather_matmul_lhs_contracting,
     joined_all_gather_matmul_lhs,
     joined_all_gather_matmul_rhs,
     ring_all_gather_matmul_lhs,
     ring_all_gather_matmul_lhs_contracting,
     ring_all_gather_matmul_rhs,
-)
-from shardproof.impl.collective_matmul.all_reduce import (
-    alternating_matmul_all_reduce,
-    scattered_matmul_all_reduce,
-)
-from shardproof.impl.collective_matmul.block import (
-    alternating_transformer_block,
-    overlapped_transformer_block,
 )
 from shardproof.impl.collective_matmul.naive import (
     all_gather_matmul_lhs,
@@ -30,7 +23,6 @@ from shardproof.impl.collective_matmul.naive import (
     matmul_reduce_scatter,
     transformer_block,
 )
-from shardproof.impl.collective_matmul.operands import aligned, multiply
 from shardproof.impl.collective_matmul.paired import (
     paired_all_gather_matmul_lhs,
     paired_all_gather_matmul_lhs_contracting,
@@ -39,10 +31,14 @@ from shardproof.impl.collective_matmul.paired import (
     paired_transformer_block,
 )
 from shardproof.impl.collective_matmul.reduce_scatter import (
+    alternating_matmul_all_reduce,
     alternating_matmul_reduce_scatter,
+    alternating_transformer_block,
+    overlapped_transformer_block,
     ring_matmul_reduce_scatter,
+    scattered_matmul_all_reduce,
 )
-from shardproof.impl.collective_matmul.shorter_way import chunked_all_gather_matmul_lhs_contracting
+from shardproof.impl.collective_matmul.rings import aligned, multiply
 
 __all__ = [
     "aligned",

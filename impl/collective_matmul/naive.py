@@ -4,20 +4,12 @@ import jax
 import jax.numpy as jnp
 
 from shardproof.impl.arguments import AxisName
-from shardproof.impl.collective_matmul.operands import (
-    Left,
-    Result,
-    Right,
-    aligned,
-    check_block,
-    check_product,
-    multiply,
-    rounded_product,
-)
+from shardproof.impl.collective_matmul.operands import checked
+from shardproof.impl.collective_matmul.rings import Left, Result, Right, aligned, multiply, rounded_product
 from shardproof.impl.collectives import all_gather, all_reduce, cast_varying, reduce_scatter
 
 
-@check_product("lhs")
+@checked
 def all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`, typed varying: gathers A, then multiplies.
 
@@ -28,7 +20,7 @@ def all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName
     return rounded_product(all_gather(lhs, axis_name, axis=-1, tiled=True), rhs)
 
 
-@check_product()
+@checked
 def all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`, typed varying: gathers A, then multiplies.
 
@@ -39,7 +31,7 @@ def all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     return rounded_product(all_gather(lhs, axis_name, axis=-2, tiled=True), rhs)
 
 
-@check_product("rhs")
+@checked
 def all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`, typed varying: gathers W, as fully sharded data parallelism does.
 
@@ -50,7 +42,7 @@ def all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     return rounded_product(lhs, all_gather(rhs, axis_name, axis=0, tiled=True))
 
 
-@check_product()
+@checked
 def matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0) -> Result:
     """`A[…, M, K_Y] W[K_Y, N] -> [M_Y, N]` (dimension 0) or `[M, N_Y]` (dimension 1), typed varying.
 
@@ -66,7 +58,7 @@ def matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter
     return scattered.astype(jnp.result_type(lhs, rhs))
 
 
-@check_product()
+@checked
 def matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K_Y, N] -> [M, N]`, typed invariant: multiplies, then adds up.
 
@@ -77,7 +69,7 @@ def matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     return all_reduce(multiply(lhs, rhs), axis_name).astype(jnp.result_type(lhs, rhs))
 
 
-@check_block
+@checked
 def transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:
     """`X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [B, D_Y]`, typed varying.
 

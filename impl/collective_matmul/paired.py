@@ -18,6 +18,7 @@ more than `UNROLLED` participants, where loops are not unrolled, they are the fo
 or alternating. All raise ValueError as the forms of `all_gather` and `reduce_scatter` do.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -25,35 +26,39 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from shardproof.impl.algorithms.pieces import WAYS, shift
 from shardproof.impl.arguments import AxisName
-from shardproof.impl.collective_matmul.all_gather import joined_all_gather_matmul_rhs
-from shardproof.impl.collective_matmul.operands import (
-    UNROLLED,
-    Left,
-    Result,
-    Right,
-    aligned,
-    check_block,
-    check_product,
-    ring_loop,
-    waiting,
+from shardproof.impl.collective_matmul.all_gather import (
+    arriving,
+    assembled,
+    joined_all_gather_matmul_rhs,
+    shorter_way_all_gather_matmul_lhs,
+    shorter_way_all_gather_matmul_lhs_contracting,
 )
-from shardproof.impl.collective_matmul.passing import Arrived, arriving, assembled, summing, total
+from shardproof.impl.collective_matmul.operands import checked
 from shardproof.impl.collective_matmul.reduce_scatter import (
     alternating_matmul_reduce_scatter,
     join_parts,
     parts_of_terms,
 )
-from shardproof.impl.collective_matmul.shorter_way import gather_columns_and_multiply, gather_rows_and_multiply
-from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
+from shardproof.impl.collective_matmul.rings import (
+    UNROLLED,
+    Left,
+    Result,
+    Right,
+    aligned,
+    ring_loop,
+    shift,
+    shift_both,
+    waiting,
+)
+from shardproof.impl.collectives import Block, cast_varying, varying
 from shardproof.impl.dtypes import accumulator
 
-Pair = Sequence[Block]
+Pair = tuple[Block, Block]
 """A block that goes rightward, and one that goes leftward."""
 
 
-@check_product("lhs")
+@checked
 def paired_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
@@ -65,16 +70,18 @@ def paired_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: A
     """
 
     def backward(lhs: Left, rhs: Right, ct: Result) -> tuple[Left, Right]:
-        def of_rhs(arrived: Arrived) -> Right:
-            parts = [(_transposed_times(one, ct).astype(rhs.dtype), at) for one, at in arrived]
-            return assembled(parts, 0, rhs.shape)
+        def term(start: Array) -> Left:
+            return _times_transposed(ct, lax.dynamic_slice_in_dim(rhs, start, lhs.shape[-1], 0))
 
-        return _gradients_of_columns(lhs, rhs, ct, axis_name, of_rhs)
+        arrived = arriving(lhs, -1, axis_name, passed_on=True)
+        sums = _sums_of_others(term, arrived, axis_name)
+        of_rhs = assembled([(_transposed_times(one, ct).astype(rhs.dtype), at) for one, at in arrived], 0, rhs.shape)
+        return _total(term(waiting(arrived[0][1], [of_rhs, *sums])), sums).astype(lhs.dtype), of_rhs
 
-    return _with_gradient(gather_columns_and_multiply, backward, lhs, rhs, axis_name)
+    return _with_gradient(shorter_way_all_gather_matmul_lhs_contracting, backward, lhs, rhs, axis_name)
 
 
-@check_product()
+@checked
 def paired_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
 
@@ -86,21 +93,19 @@ def paired_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     """
 
     def backward(lhs: Left, rhs: Right, ct: Result) -> tuple[Left, Right]:
-        rows, dimension = lhs.shape[-2], lhs.ndim - 2
+        def term(start: Array) -> Left:
+            return _times_transposed(lax.dynamic_slice_in_dim(ct, start, lhs.shape[-2], ct.ndim - 2), rhs)
 
-        def term(start: Array) -> Block:
-            return _times_transposed(lax.dynamic_slice_in_dim(ct, start, rows, dimension), rhs)
+        arrived = arriving(lhs, -2, axis_name, passed_on=True)
+        sums = _sums_of_others(term, arrived, axis_name)
+        whole = assembled(arrived, -2, (*ct.shape[:-1], lhs.shape[-1]))
+        of_rhs = _transposed_times(whole, ct).astype(rhs.dtype)
+        return _total(term(waiting(arrived[0][1], [of_rhs, *sums])), sums).astype(lhs.dtype), of_rhs
 
-        def of_rhs(arrived: Arrived) -> Right:
-            whole = assembled(arrived, dimension, (*ct.shape[:-1], lhs.shape[-1]))
-            return _transposed_times(whole, ct).astype(rhs.dtype)
-
-        return _gather_and_sum(lhs, rows, term, of_rhs, axis_name)
-
-    return _with_gradient(gather_rows_and_multiply, backward, lhs, rhs, axis_name)
+    return _with_gradient(shorter_way_all_gather_matmul_lhs, backward, lhs, rhs, axis_name)
 
 
-@check_product("rhs")
+@checked
 def paired_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
 
@@ -112,21 +117,19 @@ def paired_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     """
 
     def backward(lhs: Left, rhs: Right, ct: Result) -> tuple[Left, Right]:
-        rows, dimension = rhs.shape[0], lhs.ndim - 1
+        def term(start: Array) -> Right:
+            return _transposed_times(lax.dynamic_slice_in_dim(lhs, start, rhs.shape[0], lhs.ndim - 1), ct)
 
-        def term(start: Array) -> Block:
-            return _transposed_times(lax.dynamic_slice_in_dim(lhs, start, rows, dimension), ct)
-
-        def of_lhs(arrived: Arrived) -> Left:
-            return assembled(arrived, dimension, lhs.shape, lambda one: _times_transposed(ct, one).astype(lhs.dtype))
-
-        for_rhs, for_lhs = _gather_and_sum(rhs, rows, term, of_lhs, axis_name)
-        return for_lhs, for_rhs
+        arrived = arriving(rhs, 0, axis_name, passed_on=True)
+        sums = _sums_of_others(term, arrived, axis_name)
+        columns = ((_times_transposed(ct, one).astype(lhs.dtype), at) for one, at in arrived)
+        of_lhs = assembled(columns, -1, lhs.shape, in_turn=True)
+        return of_lhs, _total(term(waiting(arrived[0][1], [of_lhs, *sums])), sums).astype(rhs.dtype)
 
     return _with_gradient(joined_all_gather_matmul_rhs, backward, lhs, rhs, axis_name)
 
 
-@check_product()
+@checked
 def paired_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0) -> Result:
     """Sums in two parts each way, in pairs that take turns; backward the cotangent is gathered once. No forward mode.
 
@@ -140,23 +143,23 @@ def paired_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, 
             neither 0 nor 1, or one that does not divide by the number of participants.
     """
 
-    def forward(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-        return _sums_in_pairs(lhs, rhs, axis_name, scatter_dimension)
-
     def backward(lhs: Left, rhs: Right, ct: Result) -> tuple[Left, Right]:
         dimension = lhs.ndim - 2 + scatter_dimension
-        arrived = arriving(ct, ct.shape[dimension], axis_name)
+        arrived = arriving(ct, dimension, axis_name)
         whole = assembled(arrived, dimension, (*lhs.shape[:-1], rhs.shape[1]))
         if scatter_dimension == 0:
-            of_lhs = assembled(arrived, dimension, lhs.shape, lambda one: _times_transposed(one, rhs).astype(lhs.dtype))
+            rows = ((_times_transposed(one, rhs).astype(lhs.dtype), at) for one, at in arrived)
+            of_lhs = assembled(rows, dimension, lhs.shape, in_turn=True)
             return of_lhs, _transposed_times(lhs, whole).astype(rhs.dtype)
-        of_rhs = assembled(arrived, 1, rhs.shape, lambda one: _transposed_times(lhs, one).astype(rhs.dtype))
+        columns = ((_transposed_times(lhs, one).astype(rhs.dtype), at) for one, at in arrived)
+        of_rhs = assembled(columns, 1, rhs.shape, in_turn=True)
         return _times_transposed(whole, rhs).astype(lhs.dtype), of_rhs
 
+    forward = functools.partial(_sums_in_pairs, dimension=scatter_dimension)
     return _with_gradient(forward, backward, lhs, rhs, axis_name)
 
 
-@check_block
+@checked
 def paired_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:
     """`X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [B, D_Y]`, typed varying.
 
@@ -177,51 +180,49 @@ def paired_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: Axis
     x, w_in, w_out = (cast_varying(one, along) for one in (x, w_in, w_out))
 
     def forward(x: Left, w_in: Right, w_out: Right) -> tuple[Result, tuple[Array, ...]]:
-        hidden = jax.nn.relu(gather_columns_and_multiply(x, w_in, axis_name))
+        hidden = jax.nn.relu(shorter_way_all_gather_matmul_lhs_contracting(x, w_in, axis_name))
         return _sums_in_pairs(hidden, w_out, axis_name, 1), (x, w_in, w_out, hidden)
 
     def backward(kept: tuple[Array, ...], ct: Result) -> tuple[Left, Right, Right]:
         x, w_in, w_out, hidden = kept
-        dimension = x.ndim - 1
-        arrived = arriving(ct, ct.shape[-1], axis_name, passed_on=True)
-        of_out = assembled(arrived, 1, w_out.shape, lambda one: _transposed_times(hidden, one).astype(w_out.dtype))
-        whole = assembled(arrived, dimension, (*ct.shape[:-1], w_out.shape[1]))
+        arrived = arriving(ct, -1, axis_name, passed_on=True)
+        columns = ((_transposed_times(hidden, one).astype(w_out.dtype), at) for one, at in arrived)
+        of_out = assembled(columns, 1, w_out.shape, in_turn=True)
+        whole = assembled(arrived, -1, (*ct.shape[:-1], w_out.shape[1]))
         of_hidden = jnp.where(hidden > 0, _times_transposed(whole, w_out).astype(hidden.dtype), 0)
 
-        def of_in(arrived: Arrived) -> Right:
-            whole = assembled(arrived, dimension, (*x.shape[:-1], w_in.shape[0]))
-            return _transposed_times(whole, of_hidden).astype(w_in.dtype)
+        def term(start: Array) -> Left:
+            return _times_transposed(of_hidden, lax.dynamic_slice_in_dim(w_in, start, x.shape[-1], 0))
 
-        return *_gradients_of_columns(x, w_in, of_hidden, axis_name, of_in), of_out
-
-    def result(x: Left, w_in: Right, w_out: Right) -> Result:
-        return forward(x, w_in, w_out)[0]
+        arrived = arriving(x, -1, axis_name, passed_on=True)
+        sums = _sums_of_others(term, arrived, axis_name)
+        whole = assembled(arrived, -1, (*x.shape[:-1], w_in.shape[0]))
+        of_in = _transposed_times(whole, of_hidden).astype(w_in.dtype)
+        return _total(term(waiting(arrived[0][1], [of_in, *sums])), sums).astype(x.dtype), of_in, of_out
 
     if lax.axis_size(axis_name) > UNROLLED:
-        return result(x, w_in, w_out)
-    block = jax.custom_vjp(result)
+        return forward(x, w_in, w_out)[0]
+    block = jax.custom_vjp(lambda x, w_in, w_out: forward(x, w_in, w_out)[0])
     block.defvjp(forward, backward)
     found: Result = block(x, w_in, w_out)
     return found
 
 
 def _with_gradient(
-    forward: Callable[[Left, Right, AxisName], Result],
+    form: Callable[[Left, Right, AxisName], Result],
     backward: Callable[[Left, Right, Result], tuple[Left, Right]],
     lhs: Left,
     rhs: Right,
     axis_name: AxisName,
 ) -> Result:
     """A product with a gradient of its own, of operands that are typed alike."""
-
-    def result(lhs: Left, rhs: Right) -> Result:
-        return forward(lhs, rhs, axis_name)
-
     lhs, rhs = aligned(lhs, rhs, axis_name)
     if lax.axis_size(axis_name) > UNROLLED:
-        return result(lhs, rhs)
-    product = jax.custom_vjp(result)
-    product.defvjp(lambda lhs, rhs: (result(lhs, rhs), (lhs, rhs)), lambda kept, ct: backward(kept[0], kept[1], ct))
+        return form(lhs, rhs, axis_name)
+    product = jax.custom_vjp(lambda lhs, rhs: form(lhs, rhs, axis_name))
+    product.defvjp(
+        lambda lhs, rhs: (form(lhs, rhs, axis_name), (lhs, rhs)), lambda kept, ct: backward(kept[0], kept[1], ct)
+    )
     found: Result = product(lhs, rhs)
     return found
 
@@ -239,67 +240,62 @@ def _sums_in_pairs(lhs: Left, rhs: Right, axis_name: AxisName, dimension: int) -
     term, sizes = parts_of_terms(lhs, rhs, axis_name, dimension, 4)
     if p == 1 or p > UNROLLED or len(sizes) < 4:
         return alternating_matmul_reduce_scatter(lhs, rhs, axis_name, scatter_dimension=dimension)
-    first, second = (0, 1), (2, 3)
 
-    def totals(pair: tuple[int, int], distance: Array | int, arrived: Pair, behind: Pair) -> Pair:
-        terms = [term(i, distance, (one, *behind)) for i, one in zip(pair, arrived, strict=True)]
-        return [(one.astype(own.dtype) + own).astype(dtype) for one, own in zip(arrived, terms, strict=True)]
+    def totals(first: int, distance: Array | int, arrived: Pair, behind: Pair) -> Pair:
+        terms = [term(first + i, distance, (one, *behind)) for i, one in enumerate(arrived)]
+        right, left = ((one.astype(own.dtype) + own).astype(dtype) for one, own in zip(arrived, terms, strict=True))
+        return right, left
 
     def sent(pair: Pair, before: Pair) -> Pair:
-        ready = [waiting(one, [ahead]) for one, ahead in zip(pair, before, strict=True)]
-        return [shift(one, axis_name, way) for one, way in zip(ready, WAYS, strict=True)]
+        right, left = (waiting(one, [ahead]) for one, ahead in zip(pair, before, strict=True))
+        return shift_both(right, left, axis_name)
 
     def step(carry: tuple[Pair, Pair], distance: Array) -> tuple[Pair, Pair]:
         passed, complete = carry  # the first pair's sums have come, the second's are to be sent
         arrived = sent(complete, passed)
-        ours = totals(first, distance, passed, complete)
+        ours = totals(0, distance, passed, complete)
         passed = sent(ours, arrived)
-        return passed, totals(second, distance, arrived, ours)
+        return passed, totals(2, distance, arrived, ours)
 
-    ours = [term(i, 1, ()).astype(dtype) for i in first]
-    passed: Pair = [shift(one, axis_name, way) for one, way in zip(ours, WAYS, strict=True)]
-    complete: Pair = [term(i, 1, ours).astype(dtype) for i in second]
+    ours = term(0, 1, ()).astype(dtype), term(1, 1, ()).astype(dtype)
+    passed = shift_both(*ours, axis_name)
+    complete = term(2, 1, ours).astype(dtype), term(3, 1, ours).astype(dtype)
     passed, complete = ring_loop(step, (passed, complete), 2, p, axis_name)
     arrived = sent(complete, passed)
-    done = totals(first, p, passed, complete)
-    return join_parts([*done, *totals(second, p, arrived, done)], lhs.ndim - 2 + dimension)
+    done = totals(0, p, passed, complete)
+    return join_parts([*done, *totals(2, p, arrived, done)], lhs.ndim - 2 + dimension)
 
 
-def _gradients_of_columns(
-    lhs: Left, rhs: Right, ct: Result, axis_name: AxisName, of_rhs: Callable[[Arrived], Right]
-) -> tuple[Left, Right]:
-    """The gradients of `A[…, M, K_Y] W[K, N_Z]`: sums of that of A travel beside that of W, of the blocks of A."""
-
-    def term(start: Array) -> Block:
-        return _times_transposed(ct, lax.dynamic_slice_in_dim(rhs, start, lhs.shape[-1], 0))
-
-    return _gather_and_sum(lhs, lhs.shape[-1], term, of_rhs, axis_name)
-
-
-def _gather_and_sum(
-    moving: Block,
-    size: int,
-    term: Callable[[Array], Block],
-    other: Callable[[Arrived], Block],
-    axis_name: AxisName,
-) -> tuple[Block, Block]:
-    """The gradient of an operand that is gathered, a sum, beside that of the other one, which needs its blocks.
+def _sums_of_others(
+    term: Callable[[Array], Block], arrived: Sequence[tuple[Block, Array]], axis_name: AxisName
+) -> list[Block]:
+    """The sums of all other participants' terms that are this one's: one from each side, or one alone.
 
     Blocks have the links first: sums, of which none is known before a product, are sent behind them.
 
     Arguments:
-        moving: this participant's block of that operand.
-        size: its rows, or columns.
         term: what this participant adds to the sum of the one whose block starts there.
-        other: the other gradient, of all participants' blocks.
+        arrived: what `arriving` gives of the operand, this participant's first.
         axis_name: of the ring.
     """
-    p, arrived = lax.axis_size(axis_name), arriving(moving, size, axis_name, passed_on=True)
-    from_both_sides = [one for one, _ in arrived[1 : 1 + 2 * ((p - 1) // 2)]]
-    sums = summing(term, size, moving.dtype, axis_name, from_both_sides)
-    found = other(arrived)
-    own = term(waiting(axis_index(axis_name) * size, [found, *sums]))
-    return total(own, sums).astype(moving.dtype), found
+    p, dtype = len(arrived), arrived[0][0].dtype
+    behind = [one for one, _ in arrived[1 : p - 1 + p % 2]]  # those that come from both sides
+    sums: dict[int, list[Block]] = {1: [], -1: []}
+    before: list[Block] = []
+    for i in range(p - 1, 0, -1):  # from the farthest on; what came from the left belongs there
+        way = -1 if i % 2 else 1
+        own = term(waiting(arrived[i][1], [*before, *sums[way]]))
+        before = [_total(own, sums[way]).astype(dtype)]
+        sent = waiting(before[0], behind) if (i + 1) // 2 == p // 2 else before[0]
+        sums[way] = [shift(sent, axis_name, way)]
+    return [*sums[1], *sums[-1]]
+
+
+def _total(own: Block, arrived: Sequence[Block]) -> Block:
+    """A participant's own term and the sums that arrived."""
+    for one in arrived:
+        own = own + one.astype(own.dtype)
+    return own
 
 
 def _transposed_times(lhs: Left, ct: Result) -> Right:

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from shardproof.impl.algorithms.pieces import shift
 from shardproof.impl.arguments import AxisName, check_count, check_rank, refuse
+from shardproof.impl.collective_matmul.rings import shift
 from shardproof.impl.collectives import Block, axis_index
 from shardproof.impl.indices import quotient
 from shardproof.impl.moe.capacity import places

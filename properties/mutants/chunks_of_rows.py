@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl.collective_matmul import aligned, multiply
-from shardproof.impl.collective_matmul.passing import arriving, assembled
+from shardproof.impl.collective_matmul.all_gather import arriving, assembled
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 
@@ -16,7 +16,7 @@ def in_chunks(lhs: Array, rhs: Array, axis_name: AxisName, size: int) -> Array:
     products = []
     for start in range(0, m // size * size, size):
         cut = lax.slice_in_dim(moving, start, start + size, axis=lhs.ndim - 2)
-        pieces = arriving(cut, k, axes)
+        pieces = arriving(cut, -1, axes)
         shape = (*cut.shape[:-1], k * len(pieces))
         whole = assembled(pieces, cut.ndim - 1, shape)
         products.append(multiply(whole, stays).astype(jnp.result_type(lhs, rhs)))

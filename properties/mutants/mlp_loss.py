@@ -9,7 +9,7 @@ from jax import Array, lax
 from jax.sharding import PartitionSpec
 
 from shardproof.impl.arguments import Axes, as_axes
-from shardproof.impl.collective_matmul.operands import multiply
+from shardproof.impl.collective_matmul.rings import multiply
 from shardproof.impl.collectives import all_gather_invariant, cast_varying
 from shardproof.impl.losses import (
     Layout,

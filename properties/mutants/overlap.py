@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collective_matmul, collectives
-from shardproof.impl.algorithms.pieces import shift
 from shardproof.impl.collective_matmul import aligned, multiply
+from shardproof.impl.collective_matmul.rings import shift
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 

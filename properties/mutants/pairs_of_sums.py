@@ -4,8 +4,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collective_matmul, collectives
-from shardproof.impl.algorithms.pieces import WAYS, shift
 from shardproof.impl.collective_matmul import aligned, multiply
+from shardproof.impl.collective_matmul.rings import WAYS, shift
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import algorithms, collectives
-from shardproof.impl.algorithms import pieces
+from shardproof.impl.algorithms import transfers
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 
@@ -27,9 +27,9 @@ def placed(held: list[Array], axis_name: AxisName, way: int = 1) -> Array:
 def ring_gather_both_halves_rightward(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Sends both halves to the right, and takes the second for one that came from the right."""
     p = lax.axis_size(axis_name)
-    parts, dimension = pieces.halves(x, 0)
+    parts, dimension = transfers.halves(x, 0)
     gathered = [placed(passed(part, axis_name, p - 1), axis_name, way) for part, way in zip(parts, (1, -1))]  # noqa: B905
-    return pieces.join(pieces.glue(gathered, dimension + 1), axis, tiled)
+    return transfers.join(gathered[0] if len(gathered) == 1 else jnp.concatenate(gathered, dimension + 1), axis, tiled)
 
 
 def accumulated(parts: Array, axis_name: AxisName) -> Array:
@@ -52,7 +52,7 @@ def ring_scatter_travels_in_bfloat16(
 ) -> Array:
     """Sends sums of float32 as bfloat16, to save bytes."""
     p = lax.axis_size(axis_name)
-    return accumulated(pieces.split(x, p, scatter_dimension, tiled), axis_name)
+    return accumulated(transfers.split(x, p, scatter_dimension, tiled), axis_name)
 
 
 @mutant("all_reduce", smallest=(2,))

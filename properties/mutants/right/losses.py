@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardproof.impl import collectives
 from shardproof.impl import projected_cross_entropy as forms
 from shardproof.impl.arguments import Axes, as_axes
-from shardproof.impl.collective_matmul.operands import multiply
+from shardproof.impl.collective_matmul.rings import multiply
 from shardproof.impl.collectives import all_gather_invariant, axis_index, cast_varying
 from shardproof.impl.losses import assembled, data_parallel, fsdp_rows
 from shardproof.impl.model import forward, squared_errors, unsharded_loss, wide

@@ -1,0 +1,330 @@
+"""All-gathers, all-to-alls and broadcasts out of permutes: along a ring, pairwise, down a tree, in about log2 p steps.
+
+p is the number of participants, n the bytes of the result of an all-gather, of the operand of an all-to-all, of the
+block of a broadcast. Sources: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
+MPICH", 2005 (ring, recursive doubling, Bruck); Bruck et al., "Efficient Algorithms for All-to-All Communications in
+Multiport Message-Passing Systems", 1997; Chan et al., "Collective communication: theory, practice, and experience",
+2007 (broadcasts).
+
+All of them are typed varying, over one axis or a tuple of axes in any order, for trees and for every dtype, with the
+arguments and the ValueErrors of their collective in `shardproof.impl.collectives`: `[M_Y, …]` to `[M, …]`; `[M_Y, N]`
+to `[M, N_Y]`; `[…]` to `[…]`. Each is written for one block: an all-gather `[…]` to `[p, …]` in logical order, an
+all-to-all for its pieces, `[p, …]` by destination to `[p, …]` by source.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Int, Shaped
+
+from shardproof.impl.arguments import (
+    AxisName,
+    as_axes,
+    check_axes,
+    check_axis_count,
+    check_dimension,
+    check_divides,
+    check_index,
+    check_power_of_two,
+)
+from shardproof.impl.collective_matmul.rings import around, send, shift
+from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
+from shardproof.impl.indices import remainder
+
+Pieces = Shaped[Array, "p ..."]
+Combine = Callable[[Block, Block], Block]
+
+
+def named_after(algorithm: Callable[..., Any], function: Callable[..., Blocks]) -> Callable[..., Blocks]:
+    """A function of trees of blocks, with the name and the docstring of the algorithm of one block that it runs."""
+    functools.update_wrapper(function, algorithm, ("__module__", "__name__", "__qualname__", "__doc__"), ())
+    del function.__dict__["__wrapped__"]  # whose signature is another
+    return function
+
+
+def _all_gather(algorithm: Callable[[Block, AxisName], Pieces]) -> Callable[..., Blocks]:
+    """Decorate an algorithm of one block, to be one of trees with the arguments of an all-gather."""
+    function = algorithm.__name__
+
+    def gather(x: Blocks, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Blocks:
+        axes = check_axes(function, axis_name)
+        given = axis_name if isinstance(axis_name, str) else axes  # as messages show it
+
+        def gather_leaf(leaf: Block) -> Block:
+            dimension = check_dimension(function, "axis", axis, leaf.ndim + (not tiled))
+            return join(algorithm(cast_varying(leaf, axes), given), dimension, tiled)
+
+        return jax.tree.map(gather_leaf, x)
+
+    return named_after(algorithm, gather)
+
+
+@_all_gather
+def ring_all_gather(block: Block, axes: AxisName) -> Pieces:
+    """Passes every block round the ring: p - 1 permutes of n/p bytes, the least that bandwidth allows.
+
+    Raises:
+        ValueError: for an unknown axis or a dimension out of range.
+    """
+
+    def step(moving: Block, _: None) -> tuple[Block, Block]:
+        moved = shift(moving, axes, 1)
+        return moved, moved
+
+    _, received = lax.scan(step, block, length=lax.axis_size(axes) - 1)
+    return _by_index(jnp.concatenate([block[None], received]), axes, 1)
+
+
+@_all_gather
+def bidirectional_all_gather(block: Block, axes: AxisName) -> Pieces:
+    """Passes half of every block each way round the ring: p - 1 steps of two permutes of n/(2p) bytes.
+
+    A block is halved along its longest dimension; one with a single element goes one way as a whole.
+
+    Raises:
+        ValueError: for an unknown axis or a dimension out of range.
+    """
+    parts, dimension = halves(block, 0)
+    if len(parts) == 1:
+        return ring_all_gather(block, axes)
+    right, left = parts
+    from_left, from_right = _passed_both_ways(right, left, axes, lax.axis_size(axes) - 1)
+    first = _by_index(jnp.concatenate([right[None], from_left]), axes, 1)
+    second = _by_index(jnp.concatenate([left[None], from_right]), axes, -1)
+    return jnp.concatenate([first, second], dimension + 1)
+
+
+@_all_gather
+def shorter_way_all_gather(block: Block, axes: AxisName) -> Pieces:
+    """Passes every whole block the shorter way round the ring: p - 1 permutes of n/p bytes in floor(p/2) steps.
+
+    Raises:
+        ValueError: for an unknown axis or a dimension out of range.
+    """
+    p = lax.axis_size(axes)
+    from_left, from_right = _passed_both_ways(block, block, axes, (p - 1) // 2)
+    if p % 2 == 0:  # the block from the opposite side comes one way only
+        last = from_left[-1] if p > 2 else block
+        from_left = jnp.concatenate([from_left, shift(last, axes, 1)[None]])
+    return _by_index(jnp.concatenate([block[None], from_left, from_right[::-1]]), axes, 1)
+
+
+@_all_gather
+def recursive_doubling_all_gather(block: Block, axes: AxisName) -> Pieces:
+    """Exchanges all it holds with partners 1, 2, 4, … participants away: log2 p permutes, (p-1)n/p bytes in all.
+
+    Raises:
+        ValueError: for an unknown axis or a dimension out of range.
+        NotImplementedError: unless p is a power of two.
+    """
+    check_power_of_two("recursive_doubling_all_gather", axes)
+    p, held = lax.axis_size(axes), block[None]
+    for distance in distances(p):  # held[j] is the block of participant index ^ j
+        held = jnp.concatenate([held, swap(held, axes, distance)])
+    return reorder(held, axis_index(axes) ^ jnp.arange(p))
+
+
+@_all_gather
+def bruck_all_gather(block: Block, axes: AxisName) -> Pieces:
+    """Fetches 1, 2, 4, … blocks, at last only those that are missing: ceil(log2 p) permutes, (p-1)n/p bytes in all.
+
+    Raises:
+        ValueError: for an unknown axis or a dimension out of range.
+    """
+    p, held = lax.axis_size(axes), block[None]
+    for distance in distances(p):  # held[j] is the block of participant index + j
+        held = jnp.concatenate([held, shift(held[: p - distance], axes, -distance)])
+    return _by_index(held, axes, -1)
+
+
+def _passed_both_ways(right: Block, left: Block, axes: AxisName, steps: int) -> tuple[Pieces, Pieces]:
+    """All that comes by in so many steps: of blocks that go rightward, and of others that go leftward."""
+
+    def step(moving: tuple[Block, Block], _: None) -> tuple[tuple[Block, Block], tuple[Block, Block]]:
+        moved = shift(moving[0], axes, 1), shift(moving[1], axes, -1)
+        return moved, moved
+
+    return lax.scan(step, (right, left), length=steps)[1]
+
+
+def _by_index(held: Pieces, axes: AxisName, way: int) -> Pieces:
+    """Blocks in logical order, of which `held[i]` came i participants far, going `way`."""
+    p = lax.axis_size(axes)
+    return reorder(held, around(way * (axis_index(axes) - jnp.arange(p)), p))
+
+
+def _all_to_all(algorithm: Callable[[Pieces, AxisName], Pieces]) -> Callable[..., Blocks]:
+    """Decorate an algorithm of one block's pieces, to be one of trees with the arguments of an all-to-all."""
+    function = algorithm.__name__
+
+    def exchange(x: Blocks, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False) -> Blocks:
+        axes = check_axes(function, axis_name)
+        given = axis_name if isinstance(axis_name, str) else axes  # as messages show it
+        p = lax.axis_size(axes)
+
+        def exchange_leaf(leaf: Block) -> Block:
+            source = check_dimension(function, "split_axis", split_axis, leaf.ndim)
+            target = check_dimension(function, "concat_axis", concat_axis, leaf.ndim)
+            check_divides(function, "split_axis", split_axis, leaf.shape[source], p, tiled)
+            return join(algorithm(split(cast_varying(leaf, axes), p, source, tiled), given), target, tiled)
+
+        return jax.tree.map(exchange_leaf, x)
+
+    return named_after(algorithm, exchange)
+
+
+@_all_to_all
+def pairwise_all_to_all(pieces: Pieces, axes: AxisName) -> Pieces:
+    """Sends every piece straight to where it belongs: p - 1 permutes of n/p bytes, one for every distance.
+
+    Raises:
+        ValueError: for an unknown axis, or a dimension out of range or not divisible.
+    """
+    p, index = lax.axis_size(axes), axis_index(axes)
+    to_go = reorder(pieces, around(index + jnp.arange(p), p))
+    arrived = [to_go[0], *(shift(to_go[distance], axes, distance) for distance in range(1, p))]
+    return reorder(jnp.stack(arrived), around(index - jnp.arange(p), p))
+
+
+@_all_to_all
+def bruck_all_to_all(pieces: Pieces, axes: AxisName) -> Pieces:
+    """Sends every piece along the binary digits of its distance: ceil(log2 p) permutes of up to n/2 bytes.
+
+    Raises:
+        ValueError: for an unknown axis, or a dimension out of range or not divisible.
+    """
+    p, index = lax.axis_size(axes), axis_index(axes)
+    held = reorder(pieces, around(index + jnp.arange(p), p))  # held[j] is j participants away from where it starts
+    for distance in distances(p):
+        moving = np.flatnonzero(np.arange(p) & distance)
+        held = held.at[moving].set(shift(held[moving], axes, distance), unique_indices=True)
+    return reorder(held, around(index - jnp.arange(p), p))
+
+
+@_all_to_all
+def two_phase_all_to_all(pieces: Pieces, axes: AxisName) -> Pieces:
+    """Exchanges along the first of two axes, of a participants, then the second, of b: (a-1)n/a + (b-1)n/b bytes.
+
+    Raises:
+        ValueError: for an unknown axis, or a dimension out of range or not divisible.
+        NotImplementedError: unless the axis tuple has two axes.
+    """
+    check_axis_count("two_phase_all_to_all", axes, (2,))
+    first, second = as_axes(axes)
+    grid = pieces.reshape(lax.axis_size(first), lax.axis_size(second), *pieces.shape[1:])
+    by_row = pairwise_all_to_all(grid, first, split_axis=0, concat_axis=0)
+    by_column = pairwise_all_to_all(jnp.swapaxes(by_row, 0, 1), second, split_axis=0, concat_axis=0)
+    return jnp.swapaxes(by_column, 0, 1).reshape(pieces.shape)
+
+
+def _broadcast(algorithm: Callable[[Block, AxisName, int], Block]) -> Callable[..., Blocks]:
+    """Decorate an algorithm of one block, to be one of trees with the arguments of a broadcast."""
+    function = algorithm.__name__
+
+    def broadcast(x: Blocks, axis_name: AxisName, *, root: int = 0) -> Blocks:
+        axes = check_axes(function, axis_name)
+        check_index(function, "root", root, lax.axis_size(axes))
+        return jax.tree.map(lambda leaf: algorithm(cast_varying(leaf, axes), axes, root), x)
+
+    return named_after(algorithm, broadcast)
+
+
+@_broadcast
+def tree_broadcast(block: Block, axes: AxisName, root: int) -> Block:
+    """Those who have the block send it 1, 2, 4, … participants on: ceil(log2 p) permutes of n bytes.
+
+    Raises:
+        ValueError: for an unknown axis or a root out of range.
+    """
+    p = lax.axis_size(axes)
+    for distance in distances(p):
+        holders = range(min(distance, p - distance))
+        arrived = send(block, axes, [((root + i) % p, (root + i + distance) % p) for i in holders])
+        rank = _rank(axes, root)
+        block = jnp.where((distance <= rank) & (rank < 2 * distance), arrived, block)
+    return block
+
+
+@_broadcast
+def scatter_all_gather_broadcast(block: Block, axes: AxisName, root: int) -> Block:
+    """Scatters the block down a tree and gathers it along a ring: 2(p-1)n/p bytes, ceil(log2 p) + p - 1 permutes.
+
+    Any block will do: its elements are filled up to a multiple of p.
+
+    Raises:
+        ValueError: for an unknown axis or a root out of range.
+    """
+    p = lax.axis_size(axes)
+    # held[j] is the piece of the participant j behind this one; the root's alone mean something before others arrive
+    held = jnp.roll(cut(block, p), -root, axis=0)
+    for distance in reversed(distances(p)):
+        senders = range(0, p - distance, 2 * distance)
+        arrived = send(held[distance:], axes, [((root + i) % p, (root + i + distance) % p) for i in senders])
+        filled = jnp.pad(arrived, ((0, distance - len(arrived)), (0, 0)))  # shorter where p is no power of two
+        held = jnp.where(remainder(_rank(axes, root), 2 * distance) == distance, filled, held[:distance])
+    return uncut(ring_all_gather(held[0], axes), block.shape)
+
+
+def _rank(axes: AxisName, root: int) -> Int[Array, ""]:
+    """How many participants this one comes after the root."""
+    return around(axis_index(axes) - root, lax.axis_size(axes))
+
+
+def split(x: Block, parts: int, dimension: int, tiled: bool) -> Pieces:
+    """A block as its pieces `[p, *piece]` along a dimension, which goes away unless it is `tiled`."""
+    kept = [x.shape[dimension] // parts] if tiled else []
+    pieces = x.reshape(*x.shape[:dimension], parts, *kept, *x.shape[dimension + 1 :])
+    return jnp.moveaxis(pieces, dimension, 0)
+
+
+def join(blocks: Pieces, dimension: int, tiled: bool) -> Block:
+    """Blocks `[p, *block]` concatenated along a dimension of theirs (`tiled`), or stacked along a new one."""
+    stacked = jnp.moveaxis(blocks, 0, dimension)
+    if not tiled:
+        return stacked
+    p, *block = blocks.shape
+    return stacked.reshape(*block[:dimension], p * block[dimension], *block[dimension + 1 :])
+
+
+def cut(x: Block, parts: int) -> Shaped[Array, "p n"]:
+    """The elements of `x` as equal pieces `[p, n]`, the last of them filled up with zeros."""
+    return jnp.pad(x.ravel(), (0, -x.size % parts)).reshape(parts, -(-x.size // parts))
+
+
+def uncut(pieces: Block, shape: Sequence[int]) -> Block:
+    """The inverse of `cut`: the array of that shape, without what was filled up."""
+    return pieces.ravel()[: math.prod(shape)].reshape(shape)
+
+
+def halves(x: Block, lead: int) -> tuple[list[Block], int]:
+    """`x` cut in two along the longest dimension behind `lead` others, and that dimension; one part where it is 1.
+
+    The first half has one row more where their number is odd.
+    """
+    sides = x.shape[lead:]
+    rows = max(sides, default=1)
+    if rows < 2:
+        return [x], lead
+    dimension = lead + sides.index(rows)
+    return jnp.split(x, [rows - rows // 2], axis=dimension), dimension
+
+
+def reorder(blocks: Pieces, order: Int[Array, " p"]) -> Pieces:
+    """Blocks in another order, one of this device's own: `order` is a permutation of range(p)."""
+    return blocks.at[order].get(mode="promise_in_bounds", unique_indices=True)
+
+
+def swap(x: Block, axes: AxisName, distance: int) -> Block:
+    """The block of the partner, whose index differs in the one bit that `distance` is."""
+    return send(x, axes, [(i, i ^ distance) for i in range(lax.axis_size(axes))])
+
+
+def distances(p: int) -> list[int]:
+    """The powers of two below p, in ascending order."""
+    return [1 << bit for bit in range((p - 1).bit_length())]

@@ -1,0 +1,106 @@
+"""What a matrix product round a ring is made of: the product of blocks, the block that is passed on, and the loop."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Int, Shaped
+
+from shardproof.impl.arguments import AxisName, as_axes
+from shardproof.impl.collectives import Block, cast_varying, permute, varying
+from shardproof.impl.dtypes import accumulator
+
+Left = Shaped[Array, "*batch _ _"]
+Right = Shaped[Array, "_ _"]
+Result = Shaped[Array, "*batch _ _"]
+"""Blocks: the contracted dimension has one size on the left and another on the right until it is gathered."""
+
+UNROLLED = 8
+"""The most participants for which a ring's loop is unrolled when it is compiled: each step of a loop costs XLA:TPU a
+copy of the carry, and a barrier. It is traced as a loop either way: 512 participants are traced as fast as 2."""
+
+WAYS = (1, -1)
+"""The direction of the first half and of the second, where both links of a device are used."""
+
+Carry = TypeVar("Carry")
+
+
+def aligned(lhs: Left, rhs: Right, axis_name: AxisName = ()) -> tuple[Left, Right]:
+    """Both operands, typed varying along `axis_name` and along whatever the other one varies along.
+
+    A product casts its operands by itself, but the transpose of a cast is a sum over the axes that were
+    missing: here it is one sum of a block, in a loop it would be one in every step.
+    """
+    along = {*as_axes(axis_name), *varying(lhs), *varying(rhs)}
+    return cast_varying(lhs, along), cast_varying(rhs, along)
+
+
+def multiply(lhs: Shaped[Array, "*batch m k"], rhs: Shaped[Array, "k n"]) -> Shaped[Array, "*batch m n"]:
+    """`lhs @ rhs` in the accumulator's dtype."""
+    return jnp.matmul(lhs, rhs, preferred_element_type=accumulator(lhs, rhs))
+
+
+def rounded_product(lhs: Shaped[Array, "*batch m k"], rhs: Shaped[Array, "k n"]) -> Shaped[Array, "*batch m n"]:
+    """`lhs @ rhs`, rounded once to the operands' dtype."""
+    return multiply(lhs, rhs).astype(jnp.result_type(lhs, rhs))
+
+
+def send(x: Block, axes: AxisName, perm: Sequence[tuple[int, int]]) -> Block:
+    """`permute`, which sends nothing where there is nothing to send."""
+    return permute(x, axes, perm=perm) if x.size else x
+
+
+def shift(x: Block, axes: AxisName, offset: int) -> Block:
+    """The block of participant i on participant i + offset, wrapping."""
+    p = lax.axis_size(axes)
+    return send(x, axes, [(i, (i + offset) % p) for i in range(p)])
+
+
+def shift_both(right: Block, left: Block, axes: AxisName) -> tuple[Block, Block]:
+    """One block passed on rightward, to participant i + 1, and one leftward."""
+    return shift(right, axes, 1), shift(left, axes, -1)
+
+
+def around(index: Int[Array, "..."], p: int) -> Int[Array, "..."]:
+    """An index of one of p participants in a ring, at least -p, brought to [0, p).
+
+    In operators it would take a hundred times as long to trace.
+    """
+    return lax.rem(index + p, lax.full_like(index, p))
+
+
+def ring_loop(step: Callable[[Carry, Array], Carry], carry: Carry, start: int, stop: int, axis_name: AxisName) -> Carry:
+    """`step(carry, distance)` for every distance from `start` to `stop - 1`.
+
+    Up to `UNROLLED` participants it is unrolled when it is compiled. Distances are constants: from a traced `arange`
+    XLA:TPU would compute the rows of all steps as it runs.
+    """
+    distances: Any = np.arange(start, stop)
+    unroll = lax.axis_size(axis_name) <= UNROLLED
+    return lax.scan(lambda carry, at: (step(carry, at), None), carry, distances, unroll=unroll)[0]
+
+
+def empty_array(shape: Sequence[int], block: Array) -> Array:
+    """An array whose elements are still to be written, typed and laid out as a block that is written into it."""
+    empty = lax.empty(tuple(shape), block.dtype, out_sharding=jax.typeof(block).sharding)
+    return cast(Array, cast_varying(empty, varying(block)))
+
+
+def write(whole: Array, block: Array, start: Array | int, dimension: int) -> Array:
+    """`whole` with a block written from `start` on along a dimension."""
+    return lax.dynamic_update_slice_in_dim(whole, block, start, dimension)
+
+
+def in_halves(block: Array, dimension: int) -> list[Array]:
+    """Two halves of a block; the first has the odd row, and of a single row the second is empty, and is never sent."""
+    rows = block.shape[dimension]
+    return jnp.split(block, [rows - rows // 2], axis=dimension)
+
+
+def waiting(block: Array | int, before: Sequence[Array]) -> Array:
+    """A block, or the row at which something begins, once other blocks are there; it has no derivative by them."""
+    ready: Array = lax.optimization_barrier((block, *map(lax.stop_gradient, before)))[0]
+    return ready

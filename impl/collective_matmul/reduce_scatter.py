@@ -174,6 +174,8 @@ def scattered_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *, s
     """
     lhs, rhs = aligned(lhs, rhs, axis_name)
     rows, m, dtype = lhs.ndim - 2, lhs.shape[-2], jnp.result_type(lhs, rhs)
+    if not m:  # a constant, whose derivative JAX does not find in a branch under vmap (`custom_jvp_branch.py`)
+        return all_reduce(multiply(lhs, rhs), axis_name).astype(dtype)
 
     @jax.custom_jvp
     def total(lhs: Left, rhs: Right) -> Result:

@@ -19,6 +19,10 @@ RECORDED = (
         "A NumPy constant keeps the dtype of its first trace while a program holds it: jit fails after enable_x64.",
     ),
     Defect(
+        "custom_jvp_branch",
+        "The gradient of a vmap of a cond raises if a branch's custom_jvp has a mapped tangent, but no mapped result.",
+    ),
+    Defect(
         "nested_shard_map_gradient",
         "The gradient of a shard_map inside of another raises, or hangs: residuals name axes of the outer one.",
     ),

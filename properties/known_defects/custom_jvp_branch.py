@@ -10,9 +10,14 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 1)
 zero = jax.custom_jvp(lambda x: jnp.zeros(()))
 zero.defjvp(lambda primals, tangents: (zero(*primals), 2 * tangents[0]))
-chosen = jax.vmap(lambda x: lax.cond(lax.optimization_barrier(True), zero, jnp.sin, x))
+
+
+def _chosen(x: jax.Array) -> jax.Array:
+    return lax.cond(lax.optimization_barrier(True), zero, jnp.sin, x)
+
+
 try:
-    found = jax.grad(lambda x: chosen(x).sum())(jnp.ones(3))
+    found = jax.grad(lambda x: jax.vmap(_chosen)(x).sum())(jnp.ones(3))
     problem = "" if (found == 2).all() else f"gradient {found}"
 except (TypeError, ValueError) as error:
     problem = f"{type(error).__name__}: {str(error)[:60]}"

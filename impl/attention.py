@@ -16,10 +16,10 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank, check_shape, raise_unsupported
-from shardproof.impl.collective_matmul.rings import shift
 from shardproof.impl.collectives import Block, all_gather, all_to_all, axis_index, cast_varying, permute, varying
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.indices import remainder
+from shardproof.impl.rings import shift
 
 Heads: TypeAlias = Float[Array, "h s d"]
 """Queries, keys, values or results, heads first: of every head, positions and features."""

@@ -22,8 +22,8 @@ from jaxtyping import Array, Shaped
 
 from shardproof.impl.arguments import Axes, AxisName, as_axes
 from shardproof.impl.collective_matmul.operands import check_contraction
-from shardproof.impl.collective_matmul.rings import aligned, multiply
 from shardproof.impl.collectives import all_gather_invariant, axis_index, cast_varying
+from shardproof.impl.rings import aligned, multiply
 
 Layout = tuple[Axes, Axes]
 """The axes that shard the rows of a matrix, and those that shard its columns."""

@@ -32,10 +32,10 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Shaped
 
 from shardproof.impl.arguments import Axes, AxisName, as_axes, refuse
-from shardproof.impl.collective_matmul.rings import multiply
 from shardproof.impl.collectives import cast_varying
 from shardproof.impl.model import Batch, Params, forward, linear, squared_errors, wide
 from shardproof.impl.placing import check_parts, check_roles, parts, placed
+from shardproof.impl.rings import multiply
 
 Roles = tuple[Axes, ...]
 """Of every dimension, the roles (`data`, `model`) whose axes shard it, the first varying slowest."""

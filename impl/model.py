@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-from shardproof.impl.collective_matmul.rings import multiply
 from shardproof.impl.dtypes import accumulator
+from shardproof.impl.rings import multiply
 
 Layer = tuple[Shaped[Array, "..."], Shaped[Array, "..."]]
 """Weights `[D_in, D_out]` and biases `[D_out]`."""

@@ -24,9 +24,9 @@ from jaxtyping import Array, Float, Shaped
 
 from shardproof.impl.arguments import check_rank, check_shape, refuse
 from shardproof.impl.baselines import abstract_of, on_explicit_axes, spec
-from shardproof.impl.collective_matmul.rings import aligned, multiply
 from shardproof.impl.model import activated, linear, squared_errors, wide
 from shardproof.impl.reshard import exchanged
+from shardproof.impl.rings import aligned, multiply
 
 Axes = tuple[str, ...]
 Entries = tuple[Axes, ...]

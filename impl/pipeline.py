@@ -19,9 +19,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank, raise_unsupported, refuse
-from shardproof.impl.collective_matmul.rings import multiply, send
 from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
 from shardproof.impl.indices import quotient
+from shardproof.impl.rings import multiply, send
 
 Layer = Float[Array, "d d"]
 Microbatch = Float[Array, "b d"]

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from shardproof.impl.arguments import AxisName, check_floating, check_rank, check_shape, refuse
-from shardproof.impl.collective_matmul.rings import aligned, multiply
 from shardproof.impl.collectives import Block, varying
 from shardproof.impl.cross_entropy import CHUNK, Call, check_call, in_chunks, loss_of, over_chunks, summed
 from shardproof.impl.dtypes import accumulator
+from shardproof.impl.rings import aligned, multiply
 
 
 def projected_cross_entropy(

@@ -29,10 +29,10 @@ from shardproof.impl.collective_matmul import (
 )
 from shardproof.impl.collective_matmul.operands import check_contraction
 from shardproof.impl.collective_matmul.reduce_scatter import bidirectional_matmul_reduce_scatter
-from shardproof.impl.collective_matmul.rings import Result, Right
 from shardproof.impl.collectives import cast_varying, varying
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.norms import check_rms_norm, rms_norm_of_whole
+from shardproof.impl.rings import Result, Right
 
 Sequence = Shaped[Array, "s b d"]
 Rows = Shaped[Array, "n d"]

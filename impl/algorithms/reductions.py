@@ -48,9 +48,9 @@ from shardproof.impl.arguments import (
     check_power_of_two,
     check_varies,
 )
-from shardproof.impl.collective_matmul.rings import around, send, shift
 from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
 from shardproof.impl.indices import remainder
+from shardproof.impl.rings import around, send, shift
 
 COMBINE: dict[str, Combine] = {"sum": lax.add, "mean": lax.add, "max": lax.max, "min": lax.min}
 """How two blocks are reduced to one; means are divided at the end."""

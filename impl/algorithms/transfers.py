@@ -33,9 +33,9 @@ from shardproof.impl.arguments import (
     check_index,
     check_power_of_two,
 )
-from shardproof.impl.collective_matmul.rings import around, send, shift
 from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
 from shardproof.impl.indices import remainder
+from shardproof.impl.rings import around, send, shift
 
 Pieces = Shaped[Array, "p ..."]
 Combine = Callable[[Block, Block], Block]

@@ -38,7 +38,7 @@ from shardproof.impl.collective_matmul.reduce_scatter import (
     ring_matmul_reduce_scatter,
     scattered_matmul_all_reduce,
 )
-from shardproof.impl.collective_matmul.rings import aligned, multiply
+from shardproof.impl.rings import aligned, multiply
 
 __all__ = [
     "aligned",

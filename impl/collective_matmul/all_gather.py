@@ -25,7 +25,8 @@ from jaxtyping import Array
 
 from shardproof.impl.arguments import AxisName
 from shardproof.impl.collective_matmul.operands import checked
-from shardproof.impl.collective_matmul.rings import (
+from shardproof.impl.collectives import Block, axis_index
+from shardproof.impl.rings import (
     UNROLLED,
     Left,
     Result,
@@ -42,7 +43,6 @@ from shardproof.impl.collective_matmul.rings import (
     waiting,
     write,
 )
-from shardproof.impl.collectives import Block, axis_index
 
 CHUNKS = 8
 """The number of chunks of rows, uneven by a row at most; of few rows, one for every two."""
@@ -307,11 +307,11 @@ def shorter_way_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName
 def chunked_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
-    Eight chunks of rows, each gathered whole, the shorter way, while the one before is multiplied: 8 (p - 1) permutes
-    of 15 rows or more. A product of gathered rows is one product over all columns: nothing is added up in memory, which
-    costs more than the arithmetic where products are fast. The first chunk has nothing beside it. A loop is a barrier,
-    in which one chunk's transfers would have no product beside them: among more than 8 participants all rows are one
-    chunk, and each block is multiplied as it comes by.
+    Chunks of rows, eight if there are 15 rows or more, each gathered whole, the shorter way, while the one before is
+    multiplied: p - 1 permutes for each. A product of gathered rows is one product over all columns: nothing is added up
+    in memory, which costs more than the arithmetic where products are fast. The first chunk has nothing beside it. A
+    loop is a barrier, in which one chunk's transfers would have no product beside them: among more than 8 participants
+    all rows are one chunk, and each block is multiplied as it comes by.
 
     Best where sums in memory take longer than products: at 8192x8192 by 8192x16384 the fastest over 4 of v4, v5p, v6e
     and tpu7x; on v5e 1.10 times the product, where `paired` takes 1.01.

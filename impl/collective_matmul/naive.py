@@ -5,8 +5,8 @@ import jax.numpy as jnp
 
 from shardproof.impl.arguments import AxisName
 from shardproof.impl.collective_matmul.operands import checked
-from shardproof.impl.collective_matmul.rings import Left, Result, Right, aligned, multiply, rounded_product
 from shardproof.impl.collectives import all_gather, all_reduce, cast_varying, reduce_scatter
+from shardproof.impl.rings import Left, Result, Right, aligned, multiply, rounded_product
 
 
 @checked

@@ -40,7 +40,9 @@ from shardproof.impl.collective_matmul.reduce_scatter import (
     join_parts,
     parts_of_terms,
 )
-from shardproof.impl.collective_matmul.rings import (
+from shardproof.impl.collectives import Block, cast_varying, varying
+from shardproof.impl.dtypes import accumulator
+from shardproof.impl.rings import (
     UNROLLED,
     Left,
     Result,
@@ -51,8 +53,6 @@ from shardproof.impl.collective_matmul.rings import (
     shift_both,
     waiting,
 )
-from shardproof.impl.collectives import Block, cast_varying, varying
-from shardproof.impl.dtypes import accumulator
 
 Pair = tuple[Block, Block]
 """A block that goes rightward, and one that goes leftward."""
@@ -71,11 +71,13 @@ def paired_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: A
 
     def backward(lhs: Left, rhs: Right, ct: Result) -> tuple[Left, Right]:
         def term(start: Array) -> Left:
-            return _times_transposed(ct, lax.dynamic_slice_in_dim(rhs, start, lhs.shape[-1], 0))
+            return _times_rhs_transposed(ct, lax.dynamic_slice_in_dim(rhs, start, lhs.shape[-1], 0))
 
         arrived = arriving(lhs, -1, axis_name, passed_on=True)
         sums = _sums_of_others(term, arrived, axis_name)
-        of_rhs = assembled([(_transposed_times(one, ct).astype(rhs.dtype), at) for one, at in arrived], 0, rhs.shape)
+        of_rhs = assembled(
+            [(_lhs_transposed_times(one, ct).astype(rhs.dtype), at) for one, at in arrived], 0, rhs.shape
+        )
         return _total(term(waiting(arrived[0][1], [of_rhs, *sums])), sums).astype(lhs.dtype), of_rhs
 
     return _with_gradient(shorter_way_all_gather_matmul_lhs_contracting, backward, lhs, rhs, axis_name)
@@ -94,12 +96,12 @@ def paired_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
 
     def backward(lhs: Left, rhs: Right, ct: Result) -> tuple[Left, Right]:
         def term(start: Array) -> Left:
-            return _times_transposed(lax.dynamic_slice_in_dim(ct, start, lhs.shape[-2], ct.ndim - 2), rhs)
+            return _times_rhs_transposed(lax.dynamic_slice_in_dim(ct, start, lhs.shape[-2], ct.ndim - 2), rhs)
 
         arrived = arriving(lhs, -2, axis_name, passed_on=True)
         sums = _sums_of_others(term, arrived, axis_name)
         whole = assembled(arrived, -2, (*ct.shape[:-1], lhs.shape[-1]))
-        of_rhs = _transposed_times(whole, ct).astype(rhs.dtype)
+        of_rhs = _lhs_transposed_times(whole, ct).astype(rhs.dtype)
         return _total(term(waiting(arrived[0][1], [of_rhs, *sums])), sums).astype(lhs.dtype), of_rhs
 
     return _with_gradient(shorter_way_all_gather_matmul_lhs, backward, lhs, rhs, axis_name)
@@ -118,11 +120,11 @@ def paired_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
 
     def backward(lhs: Left, rhs: Right, ct: Result) -> tuple[Left, Right]:
         def term(start: Array) -> Right:
-            return _transposed_times(lax.dynamic_slice_in_dim(lhs, start, rhs.shape[0], lhs.ndim - 1), ct)
+            return _lhs_transposed_times(lax.dynamic_slice_in_dim(lhs, start, rhs.shape[0], lhs.ndim - 1), ct)
 
         arrived = arriving(rhs, 0, axis_name, passed_on=True)
         sums = _sums_of_others(term, arrived, axis_name)
-        columns = ((_times_transposed(ct, one).astype(lhs.dtype), at) for one, at in arrived)
+        columns = ((_times_rhs_transposed(ct, one).astype(lhs.dtype), at) for one, at in arrived)
         of_lhs = assembled(columns, -1, lhs.shape, in_turn=True)
         return of_lhs, _total(term(waiting(arrived[0][1], [of_lhs, *sums])), sums).astype(rhs.dtype)
 
@@ -148,12 +150,12 @@ def paired_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, 
         arrived = arriving(ct, dimension, axis_name)
         whole = assembled(arrived, dimension, (*lhs.shape[:-1], rhs.shape[1]))
         if scatter_dimension == 0:
-            rows = ((_times_transposed(one, rhs).astype(lhs.dtype), at) for one, at in arrived)
+            rows = ((_times_rhs_transposed(one, rhs).astype(lhs.dtype), at) for one, at in arrived)
             of_lhs = assembled(rows, dimension, lhs.shape, in_turn=True)
-            return of_lhs, _transposed_times(lhs, whole).astype(rhs.dtype)
-        columns = ((_transposed_times(lhs, one).astype(rhs.dtype), at) for one, at in arrived)
+            return of_lhs, _lhs_transposed_times(lhs, whole).astype(rhs.dtype)
+        columns = ((_lhs_transposed_times(lhs, one).astype(rhs.dtype), at) for one, at in arrived)
         of_rhs = assembled(columns, 1, rhs.shape, in_turn=True)
-        return _times_transposed(whole, rhs).astype(lhs.dtype), of_rhs
+        return _times_rhs_transposed(whole, rhs).astype(lhs.dtype), of_rhs
 
     forward = functools.partial(_sums_in_pairs, dimension=scatter_dimension)
     return _with_gradient(forward, backward, lhs, rhs, axis_name)
@@ -186,18 +188,18 @@ def paired_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: Axis
     def backward(kept: tuple[Array, ...], ct: Result) -> tuple[Left, Right, Right]:
         x, w_in, w_out, hidden = kept
         arrived = arriving(ct, -1, axis_name, passed_on=True)
-        columns = ((_transposed_times(hidden, one).astype(w_out.dtype), at) for one, at in arrived)
+        columns = ((_lhs_transposed_times(hidden, one).astype(w_out.dtype), at) for one, at in arrived)
         of_out = assembled(columns, 1, w_out.shape, in_turn=True)
         whole = assembled(arrived, -1, (*ct.shape[:-1], w_out.shape[1]))
-        of_hidden = jnp.where(hidden > 0, _times_transposed(whole, w_out).astype(hidden.dtype), 0)
+        of_hidden = jnp.where(hidden > 0, _times_rhs_transposed(whole, w_out).astype(hidden.dtype), 0)
 
         def term(start: Array) -> Left:
-            return _times_transposed(of_hidden, lax.dynamic_slice_in_dim(w_in, start, x.shape[-1], 0))
+            return _times_rhs_transposed(of_hidden, lax.dynamic_slice_in_dim(w_in, start, x.shape[-1], 0))
 
         arrived = arriving(x, -1, axis_name, passed_on=True)
         sums = _sums_of_others(term, arrived, axis_name)
         whole = assembled(arrived, -1, (*x.shape[:-1], w_in.shape[0]))
-        of_in = _transposed_times(whole, of_hidden).astype(w_in.dtype)
+        of_in = _lhs_transposed_times(whole, of_hidden).astype(w_in.dtype)
         return _total(term(waiting(arrived[0][1], [of_in, *sums])), sums).astype(x.dtype), of_in, of_out
 
     if lax.axis_size(axis_name) > UNROLLED:
@@ -231,7 +233,7 @@ def _sums_in_pairs(lhs: Left, rhs: Right, axis_name: AxisName, dimension: int) -
     """A matmul reduce-scatter in quarters: while a pair travels, one each way, the other pair's terms are computed.
 
     Each term waits for its sum and for the pair before, and not for the other one of its pair; each part that is sent
-    for the one before it on its way. So it travels beside the other pair's terms, all of them, where a half of
+    waits for the one before it on its way. So it travels beside the other pair's terms, all of them, where a half of
     `alternating` travels beside one, and nothing is exposed where links take as long as products. Of one participant,
     or more than `UNROLLED`, or a piece of fewer than four rows, it is `alternating`.
     """
@@ -298,13 +300,13 @@ def _total(own: Block, arrived: Sequence[Block]) -> Block:
     return own
 
 
-def _transposed_times(lhs: Left, ct: Result) -> Right:
+def _lhs_transposed_times(lhs: Left, ct: Result) -> Right:
     """`[…, M, K]` and `[…, M, N]` to `[K, N]`, in the accumulator's dtype."""
     added = tuple(range(lhs.ndim - 1))
     return lax.dot_general(lhs, ct, ((added, added), ((), ())), preferred_element_type=accumulator(lhs, ct))
 
 
-def _times_transposed(ct: Result, rhs: Right) -> Left:
+def _times_rhs_transposed(ct: Result, rhs: Right) -> Left:
     """`[…, M, N]` and `[K, N]` to `[…, M, K]`, in the accumulator's dtype."""
     added = ((ct.ndim - 1,), (1,))
     return lax.dot_general(ct, rhs, (added, ((), ())), preferred_element_type=accumulator(ct, rhs))

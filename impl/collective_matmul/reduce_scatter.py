@@ -32,7 +32,9 @@ from shardproof.impl.collective_matmul.all_gather import (
     shorter_way_all_gather_matmul_lhs_contracting,
 )
 from shardproof.impl.collective_matmul.operands import Sums, checked
-from shardproof.impl.collective_matmul.rings import (
+from shardproof.impl.collectives import Block, all_gather_invariant, all_reduce, axis_index
+from shardproof.impl.dtypes import accumulator
+from shardproof.impl.rings import (
     WAYS,
     Left,
     Result,
@@ -47,8 +49,6 @@ from shardproof.impl.collective_matmul.rings import (
     waiting,
     write,
 )
-from shardproof.impl.collectives import Block, all_gather_invariant, all_reduce, axis_index
-from shardproof.impl.dtypes import accumulator
 
 Term = Callable[[int, Array | int, Sequence[Block]], Block]
 """A half, or quarter, of this participant's product, for the participant so far behind, once other blocks are there."""

@@ -6,12 +6,12 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from shardproof.impl.arguments import AxisName, check_count, check_rank, refuse
-from shardproof.impl.collective_matmul.rings import shift
 from shardproof.impl.collectives import Block, axis_index
 from shardproof.impl.indices import quotient
 from shardproof.impl.moe.capacity import places
 from shardproof.impl.moe.experts import Weights, in_buffers
 from shardproof.impl.moe.plan import ExpertWeights, Plan, moe_layer, narrowly, planned
+from shardproof.impl.rings import shift
 
 Slots = Int[Array, "t k"]
 """Of each choice of each token, its row; of dropped ones, and of other buffers', a number that is none."""

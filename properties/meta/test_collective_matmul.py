@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardproof.impl import collective_matmul
-from shardproof.impl.collective_matmul.rings import UNROLLED
+from shardproof.impl.rings import UNROLLED
 from shardproof.oracles.dtypes import unit_roundoff
 from shardproof.oracles.layout import unshard
 from shardproof.oracles.mesh import MeshCase

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 from jax import Array, lax
 
-from shardproof.impl.collective_matmul.rings import shift
+from shardproof.impl.rings import shift
 from shardproof.properties.cases.case import Case
 from shardproof.properties.communication.sizes import sizes_of
 from shardproof.properties.engines import SimulateEngine
@@ -217,7 +217,7 @@ def test_a_failure_says_what_waits_for_what() -> None:
     )
     assert "expected at most 0 (exposed<=0); most of it all_gather at " in told
     assert ": the dot_general at " in told
-    assert "collective_matmul/rings.py:" in told
+    assert "rings.py:" in told
 
 
 def layer(x: Array, w: Array, *, tp: Any) -> Array:

@@ -7,7 +7,7 @@ from jax import Array, lax
 
 from shardproof.impl import baselines
 from shardproof.impl.baselines import Layout
-from shardproof.impl.collective_matmul.rings import aligned, multiply
+from shardproof.impl.rings import aligned, multiply
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 

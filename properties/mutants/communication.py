@@ -5,9 +5,8 @@ import math
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import collectives
+from shardproof.impl import collectives, rings
 from shardproof.impl.algorithms import transfers
-from shardproof.impl.collective_matmul import rings
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 

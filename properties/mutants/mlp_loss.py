@@ -9,7 +9,6 @@ from jax import Array, lax
 from jax.sharding import PartitionSpec
 
 from shardproof.impl.arguments import Axes, as_axes
-from shardproof.impl.collective_matmul.rings import multiply
 from shardproof.impl.collectives import all_gather_invariant, cast_varying
 from shardproof.impl.losses import (
     Layout,
@@ -23,6 +22,7 @@ from shardproof.impl.losses import (
     tensor_parallel,
 )
 from shardproof.impl.model import activated, forward, squared_errors, wide
+from shardproof.impl.rings import multiply
 from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 

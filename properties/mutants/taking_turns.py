@@ -8,7 +8,7 @@ from jax import Array, lax
 
 from shardproof.impl import collective_matmul, collectives
 from shardproof.impl.collective_matmul import aligned, multiply
-from shardproof.impl.collective_matmul.rings import WAYS, shift
+from shardproof.impl.rings import WAYS, shift
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 

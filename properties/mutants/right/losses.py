@@ -11,10 +11,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardproof.impl import collectives
 from shardproof.impl import projected_cross_entropy as forms
 from shardproof.impl.arguments import Axes, as_axes
-from shardproof.impl.collective_matmul.rings import multiply
 from shardproof.impl.collectives import all_gather_invariant, axis_index, cast_varying
 from shardproof.impl.losses import assembled, data_parallel, fsdp_rows
 from shardproof.impl.model import forward, squared_errors, unsharded_loss, wide
+from shardproof.impl.rings import multiply
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.mlp_loss import added_up, errors, of_layers, on_blocks, with_gradients_inside
 from shardproof.properties.mutants.right.catalogue import right

@@ -8,8 +8,8 @@ from jax import Array, lax
 
 from shardproof.impl import baselines, collectives, reshard
 from shardproof.impl.baselines import Layout, layout, spec
-from shardproof.impl.collective_matmul.rings import aligned, multiply
 from shardproof.impl.dtypes import accumulator
+from shardproof.impl.rings import aligned, multiply
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.right.catalogue import right
 

@@ -217,7 +217,9 @@ def whole_contract(
             tuple(n * case.mesh.axis_size(axes) for n, axes in zip(o.block, o.placement.spec, strict=True))
             for o in case.operands
         ]
-        return reference.result_dtypes(shapes, dtypes_of(case), case.keywords)
+        found = reference.result_dtypes(shapes, dtypes_of(case), case.keywords)
+        said = [array.dtype for array in signature.results]
+        return [dtype if name == "float" else np.dtype(name) for name, dtype in zip(said, found, strict=True)]
 
     def adapt(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
         own, data = of_leaves[len(case.operands)], case.data[0]

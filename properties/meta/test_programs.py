@@ -472,6 +472,25 @@ def normed_whole(x: Any) -> Any:
     return jnp.where(squares > 0, x / jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
 
 
+def mean_square(x: Any, *, data: Any, dtype: str) -> Any:
+    """The mean square of each column, added up in float32, as another dtype."""
+    total = lax.psum(jnp.sum(jnp.square(x.astype(jnp.float32)), axis=0), data)
+    return (total / lax.psum(x.shape[0], data)).astype(dtype)
+
+
+def test_the_dtype_of_a_result_is_what_it_is_described_as() -> None:
+    """A float32 loss of bfloat16 activations is right where it is described so, whatever the reference returns."""
+    reference = lambda x: jnp.mean(jnp.square(x), axis=0)  # noqa: E731
+    narrow, single = (partial(mean_square, dtype=dtype) for dtype in ("bfloat16", "float32"))
+    given: dict[str, Any] = {"arguments": ("k@data n",), "dtypes": "bfloat16", "max_examples": 8}
+    check_program(single, reference, results=Array("n", "float32"), laws=["value", "gradient"], **given)
+    check_program(narrow, reference, results="n", laws=["value"], **given)
+    with pytest.raises(AssertionError, match="has dtype bfloat16: expected float32"):
+        check_program(narrow, reference, results=Array("n", "float32"), laws=["value"], **given)
+    with pytest.raises(AssertionError, match="has dtype float32: expected bfloat16"):
+        check_program(single, reference, results="n", laws=["value"], **given)
+
+
 def through(dtype: str, x: Any) -> Any:
     """Numbers that are sent in another dtype."""
     return x.astype(dtype).astype(x.dtype) * 3

@@ -43,6 +43,8 @@ class Array:
         dimensions: names with the roles that shard them, or sizes: `"batch@data heads@model 64"`. `@data` alone is a
             dimension with one element for every participant of that role.
         dtype: `"float"`, which is drawn for each case and has a gradient; or `"int32"`, `"bool"`, or another dtype.
+            Of a result `"float"` is what the reference gives for those that were drawn, and another one holds whatever
+            it gives; in a case without operands of 64 bits JAX has 32 for them.
         below: of integers, a dimension or a number: they are indices from 0 up to it, and without it small numbers.
         upto: the same with that number itself among them, such as lengths of what is padded to a dimension.
         also: an integer, or several, that stand among the indices: what marks padding, or a label that is ignored.

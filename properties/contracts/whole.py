@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+import jax
 import numpy as np
 from hypothesis import reject
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import DERIVING, UNCHECKED
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import chains
+from shardproof.properties.cases.strategies.dtypes import WIDE
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import Contract, Option, Scope
 from shardproof.properties.contracts.described import Signature, indices, with_zeros
@@ -218,8 +220,11 @@ def whole_contract(
             for o in case.operands
         ]
         found = reference.result_dtypes(shapes, dtypes_of(case), case.keywords)
-        said = [array.dtype for array in signature.results]
-        return [dtype if name == "float" else np.dtype(name) for name, dtype in zip(said, found, strict=True)]
+        said = [np.dtype(y if a.dtype == "float" else a.dtype) for a, y in zip(signature.results, found, strict=True)]
+        wide = any(
+            operand.dtype in WIDE for operand in case.operands
+        )  # without one JAX has none, unless it was told to
+        return said if wide else [jax.dtypes.canonicalize_dtype(dtype) for dtype in said]
 
     def adapt(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
         own, data = of_leaves[len(case.operands)], case.data[0]

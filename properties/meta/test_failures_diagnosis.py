@@ -174,6 +174,16 @@ PLANTED: dict[str, tuple[Function, Case, str]] = {
         LINE,
         "wrong dtype: float16 where float32 is right; the values are right",
     ),
+    "a wrong dtype, rounded": (
+        lambda x, axis_name, offset: collectives.ring_shift(x, axis_name, offset=offset).astype(jnp.bfloat16),
+        NARROW,
+        "wrong dtype: bfloat16 where float32 is right; the values are right",
+    ),
+    "a wrong dtype and another number": (
+        lambda x, axis_name, offset: collectives.ring_shift(x, axis_name, offset=offset).astype(jnp.bfloat16) * 2,
+        LINE,
+        "wrong dtype: bfloat16 where float32 is right; the values are wrong as well",
+    ),
     "a wrong shape": (
         lambda x, axis_name, offset: collectives.ring_shift(x, axis_name, offset=offset).T,
         LINE,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float, wide
+from shardproof.oracles.dtypes import is_float, unit_roundoff, wide
 from shardproof.properties.programs.violation import Difference
 from shardproof.properties.report.diagnosis.hypotheses import LISTED, Hypothesis, causes, hypotheses
 from shardproof.properties.report.diagnosis.repairs import repaired, rounds_at
@@ -72,8 +72,11 @@ def _other(violation: LawViolation, run: Run) -> str:
 def _not_comparable(difference: Difference, lead: int) -> str:
     expected, actual = difference.expected, difference.actual
     if actual.shape == expected.shape:
-        with np.errstate(all="ignore"):
-            right = np.array_equal(actual.astype(expected.dtype), expected)
+        found, exact = (x.astype(np.result_type(wide(expected.dtype), wide(actual.dtype))) for x in (actual, expected))
+        unit = max((unit_roundoff(x.dtype) for x in (actual, expected) if is_float(x.dtype)), default=0.0)
+        with np.errstate(all="ignore"):  # as nearly as the shorter of both dtypes has them
+            largest = np.abs(exact[np.isfinite(exact)]).max(initial=0)
+            right = np.allclose(found, exact, rtol=0, atol=4 * unit * largest, equal_nan=True)
         values = "the values are right" if right else "the values are wrong as well"
         return f"wrong dtype: {actual.dtype} where {expected.dtype} is right; {values}"
     return f"wrong shape: {actual.shape[lead:]} where {expected.shape[lead:]} is right"

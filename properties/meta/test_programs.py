@@ -494,7 +494,7 @@ def test_the_dtype_of_a_result_is_what_it_is_described_as() -> None:
 @pytest.mark.parametrize("reference", [counted_whole, lambda ids: np.bincount(ids, minlength=5)], ids=["jax", "numpy"])
 def test_a_result_of_64_bits_has_32_where_jax_has_no_more(reference: Any) -> None:
     """So `int64`, as counts are in NumPy, is right of a function that cannot return it."""
-    described = {"arguments": (Array("n@data", "int32", below=5),), "results": Array("5", "int64")}
+    described: dict[str, Any] = {"arguments": (Array("n@data", "int32", below=5),), "results": Array("5", "int64")}
     check_program(partial(counted, dtype="int32"), reference, max_examples=8, laws=["value"], **described)
 
 

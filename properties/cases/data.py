@@ -4,7 +4,7 @@
   representable at every step, in any order: results are compared bit for bit.
 - *distinct*: every element of the global array is different (as far as the dtype has values), so
   that any misplacement shows. Exact under every operation that only moves data.
-- *real*: normal floats, compared within a bound derived from the dtype and the number of terms.
+- *real*: normal floats, compared as nearly as samples of the program's roundings show.
 - *special*: what implementations forget: negative zeros and infinities among small integers in
   floats; the extremes of the range in integers, whose sums wrap around.
 - *nan*: NaN among small integers, in floats.

@@ -15,6 +15,9 @@ from shardproof.properties.engines.engine import Prepared, Sets
 from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.programs.program import Program
 
+OWN = ("shardproof.properties.engines.simulate.", "shardproof.properties.precision.")
+"""Where the interpreter's rules are, and what runs them on doubles."""
+
 
 @contextmanager
 def failing_as_a_limit() -> Iterator[None]:
@@ -28,7 +31,7 @@ def failing_as_a_limit() -> Iterator[None]:
     except simulate.OF_THE_PROGRAM:
         raise
     except Exception as error:
-        if not simulate.raised_in(error).startswith("shardproof.properties.engines.simulate."):
+        if not simulate.raised_in(error).startswith(OWN):
             raise
         first = str(error).partition("\n")[0]
         what = f"this program, for an error of its own ({type(error).__name__}: {first})"

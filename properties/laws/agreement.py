@@ -10,9 +10,9 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, SimulateEngine
 from shardproof.properties.engines.running import all_blocks, check_results, ready
 from shardproof.properties.laws.gradient import cotangents, derives_at
-from shardproof.properties.precision.comparison import compare
+from shardproof.properties.precision.comparison import Judged, Reference, compare
+from shardproof.properties.precision.judge import value_references
 from shardproof.properties.precision.numbers import is_exact, operands, pulled_terms
-from shardproof.properties.precision.runs import value_references
 from shardproof.properties.programs.implementations import Implementation
 
 REFERENCE = SimulateEngine()
@@ -22,7 +22,7 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
     """The engine's results equal the interpreter's, bit for bit on exact data; returns the data sets compared.
 
     Where a gradient exists, tangents and gradients are compared as well. Data that is not exact is
-    compared forward only, within twice the bound of a rounded sum, one for each engine.
+    compared forward only, within twice the bound of its roundings, one for each engine.
 
     Raises:
         Broken: if they differ.
@@ -35,26 +35,27 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
     runs = zip(ours.prepared.each(sets), theirs.prepared.each(sets), strict=True)
     for data, right, both in zip(case.data, value_references(implementation, case, sets), runs, strict=True):
         for i, (got, expected) in enumerate(zip(*both, strict=True)):
-            bound, blocks = right[i].bound, all_blocks(case, expected)
-            actual = all_blocks(case, got)
-            if bound is not None and blocks.shape == actual.shape:  # negative: either order may overflow
-                overflows = (bound < 0) & ~np.isinf(right[i].exact)
-                blocks = np.where(overflows & ~np.isfinite(blocks.astype(wide(blocks.dtype))), actual, blocks)
-            compare(
-                case,
-                data,
-                "result",
-                f"result of {engine.name}",
-                expected=blocks,
-                actual=actual,
-                bound=None if bound is None else 2 * bound,
-                leaf=i,
-            )
+            blocks, actual = all_blocks(case, expected), all_blocks(case, got)
+            within = twice(right[i], blocks, actual)
+            compare(case, data, "result", f"result of {engine.name}", actual=actual, right=within, leaf=i)
     if differentiable(case) and not CONTRACTS[case.contract].nonlinear:  # of which no gradient is exact
         # the values agree, and a function without reverse mode has no gradients that could differ
         with suppress(NotImplementedError):
             _check_gradients(implementation, case, engine)
     return len(case.data)
+
+
+def twice(right: Reference, blocks: np.ndarray, actual: np.ndarray) -> Reference:
+    """What the interpreter gives as a reference, from which another engine's results may be off twice as much."""
+
+    def judge() -> Judged:
+        bound = np.zeros(blocks.shape) if right.bound is None else right.bound
+        if blocks.shape == actual.shape:  # negative: either order may overflow
+            overflows = (bound < 0) & ~np.isinf(right.exact) & ~np.isfinite(blocks.astype(wide(blocks.dtype)))
+            bound = np.where(overflows, np.inf, bound)
+        return Judged(blocks, 2 * bound, np.full(blocks.shape, np.inf))
+
+    return Reference(blocks, blocks.dtype, judge)
 
 
 def differentiable(case: Case) -> bool:

@@ -4,9 +4,10 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import all_blocks, ready
+from shardproof.properties.laws.checked import checked_sets
 from shardproof.properties.precision.comparison import compare
-from shardproof.properties.precision.numbers import checked_sets, operands
-from shardproof.properties.precision.runs import check_mathematics, value_references
+from shardproof.properties.precision.judge import check_mathematics, value_references
+from shardproof.properties.precision.numbers import operands
 from shardproof.properties.programs.implementations import Implementation
 
 
@@ -21,24 +22,14 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
         NotRun: if no data set tells right from wrong.
     """
     program = ready("value", implementation, case, engine)
-    told = []
+    told, undecided = [], 0
     sets = [operands(case, data) for data in case.data]
     rights, runs = value_references(implementation, case, sets), program.prepared.each(sets)
     for data, right, results in zip(case.data, rights, runs, strict=True):
-        told.append(any(reference.tells for reference in right))
         for i, result in enumerate(results):
             what = CONTRACTS[case.contract].leaf(case, i)
-            compare(
-                case,
-                data,
-                "result",
-                what,
-                expected=right[i].rounded,
-                actual=all_blocks(case, result),
-                bound=right[i].bound,
-                exact=right[i].exact,
-                off_in_doubles=right[i].off_in_doubles,
-                leaf=i,
-            )
+            compare(case, data, "result", what, actual=all_blocks(case, result), right=right[i], leaf=i)
             check_mathematics(case, data, "result", what, right[i], leaf=i)
-    return checked_sets(told, case)
+        told.append(any(reference.tells for reference in right))
+        undecided += sum(int(reference.undecided.sum()) for reference in right)
+    return checked_sets(told, case, undecided)

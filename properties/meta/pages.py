@@ -20,6 +20,11 @@ from shardproof.properties.laws.law import LAWS
 from shardproof.properties.performance.commands import tpu
 from shardproof.properties.performance.shaped import KNOWN
 from shardproof.properties.performance.tables import markdown
+from shardproof.properties.precision.arithmetic import PATIENCE, ULPS
+from shardproof.properties.precision.comparison import VACUOUS
+from shardproof.properties.precision.formats import COARSE
+from shardproof.properties.precision.judge import FACTOR
+from shardproof.properties.precision.runs import MANY, SAMPLES
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.runner.given import signature_of
 
@@ -29,11 +34,22 @@ CONTRACTS_PAGE = ROOT / "properties/contracts/README.md"
 DEFECTS_PAGE = ROOT / "properties/known_defects/README.md"
 IMPL_PAGE = ROOT / "impl/README.md"
 PERFORMANCE_PAGE = ROOT / "properties/performance/README.md"
+PRECISION_PAGE = ROOT / "properties/precision/README.md"
 REPORT_PAGE = ROOT / "properties/report/README.md"
 SUITE_PAGE = ROOT / "properties/README.md"
 VERIFIED = ROOT / "properties/suite/VERIFIED.md"
 ENGINES_PAGE = ROOT / "properties/engines/README.md"
-PAGES = (README, SUITE_PAGE, CONTRACTS_PAGE, DEFECTS_PAGE, ENGINES_PAGE, IMPL_PAGE, PERFORMANCE_PAGE, REPORT_PAGE)
+PAGES = (
+    README,
+    SUITE_PAGE,
+    CONTRACTS_PAGE,
+    DEFECTS_PAGE,
+    ENGINES_PAGE,
+    IMPL_PAGE,
+    PERFORMANCE_PAGE,
+    PRECISION_PAGE,
+    REPORT_PAGE,
+)
 PROLOGUE = "from shardproof.properties.meta import pages"
 
 WORST = (
@@ -111,6 +127,23 @@ def without_rule() -> str:
     modules = (lax, lax.linalg, primitives)
     found = {getattr(module, name).name for module in modules for name in dir(module) if name.endswith("_p")}
     return ", ".join(f"`{name}`" for name in sorted(found - OF_NO_ARRAYS - RULES.keys())) + "."
+
+
+def samples() -> str:
+    """The numbers of the judge of precision."""
+    rows = [
+        ("`SAMPLES`", f"{SAMPLES}", f"samples of each data set, and half as many on more than {MANY} devices"),
+        ("`FACTOR`", f"{FACTOR:g}", "times their largest difference is right; of half as many samples twice that"),
+        ("`COARSE`", f"{COARSE:g}", "units in the last place is the interval wide in which a sample rounds"),
+        (
+            "`ULPS`",
+            f"{ULPS:g}",
+            "units in the last place may an approximated function be off, `COARSE` times as many in a sample",
+        ),
+        ("`PATIENCE`", f"{PATIENCE}", "times the steps of float64, and so many more, may a loop take in a sample"),
+        ("`VACUOUS`", f"1/{1 / VACUOUS:g}", "of the largest element, beyond which one is undecided"),
+    ]
+    return markdown(("constant", "value", "what it is"), rows)
 
 
 def without_timelines() -> str:

@@ -14,11 +14,11 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.running import ready
 from shardproof.properties.laws.drawing import fitted
-from shardproof.properties.laws.gradient import cotangents, gradient_references
+from shardproof.properties.laws.gradient import cotangents, exact_gradients
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
-from shardproof.properties.precision.expected import references
+from shardproof.properties.precision.judge import value_references
 from shardproof.properties.precision.numbers import operands, pulled_terms
 from shardproof.properties.programs.feeding import fed_operands
 from shardproof.properties.programs.implementations import BUILT_IN
@@ -101,11 +101,12 @@ def test_exact_data_stays_exact(chain: Chain, op: str) -> None:
     assert fitted(case) == case
     arrays = operands(case, case.data[0])
     assert np.abs(arrays[0].astype(float)).max() > 0
-    assert [reference.bound for reference in references(case, arrays)] == [None]
     mine = next(one for one in BUILT_IN if one.contract == "all_reduce")
+    assert [reference.bound for reference in next(value_references(mine, case, [arrays]))] == [None]
     program = ready("reverse gradient", mine, case, engine_named("simulate"))
     primal, cts = operands(case, case.data[0], pulled_terms(case)), cotangents(case, program, case.data[0])
-    assert [right.bound for right in gradient_references(case, program.placements, primal, cts)] == [None]
+    (exact,) = exact_gradients(case, program.placements, primal, cts)
+    assert (exact == exact.astype(primal[0].dtype).astype(exact.dtype)).all()
 
 
 @pytest.mark.parametrize("op", ["sum", "mean"])
@@ -116,7 +117,8 @@ def test_a_bound_is_that_of_both_calls(op: str, dtype: str) -> None:
     case = a_case("all_reduce", (400,), mesh=mesh, dtype=dtype, data=(Data("real", 3),), op=op)
     assert fitted(case) == case
     (x,) = operands(case, case.data[0])
-    (right,) = references(case, [x])
+    mine = next(one for one in BUILT_IN if one.contract == "all_reduce")
+    (right,) = next(value_references(mine, case, [[x]]))
     assert right.bound is not None
     rng = np.random.default_rng(1)
 

@@ -18,6 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("programs",),
     ("engines",),
     ("precision",),
+    ("references",),
     ("communication",),
     ("performance",),
     ("laws",),

@@ -15,10 +15,8 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array, Signature, indices
 from shardproof.properties.contracts.roles import Conditions, sizes_of_dimensions
 from shardproof.properties.meta.drawn import drawn, smallest
-from shardproof.properties.precision.references import JaxReference, NumpyReference, reference_of
-from shardproof.properties.precision.references.kinks import aside, differences
-from shardproof.properties.precision.references.traced import is_of_doubles
-from shardproof.properties.precision.wide.run import interpret_doubles, interpret_wide
+from shardproof.properties.references import JaxReference, NumpyReference, reference_of
+from shardproof.properties.references.kinks import aside, differences
 
 BLOCK = Signature.of(("x", "w"), ("b@data k", "k n"), {"y": "b@data n", "total": ""})
 SIZES = {"b": 4, "k": 3, "n": 2}
@@ -269,36 +267,10 @@ def test_derivatives_are_not_known_at_a_kink(name: str) -> None:
     assert np.isnan(pulled[0]).tolist() == unknown
 
 
-DOUBLES: dict[str, Any] = {
-    "softmax": lambda x: jax.nn.softmax(x, axis=1),
-    "chosen": lambda x: lax.top_k(x, 2)[0] @ jnp.ones((2, 3), x.dtype),
-    "scattered": lambda x: jnp.zeros_like(x).at[:, jnp.arange(3) // 2].add(x),
-    "steps of a loop": lambda x: lax.while_loop(lambda c: jnp.sum(c) < 100, lambda c: 2 * c, jnp.exp(x)),
-    "branches": lambda x: lax.cond(jnp.sum(x) > 0, jnp.sin, jnp.cos, x),
-    "scan": lambda x: lax.scan(lambda c, row: (c + row, c * row), jnp.zeros(3, x.dtype), x)[1],
-}
-
-
-@pytest.mark.parametrize("name", DOUBLES)
-def test_programs_of_doubles_run_as_they_are(name: str) -> None:
-    """As in wide arithmetic, on several sets of arrays at once, which may take other branches, and other steps."""
-    reference = JaxReference(DOUBLES[name], ROWS)
-    sets = [[np.random.default_rng(seed).standard_normal((2, 3))] for seed in range(4)]
-    program, exact = reference.run_program("value", reference.called, [(2, 3)], FLOATS[:1], {})
-    assert exact
-    assert is_of_doubles(program)
-    together = interpret_doubles(program, sets)
-    for arrays, found in zip(sets, together, strict=True):
-        wide = [result.value for result in interpret_wide(program, *arrays)]
-        np.testing.assert_allclose(found, wide, rtol=1e-14)
-
-
 def test_casts_of_a_reference_round_nothing() -> None:
-    """What casts on the way is no program of doubles."""
+    """What casts on the way is run in doubles all the same."""
     reference = JaxReference(lambda x: (x.astype(jnp.float32) * 2).astype(x.dtype), ROWS)
     x = np.full((2, 3), 1 + 2.0**-40)
-    program, exact = reference.run_program("value", reference.called, [x.shape], FLOATS[:1], {})
-    assert (exact, is_of_doubles(program)) == (True, False)
     assert reference.value([x], FLOATS[:1], {})[0].tolist() == (2 * x).tolist()
 
 

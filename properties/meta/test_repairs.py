@@ -13,8 +13,7 @@ from shardproof import check_program
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.meta.brief import marked
-from shardproof.properties.precision.wide import Change
-from shardproof.properties.precision.wide.run import run_wide
+from shardproof.properties.report.diagnosis.changes import NOTHING_ELSE, Change, run_in_doubles
 from shardproof.properties.report.diagnosis.repairs import numbers_by_the_mesh
 
 
@@ -149,11 +148,11 @@ def test_a_changed_program() -> None:
     program = prepare(function, x)
     places = {e.primitive.name: id(e) for e in program.equations}
 
-    def run(change: Change | None) -> list[float]:
-        (result,) = run_wide(program, x, change=change)
-        return [float(v) for v in result.value.ravel()]
+    def run(change: Change) -> list[float]:
+        (result,) = run_in_doubles(program, x, change=change)
+        return [float(v) for v in result.ravel()]
 
-    assert run(None) == [4, 8, 4, 8]
+    assert run(NOTHING_ELSE) == [4, 8, 4, 8]
     assert run(Change(frozenset({places["psum"]}), (("axes", ("dp", "tp")),))) == [12, 12, 12, 12]
     assert run(Change(frozenset({places["psum"]}), (("axes", ()),))) == [0, 2, 4, 6]
     assert run(Change(frozenset({places["psum"]}), (("axes", ()),), "pmean", ("dp",))) == [2, 4, 2, 4]

@@ -13,8 +13,9 @@ from jax.sharding import PartitionSpec as P
 
 from shardproof.properties.engines.simulate import CollectiveMismatch, prepare
 from shardproof.properties.engines.simulated import Interpreted
-from shardproof.properties.precision.wide import DOUBLES, OWN
-from shardproof.properties.precision.wide.run import run_prepared_together, run_wide, run_wide_together
+from shardproof.properties.precision.arithmetic import Doubles
+from shardproof.properties.precision.runs import run_samples
+from shardproof.properties.report.diagnosis.changes import run_in_doubles
 
 MESH = AbstractMesh((2, 3), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
 ROWS = 6
@@ -104,16 +105,14 @@ def test_each_is_run_as_if_it_were_alone(name: str) -> None:
             np.testing.assert_array_equal(one, other, strict=True)
 
 
-@pytest.mark.parametrize("rounding", [OWN, DOUBLES], ids=["own", "doubles"])
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "loop"])
-def test_errors_of_one_are_none_of_another(name: str, rounding: Any) -> None:
-    """Unknown elements of one data set leave those of the others known."""
-    program = prepare(PROGRAMS[name], SETS_OF_DATA[0])
+def test_doubles_of_one_are_those_that_it_has_alone(name: str) -> None:
+    """In double precision as well."""
+    program = prepare(PROGRAMS[name], SETS_OF_DATA[0]).live()
     sets = finite(name)
-    for arrays, results in zip(sets, run_wide_together(program, sets, rounding=rounding), strict=True):
-        for one, other in zip(results, run_wide(program, *arrays, rounding=rounding), strict=True):
-            np.testing.assert_array_equal(one.value, other.value, strict=True)
-            np.testing.assert_array_equal(one.error, other.error)
+    for arrays, results in zip(sets, run_samples(program, sets, Doubles(), 1), strict=True):
+        for one, other in zip(results, run_in_doubles(program, *arrays), strict=True):
+            np.testing.assert_array_equal(one[0], other, strict=True)
 
 
 def test_what_one_cannot_be_run_on_is_told_of_it_alone() -> None:
@@ -129,7 +128,6 @@ def test_what_one_cannot_be_run_on_is_told_of_it_alone() -> None:
     np.testing.assert_array_equal(next(runs)[0], right + 3)
     with pytest.raises(CollectiveMismatch):
         next(runs)
-    assert run_prepared_together(program, [[right], [some]], OWN) is None
 
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -160,5 +158,5 @@ def test_a_recorded_run_takes_every_step() -> None:
     result, record = program.run_recorded(X)
     assert record.count("all_reduce") == 3
     assert np.array_equal(result, program.run(X))
-    (wide,) = run_wide(program, X)
-    assert np.array_equal(wide.value, result)
+    (double,) = run_in_doubles(program, X)
+    assert np.array_equal(double, result)

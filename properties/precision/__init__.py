@@ -1,1 +1,1 @@
-"""How near is near: exact data, float64 runs and derived bounds."""
+"""How near is near: exact data, float64 runs and sampled roundings."""

@@ -1,12 +1,129 @@
 """When the blocks of an implementation equal those of the oracle."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
-from shardproof.oracles.dtypes import wide
+from shardproof.oracles.dtypes import rounded, wide
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.programs.violation import Broken, Difference, Of
+
+VACUOUS = 0.125
+"""How far one step at each rounding takes a number of which nothing is known, relative to its array's largest."""
+
+
+class Judged(NamedTuple):
+    """What runs in double precision and samples say of a result.
+
+    Arguments:
+        double: the result in double precision.
+        bound: elementwise, how far an own result may be from the reference; negative: or not finite.
+        leeway: elementwise, how far `double` may be from the reference; infinite where nothing is known.
+        centre: what an own result must be near to, if that is not the reference.
+        spread: elementwise, how far one step up or down at each rounding takes it; None: as far as `bound`.
+    """
+
+    double: np.ndarray
+    bound: np.ndarray
+    leeway: np.ndarray
+    centre: np.ndarray | None = None
+    spread: np.ndarray | None = None
+
+
+class Reference:
+    """What is right, before any rounding, and how far off an implementation may be: found when it is asked for.
+
+    Arguments:
+        exact: the oracle's result in a dtype that loses nothing that matters.
+        dtype: the dtype that the result must have.
+        judge: what says how far off; None: it is `exact`, rounded, bit for bit.
+        mathematics: whether the result in double precision is asked for in any case.
+    """
+
+    def __init__(
+        self,
+        exact: np.ndarray,
+        dtype: np.dtype,
+        judge: Callable[[], Judged] | None = None,
+        *,
+        mathematics: bool = False,
+    ) -> None:
+        self.exact, self.dtype, self.mathematics = exact, np.dtype(dtype), mathematics
+        self._judge = judge
+        self._judged: Judged | None = None
+
+    @property
+    def judged(self) -> Judged | None:
+        """What is known of it; None if it is `exact`, bit for bit."""
+        if self._judged is None and self._judge is not None:
+            self._judged = self._judge()
+        return self._judged
+
+    @property
+    def asked(self) -> bool:
+        """Whether anything but equality was asked of it so far."""
+        return self._judged is not None
+
+    @property
+    def centre(self) -> np.ndarray:
+        """What a result must be near to: `exact`, or the double of what is off by design, once that was asked for."""
+        return self.exact if self._judged is None or self._judged.centre is None else self._judged.centre
+
+    @property
+    def rounded(self) -> np.ndarray:
+        """The number of `dtype` that is nearest to `exact`; it is always right."""
+        return rounded(self.exact, self.dtype)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether what is right is a number of `dtype`, so that nothing is lost where it is rounded."""
+        with np.errstate(invalid="ignore"):
+            return bool((self.rounded.astype(self.exact.dtype) == self.exact).all())
+
+    @property
+    def bound(self) -> np.ndarray | None:
+        """Elementwise, how far a result may be from `exact`; negative where it may overflow; None: bit for bit."""
+        return None if self.judged is None or not self.judged.bound.any() else self.judged.bound
+
+    @property
+    def double(self) -> np.ndarray | None:
+        """The implementation's own result in double precision, if it was run so."""
+        return None if self.judged is None else self.judged.double
+
+    @property
+    def leeway(self) -> np.ndarray | None:
+        """Elementwise, how far `double` may be from `exact`; infinite where nothing is known."""
+        return None if self.judged is None else self.judged.leeway
+
+    @property
+    def off_in_doubles(self) -> np.ndarray | None:
+        """Elementwise, whether the implementation is wrong in double precision: then no rounding explains a result."""
+        if self.judged is None or self.judged.double.shape != self.exact.shape:
+            return None
+        double, leeway = self.judged.double, self.judged.leeway
+        same = nan_equal(double, self.exact.astype(double.dtype))
+        if self.exact.dtype == bool:
+            return ~same & (leeway == 0)
+        with np.errstate(invalid="ignore"):
+            return ~((np.abs(double - self.exact) <= leeway) | same)
+
+    @property
+    def undecided(self) -> np.ndarray:
+        """Elementwise, whether nothing is known: its roundings alone take it an eighth of the largest one away."""
+        if self._judged is None or self.exact.size == 0 or self.bound is None:
+            return np.zeros(self.exact.shape, bool)
+        spread = np.abs(self.bound) if self._judged.spread is None else self._judged.spread
+        finite = np.where(np.isfinite(self.exact), self.exact, 0)
+        largest = float(np.abs(finite).max(initial=0)) or 1.0
+        return np.asarray((spread > VACUOUS * largest) & np.isfinite(self.exact))
+
+    @property
+    def tells(self) -> bool:
+        """Whether some result is told from right."""
+        return self.exact.size == 0 or not self.undecided.all()
 
 
 def compare(
@@ -15,22 +132,34 @@ def compare(
     of: Of,
     what: str,
     *,
-    expected: np.ndarray,
     actual: np.ndarray,
-    bound: np.ndarray | None = None,
-    exact: np.ndarray | None = None,
-    off_in_doubles: np.ndarray | None = None,
+    expected: np.ndarray | None = None,
+    right: Reference | None = None,
+    view: Callable[[np.ndarray], np.ndarray] = np.asarray,
     leaf: int = 0,
 ) -> None:
-    """Blocks agree: in shape, in dtype, and bit for bit, or within `bound` of `exact`.
+    """Blocks agree: in shape, in dtype, and bit for bit, or as nearly as the reference says.
 
-    `expected` is what `exact` is rounded to, and always right. Where the bound is negative, a sum may overflow on
-    its way: what is not finite is right as well, but where `exact` is infinite not the other infinity. `off_in_doubles`
-    says where double precision does not help. `leaf` is which of the results, or operands, the blocks belong to.
+    Where its bound is negative, a sum may overflow on its way: what is not finite is right as well, but where the
+    reference is infinite not the other infinity.
+
+    Arguments:
+        case: the case.
+        data: the data set.
+        of: what the blocks are.
+        what: the same in words.
+        actual: the blocks.
+        expected: what they must equal bit for bit, without a reference.
+        right: the reference, asked how far off they may be where they do not equal it, rounded.
+        view: makes blocks of the reference's arrays, if they are none.
+        leaf: which of the results, or operands, the blocks belong to.
 
     Raises:
         Broken: if they do not.
     """
+    if expected is None:
+        assert right is not None
+        expected = view(right.rounded)
     if actual.shape != expected.shape:
         lead = len(case.mesh.sizes)
         raise Broken(
@@ -47,17 +176,21 @@ def compare(
             difference=Difference.between(of, what, expected, actual, leaf=leaf),
         )
     same = nan_equal(actual, expected)
-    if bound is not None:
+    bound = exact = off_in_doubles = None
+    if not same.all() and right is not None and right.bound is not None:
+        bound, exact = view(right.bound), view(right.centre)
         with np.errstate(invalid="ignore", over="ignore"):
-            right = (expected if exact is None else exact).astype(wide(expected.dtype))
+            reference = exact.astype(wide(expected.dtype))
             found = actual.astype(wide(actual.dtype))
-            same |= np.abs(found - right) <= np.abs(bound)
-            same |= (bound < 0) & ~np.isfinite(found) & (np.isnan(found) | ~np.isinf(right))
+            same |= (np.abs(found - reference) <= np.abs(bound)) | np.isinf(bound) & np.isnan(reference)
+            same |= (bound < 0) & ~np.isfinite(found) & (np.isnan(found) | ~np.isinf(reference))
+            same |= view(right.undecided) & np.isfinite(found)
+        off = right.off_in_doubles
+        off_in_doubles = None if off is None else view(off)
     if not same.all():
         sizes = case.mesh.sizes
         wrong = ~same.reshape(*sizes, -1).all(axis=-1)
         count = f"{int(wrong.sum())} of {case.mesh.size} blocks wrong"
         finding = count if what == "result" else f"{what}: {count}"
-        unrounded = None if bound is None else exact
-        difference = Difference(of, what, expected, actual, ~same, bound, leaf, off_in_doubles, unrounded)
+        difference = Difference(of, what, expected, actual, ~same, bound, leaf, off_in_doubles, exact)
         raise Broken("values", finding, data=data, difference=difference)

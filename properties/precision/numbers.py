@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,45 +10,8 @@ from shardproof.oracles.dtypes import exact_limit, finest, is_float, largest_fin
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.programs.violation import NotRun
 
 Arrays = Sequence[np.ndarray]
-
-
-def checked_sets(told: Sequence[bool], case: Case) -> int:
-    """How many data sets tell right from wrong, given which do.
-
-    Raises:
-        NotRun: if none does.
-    """
-    if not any(told):
-        names = ", ".join(dict.fromkeys(operand.dtype for operand in case.operands))
-        raise NotRun(f"no data set tells right from wrong: roundings leave no certain digit in {names}")
-    return sum(told)
-
-
-@dataclass(frozen=True)
-class Sums:
-    """What is known of the sums that make up a result.
-
-    Arguments:
-        magnitudes: elementwise, the sum of the absolute values of all terms.
-        unit: a power of two of which every term is a multiple.
-    """
-
-    magnitudes: np.ndarray
-    unit: float
-
-    def exact_in(self, dtype: np.dtype, parts: int = 1) -> np.ndarray:
-        """Elementwise, whether every order of adding up gives the same bits: sums are small multiples of the unit.
-
-        One of so many `parts` of a sum must be in the normal range as well.
-        """
-        with np.errstate(invalid="ignore"):
-            small = self.magnitudes <= exact_limit(dtype) * self.unit
-        return np.asarray(
-            small & (self.magnitudes <= largest_finite(dtype)) & (self.unit >= parts * smallest_normal(dtype))
-        )
 
 
 def operands(case: Case, data: Data, terms: int | None = None) -> list[np.ndarray]:
@@ -147,8 +109,12 @@ def largest_of(array: np.ndarray) -> float:
 
 
 def sums_exactly(dtype: np.dtype, total: float, unit: float, parts: int = 1) -> bool:
-    """Whether a sum of multiples of `unit`, whose absolute values add up to `total`, is exact in a dtype."""
-    return bool(Sums(np.asarray(total, np.float64), unit).exact_in(dtype, parts))
+    """Whether a sum of multiples of `unit`, whose absolute values add up to `total`, is exact in a dtype.
+
+    One of so many `parts` of it must be in the normal range as well.
+    """
+    small = total <= min(exact_limit(dtype) * unit, largest_finite(dtype))
+    return small and unit >= parts * smallest_normal(dtype)
 
 
 def parts_of(case: Case) -> int:
@@ -160,21 +126,3 @@ def divides_exactly(case: Case) -> bool:
     """Whether nothing divides the sums, or powers of two alone."""
     contract = CONTRACTS[case.contract]
     return not contract.divides(case) or contract.even(case)
-
-
-def inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> complex:
-    """The inner product of lists of global arrays, without conjugation, in double precision."""
-    return complex(
-        sum(np.sum(a.astype(np.complex128) * b.astype(np.complex128)) for a, b in zip(left, right, strict=True))
-    )
-
-
-def exact_inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> bool:
-    """Whether an inner product is finite and exact in double precision, whatever is added first."""
-    if not all(np.isfinite(a.astype(wide(a.dtype))).all() for a in (*left, *right)):
-        return False
-    with np.errstate(over="ignore"):
-        total = inner([magnitude(a) for a in left], [magnitude(b) for b in right]).real
-    unit = min(finest(a) for a in left) * min(finest(b) for b in right)
-    smallest = float(np.finfo(np.float64).tiny)
-    return bool(total == 0 or (np.isfinite(total) and total <= 2.0**52 * unit and unit >= smallest))

@@ -72,7 +72,7 @@ def _is_judged(case: Case, contract: Contract) -> bool:
     """Whether it is known how far off the result of the second call may be.
 
     Of what is moved it is known, and of sums in the operands' own dtype: they are sums of sums. Of what is no sum of
-    products a wide run of both calls says it. Left out are products, whose data are such that one call's are exact,
+    products samples of both calls say it. Left out are products, whose data are such that one call's are exact,
     choices, which would hang on roundings of the first call, and what a user brings, whose numbers are drawn small.
     """
     if contract.decided or not contract.listed:

@@ -36,6 +36,9 @@ class Implementation:
         layouts: how it wants its arguments laid out, if not as its contract describes them (see `Claim`).
         check_vma: whether `shard_map` may check its types.
         program: the program of a user's own that it is, if its contract is in no list.
+        accumulator: the dtype in which it carries sums of narrower floats; empty: as its contract says.
+        within: what it may be off by design, relative to the largest number of an array.
+        by_row: whether that is relative to the largest number of each row, along the last dimension.
     """
 
     contract: str
@@ -52,6 +55,9 @@ class Implementation:
     layouts: tuple[Any, ...] = field(default=(), hash=False)
     check_vma: bool = True
     program: Any = None
+    accumulator: str = ""
+    within: float = 0.0
+    by_row: bool = False
 
     @property
     def unclaimed(self) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ def _fed(results: Sequence[jax.Array], x: jax.Array) -> jax.Array:
 def _feeding(case: Case, fn: Local) -> Local:
     """Calls it again on what it gave, cast to vary as the operand in whose place that is.
 
-    Where only a wide run says how far off that may be, it waits behind a barrier, at which it is charged a rounding.
+    Where only samples say how far off that may be, it waits behind a barrier, at which it is rounded.
     """
     fed, nonlinear = fed_operands(case), CONTRACTS[case.contract].nonlinear
 

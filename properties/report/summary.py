@@ -54,6 +54,11 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
         findings = {what: where for what, where in tally.findings.items() if told is None or told not in what}
         for reason, times in not_run.items():
             lines.append(f"not run: {tally.name}: {reason}: {counted(times, 'structure')}")
+        if tally.undecided:
+            many = (
+                f"{counted(tally.undecided, 'number')} may be off by more than an eighth of the largest, by roundings"
+            )
+            lines.append(f"undecided: {tally.name}: {many} alone: not held to anything")
         for what, where in findings.items():
             lines.append(f"finding: {tally.name}: {what}, first for {where}")
     for tally in tallies:

@@ -26,7 +26,8 @@ from shardproof.properties.known_defects import DEFECTS, Defect, aborting, at_fa
 from shardproof.properties.laws.communication import communication_of, compared_with, in_vain
 from shardproof.properties.laws.gradient import check_gradient
 from shardproof.properties.laws.law import Law
-from shardproof.properties.precision.doubles import COMPILER
+from shardproof.properties.precision.compiled import COMPILER
+from shardproof.properties.precision.sums import told_of_sums
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.programs.program import Seen, WrongResult, forward
@@ -129,6 +130,9 @@ def verify(
             tally.finding(str(case), f"{compiler} adds {added}, of which nothing is needed")
     if drawn and verdict.final and not tally.broken and sum(tally.not_run.values()) >= NOTHING:
         raise Enough
+    if verdict.kind == "held" and law.name == "value" and implementation.program and not implementation.accumulator:
+        for told in told_of_sums(implementation, case):
+            tally.finding(str(case), told)
     # the rest of the budget is drawn all the same where nothing can run any case, or no more may be compiled
     another = verdict.kind == "not run" and not (law.interpreted or spent or verdict.final)
     if drawn and (verdict.kind == "unsupported" or another):
@@ -157,7 +161,8 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
         defect = aborting(law, implementation, case, engine)
         if defect is not None:
             return spared(defect, law, implementation, case)
-        return Verdict("held", checked=law.check(implementation, case, engine))
+        checked = law.check(implementation, case, engine)
+        return Verdict("held", checked=int(checked), undecided=getattr(checked, "undecided", 0))
     except InterpreterLimit as error:
         return Verdict("not run", f"the interpreter cannot run {error.lacks}")
     except NotRun as error:

@@ -16,10 +16,10 @@ from shardproof.properties.contracts import CONTRACTS, Contract, added
 from shardproof.properties.contracts.described import Array, Signature
 from shardproof.properties.contracts.roles import Conditions, axes_of
 from shardproof.properties.contracts.whole import sizes_in, whole_contract
-from shardproof.properties.precision.references import reference_of
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap
+from shardproof.properties.references import reference_of
 from shardproof.properties.runner.stated import check_call, check_conditions, names_in
 
 MOST_TIMES, MOST_TRIED = 6, 20_000
@@ -62,8 +62,15 @@ class Program:
         check_vma: whether the types in `shard_map` are checked; `False` is for code from before there were any. Then
             there is no law of types; and none of gradients, which JAX has wrong inside of `shard_map` then, unless
             `gradients` says so.
-        gradients: whether gradients are checked, taken outside of `shard_map`; by default where types are. A derivative
-            that code from before the types gives itself may be meant for one or the other.
+        gradients: whether gradients are checked, taken outside of `shard_map`; by default where types are, and nothing
+            is off by design. A derivative that code from before the types gives itself may be meant for one or the
+            other.
+        accumulator: the dtype, `"float32"` or `"float64"`, in which sums of narrower floats are carried, on a device
+            and between devices: no part of a sum is rounded to fewer bits. Without it each may be rounded as it is
+            written, which the summary tells. Gradients are not held to it: JAX adds up cotangents in their own dtypes.
+        within: what the function may be off by design, relative to the largest number of the right result: what is sent
+            in fewer bits, or approximated. Its roundings are checked all the same.
+        relative_to: `"array"`, or `"row"`: the largest number of each row, along the last dimension.
         communication: what it sends, as `--expect-communication` takes it; `p` is how many devices all roles connect.
         overlap: how it hides that, as `--expect-overlap` takes it.
 
@@ -90,6 +97,9 @@ class Program:
     differentiates: bool = False
     check_vma: bool = True
     gradients: bool | None = None
+    accumulator: str = ""
+    within: float = 0.0
+    relative_to: str = "array"
     communication: str = ""
     overlap: str = ""
 
@@ -101,6 +111,13 @@ class Program:
             raise ValueError("check_vma=False, whole=True: a function of global arrays says it in its own shard_map")
         if self.whole and any(array.only for array in self.signature.results):
             raise ValueError("only, whole=True: a function of global arrays returns all of a result")
+        if self.accumulator not in ("", "float32", "float64"):
+            raise ValueError(f"accumulator={self.accumulator!r}: expected 'float32' or 'float64'")
+        within: Any = self.within
+        if not isinstance(within, int | float) or not 0 <= within < 1:
+            raise ValueError(f"within={self.within!r}: expected a part of the largest number, such as 0.01")
+        if self.relative_to not in ("array", "row"):
+            raise ValueError(f"relative_to={self.relative_to!r}: expected 'array' or 'row'")
         if self.serves is not None:
             self._check_serves(self.serves)
         check_call(self.function, self.signature, self.conditions, whole=self.whole)
@@ -124,7 +141,7 @@ class Program:
             names_in("powers_of_two", self.powers_of_two),
             names_in("optional", self.optional),
             self.check_vma,
-            self.check_vma if self.gradients is None else self.gradients,
+            (self.check_vma and not self.within) if self.gradients is None else self.gradients,
         )
 
     @cached_property
@@ -172,6 +189,9 @@ class Program:
             whole=self.whole,
             check_vma=self.check_vma,
             program=self,
+            accumulator=self.accumulator,
+            within=self.within,
+            by_row=self.relative_to == "row",
         )
 
     @cached_property
@@ -179,12 +199,14 @@ class Program:
         """What it is said to need, in words."""
         asked = self.conditions.gradients
         unchecked = f"check_vma=False, so that no types are checked{'' if asked else ', and no gradients'}"
-        chosen = self.conditions
+        chosen, a_row_or_array = self.conditions, "each row" if self.relative_to == "row" else "an array"
         return tuple(
             text
             for stated, text in (
                 (not self.check_vma, unchecked),
-                (self.check_vma and not asked, "gradients=False"),
+                (self.check_vma and not asked, "gradients=False" if self.gradients is False else "no gradients"),
+                (self.accumulator, f"accumulator: {self.accumulator}"),
+                (self.within, f"within: {self.within:g} of the largest number of {a_row_or_array}"),
                 (self.differentiates, "differentiates"),
                 (chosen.one_axis, f"one_axis: {', '.join(sorted(chosen.one_axis))}"),
                 (chosen.powers_of_two, f"powers_of_two: {', '.join(sorted(chosen.powers_of_two))}"),

@@ -37,6 +37,7 @@ class Verdict:
             that was allowed to can run it.
         reason: why it is not held: the exception, the name of the defect, what the engine lacks.
         checked: how many data sets were checked.
+        undecided: how many numbers of results were not held to anything.
         instead: why another engine ran it than the one that was asked to.
         final: of a case that is not run, whether it is so on every engine.
         declined: of an unsupported case, whether it is so without any derivative, so that the law has nothing to say.
@@ -45,6 +46,7 @@ class Verdict:
     kind: Kind
     reason: str = ""
     checked: int = 0
+    undecided: int = 0
     instead: str = ""
     final: bool = False
     declined: bool = False
@@ -107,6 +109,7 @@ class Tally:
         broken: whether a case was found that breaks the law.
         declined: how many of the unsupported structures are so without any derivative.
         exchanging: how many structures of each verdict have more than one participant, and how many are `DECLINED`.
+        undecided: how many numbers of results were not held to anything, as roundings may move them by too much.
         excluded: how many drawn cases were dropped because the implementation is not asked to serve them.
         findings: what is worth knowing and breaks no law, each with a first case.
         communication: what the largest case sends: `bytes` of its full vector, `cost`, `case`, and what it is
@@ -138,6 +141,7 @@ class Tally:
     broken: bool = False
     declined: int = 0
     exchanging: dict[str, int] = field(default_factory=dict)
+    undecided: int = 0
     excluded: int = 0
     findings: dict[str, str] = field(default_factory=dict)
     communication: dict[str, Any] = field(default_factory=dict)
@@ -180,6 +184,7 @@ class Tally:
             self.instead[verdict.instead] = self.instead.get(verdict.instead, 0) + 1
         if verdict.kind == "held":
             self.count(case, verdict.checked)
+            self.undecided += verdict.undecided
             return
         counted = {"unsupported": self.unsupported, "excused": self.defects, "not run": self.not_run}[verdict.kind]
         counted[verdict.reason] = counted.get(verdict.reason, 0) + 1
@@ -253,6 +258,7 @@ class Tally:
             for name, times in theirs.items():
                 mine[name] = mine.get(name, 0) + times
         self.first = {**other.first, **self.first}
+        self.undecided += other.undecided
         self.excluded += other.excluded
         self._keep(other.communication)
         self.findings = {**other.findings, **self.findings}

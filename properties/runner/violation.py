@@ -56,7 +56,13 @@ class LawViolation(AssertionError):
     def __str__(self) -> str:
         """What is certain; a report says more."""
         data = "" if self.data is None else f"\n  data: {self.data.kind}, seed {self.data.seed}"
-        return f"{self.headline}\n  case: {self.case}{data}\n  engine: {self.engine}"
+        stated = "".join(f"\n  {line}" for line in self.stated)
+        return f"{self.headline}\n  case: {self.case}{stated}{data}\n  engine: {self.engine}"
+
+    @property
+    def stated(self) -> list[str]:
+        """What its program is said to need, and to be allowed, in a line, if anything is."""
+        return [f"stated: {'; '.join(self.implementation.stated)}"] if self.implementation.stated else []
 
     @property
     def kind(self) -> Kind:

@@ -50,14 +50,14 @@ class Arithmetic(Protocol):
     """Numbers that are not held as the program holds them."""
 
     @property
-    def rounding(self) -> Any:
-        """What each operation may be off by."""
+    def repeats(self) -> bool:
+        """Whether the same equation gives the same results again, so that they may be kept."""
 
     def held(self, dtype: np.dtype) -> np.dtype:
         """The dtype of the elements that hold numbers of a traced one."""
 
     def constant(self, value: np.ndarray) -> np.ndarray:
-        """A constant of the program."""
+        """A constant of the program, behind a leading dimension of size 1, or of that of the first one."""
 
     def replica(self, x: np.ndarray, dimension: int) -> np.ndarray:
         """One of the replicas along a leading dimension, of size 1 there."""

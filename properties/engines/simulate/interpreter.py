@@ -20,15 +20,18 @@ def planned(env: Env, jaxpr: Any) -> Plan:
 def start(env: Env, plan: Plan) -> list[Any]:
     """The values of a plan, of which nothing is known but what depends on no operand."""
     arithmetic, key = env.arithmetic, (env.arithmetic, env.lead)
-    values = plan.known.get(key)
+    repeats = arithmetic is None or arithmetic.repeats
+    values = plan.known.get(key) if repeats else None
     if values is None:
         values = [None] * plan.slots
         for position, constant in plan.constants:
-            own = constant if arithmetic is None else arithmetic.constant(constant)
-            values[position] = own.reshape((1,) * env.lead + constant.shape)
+            own = constant[None] if arithmetic is None else arithmetic.constant(constant)
+            lead = (len(own), *(1,) * (env.lead - 1)) if env.lead else ()
+            values[position] = own.reshape(lead + constant.shape)
         for step in plan.first:
             run(env, step, values)
-        plan.known[key] = values
+        if repeats:
+            plan.known[key] = values
     return values.copy()
 
 

@@ -33,8 +33,8 @@ def reduction(function: Callable[..., Any]) -> Rule:
 
     def run(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
         axes = shifted(env, equation.params["axes"])
-        exact = x if x.dtype == bool else x.astype(env.exact(x.dtype), copy=False)
-        return np.asarray(function(exact, axis=axes)).astype(result_dtype(equation))
+        exact = None if x.dtype == bool else env.exact(x.dtype)
+        return np.asarray(function(x, axis=axes, dtype=exact)).astype(result_dtype(equation))
 
     return run
 

@@ -18,18 +18,17 @@ from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
+from shardproof.properties.engines.batches import reference_blocks
 from shardproof.properties.engines.running import all_blocks, ready
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.divergence import axes_of
 from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.engines.simulated import Interpreted
-from shardproof.properties.precision.expected import references
 from shardproof.properties.precision.numbers import operands
 from shardproof.properties.precision.runs import INTERPRETER
-from shardproof.properties.precision.wide import Change
-from shardproof.properties.precision.wide.run import run_wide
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Difference
+from shardproof.properties.report.diagnosis.changes import Change, run_in_doubles
 from shardproof.properties.report.diagnosis.runs import MOST, enlarged
 from shardproof.properties.runner.violation import LawViolation
 
@@ -81,10 +80,10 @@ class Trial:
         equations = self.program.equations
         change = dataclasses.replace(repair.change, equations=frozenset(id(equations[i]) for i in repair.places))
         try:
-            results = run_wide(self.program, *self.arrays, change=change)
+            results = run_in_doubles(self.program, *self.arrays, change=change)
         except Exception:  # shapes that do not fit one another, devices that wait for ever
             return False
-        blocks = [all_blocks(self.case, np.asarray(wide.value)) for wide in results]
+        blocks = [all_blocks(self.case, x) for x in results]
         return all(map(_are, blocks, self.right))
 
 
@@ -139,7 +138,7 @@ def _trials(implementation: Implementation, case: Case, sets: Sequence[Data]) ->
     program = program_of(implementation, case)
     for data in sets:
         arrays = operands(case, data)
-        right = [r.exact for r in references(case, arrays, implementation.features, split=implementation.whole)]
+        right = reference_blocks(case, [case.blocks(i, array) for i, array in enumerate(arrays)])
         if all(np.isfinite(x).all() for x in right if is_float(x.dtype)):
             yield Trial(program, case, arrays, right)
 
@@ -272,8 +271,8 @@ def _rounding_line(program: Simulated, case: Case, data: Data, difference: Diffe
     # the narrowest first, and of these the one that comes first
     for places in sorted(found, key=lambda places: -unit_roundoff(dtype(places)))[:MOST_CHANGES]:
         change = Change(frozenset(id(program.equations[i]) for i in places), then="rounded")
-        results = run_wide(program, *arrays, change=change)
-        blocks = all_blocks(case, np.asarray(results[difference.leaf].value))
+        results = run_in_doubles(program, *arrays, change=change)
+        blocks = all_blocks(case, results[difference.leaf])
         off = np.abs(blocks - difference.expected.astype(blocks.dtype))
         if ((off > bound) & difference.wrong).any():
             return f"{place(program.equations[places[0]])} rounds to {dtype(places).name}"

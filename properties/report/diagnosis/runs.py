@@ -19,8 +19,8 @@ from shardproof.properties.engines.running import ready
 from shardproof.properties.laws.gradient import (
     check_gradient,
     cotangents,
-    gradient_references,
-    tangent_references,
+    exact_gradients,
+    exact_tangents,
     tangents_of,
 )
 from shardproof.properties.laws.value import check_value
@@ -258,10 +258,10 @@ def _right(violation: LawViolation, case: Case, data: Data) -> np.ndarray:
         return rounded(Run(violation, case, first, inputs).oracle(case, inputs), first.expected.dtype)
     primal = operands(case, data, pulled_terms(case))
     if first.of == "tangent":
-        return tangent_references(case, primal, tangents_of(case, data))[first.leaf].rounded
+        return rounded(exact_tangents(case, primal, tangents_of(case, data))[first.leaf], first.expected.dtype)
     program = ready("reverse gradient", violation.implementation, case, engine_named("simulate"))
-    pulled = gradient_references(case, program.placements, primal, cotangents(case, program, data))
-    return case.blocks(first.leaf, pulled[contract.moving(case).index(first.leaf)].rounded)
+    pulled = exact_gradients(case, program.placements, primal, cotangents(case, program, data))
+    return case.blocks(first.leaf, pulled[contract.moving(case).index(first.leaf)]).astype(first.expected.dtype)
 
 
 def _inputs(violation: LawViolation, case: Case, data: Data | None) -> list[np.ndarray]:

@@ -46,6 +46,7 @@ class Recorded:
         violated: the kind of violation.
         finding: the violation in words.
         case: the case, with the data set that showed it.
+        stated: what a program was said to need, and to be allowed, in words.
     """
 
     headline: str
@@ -57,6 +58,7 @@ class Recorded:
     violated: Kind
     finding: str
     case: Case
+    stated: tuple[str, ...] = ()
     kind: Literal["shardproof failure"] = "shardproof failure"
     format: Literal[4] = 4
 
@@ -87,6 +89,7 @@ def record(violation: LawViolation) -> dict[str, Any]:
         violated=violation.kind,
         finding=violation.finding[:MOST_TEXT],
         case=failing_case(violation),
+        stated=implementation.stated,
     )
     content: dict[str, Any] = msgspec.to_builtins(found)
     return json.loads(json.dumps(content))

@@ -47,6 +47,7 @@ def render(violation: LawViolation, *, colour: bool = False) -> str:
     else:
         lines += [f"  {line}" for line in violation.diagnosis or ()]
     lines.append(f"  case: {violation.case}")
+    lines += [f"  {line}" for line in violation.stated]
     if violation.data is not None:
         lines.append(f"  data: {violation.data.kind}, seed {violation.data.seed}")
     if violation.engine != "xla":

@@ -10,9 +10,9 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import Prepared, XlaEngine
 from shardproof.properties.engines.running import MODES, Ready, traced
 from shardproof.properties.laws.gradient import cotangents, held, tangents_of
-from shardproof.properties.precision.expected import Reference
+from shardproof.properties.precision.comparison import Reference
+from shardproof.properties.precision.judge import value_references
 from shardproof.properties.precision.numbers import operands, pulled_terms
-from shardproof.properties.precision.runs import value_references
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward

@@ -54,7 +54,7 @@ def _calling_shardproof(violation: LawViolation) -> str:
     given = f", {source.name}{said}" if source.name else ""
     own = Source("", [], folders_of([ALSO]))
     lines = [
-        *docstring([violation.headline, "", f"case: {violation.case}", "", NEEDS]),
+        *docstring([violation.headline, "", f"case: {violation.case}", *violation.stated, "", NEEDS]),
         "", *IMPORTS.split("\n"), *own.paths, *source.paths,
         *loaded([ALSO, *source.lines], source.missing), "",
         'if __name__ == "__main__":',

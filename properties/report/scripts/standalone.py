@@ -10,7 +10,7 @@ from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.manual import laid_out, stacked_axes
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.trees import names_of
-from shardproof.properties.precision.expected import Reference
+from shardproof.properties.precision.comparison import Reference
 from shardproof.properties.programs.precision import is_wide
 from shardproof.properties.programs.program import compiled
 from shardproof.properties.report.scripts.expectations import gradient_values, result_values
@@ -112,8 +112,9 @@ class Script:
         body += ["sys.exit(1 if wrong else 0)"]
         source = source_of(self.violation.implementation.function)
         simulated = [SIMULATED] if self.violation.engine == "simulate" else []
+        told = [self.violation.headline, "", f"case: {self.case}", *self.violation.stated, "", NEEDS, *simulated]
         lines = [
-            *docstring([self.violation.headline, "", f"case: {self.case}", "", NEEDS, *simulated]),
+            *docstring(told),
             "", *IMPORTS.split("\n"),
             *options(self.case.mesh.devices, in_doubles=is_wide(self.case)), "",
             *source.paths, *loaded(source.lines, source.missing), "", *self._mesh(), "", "",
@@ -244,7 +245,8 @@ def loaded(lines: list[str], missing: Sequence[str] = ()) -> list[str]:
 
 def _written(reference: Reference) -> tuple[np.ndarray, np.ndarray | None]:
     """The right values and how far off results may be, in dtypes that a script can write: long doubles are rounded."""
-    exact, bound = reference.exact, reference.bound
+    bound = reference.bound
+    exact = reference.centre
     if bound is None:
         return reference.rounded, None
     if exact.dtype not in (np.longdouble, np.clongdouble):

@@ -1,4 +1,4 @@
-"""References that JAX can trace: run in wide arithmetic, as are their derivatives, which are JAX's."""
+"""References that JAX can trace: run in float64, as are their derivatives, which are JAX's."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -14,8 +14,11 @@ from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.trees import refilled
 from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
-from shardproof.properties.precision.references.kinks import without_kinks
-from shardproof.properties.precision.references.leaves import (
+from shardproof.properties.precision.arithmetic import double
+from shardproof.properties.precision.formats import FORMATS
+from shardproof.properties.precision.runs import interpret_doubles
+from shardproof.properties.references.kinks import without_kinks
+from shardproof.properties.references.leaves import (
     Arrays,
     Dtypes,
     Options,
@@ -25,9 +28,6 @@ from shardproof.properties.precision.references.leaves import (
     leaves_of,
     together_of,
 )
-from shardproof.properties.precision.wide import FORMATS
-from shardproof.properties.precision.wide.held import double
-from shardproof.properties.precision.wide.run import interpret_doubles, interpret_wide
 
 KEPT = 512
 """How many traced programs are kept."""
@@ -197,10 +197,7 @@ class JaxReference:
         program, exact = self.run_program(key, function, shapes, dtypes, options)
         doubles = [[a.astype(double(a.dtype), copy=False) for a in arrays] for arrays in sets]  # some are longer
         try:
-            known = ("doubles", key, *described(shapes, dtypes, options))
-            if exact and self._kept(known, lambda: is_of_doubles(program)):
-                return interpret_doubles(program, doubles)
-            return [[np.asarray(result.value) for result in interpret_wide(program, *arrays)] for arrays in sets]
+            return interpret_doubles(program, doubles)
         except InterpreterLimit:
             if not exact:
                 raise
@@ -230,15 +227,6 @@ def narrow_casts(program: Any) -> tuple[np.dtype, ...]:
             name = FORMATS.get((equation.params["exponent_bits"], equation.params["mantissa_bits"]))
             found |= set() if name is None else {np.dtype(name)}
     return tuple(d for d in found if is_float(d) and unit_roundoff(d) > unit_roundoff(np.dtype("float32")))
-
-
-def is_of_doubles(program: Any) -> bool:
-    """Whether all floats of a program are doubles, or pairs of them, so that none of them is rounded by a cast."""
-    if any(equation.primitive.name == "reduce_precision" for equation in equations(program)):
-        return False
-    found = {getattr(v.aval, "dtype", None) for equation in equations(program) for v in equation.outvars}
-    floats = [d for d in found if isinstance(d, np.dtype) and is_float(d)]
-    return all(d == double(d) for d in floats)
 
 
 def is_the_same(program: Any, wide: Any) -> bool:

@@ -1,7 +1,7 @@
 """What an operation means on whole arrays, as its user wrote it down: in doubles, with derivatives.
 
-A reference that JAX can trace is traced on doubles, so that its constants are what its source says, and run in wide
-arithmetic, in which its casts round nothing; so are its derivatives, which are JAX's. Another one gets doubles, and is
+A reference that JAX can trace is traced on doubles, so that its constants are what its source says, and run in float64,
+in which its casts round nothing; so are its derivatives, which are JAX's. Another one gets doubles, and is
 differentiated by central differences. Derivatives are not known where there is a kink.
 """
 
@@ -16,11 +16,11 @@ from shardproof.properties.cases import suggestion
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.trees import names_of
 from shardproof.properties.engines.simulate import InterpreterLimit
-from shardproof.properties.precision.references.evaluated import NumpyReference
-from shardproof.properties.precision.references.leaves import Arrays, Options, WrongTree, arrays_like
-from shardproof.properties.precision.references.traced import DOUBT_OF_TABLES, JaxReference, has_tables, narrow_casts
-from shardproof.properties.precision.wide.casts import narrow_floats
-from shardproof.properties.precision.wide.run import interpret_wide
+from shardproof.properties.precision.compiled import narrow_floats
+from shardproof.properties.precision.runs import interpret_doubles
+from shardproof.properties.references.evaluated import NumpyReference
+from shardproof.properties.references.leaves import Arrays, Options, WrongTree, arrays_like
+from shardproof.properties.references.traced import DOUBT_OF_TABLES, JaxReference, has_tables, narrow_casts
 
 __all__ = ["JaxReference", "NumpyReference", "reference_of"]
 
@@ -71,7 +71,7 @@ def reference_of(
 def _check_run(reference: JaxReference, program: Any, arrays: Arrays, options: Options, *, exact: bool) -> None:
     """What the interpreter lacks is compiled, in doubles, where a cast to a narrower dtype would really round."""
     try:
-        interpret_wide(program, *arrays)
+        interpret_doubles(program, [arrays])
     except InterpreterLimit as limit:
         since = f"since the interpreter cannot run {limit.lacks}"
         if not exact:

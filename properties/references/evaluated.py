@@ -9,8 +9,8 @@ import numpy as np
 
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.trees import refilled
-from shardproof.properties.precision.references.kinks import aside, differences
-from shardproof.properties.precision.references.leaves import Arrays, Dtypes, Options, leaves_of, together_of
+from shardproof.properties.references.kinks import aside, differences
+from shardproof.properties.references.leaves import Arrays, Dtypes, Options, leaves_of, together_of
 
 STEP = 2.0**-9
 """The larger step of central differences, relative to arrays of the size of 1."""

@@ -1,11 +1,12 @@
 """A program of a user's own in double precision where the interpreter cannot run it: traced and compiled in doubles.
 
-What is compiled says nothing of its roundings, so less is known than of a wide run: the results of the doubles equal
-the reference's to ten digits, and in its own dtypes a program is right to half of their digits.
+What is compiled says nothing of its roundings, so less is known than where the interpreter runs it: the results of the
+doubles equal the reference's to ten digits, and in its own dtypes a program is right to half of their digits.
 """
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,9 +16,8 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.engines.running import ready, traced
 from shardproof.properties.engines.simulate import InterpreterLimit
-from shardproof.properties.precision.wide import Wide
-from shardproof.properties.precision.wide.casts import narrow_floats
-from shardproof.properties.precision.wide.held import double
+from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.precision.arithmetic import double
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.programs.program import Seen, forward
@@ -31,8 +31,11 @@ DIGITS = 1e-10
 
 def in_doubles(
     kind: str, implementation: Implementation, case: Case, arrays: Sequence[np.ndarray], limit: InterpreterLimit
-) -> list[tuple[Wide, Wide]]:
-    """The results of a program that is made ready as `kind`, in double precision, as `wide.both` gives them.
+) -> tuple[list[np.ndarray], float, float]:
+    """The results of a program that is made ready as `kind`, in double precision, and the digits that are certain.
+
+    Returns:
+        The results; and how far off they may be, and those in their own dtypes, relative to the largest.
 
     Raises:
         InterpreterLimit: `limit`, where it is no program of a user's own, there are too few devices, or it cannot be
@@ -54,16 +57,16 @@ def in_doubles(
         except jax.errors.JaxRuntimeError as error:  # the compiler's, which the law meets on XLA as well
             raise limit from error
     own = max((_half(o.numpy_dtype) for o in case.operands if is_float(o.numpy_dtype)), default=0.0)
-    return [(_within(np.asarray(x), max(own, coarsest)), _within(np.asarray(x), coarsest)) for x in results]
+    return [np.asarray(x) for x in results], coarsest, own
+
+
+def narrow_floats(program: Any) -> set[np.dtype]:
+    """The floats with fewer digits than a double that equations of a program make."""
+    dtypes = {getattr(out.aval, "dtype", None) for equation in equations(program) for out in equation.outvars}
+    floats = [dtype for dtype in dtypes if isinstance(dtype, np.dtype) and is_float(dtype)]
+    return {dtype for dtype in floats if unit_roundoff(dtype) > unit_roundoff(np.dtype(np.float64))}
 
 
 def _half(dtype: np.dtype) -> float:
     """What half of the digits of a dtype leave out."""
     return float(unit_roundoff(dtype)) ** 0.5
-
-
-def _within(value: np.ndarray, share: float) -> Wide:
-    if not is_float(value.dtype):
-        return Wide(value, np.zeros(value.shape))
-    size = np.abs(np.where(np.isfinite(value), value, 0)).max(initial=0)
-    return Wide(value, np.full(value.shape, share * max(1.0, float(size))))

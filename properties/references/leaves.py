@@ -8,7 +8,7 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.contracts.described import Signature
-from shardproof.properties.precision.wide.held import double
+from shardproof.properties.precision.arithmetic import double
 
 Arrays = Sequence[np.ndarray]
 Dtypes = Sequence[np.dtype]

@@ -1,0 +1,224 @@
+"""Programs whose precision is hard to judge: right ones hold, and of a wrong one the right law breaks."""
+
+import math
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from shardproof import Array, Program, check_program
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.runner.programs import meant
+from shardproof.properties.runner.search import find_violation
+
+
+def attention(q: Any, k: Any, v: Any, *, ring: Any, window: int = 3) -> Any:
+    """Attention around a ring, of several queries to each key, which sees `window` positions back."""
+    p, me, (length, heads, d) = lax.axis_size(ring), lax.axis_index(ring), q.shape
+    keys = k.shape[1]
+    grouped = q.reshape(length, keys, heads // keys, d).astype(jnp.float32) / math.sqrt(d)
+    here = me * length + jnp.arange(length)
+
+    def step(carry: Any, hop: Any) -> tuple[Any, None]:
+        k, v, top, weight, total = carry
+        there = (me - hop) % p * length + jnp.arange(length)
+        seen = (there <= here[:, None]) & (there > here[:, None] - window)
+        scores = jnp.where(seen[:, None, None], jnp.einsum("qgrd,kgd->qgrk", grouped, k.astype(jnp.float32)), -jnp.inf)
+        new = jnp.maximum(top, scores.max(-1))
+        base = jnp.where(jnp.isfinite(new), new, 0.0)
+        share, kept = jnp.exp(scores - base[..., None]), jnp.exp(top - base)
+        total = kept[..., None] * total + jnp.einsum("qgrk,kgd->qgrd", share, v.astype(jnp.float32))
+        onward = [(i, (i + 1) % p) for i in range(p)]
+        return (*(lax.ppermute(x, ring, onward) for x in (k, v)), new, kept * weight + share.sum(-1), total), None
+
+    like = jnp.zeros_like(grouped)
+    start = (k, v, like[..., 0] - jnp.inf, like[..., 0], like)
+    (_, _, _, weight, total), _ = lax.scan(step, lax.pcast(start, (), to="varying"), jnp.arange(p))
+    return (total / weight[..., None]).reshape(q.shape).astype(q.dtype)
+
+
+def whole_attention(q: Any, k: Any, v: Any, window: int = 3) -> Any:
+    """The same on whole arrays."""
+    k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], axis=1).astype(jnp.float32) for x in (k, v))
+    scores = jnp.einsum("qhd,khd->hqk", q.astype(jnp.float32), k) / math.sqrt(q.shape[2])
+    back = jnp.arange(len(q))[:, None] - jnp.arange(len(k))
+    weights = jax.nn.softmax(jnp.where((back >= 0) & (back < window), scores, -jnp.inf), axis=-1)
+    return jnp.einsum("hqk,khd->qhd", weights, v).astype(q.dtype)
+
+
+@pytest.mark.lengthy
+def test_ring_attention_holds() -> None:
+    """Attention of grouped queries with a window, around a ring, in every law."""
+    check_program(
+        attention,
+        whole_attention,
+        arguments=("s@ring h d", "s@ring g d", "s@ring g d"),
+        results="s@ring h d",
+        one_axis=["ring"],
+        serves=lambda h, g: h % g == 0,
+        max_examples=3,
+    )
+
+
+def settled(start: Any, step: Any) -> Any:
+    """What a step settles at, to a thousandth."""
+
+    def goes_on(state: Any) -> Any:
+        old, new, count = state
+        return (jnp.max(jnp.abs(new - old)) > 1e-3) & (count < 60)
+
+    return lax.while_loop(goes_on, lambda state: (state[1], step(state[1]), state[2] + 1), (start, step(start), 0))[1]
+
+
+def fixed_point(w: Any, b: Any, *, model: Any) -> Any:
+    """The z of z = b + tanh(W z) / (8 n): of rows of W on each device."""
+    rows, n = w.shape[0], b.shape[0]
+
+    def step(z: Any) -> Any:
+        own = jnp.tanh(w @ z) / (8 * n)
+        held = lax.dynamic_update_slice_in_dim(lax.pcast(jnp.zeros_like(z), model, to="varying"), own,
+                                               lax.axis_index(model) * rows, 0)  # fmt: skip
+        return b + lax.psum(held, model)
+
+    return settled(b, step)
+
+
+def whole_fixed_point(w: Any, b: Any) -> Any:
+    """The same on one device."""
+    return settled(b, lambda z: b + jnp.tanh(w @ z) / (8 * b.shape[0]))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_loop_to_a_residual_holds(dtype: str) -> None:
+    """Roundings decide how many steps there are, on one device as on many."""
+    described: dict[str, Any] = {"arguments": ("n@model n", "n"), "results": "n", "dtypes": dtype}
+    check_program(fixed_point, whole_fixed_point, **described, laws="value", max_examples=8)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def cross_entropy(logits: Any, labels: Any, model: Any) -> Any:
+    """Of classes that are sharded, with a backward pass by hand: probabilities less one for the class that is right."""
+    return forward(logits, labels, model)[0]
+
+
+def forward(logits: Any, labels: Any, model: Any) -> Any:
+    """The losses, and what the backward pass needs."""
+    top = lax.pmax(logits.max(-1, keepdims=True), model)
+    shares = jnp.exp(logits - top)
+    total = lax.psum(shares.sum(-1, keepdims=True), model)
+    own = labels[:, None] == lax.axis_index(model) * logits.shape[1] + jnp.arange(logits.shape[1])
+    of_label = lax.psum(jnp.where(own, logits, 0).sum(-1), model)
+    return (jnp.log(total) + top)[:, 0] - of_label, (shares / total, own)
+
+
+def backward(model: Any, saved: Any, ct: Any) -> Any:
+    """The gradient of the logits."""
+    shares, own = saved
+    return (shares - own) * lax.pcast(ct[:, None], model, to="varying"), None
+
+
+cross_entropy.defvjp(forward, backward)
+
+
+def losses(logits: Any, labels: Any, *, model: Any) -> Any:
+    """Of each row."""
+    return cross_entropy(logits, labels, model)
+
+
+def whole_losses(logits: Any, labels: Any) -> Any:
+    """The same on whole arrays."""
+    return jax.nn.logsumexp(logits, axis=-1) - jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+
+
+def test_a_gradient_below_the_smallest_number_holds() -> None:
+    """0.0 is right of probabilities that are smaller than any number of the dtype, and of subnormal ones."""
+    check_program(
+        losses,
+        whole_losses,
+        arguments=("t v@model", Array("t", "int32", below="v")),
+        results="t",
+        dtypes="float32",
+        laws=["value", "gradient"],
+        max_examples=24,
+    )
+
+
+def tokens(mask: Any, *, data: Any) -> Any:
+    """Counts rows one after the other, in their dtype."""
+    ones = jnp.ones_like(mask)
+    zero = lax.pcast(jnp.zeros((), mask.dtype), data, to="varying")
+    return lax.psum(lax.scan(lambda count, one: (count + one, None), zero, ones[:, 0])[0], data)
+
+
+def test_a_count_that_stands_still_is_found() -> None:
+    """Ones that are added up in bfloat16 stand still at 256."""
+    counted = Program(
+        tokens,
+        lambda mask: jnp.sum(jnp.ones_like(mask)),
+        arguments=("t@data 1",),
+        results="",
+        dtypes="bfloat16",
+        sizes={"t": 1024},
+    )
+    scope = Scope(max_devices=2, available=2)
+    with meant(counted.implementation):
+        found = find_violation(
+            LAWS["value"], counted.implementation, SimulateEngine(), scope, max_examples=6, shrink=False
+        )
+    assert found.violation is not None
+    assert "blocks wrong" in str(found.violation)
+
+
+def twice(x: Any, *, data: Any) -> Any:
+    """A sum, and what roundings leave of twice its tenth part."""
+    return of_tenths(lax.psum(jnp.sum(x), data))
+
+
+def of_tenths(total: Any) -> Any:
+    """The number, and that without ten of its tenths, a thousand times."""
+    tenth = jnp.asarray(0.1, total.dtype)
+    return jnp.stack([total, (total - total * tenth * 10) * 1000])
+
+
+def test_what_nothing_is_known_of_is_counted() -> None:
+    """Elements of which roundings decide everything are undecided, and the summary tells how many there are."""
+    described: dict[str, Any] = {"arguments": ("t@data",), "results": "2", "dtypes": "bfloat16", "laws": "value"}
+    summary = str(check_program(twice, lambda x: of_tenths(jnp.sum(x)), **described, max_examples=10))
+    assert "may be off by more than an eighth of the largest" in summary
+
+
+def imaginary(x: Any, *, data: Any) -> Any:
+    """A tenth, by a complex constant."""
+    return lax.imag(x * 0.1j)
+
+
+def test_a_complex_constant_may_have_been_rounded() -> None:
+    """In float64 it is moved as a real one is."""
+    described: dict[str, Any] = {"arguments": ("t@data",), "results": "t@data", "dtypes": "float32", "laws": "value"}
+    check_program(imaginary, lambda x: 0.1 * x, **described, max_examples=6)
+
+
+def scaled(x: Any, s: Any, *, data: Any) -> Any:
+    """Off by a part of a thousand."""
+    return x * s * 1.001
+
+
+def test_gradients_may_be_off_by_row() -> None:
+    """Of arrays and of scalars."""
+    check_program(
+        scaled,
+        lambda x, s: x * s,
+        arguments=("t@data n", ""),
+        results="t@data n",
+        dtypes="float32",
+        within=0.01,
+        relative_to="row",
+        gradients=True,
+        laws=["value", "gradient"],
+        max_examples=6,
+    )

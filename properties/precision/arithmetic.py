@@ -1,0 +1,567 @@
+"""A traced program in double precision, as it is, or with each result rounded at random, in many samples at once.
+
+The interpreter runs it by the rules that it has, on doubles. Data sets and samples stand one behind the other along the
+first leading dimension, as if each were on devices of its own; what none of them changes is held once.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.layout import nan_equal
+from shardproof.properties.engines.simulate.divergence import axes_of
+from shardproof.properties.engines.simulate.elementwise import WIDE as DIRECT
+from shardproof.properties.engines.simulate.elementwise import aligned
+from shardproof.properties.engines.simulate.env import SETS, Env
+from shardproof.properties.engines.simulate.errors import InterpreterLimit, location
+from shardproof.properties.engines.simulate.indexing import filler
+from shardproof.properties.engines.simulate.liveness import subjaxprs
+from shardproof.properties.engines.simulate.rules import RULES, Rule, result_dtype
+from shardproof.properties.precision.charges import Charges
+from shardproof.properties.precision.formats import (
+    COARSE,
+    FORMATS,
+    NEARLY_DOUBLE,
+    Format,
+    Numbers,
+    are_numbers,
+    format_of,
+    lowest_bit,
+    moved,
+    round_at_random,
+)
+
+PLACES, STRIDE, TURN = 262_147, 7919 * 64 + 1, 104729 * 8 + 1
+"""How many places there are, a prime, from which an equation takes its chances; and how far apart these are, from
+equation to equation, and from one time that it is run to the next."""
+
+ACROSS_DEVICES = ("psum", "psum_invariant", "unreduced_psum", "reduce_scatter", "unreduced_reduce_scatter")
+"""Sums over devices."""
+
+PRODUCTS = ("dot_general", "ragged_dot_general", "conv_general_dilated")
+"""Sums of products, which are added up in float32 at least."""
+
+STABLE = ("fft", "cholesky", "triangular_solve", "qr", "geqrf", "householder_product", "eigh", "svd", "lu", "schur")
+"""Algorithms that are right for operands near those that they get (Higham 2002, section 1.5)."""
+
+APPROXIMATED = frozenset({
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "logistic", "tanh", "sinh", "cosh", "tan", "sin", "cos", "asin",
+    "acos", "atan", "atan2", "asinh", "acosh", "atanh", "pow", "rsqrt", "cbrt", "erf", "erfc", "erf_inv", "lgamma",
+    "digamma", "igamma", "igammac", "bessel_i0e", "bessel_i1e", "polygamma", "zeta", "integer_pow",
+    "regularized_incomplete_beta", "cumlogsumexp", "cumprod", "reduce_prod",
+})  # fmt: skip
+"""Functions that backends approximate, to a few units in the last place."""
+
+PRODUCTS_OF_FEW = ("integer_pow", "cumprod", "reduce_prod")
+"""Of these what is a number of the dtype is exact; of the others what is 0, 1 or -1, as exp(0) is, and log(1)."""
+
+WITH_ROOTS = ("lgamma", "digamma")
+"""Functions that backends approximate no better beside their roots."""
+
+ULPS = 2.0
+"""So many, which a sample may be off by besides its rounding; `COARSE` widens these too."""
+
+OUTSIDE = ("pure_callback", "io_callback", "custom_partitioning")
+"""What calls functions that no rule knows."""
+
+ONLY_MOVES = frozenset({
+    "neg", "abs", "real", "imag", "conj", "complex", "max", "min", "clamp", "sign", "floor", "ceil", "round", "copy",
+    "reduce_max", "reduce_min", "pmax", "pmin", "cummax", "cummin", "sort", "top_k", "select_n", "gather", "scatter",
+    "reshape", "squeeze", "transpose", "broadcast_in_dim", "concatenate", "slice", "pad", "rev", "split", "tile",
+    "dynamic_slice", "dynamic_update_slice", "all_gather", "all_gather_invariant", "all_to_all", "ppermute",
+    "pbroadcast", "pvary", "ragged_all_to_all", "stop_gradient", "name", "sharding_constraint", "reshard", "stack",
+    "unstack", "device_put", "iota", "reduce_window_max", "reduce_window_min",
+})  # fmt: skip
+"""What makes no number that is not there already, so that nothing is rounded."""
+
+
+KEPT = 2**14
+"""Of so many equations what is found out about each is kept."""
+
+PATIENCE = 8
+"""How many times as many steps of a loop as there are in double precision are waited for, and so many more."""
+
+
+class EndlessLoop(InterpreterLimit):
+    """A loop that ends by chance, and has not."""
+
+
+class Variable(NamedTuple):
+    """What a rule reads of a variable."""
+
+    aval: Any
+
+
+class Aval(NamedTuple):
+    """What a rule reads of a type."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+class Doubled:
+    """An equation whose results are doubles, for the rules of values.
+
+    Arguments:
+        equation: the equation as it was traced.
+        **params: parameters that are others.
+    """
+
+    def __init__(self, equation: Any, **params: Any) -> None:
+        self.primitive, self.source_info, self.invars = equation.primitive, equation.source_info, equation.invars
+        self.params = {**equation.params, **params} if params else equation.params
+        self.outvars = [
+            Variable(Aval(v.aval.shape, double(v.aval.dtype))) if isinstance(v.aval.dtype, np.dtype) else v
+            for v in equation.outvars
+        ]
+
+
+@functools.lru_cache(maxsize=KEPT)
+def doubled(equation: Any) -> Doubled:
+    """The equation with doubles, kept: a loop runs it again."""
+    return Doubled(equation)
+
+
+@functools.cache
+def double(dtype: np.dtype) -> np.dtype:
+    """The dtype that holds numbers of a traced one: a double for a float, else the same."""
+    if dtype.names is not None or not is_float(dtype):
+        return dtype
+    return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
+
+
+@dataclass(frozen=True)
+class Doubles:
+    """Floats are doubles, which nothing rounds."""
+
+    steps: dict[int, int] = field(default_factory=dict, compare=False)
+    """How often each loop's predicate was evaluated, by the identity of the equation."""
+
+    repeats = True
+    """Whether the same equation gives the same results again."""
+
+    def held(self, dtype: np.dtype) -> np.dtype:
+        """The dtype of the elements that hold numbers of a traced one."""
+        return double(dtype)
+
+    def constant(self, value: Numbers) -> Numbers:
+        """A constant of the program, `[1, ...]` or `[samples, ...]`."""
+        return value.astype(double(value.dtype), copy=False)[None]
+
+    def replica(self, x: Numbers, dimension: int) -> Numbers:
+        """The first of the replicas along a leading dimension."""
+        return x.take([0], axis=dimension)
+
+    def decided(self, env: Env, holds: Numbers, equation: Any) -> Numbers:
+        """A loop's predicate.
+
+        Raises:
+            EndlessLoop: if a sample takes many times as many steps as there are in double precision.
+        """
+        self.steps[id(equation)] = self.steps.get(id(equation), 0) + 1
+        return holds
+
+    def run(self, env: Env, rule: Rule, equation: Any, operands: list[Numbers]) -> list[Numbers]:
+        """The results of an equation.
+
+        Raises:
+            InterpreterLimit: if it calls a function outside of JAX.
+        """
+        return self._rounded(env, equation, operands, self._results(env, rule, equation, operands))
+
+    def _results(self, env: Env, rule: Rule, equation: Any, operands: list[Numbers]) -> list[Numbers]:
+        name = equation.primitive.name
+        if name in OUTSIDE:
+            raise InterpreterLimit(
+                f"the interpreter cannot run {name} (at {location(equation)}) in double precision", name
+            )
+        if name in AS_DOUBLES:
+            results = AS_DOUBLES[name](self, env, equation, *operands)
+        elif calls(equation):
+            results = rule(env, equation, *operands)
+        elif not has_floats(equation):
+            results = rule(dataclasses.replace(env, arithmetic=None), equation, *operands)
+        elif name in DIRECT:
+            results = np.asarray(DIRECT[name](*aligned(env, equation, tuple(operands))))
+        else:
+            results = rule(env, doubled(equation), *operands)
+        if isinstance(results, np.ndarray):
+            results = [results]
+        return [x.astype(double(x.dtype), copy=False) for x in results]
+
+    def bits(self, env: Env, equation: Any, x: Numbers, dtype: np.dtype) -> Numbers:
+        """Doubles as the numbers of a dtype whose bits are looked at: the nearest ones."""
+        return x.astype(dtype)
+
+    def _rounded(self, env: Env, equation: Any, operands: list[Numbers], results: list[Numbers]) -> list[Numbers]:
+        return results
+
+
+@functools.cache
+def chances(samples: int) -> np.ndarray:
+    """`[samples, PLACES]` numbers of [0, 1), of every other sample near 1/2: up or down by one step.
+
+    So numbers that are equal once they are rounded are equal in some sample. Both halves are stratified: of one
+    rounding there are samples near each end, and on both sides of a jump.
+    """
+    random, half = np.random.default_rng(20231), samples // 2
+    near, far = (
+        (random.random((half, PLACES)).argsort(axis=0) + random.random((half, PLACES))) / half for _ in range(2)
+    )
+    found = np.empty((samples, PLACES))
+    found[::2], found[1::2] = 0.5 + (near - 0.5) / COARSE, far
+    return found
+
+
+@dataclass(frozen=True)
+class Sampled(Doubles):
+    """Every result is rounded at random, each sample by itself.
+
+    Arguments:
+        charges: by which dtype each operation is rounded; None: as doubles are, only more coarsely, and constants are
+            what the source may have.
+        samples: how many there are of each data set.
+        chosen: the first of those that are run, and the one behind the last.
+        sets: how many data sets there are, which are all rounded alike, so that each is as it is alone. Their samples
+            stand one behind the other along the first dimension.
+        known: how often each loop's predicate is evaluated in double precision, if that is known.
+        parts: the equations, by their identities, that round a part of a sum.
+        fused: of additions, the products that their terms are (see `fused_products`).
+    """
+
+    charges: Charges | None = None
+    samples: int = 1
+    chosen: tuple[int, int | None] = (0, None)
+    sets: int = 1
+    known: Mapping[int, int] = field(default_factory=dict, compare=False)
+    parts: frozenset[int] = frozenset()
+    fused: Mapping[int, tuple[frozenset[int], ...]] = field(default_factory=dict, compare=False)
+    inexact: dict[int, np.ndarray] = field(default_factory=dict, compare=False)
+    """Of products that were rounded, by their identities, in which data sets: one boolean for each sample of them."""
+
+    turns: dict[int, list[int]] = field(default_factory=dict, compare=False)
+    """Of each equation, by its identity, the place from which it takes the next numbers."""
+
+    marks: dict[int, dict[int, int]] = field(default_factory=dict, compare=False)
+    """These places as they were when a loop, by its identity, was last decided."""
+
+    repeats = False
+
+    def constant(self, value: Numbers) -> Numbers:
+        """A constant of the program, `[1, ...]` or `[samples, ...]`."""
+        exact = super().constant(value)
+        if self.charges is not None or value.dtype.names is not None or not is_float(value.dtype):
+            return exact
+        found = moved(exact[0], value.dtype, self.samples)
+        return np.concatenate([found[slice(*self.chosen)]] * self.sets) if len(found) > 1 else found
+
+    def decided(self, env: Env, holds: Numbers, equation: Any) -> Numbers:
+        """A loop's predicate, as of `Doubles`."""
+        super().decided(env, holds, equation)
+        steps, known = self.steps[id(equation)], self.known.get(id(equation), PATIENCE)
+        if steps > known and id(equation) in self.marks:  # round as in the step before, as machines do
+            for key, place in self.marks[id(equation)].items():
+                self.turns[key][0] = place
+        self.marks[id(equation)] = {key: place[0] for key, place in self.turns.items()}
+        if steps > PATIENCE * known + PATIENCE:
+            raise EndlessLoop(
+                f"roundings decide when the loop at {location(equation)} ends, and it may be much later", "a loop"
+            )
+        return holds
+
+    def bits(self, env: Env, equation: Any, x: Numbers, dtype: np.dtype) -> Numbers:
+        """Doubles as numbers of a dtype whose bits are looked at: near ones."""
+        return self._round(env, equation, x, format_of(dtype)).astype(dtype)
+
+    def _format(self, dtype: np.dtype, name: str) -> Format:
+        return NEARLY_DOUBLE if self.charges is None else self.charges.format(dtype, name)
+
+    def _carried(self, to: Format) -> Format:
+        """The format in which a sum is carried whose result has another."""
+        if self.charges is None or not self.charges.sums:
+            return to
+        return min(to, format_of(np.dtype(self.charges.sums)), key=lambda one: one.unit)
+
+    def _chance(self, env: Env, equation: Any, x: Numbers) -> Numbers:
+        """Numbers of [0, 1), which broadcast to an array; devices that have the same numbers round them alike."""
+        alike = {d for d in range(1, env.lead) if x.shape[d] > 1 and nan_equal(x, x.take([0], axis=d)).all()}
+        shape = [1 if d in alike else n for d, n in enumerate(x.shape)]
+        count, place = math.prod(shape[1:]), self.turns.setdefault(id(equation), [len(self.turns) * STRIDE])
+        start, pool = place[0] % PLACES, chances(self.samples)[slice(*self.chosen)]
+        place[0] += TURN
+        if start + count <= PLACES:
+            drawn = pool[:, start : start + count].reshape(len(pool), *shape[1:])
+        else:
+            drawn = pool.take(np.arange(start, start + count), axis=1, mode="wrap").reshape(len(pool), *shape[1:])
+        return np.concatenate([drawn] * self.sets) if self.sets > 1 else drawn
+
+    def _round(self, env: Env, equation: Any, x: Numbers, to: Format) -> Numbers:
+        # a fourth stays between two numbers: what depends on any rounding moves there, however few numbers are near
+        return round_at_random(x, to, functools.partial(self._chance, env, equation), between=slice(1, None, 4))
+
+    def _noise(self, env: Env, equation: Any, x: Numbers, amplitude: Numbers) -> Numbers:
+        """Numbers that are off by up to an amplitude, which broadcasts; each sample by as much as it happens."""
+        if not np.any(amplitude):
+            return x
+        x = np.broadcast_to(x, np.broadcast_shapes(x.shape, np.shape(amplitude)))
+        chance = 2 * self._chance(env, equation, x) - 1
+        if x.dtype.kind == "c":
+            chance = chance + 1j * (2 * self._chance(env, equation, x) - 1)
+        return np.where(np.isfinite(x), x + chance * np.where(np.isfinite(amplitude), amplitude, 0), x)
+
+    def _rounded(self, env: Env, equation: Any, operands: list[Numbers], results: list[Numbers]) -> list[Numbers]:
+        name = equation.primitive.name
+        if name in ONLY_MOVES or calls(equation) or name == "bitcast_convert_type":
+            return results
+        rounded = []
+        for i, x in enumerate(results):
+            dtype = equation.outvars[i].aval.dtype
+            if (
+                not isinstance(dtype, np.dtype)
+                or not is_float(dtype)
+                or (name == "optimization_barrier" and not (self.charges is not None and name in self.charges.own))
+            ):
+                rounded.append(x)
+                continue
+            to = self._format(_precision(equation) if name == "reduce_precision" else dtype, name)
+            carried = self._carried(to)
+            if id(equation) in self.parts:
+                to = carried
+            if name in SUMS:
+                x = self._noise(env, equation, x, self._of_order(env, equation, operands, i, carried, x))
+            elif name in APPROXIMATED:
+                size = np.maximum(np.abs(x), 1.0 if name in WITH_ROOTS else 0.0)
+                few = are_numbers(x, to.digits) if name in PRODUCTS_OF_FEW else (np.abs(x) == 1) | (size == 0)
+                x = self._noise(env, equation, x, np.where(few, 0.0, 2 * ULPS * COARSE * to.unit * size))
+            elif name == "div":  # by a constant, compilers multiply with its inverse
+                few = are_numbers(aligned(env, equation, tuple(operands))[1], 1)
+                x = self._noise(env, equation, x, np.where(few, 0.0, COARSE * to.unit * np.abs(x)))
+            elif name in ADDITIONS and self.charges is None:
+                a, b = aligned(env, equation, tuple(operands))
+                x = self._noise(
+                    env, equation, x, np.where(is_sum(x, a, -b if name == "sub" else b), 0.0, np.abs(x) * to.unit)
+                )
+            if id(equation) in self.fused:
+                for products, term in zip(
+                    self.fused[id(equation)], aligned(env, equation, tuple(operands)), strict=True
+                ):
+                    if off := [self.inexact[product] for product in products if product in self.inexact]:
+                        sets = np.logical_or.reduce(off).reshape(-1, *(1,) * (x.ndim - 1))
+                        x = self._noise(env, equation, x, COARSE / 2 * to.unit * np.abs(term) * sets)
+            rounded.append(self._round(env, equation, x, to))
+            if name in MULTIPLIES and rounded[-1] is not x:
+                self.inexact[id(equation)] = self._sets_that_differ(rounded[-1], x)
+        return rounded
+
+    def _sets_that_differ(self, rounded: Numbers, x: Numbers) -> np.ndarray:
+        differs = (rounded != x).reshape(self.sets, -1).any(axis=1)
+        return np.repeat(differs, len(rounded) // self.sets)
+
+    def _of_order(
+        self, env: Env, equation: Any, operands: list[Numbers], index: int, to: Format, x: Numbers
+    ) -> Numbers:
+        """How far the order of its additions may take a sum: not at all where every order is exact.
+
+        Elsewhere as far as rounding errors do that have nothing in common: by the root of how many there are, times
+        the terms' magnitudes.
+        """
+        name = equation.primitive.name
+        terms, count = SUMS[name]
+        if count(env, equation) <= 1:
+            return np.zeros(())
+        given, kept = terms(operands, index), int(env.mesh.axis_names[:1] == (SETS,))
+        full = [*operands]
+        for place, factor in zip(_places(name, index), given, strict=True):
+            full[place] = np.abs(factor)
+        if name == "scatter-sub":
+            full[2] = -full[2]
+        alone = Doubled(equation) if name in PRODUCTS or name.startswith("scatter") else Doubled(Alone(equation, index))
+        found = RULES[name](env, alone, *(full if alone.invars is equation.invars else [full[index]]))
+        size = np.asarray(found if isinstance(found, np.ndarray) else found[0]).real
+        digits, roundoff = to.digits, to.unit
+        if name in PRODUCTS and self.charges is not None and not self.charges.split:
+            digits, roundoff = max(digits, 24), min(roundoff, 2.0**-24)
+        amplitude = COARSE / 2 * math.sqrt(count(env, equation)) * roundoff * size
+        if are_numbers(x, digits).any():  # by chance, or since all orders are exact
+            both = np.multiply if name in PRODUCTS else np.minimum  # a scatter adds to what is there
+            unit = functools.reduce(both, [lowest_bit(x, kept).reshape(-1) for x in given])
+            unit = unit.reshape(unit.shape + (1,) * (size.ndim - 1)) if kept else unit.reshape(())
+            with np.errstate(invalid="ignore"):
+                amplitude = np.where(size <= 2.0**digits * unit, 0.0, amplitude)
+        return amplitude
+
+
+def _places(name: str, index: int) -> tuple[int, ...]:
+    if name in PRODUCTS:
+        return (0, 1)
+    return (0, 2) if name.startswith("scatter") else (index,)
+
+
+class Alone:
+    """An equation with one of its operands, and the result of that."""
+
+    def __init__(self, equation: Any, index: int = 0) -> None:
+        self.primitive, self.params, self.source_info = equation.primitive, equation.params, equation.source_info
+        self.invars, self.outvars = [equation.invars[index]], [equation.outvars[index]]
+
+
+def _participants(env: Env, equation: Any) -> int:
+    groups = equation.params.get("axis_index_groups")
+    count = max(map(len, groups)) if groups else env.mesh.axis_size(axes_of(equation))
+    shape = equation.invars[0].aval.shape
+    return count * math.prod(shape[name] for name in equation.params.get("axes", ()) if isinstance(name, int))
+
+
+def _reduced(env: Env, equation: Any) -> int:
+    return math.prod(equation.invars[0].aval.shape[axis] for axis in equation.params["axes"])
+
+
+def _contracted(env: Env | None, equation: Any) -> int:
+    """How many products each result adds up: those of all operands, for those of one result."""
+    numbers = equation.params.get("dimension_numbers")
+    if equation.primitive.name == "conv_general_dilated":
+        return math.prod(equation.invars[1].aval.shape) // equation.invars[1].aval.shape[numbers.rhs_spec[0]]
+    if numbers is None:
+        numbers = equation.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
+    return math.prod(equation.invars[0].aval.shape[d] for d in numbers[0][0])
+
+
+def is_product(equation: Any) -> bool:
+    """Whether what multiplies adds nothing up."""
+    return equation.primitive.name != "dot_general" or _contracted(None, equation) <= 1
+
+
+def _scattered(env: Env, equation: Any) -> int:
+    shape = equation.invars[1].aval.shape
+    return 1 + math.prod(shape[:-1])
+
+
+def _one(operands: Sequence[Numbers], index: int) -> list[Numbers]:
+    return [operands[index]]
+
+
+SUMS: Mapping[str, tuple[Callable[..., list[Numbers]], Callable[[Env, Any], int]]] = {
+    "reduce_sum": (_one, _reduced),
+    "cumsum": (_one, lambda env, equation: int(equation.invars[0].aval.shape[equation.params["axis"]])),
+    "reduce_window_sum": (_one, lambda env, equation: math.prod(equation.params["window_dimensions"])),
+    **dict.fromkeys(ACROSS_DEVICES, (_one, _participants)),
+    **dict.fromkeys(PRODUCTS, (lambda operands, index: [*operands[:2]], _contracted)),
+    **dict.fromkeys(("scatter-add", "scatter-sub"), (lambda operands, index: [operands[0], operands[2]], _scattered)),
+}
+"""Of what adds up inside of itself, in an order of its own: the terms, or the factors of products, and how many."""
+
+
+ADDITIONS = ("add", "add_any", "sub")
+MULTIPLIES = ("mul", "square", "integer_pow", "dot_general")
+
+
+def is_sum(x: Numbers, a: Numbers, b: Numbers) -> Numbers:
+    """Whether a sum of two doubles was not rounded (Knuth's TwoSum; Higham 2002, section 4.3)."""
+    part = x - a
+    return ~(((a - (x - part)) + (b - part)) != 0)
+
+
+@functools.lru_cache(maxsize=KEPT)
+def has_floats(equation: Any) -> bool:
+    """Whether a float goes in or comes out."""
+    dtypes = (getattr(v.aval, "dtype", None) for v in (*equation.invars, *equation.outvars))
+    return any(isinstance(dtype, np.dtype) and is_float(dtype) for dtype in dtypes)
+
+
+@functools.lru_cache(maxsize=KEPT)
+def calls(equation: Any) -> bool:
+    """Whether an equation runs programs of its own, whose equations are rounded."""
+    name = equation.primitive.name
+    return name in ("shard_map", "scan", "while", "cond", "call_hi_primitive") or (
+        not name.startswith(("scatter", "reduce", "select_and")) and any(True for _ in subjaxprs(equation))
+    )
+
+
+def _convert(arithmetic: Doubles, env: Env, equation: Any, x: Numbers) -> Numbers:
+    source, target = np.dtype(equation.invars[0].aval.dtype), result_dtype(equation)
+    if is_float(target) and (is_float(source) or not is_float(x.dtype)):
+        return x.real.astype(double(target), copy=False) if target.kind != "c" else x.astype(np.complex128, copy=False)
+    return np.asarray(RULES["convert_element_type"](env, equation, x))
+
+
+def _bits(arithmetic: Doubles, env: Env, equation: Any, x: Numbers) -> Numbers:
+    source = np.dtype(equation.invars[0].aval.dtype)
+    x = arithmetic.bits(env, equation, x, source) if is_float(source) else x
+    return np.asarray(RULES["bitcast_convert_type"](env, equation, x))
+
+
+def _as_they_are(arithmetic: Doubles, env: Env, equation: Any, *operands: Numbers) -> list[Numbers]:
+    return list(operands)
+
+
+def _gather(arithmetic: Doubles, env: Env, equation: Any, x: Numbers, indices: Numbers) -> Any:
+    dtype = result_dtype(equation)
+    fill = filler(dtype, equation.params["fill_value"]).astype(double(dtype))
+    return RULES["gather"](env, Doubled(equation, fill_value=fill), x, indices)
+
+
+def _power(arithmetic: Doubles, env: Env, equation: Any, x: Numbers, *exponent: Numbers) -> Numbers:
+    """Powers of doubles, not of what is longer."""
+    if exponent:
+        base, by = aligned(env, equation, (x, exponent[0]))
+        return np.power(base.astype(double(result_dtype(equation))), by)
+    return np.asarray(x ** int(equation.params["y"]) if equation.params["y"] >= 0 else 1 / x ** -equation.params["y"])
+
+
+def _logistic(arithmetic: Doubles, env: Env, equation: Any, x: Numbers) -> Numbers:
+    """Backends take 1 / (1 + exp(-x)), which is zero where the exponential overflows; in a sample it may."""
+    result = DIRECT["logistic"](x)
+    if not isinstance(arithmetic, Sampled):
+        return np.asarray(result)
+    to = arithmetic._format(result_dtype(equation), "logistic")
+    overflows = (np.exp(-x.real) > to.largest / COARSE) & np.isfinite(x)
+    if not overflows.any():
+        return np.asarray(result)
+    return np.where(overflows & (arithmetic._chance(env, equation, x) < 0.5), 0.0, result)
+
+
+def _stable(arithmetic: Doubles, env: Env, equation: Any, *operands: Numbers) -> Any:
+    """Of operands that are off by a rounding of their largest number, zeros as well, in a sample."""
+    if isinstance(arithmetic, Sampled):
+        moved = []
+        for x, v in zip(operands, equation.invars, strict=True):
+            dtype = v.aval.dtype
+            if is_float(np.dtype(dtype)):
+                size = np.abs(np.where(np.isfinite(x), x, 0)).max(
+                    axis=tuple(range(env.lead, x.ndim)), keepdims=True, initial=0
+                )
+                unit = arithmetic._format(np.dtype(dtype), equation.primitive.name).unit
+                x = arithmetic._noise(env, equation, x, COARSE * unit * size)
+            moved.append(x)
+        operands = tuple(moved)
+    return RULES[equation.primitive.name](env, doubled(equation), *operands)
+
+
+AS_DOUBLES: dict[str, Callable[..., Any]] = {
+    "convert_element_type": _convert,
+    "bitcast_convert_type": _bits,
+    "reduce_precision": _as_they_are,
+    "optimization_barrier": _as_they_are,
+    "gather": _gather,
+    "pow": _power,
+    "integer_pow": _power,
+    "logistic": _logistic,
+    **dict.fromkeys(STABLE, _stable),
+}
+"""What does on doubles something else than its rule."""
+
+
+def _precision(equation: Any) -> np.dtype:
+    params = equation.params
+    name = FORMATS.get((params["exponent_bits"], params["mantissa_bits"]))
+    if name is None:
+        raise InterpreterLimit(
+            f"floats of {params['mantissa_bits']} bits (at {location(equation)})", "reduce_precision"
+        )
+    return np.dtype(name)

@@ -1,0 +1,67 @@
+"""By which dtype each operation of a program is rounded, if it computes as its contract says."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardproof.oracles.dtypes import is_float, real_of, unit_roundoff
+from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.precision.formats import Format, format_of
+from shardproof.properties.programs.implementations import Implementation
+
+ACCUMULATED_BY_JAX = frozenset(
+    {"convert_element_type", "reduce_precision", "add_any", "reduce_sum", "scatter-add", "dot_general"}
+    | {"psum", "psum_invariant", "unreduced_psum", "reduce_scatter", "unreduced_reduce_scatter"}
+)
+"""What JAX's derivatives do in the operands' own dtype: the cotangents of several uses, and of replicas, add up."""
+
+
+@dataclass(frozen=True)
+class Charges:
+    """By which dtype each operation is rounded.
+
+    Arguments:
+        least: floats that are narrower count as this one; empty: every operation is rounded to its own dtype.
+        own: the primitives that are rounded to their own dtype in spite of that.
+        floor: floats that are narrower than this one count as it even there; empty: none do.
+        split: whether a compiler may divide any sum over devices, as in a program of global arrays: its parts are then
+            sent in the dtype of the sum.
+        sums: the dtype in which sums of narrower floats are carried, whatever the program writes; empty: its own.
+    """
+
+    least: str = ""
+    own: frozenset[str] = frozenset()
+    floor: str = ""
+    split: bool = False
+    sums: str = ""
+
+    def format(self, dtype: np.dtype, primitive: str) -> Format:
+        """The format to which a result of a traced dtype is rounded."""
+        real, least = real_of(dtype), self.floor if primitive in self.own else self.least
+        coarse = least and unit_roundoff(real) > unit_roundoff(np.dtype(least))
+        return format_of(np.dtype(least) if coarse else real)
+
+
+def charges_of(implementation: Implementation, case: Case, *, derivative: bool) -> Charges:
+    """By which dtype the operations of an implementation are rounded in a case."""
+    if "narrow_accumulation" in implementation.features:
+        return Charges()
+    contract, whole = CONTRACTS[case.contract], implementation.whole
+    given, moving = [operand.numpy_dtype for operand in case.operands], contract.moving(case)
+    met = [dtype for dtype in (*given, *contract.result_dtypes(case, given), *contract.casts) if is_float(dtype)]
+    sums = "" if derivative else implementation.accumulator  # cotangents JAX adds up in dtypes of its own
+    if not moving:  # of integers alone nothing is rounded to 16 bits but what the program rounds
+        return Charges("" if any(dtype.itemsize < 4 for dtype in met) else "float32", split=whole, sums=sums)
+    floats = list(filter(is_float, given if contract.generic or case.tree else [given[moving[0]]]))
+    if not floats:
+        return Charges(split=whole, sums=sums)
+    held = max(floats, key=unit_roundoff)
+    # of a user's own, the narrowest; of global arrays a compiler may send parts of sums in their dtype
+    held = max([held if whole else contract.accumulator(held), *contract.casts], key=unit_roundoff)
+    between_calls = frozenset({"optimization_barrier"} if case.calls > 1 else ())
+    if not derivative:
+        return Charges(real_of(held).name, between_calls, split=whole, sums=sums)
+    # JAX adds up in dtypes of the case: what is narrower was written
+    floor = max(map(real_of, met), key=unit_roundoff)
+    return Charges(real_of(held).name, between_calls | ACCUMULATED_BY_JAX, floor.name, split=whole)

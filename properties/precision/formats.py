@@ -1,0 +1,188 @@
+"""Floating-point formats: how a double is rounded to one of them, at random, and what a constant may have been."""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardproof.oracles.dtypes import (
+    exact_limit,
+    flushed,
+    half_spacing,
+    largest_finite,
+    real_of,
+    smallest_normal,
+    tiny,
+    unit_roundoff,
+)
+
+Numbers = Any
+"""An array, or the scalar that NumPy gives in place of one of rank 0."""
+
+FORMATS = {(5, 10): "float16", (8, 7): "bfloat16", (8, 23): "float32", (11, 52): "float64"}
+"""The dtypes of exponents and mantissas of so many bits."""
+
+COARSE = 4.0
+"""How many steps of a format wide the numbers lie to which a sample may be rounded: what is right is rounded to the
+nearest, or one of two, and so it may err by four times as much as a sum of roundings that have nothing in common."""
+
+EXPONENT = 0x7FF << 52
+"""Where a double has its exponent."""
+
+NO_DIGITS = 2**8
+"""In a dtype that holds whole numbers up to here, and no further, having few digits says nothing of a number."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A floating-point format.
+
+    Arguments:
+        digits: the bits of its mantissa, the leading one included.
+        smallest: its smallest positive number.
+        normal: below this, backends may take a number for zero; 0: they do not.
+        largest: its largest finite number.
+    """
+
+    digits: int
+    smallest: float
+    normal: float
+    largest: float
+
+    @property
+    def unit(self) -> float:
+        """The unit roundoff."""
+        return 2.0**-self.digits
+
+
+@functools.cache
+def format_of(dtype: np.dtype) -> Format:
+    """The format of a float dtype, or of the parts of a complex one."""
+    real = real_of(dtype)
+    if real == np.float64:
+        return DOUBLE
+    digits = round(-math.log2(unit_roundoff(real)))
+    normal = smallest_normal(real) if flushed(real) == smallest_normal(real) else 0.0
+    return Format(digits, 2 * tiny(real), normal, largest_finite(real))
+
+
+DOUBLE = Format(50, 2.0**-1000, 0.0, float(np.finfo(np.float64).max))
+"""What stands for doubles where samples of them are rounded, which are doubles themselves."""
+
+NEARLY_DOUBLE = Format(42, 2.0**-1000, 0.0, float(np.finfo(np.float64).max))
+"""What doubles are rounded to where it is asked what their own roundings may come to: 2,000 times as coarse as they."""
+
+
+def round_at_random(
+    x: Numbers, to: Format, chance: Callable[[Numbers], Numbers], *, between: slice | None = None
+) -> Numbers:
+    """Doubles as numbers of a format: what is none of its numbers becomes one nearby, by chance.
+
+    Arguments:
+        x: `[*lead, *block]`.
+        to: the format: a number may be off by half of `COARSE` of its steps.
+        chance: gives numbers of [0, 1) that broadcast to an array, or to more samples; 1/2 rounds to the nearest.
+        between: the samples that are moved as far, and stay between two numbers.
+
+    Of each four samples the last two take what is below the normal range for zero, if backends do.
+    """
+    if x.dtype.kind == "c":
+        parts = np.ascontiguousarray(x).view(np.float64).reshape((*x.shape, 2))
+        rounded = np.ascontiguousarray(round_at_random(parts, to, chance, between=between))
+        return rounded.view(np.complex128).reshape(rounded.shape[:-1])
+    step, finite, size = _step(x, to), np.isfinite(x), np.abs(x)
+    parts = x / step
+    exact = np.rint(parts) == parts
+    exact |= ~finite
+    small = (size < to.normal) & (size > 0) if to.normal else np.zeros((), bool)
+    if exact.all() and not small.any() and not (size > to.largest).any():
+        return x
+    near = chance(x) - 0.5
+    near = near * step if near.shape != x.shape else np.multiply(near, step, out=near)
+    near *= COARSE
+    near += x
+    np.copyto(near, x, where=exact)
+    step = _step(near, to)
+    result = near / step
+    np.rint(result, out=result)
+    result *= step
+    np.copyto(result, x, where=~finite)
+    if between is not None:
+        result[between] = near[between]
+    beyond = np.abs(result) > to.largest
+    if beyond.any():
+        np.copyto(result, np.copysign(np.inf, result), where=beyond)
+    if small.any():
+        flushes = (np.arange(len(result)) % 4 > 1).reshape(-1, *(1,) * (result.ndim - 1))
+        np.copyto(result, 0.0, where=small & flushes)
+    return result
+
+
+def _binade(x: Numbers) -> Numbers:
+    """The largest power of two that is no larger; zero for zero, and infinite for what is not finite."""
+    return (x.view(np.int64) & EXPONENT).view(np.float64)
+
+
+def _step(x: Numbers, to: Format) -> Numbers:
+    """How far numbers of a format are apart there."""
+    step = _binade(x)
+    step *= 2.0 ** (1 - to.digits)
+    return np.maximum(step, to.smallest, out=step)
+
+
+def are_numbers(x: Numbers, digits: int) -> Numbers:
+    """Elementwise, whether doubles have no more than so many digits."""
+    if x.dtype.kind == "c":
+        return are_numbers(x.real, digits) & are_numbers(x.imag, digits)
+    return (x.view(np.int64) & (1 << 53 - digits) - 1) == 0
+
+
+def lowest_bit(x: Numbers, kept: int) -> Numbers:
+    """The largest power of two of which all finite numbers are multiples; infinite where all are zero.
+
+    One for each index of the first `kept` dimensions.
+    """
+    if x.dtype.kind == "c":
+        return np.minimum(lowest_bit(x.real, kept), lowest_bit(x.imag, kept))
+    values = np.abs(x)
+    mantissa = values.view(np.int64) & ~EXPONENT | 1 << 52
+    bit = (mantissa & -mantissa) * 2.0**-52 * _binade(values)
+    bit = np.where((values == 0) | ~np.isfinite(values), np.inf, bit)
+    return bit.min(axis=tuple(range(kept, x.ndim)), initial=np.inf, keepdims=True)
+
+
+def literal_error(value: Numbers, dtype: np.dtype) -> Numbers:
+    """How far a constant may be from the number that the source has: one rounding, unless its digits are few.
+
+    Half of the digits of its dtype are few: one number in thousands of float32 is rounded to such a one. Of an array
+    all elements must have no more: where one was rounded, others may have few by chance. In bfloat16 and below that
+    says nothing, since 0.999 is 1. Below the normal range all numbers have few; and where not every whole number is one
+    of the dtype, any may be what a count was rounded to: the size of an axis of 257 devices is 256 in bfloat16.
+    """
+    size = np.asarray(np.abs(value), np.float64)
+    digits, _ = np.frexp(size)
+    few = 2.0 ** (math.log2(exact_limit(dtype)) // 2)
+    certain = (size >= smallest_normal(dtype)) & (size < exact_limit(dtype)) | (size == 0)
+    short = (exact_limit(dtype) > NO_DIGITS) & (digits * few == np.rint(digits * few)) & certain | ~np.isfinite(value)
+    return np.where(short.all() | (size == 0) | ~np.isfinite(value), 0.0, half_spacing(size, dtype))
+
+
+def moved(value: Numbers, dtype: np.dtype, samples: int) -> Numbers:
+    """A constant `[...]` as what it may have been rounded from, `[samples, ...]`, or twice as far off.
+
+    Equal ones, and negatives, are moved together.
+    """
+    if value.dtype.kind == "c":
+        return np.asarray(moved(value.real, dtype, samples) + 1j * moved(value.imag, dtype, samples))
+    off = literal_error(value, dtype)
+    if not off.any():
+        return value[None]
+    size = np.asarray(np.abs(value), np.float64)
+    each = np.arange(1, samples + 1, dtype=np.uint64).reshape(-1, *(1,) * value.ndim)
+    mixed = (size.view(np.uint64) ^ each * np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ mixed >> np.uint64(31)) * np.uint64(0x94D049BB133111EB)
+    share = COARSE / 2 * ((mixed >> np.uint64(11)) * 2.0**-52 - 1)
+    return value + np.sign(value) * share * off

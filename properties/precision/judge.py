@@ -1,0 +1,361 @@
+"""What is right of a case, before any rounding, and how far off an implementation's results may be.
+
+Two questions. *Mathematics*: in double precision the implementation equals the reference. *Roundings*: in its own
+dtypes it is as near to that as samples are in which each result is rounded at random, up or down, to steps that are
+`COARSE` times as wide as its dtype's. Where every operation is exact no sample differs, and results are compared bit
+for bit.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from shardproof.oracles.dtypes import flushed, half_spacing, is_float, largest_finite, rounded, wide
+from shardproof.oracles.layout import nan_equal
+from shardproof.properties.cases.case import Case, Placement
+from shardproof.properties.cases.data import Data
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.engines import Sets
+from shardproof.properties.engines.batches import reference_blocks
+from shardproof.properties.engines.running import all_blocks, placed_blocks
+from shardproof.properties.engines.simulate import InterpreterLimit
+from shardproof.properties.precision.arithmetic import EndlessLoop
+from shardproof.properties.precision.charges import charges_of
+from shardproof.properties.precision.comparison import Judged, Reference, compare
+from shardproof.properties.precision.compiled import in_doubles
+from shardproof.properties.precision.formats import COARSE
+from shardproof.properties.precision.numbers import is_exact, is_moved, magnitude, terms_of
+from shardproof.properties.precision.partial import rounded_on_the_way
+from shardproof.properties.precision.runs import SAMPLES, Runs
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.violation import Of
+
+FACTOR = 2.0
+"""How many times the largest deviation of `SAMPLES` samples is right; of half as many samples twice as often."""
+
+ANY_FINITE = float(np.finfo(np.float64).max) / 4
+"""How far off a result may be of which nothing is known, but that it is finite."""
+
+LARGER = math.sqrt(8.0)
+"""How many times larger errors are in samples of up to two steps than in those of one, of variances 16/12 and 1/6."""
+
+LARGE = 1e30
+"""What a dtype must reach so that small numbers do not overflow on their way."""
+
+ALIKE = 2.0**-44
+"""By how much two doubles for the same number may differ, relative to it, without a question."""
+
+SMALLEST = float(np.finfo(np.float64).tiny) * 2.0**64
+"""What the oracle may be off by itself: what is below the range of normal doubles, by factors of 2^64 at most."""
+
+View = Callable[[np.ndarray], np.ndarray]
+More = np.ndarray | float
+Nearby = Callable[[], np.ndarray] | None
+
+
+class _Judge:
+    """The judge of an implementation's results on several data sets.
+
+    Arguments:
+        kind: as what its program is made ready.
+        implementation: the implementation.
+        case: the case.
+        sets: the data sets.
+    """
+
+    def __init__(self, kind: str, implementation: Implementation, case: Case, sets: Sets) -> None:
+        self.kind, self.implementation, self.case, self.sets = kind, implementation, case, sets
+        self.runs = Runs(kind, implementation, case, sets)
+        self.charges = charges_of(implementation, case, derivative=kind != "value")
+
+    def judged(
+        self, index: int, leaf: int, exact: np.ndarray, dtype: np.dtype, view: View, more: More, nearby: Nearby
+    ) -> Judged:
+        """What is known of one result of a data set, seen as the reference is.
+
+        Arguments:
+            index: which data set.
+            leaf: which result of the program.
+            exact: what the reference says of it.
+            dtype: its dtype.
+            view: makes of what the program returns what the reference is of.
+            more: how far off it may be for what a contract lets be rounded on its way.
+            nearby: the reference in directions that are off by a few roundings of doubles.
+        """
+        try:
+            return self._judged(index, leaf, exact, dtype, view, more, nearby)
+        except InterpreterLimit as limit:
+            exact_sums = self.kind == "value" and is_exact(self.case, self.sets[index], terms_of(self.case))
+            if self.implementation.program is None and (exact_sums or is_moved(self.case)):
+                return Judged(exact, np.zeros(exact.shape), np.zeros(exact.shape))
+            found, coarsest, own = in_doubles(self.kind, self.implementation, self.case, self.sets[index], limit)
+            return _compiled(view(found[leaf]), dtype, coarsest, own)
+
+    def _judged(
+        self, index: int, leaf: int, exact: np.ndarray, dtype: np.dtype, view: View, more: More, nearby: Nearby
+    ) -> Judged:
+        contract, derivative = CONTRACTS[self.case.contract], self.kind != "value"
+        double = view(self.runs.in_doubles(index)[leaf])
+        try:
+            samples = np.stack([view(np.asarray(x)) for x in self.runs.rounded(index, self.charges)[leaf]])
+        except EndlessLoop:  # of its roundings nothing is known
+            samples = None
+        if double.shape != exact.shape:  # which the comparison of shapes says
+            return Judged(double, np.zeros(exact.shape), np.zeros(exact.shape))
+        if not is_float(dtype):
+            off = np.where(samples is None or (samples != double).any(axis=0), np.inf, np.zeros(exact.shape))
+            return Judged(double, off, off)
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = np.where(nan_equal(double, exact.astype(double.dtype)), 0.0, np.abs(double - exact))
+        leeway = self._leeway(index, leaf, exact, double, apart, view, nearby)
+        if self.implementation.within:  # by design, so that its own doubles are what it is to be near to
+            leeway = leeway + self.implementation.within * self._largest(leaf, exact, blocks=view is not np.asarray)
+            exact = np.where(apart <= leeway, double, exact)
+            apart = np.where(apart <= leeway, 0.0, apart)
+        more = more + np.where(np.isnan(apart), leeway, np.minimum(apart, leeway))
+        if samples is None:
+            bound = spread = np.full(exact.shape, np.inf)
+        else:
+            finite = np.isfinite(samples).all() or self._finite(index, leaf, view)
+            bound = bound_of(exact, double, samples, dtype, more=more, finite=finite)
+            spread = FACTOR * spread_of(samples[::2], double) + more
+        unknown = np.isnan(exact) if contract.doubt[derivative] and derivative else np.zeros(exact.shape, bool)
+        bound = np.where(unknown | np.isinf(leeway), np.inf, bound)
+        infinite = np.isinf(exact) & (contract.degree > 1)  # of a product NaN is as right as infinity
+        spread = np.where(np.abs(bound) >= ANY_FINITE, np.inf, spread)
+        leeway = np.where(unknown | infinite, np.inf, leeway)
+        return Judged(double, np.where(infinite, -1.0, bound), leeway, exact, spread)
+
+    def _largest(self, leaf: int, exact: np.ndarray, *, blocks: bool) -> np.ndarray | float:
+        """The largest number of an array, or of each of its rows."""
+        size = magnitude(exact).astype(np.float64)
+        if not self.implementation.by_row or not self.case.operands:
+            return float(size.max(initial=0))
+        if not blocks:
+            return size.max(axis=-1, keepdims=True) if size.ndim else size
+        placed = CONTRACTS[self.case.contract].placed
+        assert placed is not None  # of programs alone anything is said
+        placements, along = placed(self.case), [-1]
+        spec = placements[leaf % len(placements)].spec
+        if spec:
+            along += [self.case.mesh.axis_names.index(name) for name in spec[-1]]
+        return np.asarray(size.max(axis=tuple(along), keepdims=True, initial=0)) if spec else size
+
+    def _finite(self, index: int, leaf: int, view: View) -> np.ndarray | bool:
+        """Where results must be finite if mathematics is: not for what JAX's derivatives add up in narrow dtypes."""
+        if not CONTRACTS[self.case.contract].finite or "narrow_accumulation" in self.implementation.features:
+            return False
+        if self.kind == "value":
+            return True
+        added = dataclasses.replace(self.charges, least="float64")
+        return np.isfinite(np.stack([view(np.asarray(x)) for x in self.runs.rounded(index, added)[leaf]])).all(axis=0)
+
+    def _leeway(
+        self,
+        index: int,
+        leaf: int,
+        exact: np.ndarray,
+        double: np.ndarray,
+        apart: np.ndarray,
+        view: View,
+        nearby: Nearby,
+    ) -> np.ndarray:
+        """How far the doubles may be from the reference, for roundings of doubles and of constants alone."""
+        size = magnitude(exact).astype(np.float64)
+        largest = float(size.max(initial=0))
+        doubt = CONTRACTS[self.case.contract].doubt[self.kind != "value"]
+        leeway = ALIKE * (size + largest / 16) + SMALLEST + doubt * max(float(self.kind != "value"), largest)
+        if (apart <= leeway / 2).all():  # half, as apart is rounded here and there in other ways
+            return leeway
+        try:
+            near = np.stack([view(np.asarray(x)) for x in self.runs.nearly(index)[leaf]])
+        except EndlessLoop:
+            return np.full(exact.shape, np.inf)
+        with np.errstate(invalid="ignore", over="ignore"):
+            off = np.where(nan_equal(near, double), 0.0, np.abs(near - double))
+            off[::2] *= LARGER
+        spread = np.where(np.isfinite(off), off, np.inf).max(axis=0, initial=0.0)
+        leeway = leeway + FACTOR * SAMPLES / len(near) * spread
+        if nearby is None:
+            return leeway
+        with np.errstate(invalid="ignore", over="ignore"):
+            other = np.abs(nearby() - exact).astype(np.float64)
+        other = np.where(np.isnan(other), np.inf, other)  # beside it there is a kink: nothing is known
+        return leeway + np.where(np.isfinite(exact), other, 0.0)
+
+
+def bound_of(
+    exact: np.ndarray,
+    double: np.ndarray,
+    samples: np.ndarray,
+    dtype: np.dtype,
+    *,
+    more: More = 0.0,
+    finite: np.ndarray | bool = True,
+) -> np.ndarray:
+    """How far off results of a float dtype may be, elementwise; negative: or not finite.
+
+    Arguments:
+        exact: what is right.
+        double: the results in double precision.
+        samples: the results with each operation rounded at random, along a first dimension.
+        dtype: that of the results.
+        more: how far off they may be besides.
+        finite: whether they must be finite where `double` is, whatever overflows before.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        known = np.isfinite(samples)
+        reach = FACTOR * SAMPLES / len(samples) * spread_of(samples, double, weighted=True) + more
+        if not np.iscomplexobj(samples):  # roundings that all go one way are none that samples show
+            low, high = (of(samples - double, axis=0) for of in (np.min, np.max))
+            off = np.maximum(low, -high) > (high - low) + 2 * COARSE * half_spacing(magnitude(double), dtype)
+            reach = np.where(off & known.all(axis=0) & np.isfinite(double), np.inf, reach)
+        size = magnitude(exact).astype(np.float64)
+        moves = (reach > 0) | ~nan_equal(rounded(exact, dtype).astype(exact.dtype), exact)
+        bound = reach + np.where(moves, half_spacing(size + reach, dtype) + flushed(dtype), 0.0)
+        beyond = ~(size + bound <= largest_finite(dtype))
+        overflows, lost = (~some & np.isfinite(double) for some in (known.all(axis=0), known.any(axis=0)))
+        must = np.where(beyond, -bound, np.where(lost, ANY_FINITE, bound))
+        return np.where(finite, must, np.where(lost, -np.inf, np.where(beyond | overflows, -bound, bound)))
+
+
+def spread_of(samples: np.ndarray, double: np.ndarray, *, weighted: bool = False) -> np.ndarray:
+    """Elementwise, the largest deviation of samples that are finite; infinite where only they are numbers.
+
+    Arguments:
+        samples: `[samples, ...]`, every other one with single steps.
+        double: what they deviate from.
+        weighted: whether deviations of single steps count as many times as other ones are larger.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        off = np.where(np.isfinite(samples), np.abs(samples - double), 0.0)
+        if weighted:
+            off[::2] *= LARGER
+        spread = off.max(axis=0, initial=0.0)
+    return np.where(np.isnan(spread), np.inf, spread)
+
+
+def _compiled(double: np.ndarray, dtype: np.dtype, coarsest: float, own: float) -> Judged:
+    """What is known where doubles were compiled: so many digits."""
+    if not is_float(dtype):
+        return Judged(double, np.zeros(double.shape), np.zeros(double.shape))
+    size = max(1.0, float(magnitude(double).max(initial=0)))
+    return Judged(double, np.full(double.shape, max(own, coarsest) * size), np.full(double.shape, coarsest * size))
+
+
+def value_references(implementation: Implementation, case: Case, sets: Sets) -> Iterator[list[Reference]]:
+    """What the oracle says of the results on each data set, as blocks, and how far off an implementation's may be."""
+    judge, contract = _Judge("value", implementation, case, sets), CONTRACTS[case.contract]
+    for index, arrays in enumerate(sets):
+        blocks = [case.blocks(i, array) for i, array in enumerate(arrays)]
+        exact = reference_blocks(case, blocks)
+        dtypes = contract.result_dtypes(case, [np.dtype(array.dtype) for array in arrays])[: len(exact)]
+        more = rounded_on_the_way(implementation, case, blocks, exact)
+        yield [
+            _reference(judge, index, leaf, e, dtype, partial(all_blocks, case), extra)
+            for leaf, (e, dtype, extra) in enumerate(zip(exact, dtypes, more, strict=True))
+        ]
+
+
+def _reference(
+    judge: _Judge,
+    index: int,
+    leaf: int,
+    exact: np.ndarray,
+    dtype: np.dtype,
+    view: View,
+    more: More = 0.0,
+    nearby: Nearby = None,
+) -> Reference:
+    found = partial(judge.judged, index, leaf, exact, dtype, view, more, nearby)
+    return Reference(exact, dtype, found, mathematics=CONTRACTS[judge.case.contract].nonlinear)
+
+
+def derivative_references(
+    kind: str,
+    implementation: Implementation,
+    case: Case,
+    sets: Sets,
+    right: Sequence[tuple[Sequence[np.ndarray], Sequence[np.ndarray]]],
+    dtypes: tuple[Sequence[np.dtype], Sequence[np.dtype]],
+    placements: Sequence[Placement],
+    modes: tuple[bool, bool],
+    nearby: Callable[[int], tuple[Sequence[np.ndarray], Sequence[np.ndarray]]],
+) -> Iterator[tuple[list[Reference], list[Reference]]]:
+    """What the oracle says of tangents, as blocks, and of gradients, as global arrays; one pair for each data set.
+
+    Arguments:
+        kind: as what the program is made ready, whose results are values, tangents in forward mode, then gradients.
+        implementation: the implementation.
+        case: the case.
+        sets: operands, tangents and cotangents.
+        right: the oracle's tangents and gradients.
+        dtypes: those of each.
+        placements: how each result leaves.
+        modes: whether the program has tangents, and gradients.
+        nearby: the oracle's on a data set in directions that are off by a few roundings of doubles.
+    """
+    judge, results = _Judge(kind, implementation, case, sets), len(placements)
+
+    def of(index: int, mode: int, i: int, exact: np.ndarray, view: View) -> Reference:
+        leaf = results * (1 + (mode and modes[0])) + i
+        if not modes[mode]:
+            return Reference(exact, dtypes[mode][i])
+        return _reference(judge, index, leaf, exact, dtypes[mode][i], view, nearby=lambda: nearby(index)[mode][i])
+
+    for index, (pushed, pulled) in enumerate(right):
+        views = [partial(placed_blocks, case, placement=at) for at in placements]
+        tangents = [of(index, 0, i, exact, views[i]) for i, exact in enumerate(pushed)]
+        yield tangents, [of(index, 1, i, exact, np.asarray) for i, exact in enumerate(pulled)]
+
+
+def slightly_off(x: np.ndarray) -> np.ndarray:
+    """An array of which each number is off by up to 2^-46 of itself."""
+    random = np.random.default_rng(0)
+    return np.asarray(x.astype(wide(x.dtype)) * (1 + 2.0**-46 * (2 * random.random(x.shape) - 1)))
+
+
+def is_a_number(right: Reference) -> Reference:
+    """A reference of which only that is asked, where it is one itself, and far from the end of its dtype.
+
+    At a kink there may be several derivatives, and programs add up theirs from different ones; but none is NaN, in
+    double precision: in a dtype what is too small for it may be the root of zero.
+    """
+
+    def judge() -> Judged:
+        finite, largest = np.isfinite(right.exact), largest_finite(right.dtype)
+        if right.double is not None and right.double.shape == finite.shape:
+            finite &= ~np.isfinite(right.double)
+        far = largest > LARGE and magnitude(right.exact).max(initial=0, where=finite) < largest**0.5
+        none = np.full(right.exact.shape, np.inf)
+        return Judged(right.exact, np.where(finite & far, ANY_FINITE, -np.inf), none)
+
+    return Reference(np.where(np.isfinite(right.exact), right.exact, 0), right.dtype, judge)
+
+
+def check_mathematics(
+    case: Case, data: Data, of: Of, what: str, right: Reference, *, leaf: int = 0, view: View = np.asarray
+) -> None:
+    """In double precision the results equal the reference's, where they are known.
+
+    Arguments:
+        case: the case.
+        data: the data set.
+        of: what the blocks are.
+        what: the same in words.
+        right: the reference.
+        leaf: which of the results, or operands, it is.
+        view: makes blocks of the reference's arrays, if they are none.
+
+    Raises:
+        Broken: if they do not.
+    """
+    if not (right.asked or right.mathematics) or right.double is None or right.leeway is None:
+        return
+    exact = right.exact.astype(right.double.dtype)
+    bound = np.where(np.isinf(right.leeway), -np.inf, right.leeway)
+    compare(case, data, of, f"{what} in double precision", actual=view(right.double), leaf=leaf, view=view,
+            right=Reference(exact, exact.dtype, lambda: Judged(exact, bound, bound)))  # fmt: skip

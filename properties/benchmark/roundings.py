@@ -33,7 +33,7 @@ from shardproof.properties.runner.programs import meant
 
 DTYPES, MESHES = ("float32", "bfloat16"), ((8,), (4,), (2, 4), (2, 2, 2))
 CASES, SETS, NEAREST = 2, 3, 16
-"""What is drawn of each program: cases on each mesh, data sets of each, and runs that round to the nearest on these."""
+"""The draws of each program: cases on each mesh, data sets of each, and runs that round to the nearest on these."""
 
 TAIL = 0.001
 """The share of the largest ratios, whose tail is taken for that of a power law (Hill 1975)."""
@@ -66,7 +66,7 @@ class Nearest(Sampled):
 
 @dataclass
 class Ratios:
-    """How far off a program's elements are in a dtype, over their bounds: 0 where they equal the reference, rounded.
+    """The errors of a program's elements in a dtype, over their bounds: 0 where they equal the reference, rounded.
 
     Arguments:
         name: the program's.
@@ -103,7 +103,7 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def ratios(name: str, dtype: str, number: int) -> Ratios:
-    """What a program gives in a dtype on cases drawn by a seed."""
+    """The ratios of a program in a dtype on cases drawn by a seed."""
     implementation, result = program(name, dtype).implementation, Ratios(name, dtype)
     with meant(implementation):
         for case in drawn(implementation, number):

@@ -153,7 +153,7 @@ class Contract:
         nonlinear: whether it is no sum of products: its implementations are run in double precision, and nothing is
             compared bit for bit; then `degree` is how many factors the data leaves room for.
         doubt: of one that is nonlinear, how far off the oracle may be itself, in results and derivatives, relative to
-            the largest number of an array, or to 1: then its NaN in derivatives is not known. Zero: as doubles are.
+            the largest number of an array, of derivatives at least to 1: then their NaN is not known. Zero: as doubles.
         casts: of one that is nonlinear, the floats that it is said to be rounded to on its way, whatever its operands.
         finite: of one that is nonlinear, whether results are finite where mathematics is, whatever overflows before.
         decided: of one that is nonlinear, whether its data leave nothing that is compared or ordered to roundings.

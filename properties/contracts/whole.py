@@ -221,9 +221,7 @@ def whole_contract(
         ]
         found = reference.result_dtypes(shapes, dtypes_of(case), case.keywords)
         said = [np.dtype(y if a.dtype == "float" else a.dtype) for a, y in zip(signature.results, found, strict=True)]
-        wide = any(
-            operand.dtype in WIDE for operand in case.operands
-        )  # without one JAX has none, unless it was told to
+        wide = any(operand.dtype in WIDE for operand in case.operands)  # without one JAX has none of 64 bits
         return said if wide else [jax.dtypes.canonicalize_dtype(dtype) for dtype in said]
 
     def adapt(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:

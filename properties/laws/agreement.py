@@ -46,7 +46,7 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
 
 
 def twice(right: Reference, blocks: np.ndarray, actual: np.ndarray) -> Reference:
-    """What the interpreter gives as a reference, from which another engine's results may be off twice as much."""
+    """The interpreter's results as a reference, around which another engine's have twice the bound."""
 
     def judge() -> Judged:
         bound = np.zeros(blocks.shape) if right.bound is None else right.bound

@@ -1,4 +1,4 @@
-"""What a law says that held: on how many data sets, and how many numbers it held to nothing."""
+"""The verdict of a law that held: on how many data sets, and how many numbers it held to nothing."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,12 @@ from shardproof.properties.programs.violation import NotRun
 
 
 class Checked(int):
-    """How many data sets were checked, and how many numbers of their results are `undecided`: held to nothing."""
+    """The number of data sets that were checked, and of `undecided` numbers in them, which were held to nothing."""
 
     undecided: int = 0
 
     def __add__(self, other: int) -> "Checked":
-        """Of several laws."""
+        """The numbers of several laws."""
         return _checked(int(self) + int(other), self.undecided + getattr(other, "undecided", 0))
 
 
@@ -23,7 +23,7 @@ def _checked(sets: int, undecided: int) -> Checked:
 
 
 def checked_sets(told: Sequence[bool], case: Case, undecided: int) -> Checked:
-    """How many data sets tell right from wrong, given which do.
+    """The number of data sets that tell right from wrong, given which do.
 
     Raises:
         NotRun: if none does.

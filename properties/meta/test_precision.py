@@ -357,9 +357,9 @@ def test_what_is_exact_is_compared_bit_for_bit(dtype: str) -> None:
     assert all((bound == 0).all() for _, bound in bounds_of(function, whole))
 
 
-@pytest.mark.parametrize("count", [300, 1024])
+@pytest.mark.parametrize("count", [512, 1024])
 def test_a_sum_that_stands_still_is_beyond_any_sample(count: int) -> None:
-    """Ones that are counted in bfloat16 stand still at 256: most counts of 1,024 are further off than any sample."""
+    """Ones that are counted in bfloat16 stand still at 256: most counts are further off than any sample."""
 
     def counted(x: Array) -> Array:
         return lax.scan(lambda total, ones: (total + ones, None), jnp.zeros(8, jnp.bfloat16), x)[0]
@@ -369,7 +369,7 @@ def test_a_sum_that_stands_still_is_beyond_any_sample(count: int) -> None:
     results = jax.tree.leaves(program.run(ones))
     assert (results[0] == 256).all()
     ((_, bound),) = bounds(program, [ones])
-    assert (bound < 768).sum() >= 5 or count < 1024
+    assert (bound < count - 256).sum() >= 5
 
 
 def test_a_loop_may_end_a_step_earlier_or_later() -> None:

@@ -9,7 +9,8 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ from shardproof.properties.precision.formats import (
 )
 
 PLACES, STRIDE, TURN = 262_147, 7919 * 64 + 1, 104729 * 8 + 1
-"""How many places there are, a prime, from which an equation takes its chances; and how far apart these are, from
+"""The number of places, a prime, from which an equation takes its chances; and how far apart these are, from
 equation to equation, and from one time that it is run to the next."""
 
 ACROSS_DEVICES = ("psum", "psum_invariant", "unreduced_psum", "reduce_scatter", "unreduced_reduce_scatter")
@@ -59,7 +60,7 @@ APPROXIMATED = frozenset({
 """Functions that backends approximate, to a few units in the last place."""
 
 PRODUCTS_OF_FEW = ("integer_pow", "cumprod", "reduce_prod")
-"""Of these what is a number of the dtype is exact; of the others what is 0, 1 or -1, as exp(0) is, and log(1)."""
+"""Those whose results are exact where they are numbers of the dtype; the others' are at 0, 1 and -1, as exp(0) is."""
 
 WITH_ROOTS = ("lgamma", "digamma")
 """Functions that backends approximate no better beside their roots."""
@@ -68,7 +69,7 @@ ULPS = 2.0
 """So many, which a sample may be off by besides its rounding; `COARSE` widens these too."""
 
 OUTSIDE = ("pure_callback", "io_callback", "custom_partitioning")
-"""What calls functions that no rule knows."""
+"""Primitives that call functions that no rule knows."""
 
 ONLY_MOVES = frozenset({
     "neg", "abs", "real", "imag", "conj", "complex", "max", "min", "clamp", "sign", "floor", "ceil", "round", "copy",
@@ -78,31 +79,18 @@ ONLY_MOVES = frozenset({
     "pbroadcast", "pvary", "ragged_all_to_all", "stop_gradient", "name", "sharding_constraint", "reshard", "stack",
     "unstack", "device_put", "iota", "reduce_window_max", "reduce_window_min",
 })  # fmt: skip
-"""What makes no number that is not there already, so that nothing is rounded."""
+"""Primitives whose results are numbers that are there already, so that nothing is rounded."""
 
 
 KEPT = 2**14
-"""Of so many equations what is found out about each is kept."""
+"""The number of equations of which findings are kept."""
 
 PATIENCE = 8
-"""How many times as many steps of a loop as there are in double precision are waited for, and so many more."""
+"""A sample's loop may take so many times the steps that it takes in double precision, and so many more."""
 
 
 class EndlessLoop(InterpreterLimit):
     """A loop that ends by chance, and has not."""
-
-
-class Variable(NamedTuple):
-    """What a rule reads of a variable."""
-
-    aval: Any
-
-
-class Aval(NamedTuple):
-    """What a rule reads of a type."""
-
-    shape: tuple[int, ...]
-    dtype: Any
 
 
 class Doubled:
@@ -117,7 +105,9 @@ class Doubled:
         self.primitive, self.source_info, self.invars = equation.primitive, equation.source_info, equation.invars
         self.params = {**equation.params, **params} if params else equation.params
         self.outvars = [
-            Variable(Aval(v.aval.shape, double(v.aval.dtype))) if isinstance(v.aval.dtype, np.dtype) else v
+            SimpleNamespace(aval=SimpleNamespace(shape=v.aval.shape, dtype=double(v.aval.dtype)))
+            if isinstance(v.aval.dtype, np.dtype)
+            else v
             for v in equation.outvars
         ]
 
@@ -141,10 +131,10 @@ class Doubles:
     """Floats are doubles, which nothing rounds."""
 
     steps: dict[int, int] = field(default_factory=dict, compare=False)
-    """How often each loop's predicate was evaluated, by the identity of the equation."""
+    """The number of times that each loop's predicate was evaluated, by the identity of the equation."""
 
     repeats = True
-    """Whether the same equation gives the same results again."""
+    """The same equation gives the same results again, so that they may be kept."""
 
     def held(self, dtype: np.dtype) -> np.dtype:
         """The dtype of the elements that hold numbers of a traced one."""
@@ -227,7 +217,7 @@ class Sampled(Doubles):
         charges: by which dtype each operation is rounded; None: as doubles are, only more coarsely, and constants are
             what the source may have.
         samples: how many there are of each data set.
-        chosen: the first of those that are run, and the one behind the last.
+        chosen: those that are run.
         sets: how many data sets there are, which are all rounded alike, so that each is as it is alone. Their samples
             stand one behind the other along the first dimension.
         known: how often each loop's predicate is evaluated in double precision, if that is known.
@@ -237,16 +227,16 @@ class Sampled(Doubles):
 
     charges: Charges | None = None
     samples: int = 1
-    chosen: tuple[int, int | None] = (0, None)
+    chosen: range = range(1)
     sets: int = 1
     known: Mapping[int, int] = field(default_factory=dict, compare=False)
     parts: frozenset[int] = frozenset()
     fused: Mapping[int, tuple[frozenset[int], ...]] = field(default_factory=dict, compare=False)
     inexact: dict[int, np.ndarray] = field(default_factory=dict, compare=False)
-    """Of products that were rounded, by their identities, in which data sets: one boolean for each sample of them."""
+    """Products that were rounded, by their identities, and in which data sets: a boolean for each sample."""
 
     turns: dict[int, list[int]] = field(default_factory=dict, compare=False)
-    """Of each equation, by its identity, the place from which it takes the next numbers."""
+    """The place from which each equation, by its identity, takes the next numbers."""
 
     marks: dict[int, dict[int, int]] = field(default_factory=dict, compare=False)
     """These places as they were when a loop, by its identity, was last decided."""
@@ -259,7 +249,7 @@ class Sampled(Doubles):
         if self.charges is not None or value.dtype.names is not None or not is_float(value.dtype):
             return exact
         found = moved(exact[0], value.dtype, self.samples)
-        return np.concatenate([found[slice(*self.chosen)]] * self.sets) if len(found) > 1 else found
+        return np.concatenate([found[self.chosen.start : self.chosen.stop]] * self.sets) if len(found) > 1 else found
 
     def decided(self, env: Env, holds: Numbers, equation: Any) -> Numbers:
         """A loop's predicate, as of `Doubles`."""
@@ -293,7 +283,7 @@ class Sampled(Doubles):
         alike = {d for d in range(1, env.lead) if x.shape[d] > 1 and nan_equal(x, x.take([0], axis=d)).all()}
         shape = [1 if d in alike else n for d, n in enumerate(x.shape)]
         count, place = math.prod(shape[1:]), self.turns.setdefault(id(equation), [len(self.turns) * STRIDE])
-        start, pool = place[0] % PLACES, chances(self.samples)[slice(*self.chosen)]
+        start, pool = place[0] % PLACES, chances(self.samples)[self.chosen.start : self.chosen.stop]
         place[0] += TURN
         if start + count <= PLACES:
             drawn = pool[:, start : start + count].reshape(len(pool), *shape[1:])
@@ -366,7 +356,7 @@ class Sampled(Doubles):
     def _of_order(
         self, env: Env, equation: Any, operands: list[Numbers], index: int, to: Format, x: Numbers
     ) -> Numbers:
-        """How far the order of its additions may take a sum: not at all where every order is exact.
+        """The error of a sum by the order of its additions: none where every order is exact.
 
         Elsewhere as far as rounding errors do that have nothing in common: by the root of how many there are, times
         the terms' magnitudes.
@@ -406,7 +396,7 @@ def _places(name: str, index: int) -> tuple[int, ...]:
 class Alone:
     """An equation with one of its operands, and the result of that."""
 
-    def __init__(self, equation: Any, index: int = 0) -> None:
+    def __init__(self, equation: Any, index: int) -> None:
         self.primitive, self.params, self.source_info = equation.primitive, equation.params, equation.source_info
         self.invars, self.outvars = [equation.invars[index]], [equation.outvars[index]]
 
@@ -423,7 +413,7 @@ def _reduced(env: Env, equation: Any) -> int:
 
 
 def _contracted(env: Env | None, equation: Any) -> int:
-    """How many products each result adds up: those of all operands, for those of one result."""
+    """The number of products that each result adds up."""
     numbers = equation.params.get("dimension_numbers")
     if equation.primitive.name == "conv_general_dilated":
         return math.prod(equation.invars[1].aval.shape) // equation.invars[1].aval.shape[numbers.rhs_spec[0]]
@@ -433,7 +423,7 @@ def _contracted(env: Env | None, equation: Any) -> int:
 
 
 def is_product(equation: Any) -> bool:
-    """Whether what multiplies adds nothing up."""
+    """True of a multiplication that adds nothing up."""
     return equation.primitive.name != "dot_general" or _contracted(None, equation) <= 1
 
 
@@ -454,7 +444,7 @@ SUMS: Mapping[str, tuple[Callable[..., list[Numbers]], Callable[[Env, Any], int]
     **dict.fromkeys(PRODUCTS, (lambda operands, index: [*operands[:2]], _contracted)),
     **dict.fromkeys(("scatter-add", "scatter-sub"), (lambda operands, index: [operands[0], operands[2]], _scattered)),
 }
-"""Of what adds up inside of itself, in an order of its own: the terms, or the factors of products, and how many."""
+"""Primitives that reduce in an order of their own: the terms, or the factors of products, and how many."""
 
 
 ADDITIONS = ("add", "add_any", "sub")
@@ -462,21 +452,21 @@ MULTIPLIES = ("mul", "square", "integer_pow", "dot_general")
 
 
 def is_sum(x: Numbers, a: Numbers, b: Numbers) -> Numbers:
-    """Whether a sum of two doubles was not rounded (Knuth's TwoSum; Higham 2002, section 4.3)."""
+    """True where the sum of two doubles was not rounded (Knuth's TwoSum; Higham 2002, section 4.3)."""
     part = x - a
     return ~(((a - (x - part)) + (b - part)) != 0)
 
 
 @functools.lru_cache(maxsize=KEPT)
 def has_floats(equation: Any) -> bool:
-    """Whether a float goes in or comes out."""
+    """True if a float goes in or comes out."""
     dtypes = (getattr(v.aval, "dtype", None) for v in (*equation.invars, *equation.outvars))
     return any(isinstance(dtype, np.dtype) and is_float(dtype) for dtype in dtypes)
 
 
 @functools.lru_cache(maxsize=KEPT)
 def calls(equation: Any) -> bool:
-    """Whether an equation runs programs of its own, whose equations are rounded."""
+    """True of an equation that runs programs of its own, whose equations are rounded."""
     name = equation.primitive.name
     return name in ("shard_map", "scan", "while", "cond", "call_hi_primitive") or (
         not name.startswith(("scatter", "reduce", "select_and")) and any(True for _ in subjaxprs(equation))
@@ -527,7 +517,7 @@ def _logistic(arithmetic: Doubles, env: Env, equation: Any, x: Numbers) -> Numbe
 
 
 def _stable(arithmetic: Doubles, env: Env, equation: Any, *operands: Numbers) -> Any:
-    """Of operands that are off by a rounding of their largest number, zeros as well, in a sample."""
+    """The results for operands that are off by roundings of their largest number, zeros as well, in a sample."""
     if isinstance(arithmetic, Sampled):
         moved = []
         for x, v in zip(operands, equation.invars, strict=True):
@@ -554,7 +544,7 @@ AS_DOUBLES: dict[str, Callable[..., Any]] = {
     "logistic": _logistic,
     **dict.fromkeys(STABLE, _stable),
 }
-"""What does on doubles something else than its rule."""
+"""Primitives that do on doubles something else than their rule."""
 
 
 def _precision(equation: Any) -> np.dtype:

@@ -1,4 +1,4 @@
-"""By which dtype each operation of a program is rounded, if it computes as its contract says."""
+"""The dtype to which each operation of a program is rounded in samples."""
 
 from dataclasses import dataclass
 
@@ -14,12 +14,12 @@ ACCUMULATED_BY_JAX = frozenset(
     {"convert_element_type", "reduce_precision", "add_any", "reduce_sum", "scatter-add", "dot_general"}
     | {"psum", "psum_invariant", "unreduced_psum", "reduce_scatter", "unreduced_reduce_scatter"}
 )
-"""What JAX's derivatives do in the operands' own dtype: the cotangents of several uses, and of replicas, add up."""
+"""Primitives of JAX's derivatives in the operands' dtype: the cotangents of several uses, and of replicas, add up."""
 
 
 @dataclass(frozen=True)
 class Charges:
-    """By which dtype each operation is rounded.
+    """The dtype to which each operation is rounded.
 
     Arguments:
         least: floats that are narrower count as this one; empty: every operation is rounded to its own dtype.
@@ -44,7 +44,7 @@ class Charges:
 
 
 def charges_of(implementation: Implementation, case: Case, *, derivative: bool) -> Charges:
-    """By which dtype the operations of an implementation are rounded in a case."""
+    """The dtypes to which the operations of an implementation are rounded in a case."""
     if "narrow_accumulation" in implementation.features:
         return Charges()
     contract, whole = CONTRACTS[case.contract], implementation.whole

@@ -12,11 +12,11 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.programs.violation import Broken, Difference, Of
 
 VACUOUS = 0.125
-"""How far one step at each rounding takes a number of which nothing is known, relative to its array's largest."""
+"""A number of which nothing is known is taken so far by one step at each rounding, relative to its array's largest."""
 
 
 class Judged(NamedTuple):
-    """What runs in double precision and samples say of a result.
+    """The judgement of runs in double precision and of samples on a result.
 
     Arguments:
         double: the result in double precision.
@@ -32,9 +32,14 @@ class Judged(NamedTuple):
     centre: np.ndarray | None = None
     spread: np.ndarray | None = None
 
+    @classmethod
+    def exactly(cls, double: np.ndarray, shape: tuple[int, ...]) -> "Judged":
+        """The judgement of results that are compared bit for bit."""
+        return cls(double, np.zeros(shape), np.zeros(shape))
+
 
 class Reference:
-    """What is right, before any rounding, and how far off an implementation may be: found when it is asked for.
+    """A right result, before any rounding, and its bound: found when it is asked for.
 
     Arguments:
         exact: the oracle's result in a dtype that loses nothing that matters.
@@ -57,19 +62,19 @@ class Reference:
 
     @property
     def judged(self) -> Judged | None:
-        """What is known of it; None if it is `exact`, bit for bit."""
+        """The judgement; None if it is `exact`, bit for bit."""
         if self._judged is None and self._judge is not None:
             self._judged = self._judge()
         return self._judged
 
     @property
     def asked(self) -> bool:
-        """Whether anything but equality was asked of it so far."""
+        """True if anything but equality was asked of it so far."""
         return self._judged is not None
 
     @property
     def centre(self) -> np.ndarray:
-        """What a result must be near to: `exact`, or the double of what is off by design, once that was asked for."""
+        """The number that a result must be near to: `exact`, or its own double where it is off by design."""
         return self.exact if self._judged is None or self._judged.centre is None else self._judged.centre
 
     @property
@@ -79,13 +84,13 @@ class Reference:
 
     @property
     def is_exact(self) -> bool:
-        """Whether what is right is a number of `dtype`, so that nothing is lost where it is rounded."""
+        """True if what is right is a number of `dtype`, so that nothing is lost where it is rounded."""
         with np.errstate(invalid="ignore"):
             return bool((self.rounded.astype(self.exact.dtype) == self.exact).all())
 
     @property
     def bound(self) -> np.ndarray | None:
-        """Elementwise, how far a result may be from `exact`; negative where it may overflow; None: bit for bit."""
+        """Elementwise, how far a result may be from `centre`; negative where it may overflow; None: bit for bit."""
         return None if self.judged is None or not self.judged.bound.any() else self.judged.bound
 
     @property
@@ -122,7 +127,7 @@ class Reference:
 
     @property
     def tells(self) -> bool:
-        """Whether some result is told from right."""
+        """True if some result can be told from a wrong one."""
         return self.exact.size == 0 or not self.undecided.all()
 
 

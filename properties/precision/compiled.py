@@ -23,10 +23,10 @@ from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.programs.program import Seen, forward
 
 COMPILER = ENGINES["xla"]()
-"""What runs what the interpreter cannot."""
+"""The engine for programs that the interpreter cannot run."""
 
 DIGITS = 1e-10
-"""How far off doubles may be whose roundings nobody followed, relative to the largest number of an array, or to 1."""
+"""The error of doubles whose roundings nobody followed, relative to the largest number of an array, or to 1."""
 
 
 def in_doubles(
@@ -68,5 +68,5 @@ def narrow_floats(program: Any) -> set[np.dtype]:
 
 
 def _half(dtype: np.dtype) -> float:
-    """What half of the digits of a dtype leave out."""
+    """The relative error of half of the digits of a dtype."""
     return float(unit_roundoff(dtype)) ** 0.5

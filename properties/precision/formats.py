@@ -26,11 +26,11 @@ FORMATS = {(5, 10): "float16", (8, 7): "bfloat16", (8, 23): "float32", (11, 52):
 """The dtypes of exponents and mantissas of so many bits."""
 
 COARSE = 4.0
-"""How many steps of a format wide the numbers lie to which a sample may be rounded: what is right is rounded to the
+"""The width, in steps of a format, of the numbers to which a sample may be rounded: what is right is rounded to the
 nearest, or one of two, and so it may err by four times as much as a sum of roundings that have nothing in common."""
 
 EXPONENT = 0x7FF << 52
-"""Where a double has its exponent."""
+"""The bits of a double's exponent."""
 
 NO_DIGITS = 2**8
 """In a dtype that holds whole numbers up to here, and no further, having few digits says nothing of a number."""
@@ -70,10 +70,10 @@ def format_of(dtype: np.dtype) -> Format:
 
 
 DOUBLE = Format(50, 2.0**-1000, 0.0, float(np.finfo(np.float64).max))
-"""What stands for doubles where samples of them are rounded, which are doubles themselves."""
+"""The format in place of doubles where samples of them are rounded, which are doubles themselves."""
 
 NEARLY_DOUBLE = Format(42, 2.0**-1000, 0.0, float(np.finfo(np.float64).max))
-"""What doubles are rounded to where it is asked what their own roundings may come to: 2,000 times as coarse as they."""
+"""The format of doubles where it is asked what their own roundings may come to: 2,000 times as coarse as they."""
 
 
 def round_at_random(
@@ -127,7 +127,7 @@ def _binade(x: Numbers) -> Numbers:
 
 
 def _step(x: Numbers, to: Format) -> Numbers:
-    """How far numbers of a format are apart there."""
+    """The distance of numbers of a format there."""
     step = _binade(x)
     step *= 2.0 ** (1 - to.digits)
     return np.maximum(step, to.smallest, out=step)
@@ -155,7 +155,7 @@ def lowest_bit(x: Numbers, kept: int) -> Numbers:
 
 
 def literal_error(value: Numbers, dtype: np.dtype) -> Numbers:
-    """How far a constant may be from the number that the source has: one rounding, unless its digits are few.
+    """The distance of a constant from the number that the source may have: one rounding, unless its digits are few.
 
     Half of the digits of its dtype are few: one number in thousands of float32 is rounded to such a one. Of an array
     all elements must have no more: where one was rounded, others may have few by chance. In bfloat16 and below that

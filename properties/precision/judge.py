@@ -1,4 +1,4 @@
-"""What is right of a case, before any rounding, and how far off an implementation's results may be.
+"""Bounds of a case's results around what is right before any rounding.
 
 Two questions. *Mathematics*: in double precision the implementation equals the reference. *Roundings*: in its own
 dtypes it is as near to that as samples are in which each result is rounded at random, up or down, to steps that are
@@ -34,22 +34,22 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Of
 
 FACTOR = 2.0
-"""How many times the largest deviation of `SAMPLES` samples is right; of half as many samples twice as often."""
+"""A result may be off by so many times the largest deviation of `SAMPLES` samples; of half as many twice that."""
 
 ANY_FINITE = float(np.finfo(np.float64).max) / 4
-"""How far off a result may be of which nothing is known, but that it is finite."""
+"""The bound of a result of which nothing is known, but that it is finite."""
 
 LARGER = math.sqrt(8.0)
-"""How many times larger errors are in samples of up to two steps than in those of one, of variances 16/12 and 1/6."""
+"""The ratio of errors in samples of up to two steps to those of one: their variances are 16/12 and 1/6."""
 
 LARGE = 1e30
-"""What a dtype must reach so that small numbers do not overflow on their way."""
+"""The number that a dtype must reach so that small ones do not overflow on their way."""
 
 ALIKE = 2.0**-44
-"""By how much two doubles for the same number may differ, relative to it, without a question."""
+"""Two doubles for the same number may differ by so much, relative to it, without a question."""
 
 SMALLEST = float(np.finfo(np.float64).tiny) * 2.0**64
-"""What the oracle may be off by itself: what is below the range of normal doubles, by factors of 2^64 at most."""
+"""The oracle may be off by so much itself: below the range of normal doubles, by factors of 2^64 at most."""
 
 View = Callable[[np.ndarray], np.ndarray]
 More = np.ndarray | float
@@ -74,7 +74,7 @@ class _Judge:
     def judged(
         self, index: int, leaf: int, exact: np.ndarray, dtype: np.dtype, view: View, more: More, nearby: Nearby
     ) -> Judged:
-        """What is known of one result of a data set, seen as the reference is.
+        """The judgement of one result of a data set, seen as the reference is.
 
         Arguments:
             index: which data set.
@@ -90,7 +90,7 @@ class _Judge:
         except InterpreterLimit as limit:
             exact_sums = self.kind == "value" and is_exact(self.case, self.sets[index], terms_of(self.case))
             if self.implementation.program is None and (exact_sums or is_moved(self.case)):
-                return Judged(exact, np.zeros(exact.shape), np.zeros(exact.shape))
+                return Judged.exactly(exact, exact.shape)
             found, coarsest, own = in_doubles(self.kind, self.implementation, self.case, self.sets[index], limit)
             return _compiled(view(found[leaf]), dtype, coarsest, own)
 
@@ -104,7 +104,7 @@ class _Judge:
         except EndlessLoop:  # of its roundings nothing is known
             samples = None
         if double.shape != exact.shape:  # which the comparison of shapes says
-            return Judged(double, np.zeros(exact.shape), np.zeros(exact.shape))
+            return Judged.exactly(double, exact.shape)
         if not is_float(dtype):
             off = np.where(samples is None or (samples != double).any(axis=0), np.inf, np.zeros(exact.shape))
             return Judged(double, off, off)
@@ -145,7 +145,7 @@ class _Judge:
         return np.asarray(size.max(axis=tuple(along), keepdims=True, initial=0)) if spec else size
 
     def _finite(self, index: int, leaf: int, view: View) -> np.ndarray | bool:
-        """Where results must be finite if mathematics is: not for what JAX's derivatives add up in narrow dtypes."""
+        """True where results must be finite if mathematics is: not of sums of JAX's derivatives in narrow dtypes."""
         if not CONTRACTS[self.case.contract].finite or "narrow_accumulation" in self.implementation.features:
             return False
         if self.kind == "value":
@@ -163,7 +163,7 @@ class _Judge:
         view: View,
         nearby: Nearby,
     ) -> np.ndarray:
-        """How far the doubles may be from the reference, for roundings of doubles and of constants alone."""
+        """The bound of doubles around the reference, for roundings of doubles and of constants alone."""
         size = magnitude(exact).astype(np.float64)
         largest = float(size.max(initial=0))
         doubt = CONTRACTS[self.case.contract].doubt[self.kind != "value"]
@@ -196,7 +196,7 @@ def bound_of(
     more: More = 0.0,
     finite: np.ndarray | bool = True,
 ) -> np.ndarray:
-    """How far off results of a float dtype may be, elementwise; negative: or not finite.
+    """The bound of results of a float dtype, elementwise; negative: or not finite.
 
     Arguments:
         exact: what is right.
@@ -239,15 +239,15 @@ def spread_of(samples: np.ndarray, double: np.ndarray, *, weighted: bool = False
 
 
 def _compiled(double: np.ndarray, dtype: np.dtype, coarsest: float, own: float) -> Judged:
-    """What is known where doubles were compiled: so many digits."""
+    """The judgement where doubles were compiled: so many digits."""
     if not is_float(dtype):
-        return Judged(double, np.zeros(double.shape), np.zeros(double.shape))
+        return Judged.exactly(double, double.shape)
     size = max(1.0, float(magnitude(double).max(initial=0)))
     return Judged(double, np.full(double.shape, max(own, coarsest) * size), np.full(double.shape, coarsest * size))
 
 
 def value_references(implementation: Implementation, case: Case, sets: Sets) -> Iterator[list[Reference]]:
-    """What the oracle says of the results on each data set, as blocks, and how far off an implementation's may be."""
+    """The oracle's results on each data set, as blocks, and their bounds."""
     judge, contract = _Judge("value", implementation, case, sets), CONTRACTS[case.contract]
     for index, arrays in enumerate(sets):
         blocks = [case.blocks(i, array) for i, array in enumerate(arrays)]
@@ -285,7 +285,7 @@ def derivative_references(
     modes: tuple[bool, bool],
     nearby: Callable[[int], tuple[Sequence[np.ndarray], Sequence[np.ndarray]]],
 ) -> Iterator[tuple[list[Reference], list[Reference]]]:
-    """What the oracle says of tangents, as blocks, and of gradients, as global arrays; one pair for each data set.
+    """The oracle's tangents, as blocks, and gradients, as global arrays, and their bounds; a pair for each data set.
 
     Arguments:
         kind: as what the program is made ready, whose results are values, tangents in forward mode, then gradients.

@@ -48,7 +48,7 @@ def magnitudes_of(case: Case, blocks: Arrays) -> list[np.ndarray]:
 
 
 def is_exact(case: Case, arrays: Arrays, terms: int, directions: Arrays | None = None) -> bool:
-    """Whether every order of adding up the terms gives the same bits, by the largest elements alone.
+    """True if every order of adding up the terms gives the same bits, by the largest elements alone.
 
     It does for small multiples of a power of two, so long as nothing divides them by anything but a
     power of two. A term is an element, or a product of one of each operand (`degree` above 1); in a
@@ -73,17 +73,17 @@ def is_exact(case: Case, arrays: Arrays, terms: int, directions: Arrays | None =
 
 
 def terms_of(case: Case) -> int:
-    """How many terms a result adds up: of calls that feed one another, each adds up results of the one before it."""
+    """The number of terms of a result: of calls that feed one another, each adds up results of the one before it."""
     return CONTRACTS[case.contract].terms(case) ** case.calls
 
 
 def pushed_terms(case: Case) -> int:
-    """How many terms a tangent adds up: each product gives one term per factor."""
+    """The number of terms of a tangent: each product gives one per factor."""
     return terms_of(case) * CONTRACTS[case.contract].degree
 
 
 def pulled_terms(case: Case) -> int:
-    """How many terms a gradient may add up.
+    """The number of terms that a gradient may have.
 
     Every device may read an element of a block, in every call, and every device that holds a replica of that block
     adds to the gradient of the one value behind them. A product is read once per row or column, and what a batch shares
@@ -98,7 +98,7 @@ def pulled_terms(case: Case) -> int:
 
 
 def is_moved(case: Case) -> bool:
-    """Whether results are elements of the operands as they are, so that any data is exact."""
+    """True if results are elements of the operands as they are, so that any data is exact."""
     contract = CONTRACTS[case.contract]
     return contract.terms(case) == 1 and contract.degree == 1 and not contract.nonlinear
 
@@ -109,7 +109,7 @@ def largest_of(array: np.ndarray) -> float:
 
 
 def sums_exactly(dtype: np.dtype, total: float, unit: float, parts: int = 1) -> bool:
-    """Whether a sum of multiples of `unit`, whose absolute values add up to `total`, is exact in a dtype.
+    """True if a sum of multiples of `unit`, whose absolute values add up to `total`, is exact in a dtype.
 
     One of so many `parts` of it must be in the normal range as well.
     """
@@ -123,6 +123,6 @@ def parts_of(case: Case) -> int:
 
 
 def divides_exactly(case: Case) -> bool:
-    """Whether nothing divides the sums, or powers of two alone."""
+    """True if nothing divides the sums, or powers of two alone."""
     contract = CONTRACTS[case.contract]
     return not contract.divides(case) or contract.even(case)

@@ -23,7 +23,7 @@ from shardproof.properties.programs.implementations import Implementation
 INTERPRETER = SimulateEngine()
 
 SAMPLES = 16
-"""How many times a data set is run with each result rounded at random."""
+"""The number of runs of a data set with each result rounded at random."""
 
 MANY = 64
 """On a mesh of more devices half as many: there is nothing of roundings that a smaller mesh does not show."""
@@ -55,7 +55,7 @@ def evaluated(env: Env, closed_jaxpr: Any, values: Sequence[np.ndarray], arithme
 
 
 def run_samples(
-    program: Simulated, sets: Sets, arithmetic: Doubles, samples: int, *, first: int = 0, last: int | None = None
+    program: Simulated, sets: Sets, arithmetic: Doubles, samples: int, chosen: range | None = None
 ) -> list[list[np.ndarray]]:
     """The results of a traced program on several data sets, `[samples, ...]` each, all of them run at once.
 
@@ -64,29 +64,20 @@ def run_samples(
         sets: the data sets.
         arithmetic: in what it is run.
         samples: how many there are of each data set.
-        first: the first of those that are run.
-        last: the one behind the last of them; None: all others are run.
+        chosen: those that are run; None: all of them.
 
     Raises:
         InterpreterLimit: if the interpreter cannot run it.
     """
+    chosen = range(samples) if chosen is None else chosen
     if isinstance(arithmetic, Sampled):
-        arithmetic = dataclasses.replace(
-            arithmetic,
-            samples=samples,
-            chosen=(first, last),
-            sets=len(sets),
-            inexact={},
-            turns={},
-            marks={},
-            steps={},
-        )
-    samples = (samples if last is None else last) - first
-    count = len(sets) * samples
-    values = [np.repeat(x, samples, axis=0) for x in program.stacked(sets)]
-    results = evaluated(beside(count), program.closed_jaxpr, values, arithmetic)
+        new: dict[str, Any] = {"inexact": {}, "turns": {}, "marks": {}, "steps": {}}
+        arithmetic = dataclasses.replace(arithmetic, samples=samples, chosen=chosen, sets=len(sets), **new)
+    count = len(chosen)
+    values = [np.repeat(x, count, axis=0) for x in program.stacked(sets)]
+    results = evaluated(beside(len(sets) * count), program.closed_jaxpr, values, arithmetic)
     return [
-        [np.stack([np.array(of_set(x, i * samples + k)) for k in range(samples)]) for x in results]
+        [np.stack([np.array(of_set(x, i * count + k)) for k in range(count)]) for x in results]
         for i in range(len(sets))
     ]
 
@@ -123,7 +114,7 @@ class Runs:
 
     @property
     def samples(self) -> int:
-        """How many samples of a data set are run: on many devices half as many."""
+        """The number of samples of a data set: on many devices half as many."""
         return SAMPLES // 2 if self.case.mesh.size > MANY else SAMPLES
 
     def nearly(self, index: int) -> list[np.ndarray]:
@@ -160,7 +151,7 @@ class Runs:
         at_once = 4 if large and samples % 4 == 0 else samples  # of what is large a few, since all values are kept
         try:
             each = [
-                run_samples(self.program, sets, arithmetic, samples, first=k, last=k + at_once)
+                run_samples(self.program, sets, arithmetic, samples, range(k, k + at_once))
                 for k in range(0, samples, at_once)
             ]
         except Exception as error:

@@ -12,11 +12,7 @@ import numpy as np
 from jax.extend import core
 
 from shardproof.oracles.dtypes import is_float, real_of
-from shardproof.properties.cases.case import Case
-from shardproof.properties.engines import Interpreted, SimulateEngine
-from shardproof.properties.engines.running import ready
 from shardproof.properties.engines.simulate.control import scan_counts
-from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.engines.simulate.liveness import opened, subjaxprs
 from shardproof.properties.precision.arithmetic import (
     ACROSS_DEVICES,
@@ -26,16 +22,15 @@ from shardproof.properties.precision.arithmetic import (
     SUMS,
     is_product,
 )
-from shardproof.properties.programs.implementations import Implementation
 
 RECEIVES = ("ppermute", "all_to_all", "ragged_all_to_all", "all_gather", "all_gather_invariant")
-"""What gives what other devices sent."""
+"""Primitives whose results other devices sent."""
 
 GOES_ON = (ONLY_MOVES | {"convert_element_type", "reduce_precision", "optimization_barrier"}) - {
     "abs", "max", "min", "clamp", "sign", "floor", "ceil", "round", "sort", "top_k", "reduce_max", "reduce_min",
     "pmax", "pmin", "cummax", "cummin", "reduce_window_max", "reduce_window_min",
 }  # fmt: skip
-"""What a sum is still the same sum behind."""
+"""Primitives behind which a sum is still the same sum."""
 
 
 class Rounded(NamedTuple):
@@ -119,7 +114,7 @@ def rounded_sums(jaxpr: Any) -> list[Rounded]:
 
 
 def fused_products(jaxpr: Any) -> dict[int, tuple[frozenset[int], ...]]:
-    """Of each addition, by its identity, the products that each of its terms is: a compiler may leave one unrounded.
+    """Additions, by their identities, with the products among each of their terms: a compiler may leave one unrounded.
 
     It then computes both at once (`fma`), so that a product minus itself, rounded, is what was rounded off.
     """
@@ -135,12 +130,12 @@ def fused_products(jaxpr: Any) -> dict[int, tuple[frozenset[int], ...]]:
 
 
 def _comes_back(flow: _Flow, equation: Any) -> bool:
-    """Whether a loop adds to what it had before."""
+    """A loop adds to what it had before."""
     return not _reached(equation.outvars, flow.onward, flow.added).isdisjoint(_variables(equation.invars))
 
 
 def _reached(sources: Iterable[Any], *edges: Mapping[Any, set[Any]]) -> set[Any]:
-    """What some variables lead to, themselves included."""
+    """All variables that some lead to, themselves included."""
     found, left = set(), list(sources)
     while left:
         v = left.pop()
@@ -157,15 +152,3 @@ def _variables(atoms: Iterable[Any]) -> list[Any]:
 def _is_narrow(equation: Any) -> bool:
     dtype = getattr(equation.outvars[0].aval, "dtype", None) if equation.outvars else None
     return isinstance(dtype, np.dtype) and is_float(dtype) and real_of(dtype).itemsize < 4
-
-
-def told_of_sums(implementation: Implementation, case: Case) -> list[str]:
-    """What is worth knowing of a program: where it rounds parts of sums before they are sent, in words."""
-    prepared = ready("value", implementation, case, SimulateEngine()).prepared
-    assert isinstance(prepared, Interpreted)
-    return [
-        f"a part of a sum is rounded to {equation.outvars[0].aval.dtype} before it is sent, at {location(equation)}: "
-        "that error grows with the mesh"
-        for equation, sent in rounded_sums(prepared.traced.closed_jaxpr)
-        if sent
-    ]

@@ -22,12 +22,14 @@ from shardproof.properties.engines.simulate import (
     UnwrittenRead,
     raised_in,
 )
+from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.known_defects import DEFECTS, Defect, aborting, at_fault, excused, spared
 from shardproof.properties.laws.communication import communication_of, compared_with, in_vain
 from shardproof.properties.laws.gradient import check_gradient
 from shardproof.properties.laws.law import Law
 from shardproof.properties.precision.compiled import COMPILER
-from shardproof.properties.precision.sums import told_of_sums
+from shardproof.properties.precision.runs import Runs
+from shardproof.properties.precision.sums import rounded_sums
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.programs.program import Seen, WrongResult, forward
@@ -131,8 +133,13 @@ def verify(
     if drawn and verdict.final and not tally.broken and sum(tally.not_run.values()) >= NOTHING:
         raise Enough
     if verdict.kind == "held" and law.name == "value" and implementation.program and not implementation.accumulator:
-        for told in told_of_sums(implementation, case):
-            tally.finding(str(case), told)
+        for equation, sent in rounded_sums(Runs("value", implementation, case, []).program.closed_jaxpr):
+            if sent:
+                tally.finding(
+                    str(case),
+                    f"a part of a sum is rounded to {equation.outvars[0].aval.dtype} before it is sent, "
+                    f"at {location(equation)}: that error grows with the mesh",
+                )
     # the rest of the budget is drawn all the same where nothing can run any case, or no more may be compiled
     another = verdict.kind == "not run" and not (law.interpreted or spent or verdict.final)
     if drawn and (verdict.kind == "unsupported" or another):

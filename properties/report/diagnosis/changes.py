@@ -19,7 +19,7 @@ from shardproof.properties.precision.runs import evaluated
 
 @dataclass(frozen=True)
 class Change:
-    """What some equations do instead.
+    """A change of some equations.
 
     Arguments:
         equations: their identities.

@@ -409,6 +409,15 @@ def test_what_compilers_do_is_covered(name: str) -> None:
     assert not beyond([found], [(exact[0], bound_of(exact[0], exact[0], own, found.dtype))])
 
 
+def test_what_is_close_to_one_is_not_exact() -> None:
+    """The exponential of zero is 1, and that of a number that is hardly larger is rounded to it."""
+    x = np.array([0, 1e-35, 1e-3], np.float32)
+    program = simulate.prepare(jnp.exp, x)
+    ((_, bound),) = bounds(program, [x])
+    assert bound[0] == 0
+    assert (bound[1:] > 0).all()
+
+
 def test_what_is_exact_stays_exact_beside_what_is_not() -> None:
     """Of data sets that are run together each is rounded by itself."""
     rng = np.random.default_rng(0)

@@ -60,7 +60,7 @@ APPROXIMATED = frozenset({
 """Functions that backends approximate, to a few units in the last place."""
 
 PRODUCTS_OF_FEW = ("integer_pow", "cumprod", "reduce_prod")
-"""Those whose results are exact where they are numbers of the dtype; the others' are at 0, 1 and -1, as exp(0) is."""
+"""Those whose results are exact where they are numbers of the dtype."""
 
 WITH_ROOTS = ("lgamma", "digamma")
 """Functions that backends approximate no better beside their roots."""
@@ -327,7 +327,7 @@ class Sampled(Doubles):
                 x = self._noise(env, equation, x, self._of_order(env, equation, operands, i, carried, x))
             elif name in APPROXIMATED:
                 size = np.maximum(np.abs(x), 1.0 if name in WITH_ROOTS else 0.0)
-                few = are_numbers(x, to.digits) if name in PRODUCTS_OF_FEW else (np.abs(x) == 1) | (size == 0)
+                few = are_numbers(x, to.digits) if name in PRODUCTS_OF_FEW else _exactly(env, equation, operands, x)
                 x = self._noise(env, equation, x, np.where(few, 0.0, 2 * ULPS * COARSE * to.unit * size))
             elif name == "div":  # by a constant, compilers multiply with its inverse
                 few = are_numbers(aligned(env, equation, tuple(operands))[1], 1)
@@ -420,6 +420,12 @@ def _contracted(env: Env | None, equation: Any) -> int:
     if numbers is None:
         numbers = equation.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
     return math.prod(equation.invars[0].aval.shape[d] for d in numbers[0][0])
+
+
+def _exactly(env: Env, equation: Any, operands: list[Numbers], x: Numbers) -> Numbers:
+    """True where 1 or -1 is the exact value of a function, as of exp at 0, and none that is close to it."""
+    given = (np.isin(operand, (-1.0, 0.0, 1.0)) for operand in aligned(env, equation, tuple(operands)))
+    return (np.abs(x) == 1) & functools.reduce(np.logical_or, given)
 
 
 def is_product(equation: Any) -> bool:

@@ -80,7 +80,12 @@ class VocabParallelCrossEntropy:
         """The derivative of every token's loss by all logits: p - q, and 0 where the loss is a constant."""
         labels, (log_p, q) = operands[1], tokens(operands, mesh, axes, label_smoothing)
         constant = (labels == ignore_index) | unknown(labels, log_p)
-        return np.where(constant[..., None], 0, np.exp(log_p) - q)
+        with np.errstate(invalid="ignore", over="ignore"):
+            odds = np.exp(log_p - log_p.max(axis=-1, keepdims=True))
+            p = odds / odds.sum(
+                axis=-1, keepdims=True
+            )  # and not exp(log_p), which is no 1/V where all logits are equal
+        return np.where(constant[..., None], 0, p - q)
 
 
 def gathered(logits: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:

@@ -19,6 +19,7 @@ OPTIONS = (
     *ASKING,
     "--devices",
     "--engine",
+    "--laws",
     "--mesh-devices",
     "--platform",
     "--profile",

@@ -14,7 +14,7 @@ from rich.progress import track
 from rich.table import Table
 
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws import LAWS
 from shardproof.properties.mutants import MUTANTS, Mutant
 from shardproof.properties.mutants.changes import KINDS, MESH_ORDER
 from shardproof.properties.mutants.generated import Generated, generate

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 
 from shardproof.oracles.communication import Cost
-from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.communication.hlo import Branch, CompiledCollective, Loop, collectives
-from shardproof.properties.engines import Engine
+from shardproof.properties.engines import Prepared
 from shardproof.properties.engines.simulate.record import Record
 from shardproof.properties.programs.expectation import OF_KIND, Expectation, Stated
-from shardproof.properties.programs.program import Program
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,9 @@ class Unknown(Exception):
     """A count that cannot be told; the message says why."""
 
 
-def count(engine: Engine, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> Counted:
-    """What the program sends, forward or whatever it computes, on these global arrays."""
-    evidence = engine.evidence(program, mesh, arrays)
+def count(prepared: Prepared, arrays: Sequence[np.ndarray]) -> Counted:
+    """What a program sends, forward or whatever it computes, on these global arrays."""
+    evidence = prepared.evidence(arrays)
     return of_compiled(evidence) if isinstance(evidence, str) else of_record(evidence)
 
 

@@ -49,7 +49,7 @@ def steps(implementation: Implementation, case: Case) -> list[Step]:
     """The collectives that an implementation executes in a case, round by round."""
     program = forward(case, implementation, Seen())
     arrays = [generate(Data("exact", 0), a.shape, np.dtype(a.dtype)) for a in program.arguments]
-    executed = SimulateEngine().evidence(program, case.mesh, arrays).sequence
+    executed = SimulateEngine().prepare(program, case.mesh).evidence(arrays).sequence
     return [_step(c) for c in sorted(executed, key=lambda collective: collective.round)]
 
 

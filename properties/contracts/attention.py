@@ -42,9 +42,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     elif not scope.large and draw(st.integers(0, 5), label="long") == 5:
         at = draw(sampled((1, 2, 0, 0, 0)), label="which")
         most = max(1, LONGEST // participants) if at == 0 else max(LONG)
-        longest = at == 0 and draw(st.integers(0, 3), label="as long as may be") > 0
-        some = [most] if longest else [side for side in LONG if side <= most]
-        sides[at] = draw(sampled(some or [most]), label="long side")
+        sides[at] = draw(sampled([side for side in LONG if side <= most] or [most]), label="long side")
     causal = draw(st.integers(0, 3), label="causal") > 0  # mostly, since only then the order of positions counts
     like = None if APART in scope.features else 0
     return [Described(tuple(sides)), *[Described(tuple(sides), like=like)] * 2], {"causal": causal}
@@ -125,7 +123,6 @@ CONTRACT: Contract = operation(
     adapt=_in_reach,
     accumulator=float32_accumulator,
     nonlinear=True,
-    budget="sequences",
     shapes=(((8192, 16, 128), 0, ""),) * 3,
     usual={"causal": False},
     leading=0,

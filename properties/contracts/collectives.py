@@ -41,7 +41,7 @@ MOST_SQUARED = 1024
 @st.composite
 def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Arguments) -> Case:
     """Cases of one collective. Shrinks to one device, the first axis, one element, float32."""
-    chain = chains.within(draw, scope.chains)
+    chain = draw(chains(scope.chains), label="chain")
     most = MOST_SQUARED if name in SQUARED else None
     mesh, axis_name, axes = meshes_and_axes.within(draw, scope, chain, most=most)
     participants = mesh.axis_size(axes)

@@ -171,7 +171,6 @@ class Contract:
         usual: the keyword arguments that go with them.
         sizes: what claims of communication and overlap may speak of besides, by its name.
         implementations: this project's own, by their names, where they are not listed elsewhere.
-        budget: the form whose budget they have, as one of `budgets.SHARES`, if it is not the usual one.
     """
 
     name: str
@@ -221,15 +220,6 @@ class Contract:
     usual: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, Callable[[Case], Any]] = field(default_factory=dict)
     implementations: Mapping[str, Claim] = field(default_factory=dict)
-    budget: str = ""
-
-    @property
-    def form(self) -> str:
-        """The form of the implementations that it names, which their budget depends on."""
-        if self.budget:
-            return self.budget
-        nonlinear = "routed" if self.decided else "nonlinear"
-        return "whole" if self.roles else nonlinear if self.nonlinear else "operation"
 
     @property
     def whole(self) -> bool:

@@ -84,7 +84,7 @@ def _block(p: int, sizes: Sizes, y: Spec, rows: Spec, z: Spec) -> Any:
 @st.composite
 def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Case:
     """Cases of one product. Shrinks to one device, the first axis, sides of one, float32."""
-    chain = chains.within(draw, scope.chains)
+    chain = draw(chains(scope.chains), label="chain")
     mesh, axis_name, axes = meshes_and_axes.within(draw, scope, chain, most=MOST_MEMBERS)
     p = mesh.axis_size(axes)
     kind, (m, k, n) = sides_of_products.within(draw, scope)

@@ -145,7 +145,6 @@ CONTRACTS: tuple[Contract, ...] = (
         quotient=True,
         accumulator=float32_accumulator,
         nonlinear=True,
-        budget="fused",
         shapes=(((65536,), 0, ""), ((65536,), 0, "")),
         least=something(0),
         implementations={

@@ -242,7 +242,6 @@ CONTRACTS: tuple[Contract, ...] = (
         degree=moe_claims.DEGREE_OF_GATED,
         shapes=(*USUAL, *[((64, 1024, 1024), 0, "")] * 3),
         usual=OPTIONS,
-        budget="routers",
         implementations=DISPATCHES,
         **SHARED,
     ),
@@ -252,7 +251,6 @@ CONTRACTS: tuple[Contract, ...] = (
         _asked,
         operands=(*NAMES, "expert_weights"),
         degree=moe_claims.DEGREE,
-        budget="routers",
         shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
         usual={"capacity": OPTIONS["capacity"]},
         implementations={

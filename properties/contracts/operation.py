@@ -68,7 +68,7 @@ def operation_cases(
     leading: int | None,
 ) -> Case:
     """Cases of one operation. Shrinks to one device, the first axis, the smallest arguments, the first dtype."""
-    chain = chains.within(draw, scope.chains)
+    chain = draw(chains(scope.chains), label="chain")
     mesh, axis_name, axes = meshes_and_axes.within(draw, scope, chain, most=most)
     described, params = arguments(draw, mesh.axis_size(axes), scope)
     dtype = draw(dtypes(scope, mesh.size if scope.floating else 1), label="dtype")

@@ -87,7 +87,6 @@ CONTRACT: Contract = operation(
     invariant=True,
     kinds=("real", "nan"),
     sets=2,
-    budget="layers",
     features=FEATURES,
     violations=(Violation("weights", _no_layer), Violation("x", _batch), Violation("weights", _integers)),
     most=MOST_MEMBERS,

@@ -130,7 +130,6 @@ CONTRACT: Contract = operation(
     reads=lambda case: max(case.operands[0].block[0], case.operands[1].block[1]),
     accumulator=float32_accumulator,
     nonlinear=True,
-    budget="fused",
     shapes=(((2048, 1024), None, ""), ((1024, 32768), 1, ""), ((2048,), None, "int32")),
     usual={"label_smoothing": 0.0, "ignore_index": -1},
     least=something(1),

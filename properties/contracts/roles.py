@@ -188,8 +188,9 @@ def sizes_of_dimensions(
     at = draw(st.integers(0, max(len(parts) - 1, 0)), label="which is long")
     factors = [draw(st.integers(1, 2 if scope.large else 4), label=name) for name in parts]
     if long and factors:
-        most = max(LONG[-1], LONGEST // list(parts.values())[at])
-        factors[at] = draw(sampled((*LONG, most, most)), label="how long")
+        name, part = list(parts.items())[at]
+        most = max(LONG[0], LONGEST // (part * conditions.multiples.get(name, 1)))
+        factors[at] = draw(sampled((*(factor for factor in LONG if factor <= most), most)), label="how long")
         if factors[at] >= LONG[-1]:
             factors = [factor if i == at else 1 for i, factor in enumerate(factors)]
     found = {}

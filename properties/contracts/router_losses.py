@@ -77,7 +77,6 @@ SHARED: dict[str, Any] = {
     "degree": 2,
     "accumulator": float32_accumulator,
     "nonlinear": True,
-    "budget": "routers",
     "shapes": (((8192, 64), 0, ""),),
 }
 """What is the same of all of them."""

@@ -141,7 +141,6 @@ MLP: Contract = operation(
     operands=("x", "w_in", "w_out"),
     kinds=("exact", "real", "special", "nan"),
     sets=4,
-    budget="layers",
     features=FEATURES,
     violations=(Violation("w_in", _mismatched), Violation("w_out", _more_rows)),
     most=MOST_MEMBERS,
@@ -180,7 +179,6 @@ NORMALISED: Contract = operation(
     alike=frozenset({"scale"}),
     kinds=("real", "exact", "distinct", "real"),
     sets=4,
-    budget="layers",
     features=OWN,
     violations=(
         Violation("scale", _another_scale),

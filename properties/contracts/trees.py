@@ -1,22 +1,22 @@
 """Trees of dicts, lists and tuples whose leaves are names: what the arguments and the results of a contract are."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 
 def refilled(tree: Any, leaves: Sequence[Any]) -> Any:
     """A tree of dicts, lists and tuples, with other leaves in the order of `names_of`."""
-    left = iter(leaves)
+    return _filled(tree, iter(leaves))
 
-    def fill(node: Any) -> Any:
-        if isinstance(node, Mapping):
-            return {key: fill(value) for key, value in sorted(node.items())}
-        if isinstance(node, list | tuple):
-            return type(node)([fill(value) for value in node])
-        return next(left)
 
-    return fill(tree)
+def _filled(tree: Any, left: Iterator[Any]) -> Any:
+    # no function inside of the other: what refers to itself keeps all leaves until Python looks for such cycles
+    if isinstance(tree, Mapping):
+        return {key: _filled(value, left) for key, value in sorted(tree.items())}
+    if isinstance(tree, list | tuple):
+        return type(tree)([_filled(value, left) for value in tree])
+    return next(left)
 
 
 def names_of(tree: Any) -> list[str]:

@@ -78,10 +78,10 @@ class Reference(Protocol):
         """The dtypes of the results, given shapes and dtypes of the leaves."""
 
 
-def unasked(conditions: Conditions, *, floating: bool) -> Collection[str]:
+def unasked(conditions: Conditions) -> Collection[str]:
     """The links that are not drawn: those that change what is said of types, or differentiate where there are none."""
     if not conditions.check_vma:  # inside of shard_map JAX knows no replicas then, of which it must add up gradients
-        return {*UNCHECKED, *(DERIVING if floating else ())}
+        return {*UNCHECKED, *DERIVING}
     return UNCHECKED if conditions.differentiates else ()
 
 
@@ -101,7 +101,7 @@ def whole_cases(
     """
     possible_ones = scope.layouts or signatures
     signature = possible_ones[0] if len(possible_ones) == 1 else draw(st.sampled_from(possible_ones), label="signature")
-    chain = chains.within(draw, scope.chains.without(unasked(conditions, floating=scope.floating)))
+    chain = draw(chains(scope.chains.without(unasked(conditions))), label="chain")
     mesh, roles = meshes_and_roles.within(draw, scope, chain, signature.roles, conditions)
     axes = axes_of(roles)
     participants = {role: mesh.axis_size(a) for role, a in axes.items()}

@@ -29,6 +29,10 @@ class Prepared:
         """The results in the dtypes that were traced."""
         return self._run(arrays)
 
+    def evidence(self, arrays: Sequence[np.ndarray]) -> Record | str:
+        """What says what the program sends: what is seen executed on these global arrays, or the compiled text."""
+        raise NotImplementedError("what is not under jit is no one program")
+
     def each(self, sets: Sets) -> Iterator[list[np.ndarray]]:
         """The results on each of several data sets."""
         return map(self, sets)
@@ -46,6 +50,3 @@ class Engine(Protocol):
 
     def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
         """Traces (and compiles) a program for a mesh."""
-
-    def evidence(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> Record | str:
-        """What says what the program sends: what was seen executed on these global arrays, or the compiled text."""

@@ -72,7 +72,8 @@ def ready(kind: str, implementation: Implementation, case: Case, engine: Engine)
         NotDifferentiable: if JAX has no derivative of the function in a mode that is asked for.
         WrongResult: if what the function returns has another tree, or in a derivative other shapes, than it should.
     """
-    key = (kind, implementation, case.structure, engine.name)
+    structure = case.structure if kind == "placed" else dataclasses.replace(case.structure, out=None)
+    key = (kind, implementation, structure, engine.name)
     if key in _ready:
         _ready.move_to_end(key)
         return _ready[key]
@@ -80,9 +81,27 @@ def ready(kind: str, implementation: Implementation, case: Case, engine: Engine)
     _keep(key, made)
     jaxpr = made.prepared.jaxpr
     if engine.name == XlaEngine.name and jaxpr is not None:  # of which the interpreter need not trace its own
-        as_well = (kind, implementation, case.structure, SimulateEngine.name)
+        as_well = (kind, implementation, structure, SimulateEngine.name)
         _keep(as_well, dataclasses.replace(made, prepared=Interpreted.of(jaxpr)))
     return made
+
+
+def derived(implementation: Implementation, case: Case, engine: Engine) -> tuple[str, Ready]:
+    """The derivative in both modes, or in the one that there is, and which of `MODES` that is.
+
+    A custom_vjp has no forward mode, a while_loop no reverse mode.
+
+    Raises:
+        NotImplementedError: if the implementation has no derivative in any mode.
+    """
+    first: NotImplementedError | None = None
+    for kind in MODES:
+        try:
+            return kind, ready(kind, implementation, case, engine)
+        except NotImplementedError as error:
+            first = first or error
+    assert first is not None
+    raise first
 
 
 def _keep(key: tuple[object, ...], made: Ready) -> None:
@@ -99,7 +118,7 @@ def forget() -> None:
 
 def seen_of_values(implementation: Implementation, case: Case, engine: Engine) -> Seen:
     """What is seen when values of a structure are traced, which its derivatives must know; traced once for that."""
-    key = (implementation, case.structure)
+    key = (implementation, dataclasses.replace(case.structure, out=None))
     if key not in _seen:
         seen = Seen()
         traced(forward(case, implementation, seen), case, engine)
@@ -109,7 +128,7 @@ def seen_of_values(implementation: Implementation, case: Case, engine: Engine) -
 
 def remember(implementation: Implementation, case: Case, seen: Seen) -> None:
     """Keeps what was seen when the values of a structure were traced."""
-    _seen[implementation, case.structure] = dataclasses.replace(seen)
+    _seen[implementation, dataclasses.replace(case.structure, out=None)] = dataclasses.replace(seen)
     if len(_seen) > KEPT:
         _seen.popitem(last=False)
 

@@ -63,6 +63,11 @@ class Interpreted(Prepared):
         with failing_as_a_limit():
             return [np.asarray(result) for result in jax.tree.leaves(self.traced.run(*arrays))]
 
+    def evidence(self, arrays: Sequence[np.ndarray]) -> simulate.Record:
+        """What a run does besides computing, less what `jit` would not run because nothing reads it."""
+        with failing_as_a_limit():
+            return self.traced.live().run_recorded(*arrays)[1]
+
     def each(self, sets: Sets) -> Iterator[list[np.ndarray]]:
         """The results on each of several data sets: of small ones at once, if all of them can be run."""
         if small(sets):
@@ -94,12 +99,6 @@ class SimulateEngine:
     def prepare(self, program: Program, mesh: MeshCase) -> Interpreted:
         """Traces a program for a mesh; nothing is compiled."""
         return Interpreted(self._traced(program, mesh))
-
-    def evidence(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> simulate.Record:
-        """What a run does besides computing, less what `jit` would not run because nothing reads it."""
-        traced = self._traced(program, mesh)
-        with failing_as_a_limit():
-            return traced.live().run_recorded(*arrays)[1]
 
     def _traced(self, program: Program, mesh: MeshCase) -> simulate.Simulated:
         devices = abstract_mesh(mesh)

@@ -1,6 +1,7 @@
 """The engine that compiles with XLA and runs on the devices at hand."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -55,31 +56,10 @@ class XlaEngine:
         return abstract_mesh(mesh)
 
     def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
-        """Traces and compiles a program for a mesh.
+        """Traces a program for a mesh; what tracing refuses is refused here. It is compiled at the first run.
 
         Run, it raises `CollectiveMismatch` where the interpreter says that devices would wait for one another.
         """
-        function, avals = self._built(program, mesh)
-        # what tracing refuses is refused here; compiled at the first run
-        jaxpr = function.trace(*avals).jaxpr if program.compiled else None
-        parts = jaxpr is not None and simulate.may_part(jaxpr)
-
-        def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-            if parts:  # devices that wait for one another for ever would end the process
-                simulate.check_that_all_meet(jaxpr, arrays)
-            placed: list[Any] = jax.device_put(list(arrays), [aval.sharding for aval in avals])
-            return [to_numpy(result) for result in function(*placed)]
-
-        return Prepared(run, jaxpr)
-
-    def evidence(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> str:
-        """The compiled program as text; the arrays are not looked at."""
-        function, avals = self._built(program, mesh)
-        kept = jax.jit(function, keep_unused=True)  # the arguments say which devices there are
-        return str(kept.lower(*avals).compile().as_text())
-
-    def _built(self, program: Program, mesh: MeshCase) -> tuple[Any, list[jax.ShapeDtypeStruct]]:
-        """The function, under `jit` where the program is, and its arguments without their values."""
         devices = device_mesh(mesh)
         function: Any = program.build(devices)
         avals = program.abstract_arguments(devices)
@@ -87,5 +67,37 @@ class XlaEngine:
         if self.compilations % self.clear_after == 0:
             jax.clear_caches()
         if not program.compiled:
-            return function, avals
-        return jax.jit(function, compiler_options=dict(self.compiler_options) or None), avals
+            return Prepared(partial(_run, function, avals))
+        # the arguments of the text say which devices there are
+        jitted = jax.jit(function, keep_unused=True, compiler_options=dict(self.compiler_options) or None)
+        return Compiled(jitted, avals)
+
+
+class Compiled(Prepared):
+    """A program under `jit`, traced here, and compiled once: where it is first run or read.
+
+    Arguments:
+        function: the program.
+        avals: its arguments without their values.
+    """
+
+    def __init__(self, function: Any, avals: list[jax.ShapeDtypeStruct]) -> None:
+        self.function, self.avals, self.traced = function, avals, function.trace(*avals)
+        self.parts = simulate.may_part(self.traced.jaxpr)
+        super().__init__(self._compiled, self.traced.jaxpr)
+
+    def evidence(self, arrays: Sequence[np.ndarray]) -> str:
+        """The compiled program as text; the arrays are not looked at."""
+        return str(self.traced.lower().compile().as_text())
+
+    def _compiled(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if self.parts:  # devices that wait for one another for ever would end the process
+            simulate.check_that_all_meet(self.jaxpr, arrays)
+        return _run(self.function, self.avals, arrays)
+
+
+def _run(
+    function: Callable[..., Any], avals: list[jax.ShapeDtypeStruct], arrays: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    placed: list[Any] = jax.device_put(list(arrays), [aval.sharding for aval in avals])
+    return [to_numpy(result) for result in function(*placed)]

@@ -8,14 +8,12 @@ from typing import Any
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import ENGINES, Engine
-from shardproof.properties.engines.running import traced
+from shardproof.properties.engines.running import MODES, ready
 from shardproof.properties.engines.simulate import InterpreterLimit, raised_in
 from shardproof.properties.known_defects.defect import Defect
 from shardproof.properties.known_defects.registry import DEFECTS
 from shardproof.properties.laws.law import Check, Law
-from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.programs.violation import NotRun, SuiteError
 from shardproof.properties.runner.tally import Verdict
 
@@ -71,7 +69,7 @@ def aborting(law: Law, implementation: Implementation, case: Case, engine: Engin
     A user's function that runs in this process is not risked where the defect is only suspected: it would take
     the process along.
     """
-    here = implementation.form == "user" and implementation.given is None
+    here = not implementation.built_in and implementation.given is None
     for defect in DEFECTS.values():
         suspected = defect.aborts(case) and defect.is_in(engine)
         if suspected and at_fault(defect, law, implementation, case, engine, ended=here) is not None:
@@ -101,8 +99,8 @@ def spared(defect: Defect, law: Law, implementation: Implementation, case: Case)
     Raises:
         Exception: whatever the law raises there: then it does not hold, and the defect is not what is wrong.
     """
-    if law.name == "communication" and INTERPRETER.name not in law.engines_for(implementation):
-        return _undecided(defect, "what a compiler sends")
+    if law.alone is None and not law.asks(implementation, INTERPRETER.name):
+        return _undecided(defect, f"what the law of {law.name} asks of a compiler")
     try:
         in_the_interpreter(law)(implementation, case, INTERPRETER)
     except InterpreterLimit as limit:
@@ -125,19 +123,28 @@ def at_fault(
 
 
 def _programs(law: Law, implementation: Implementation, case: Case, engine: Engine) -> Iterator[Any]:
-    """The traced programs of a case: forward, under its transformation where JAX can trace that, and backward."""
-    seen = Seen()
+    """The very programs that are run: values under the chain, if JAX can trace that, and derivatives in both modes."""
     plain = dataclasses.replace(case, chain=(), manual=())
     try:
-        yield traced(forward(case, implementation, seen), case, engine)
+        yield _traced("value", implementation, case, engine)
     except Exception:  # a transformation may be what fails: the function is looked at without it
         with contextlib.suppress(Exception):  # it fails without any: then no defect is at fault
-            yield traced(forward(plain, implementation, seen), plain, engine)
+            yield _traced("value", implementation, plain, engine)
         return
     for one in (case, plain) if law.derives else ():  # what is at fault may be in what cannot be traced, or in neither
-        with contextlib.suppress(Exception):
-            yield traced(derivatives(one, implementation, seen, forward_mode=False)[0], one, engine)
-            return
+        for kind in MODES:
+            with contextlib.suppress(Exception):
+                yield _traced(kind, implementation, one, engine)
+                if kind == "gradient":  # in which both modes are
+                    return
+
+
+def _traced(kind: str, implementation: Implementation, case: Case, engine: Engine) -> Any:
+    """The jaxpr of a program, which without `jit` is traced for this alone."""
+    made = ready(kind, implementation, case, engine).prepared
+    if made.jaxpr is None:
+        return ready(kind, implementation, case, INTERPRETER).prepared.jaxpr
+    return made.jaxpr
 
 
 def _without(

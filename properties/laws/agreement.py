@@ -4,12 +4,15 @@ from contextlib import suppress
 
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float, wide
+from shardproof.oracles.dtypes import wide
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, SimulateEngine
-from shardproof.properties.engines.running import all_blocks, check_results, ready
-from shardproof.properties.laws.gradient import cotangents, derives_at
+from shardproof.properties.engines.running import MODES, all_blocks, check_results, derived, ready
+from shardproof.properties.laws.gradient import at_some_data, check_gradient, cotangents, derives_at, differentiable
+from shardproof.properties.laws.law import Law, whole_case
+from shardproof.properties.laws.type import check_replicated
+from shardproof.properties.laws.value import check_value
 from shardproof.properties.precision.comparison import Judged, Reference, compare
 from shardproof.properties.precision.judge import value_references
 from shardproof.properties.precision.numbers import is_exact, operands, pulled_terms
@@ -32,7 +35,10 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
     theirs = ready("value", implementation, case, REFERENCE)
     check_results(case, ours.seen)
     sets = [operands(case, data) for data in case.data]
-    runs = zip(ours.prepared.each(sets), theirs.prepared.each(sets), strict=True)
+    compiled = [*ours.prepared.each(sets)]
+    if implementation.check_vma and not case.manual and all(link.checked for link in case.links):
+        check_replicated(case, ours.seen.varying, compiled)
+    runs = zip(compiled, theirs.prepared.each(sets), strict=True)
     for data, right, both in zip(case.data, value_references(implementation, case, sets), runs, strict=True):
         for i, (got, expected) in enumerate(zip(*both, strict=True)):
             blocks, actual = all_blocks(case, expected), all_blocks(case, got)
@@ -58,17 +64,25 @@ def twice(right: Reference, blocks: np.ndarray, actual: np.ndarray) -> Reference
     return Reference(blocks, blocks.dtype, judge)
 
 
-def differentiable(case: Case) -> bool:
-    """Whether there is a gradient to compare."""
-    contract = CONTRACTS[case.contract]
-    floating = all(is_float(case.operands[i].numpy_dtype) for i in contract.moving(case))
-    through = all(link.differentiable for link in case.links)
-    return floating and contract.differentiable(case) and through
+def check_interpreted(implementation: Implementation, case: Case, engine: Engine) -> int:
+    """What the law compares, held to the oracle; returns the data sets checked.
+
+    Raises:
+        Broken: if a law does not hold.
+    """
+    checked = check_value(implementation, case, engine)
+    derivatives = at_some_data(case)
+    if derivatives is not None:
+        with suppress(NotImplementedError):  # the values are right all the same
+            checked = checked + check_gradient(implementation, derivatives, engine)
+    return checked
 
 
 def _check_gradients(implementation: Implementation, case: Case, engine: Engine) -> None:
-    ours = ready("reverse gradient", implementation, case, engine)
-    theirs = ready("reverse gradient", implementation, case, REFERENCE)
+    kind, ours = derived(implementation, case, engine)
+    same, theirs = derived(implementation, case, REFERENCE)
+    if kind != same or not MODES[kind][1]:
+        return
     moving = CONTRACTS[case.contract].moving(case)
     for data in case.data:
         cts, primal = cotangents(case, ours, data), operands(case, data, pulled_terms(case))
@@ -87,3 +101,21 @@ def _check_gradients(implementation: Implementation, case: Case, engine: Engine)
                 actual=case.blocks(i, np.asarray(left)),
                 leaf=i,
             )
+
+
+def without_eager(case: Case) -> Case | None:
+    """A valid case under `jit`."""
+    asked = whole_case(case)
+    return asked if asked is not None and all(link.compiled for link in asked.links) else None
+
+
+AGREEMENT = Law(
+    "agreement",
+    "The interpreter and XLA agree on every program, and on its gradients wherever these are exact.",
+    check_agreement,
+    without_eager,
+    engines=("xla",),
+    alone=check_interpreted,
+    derives=True,
+    optional=lambda implementation: True,
+)

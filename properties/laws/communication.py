@@ -1,24 +1,28 @@
 """The law of communication: what is sent is what is said to be, and never less than must be."""
 
 from collections import OrderedDict
+from importlib.metadata import version
 
+import jax
 import numpy as np
 
 from shardproof.oracles.dtypes import NARROW, is_float
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import generate
-from shardproof.properties.communication.bounds import KNOWN, NOTHING, moved, needed, nothing_must_move
+from shardproof.properties.communication.bounds import KNOWN, NOTHING, full_bytes, moved, needed, nothing_must_move
 from shardproof.properties.communication.counted import Counted, count, worded, worded_stated
 from shardproof.properties.communication.sizes import sizes_of, stated_of
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.costs import COUNTED
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.running import check_results, differentiating, remember, seen_of_values
+from shardproof.properties.engines.running import check_results, differentiating, ready, seen_of_values
+from shardproof.properties.laws.checked import Checked
+from shardproof.properties.laws.law import Law, call_alone
 from shardproof.properties.precision.numbers import operands
 from shardproof.properties.programs.derivatives import pullback
 from shardproof.properties.programs.expectation import Expectation, Stated
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import Seen, answering, forward
+from shardproof.properties.programs.program import answering
 from shardproof.properties.programs.violation import Broken, NothingToCompare, NotRun
 
 KEPT = 64
@@ -42,21 +46,18 @@ def communication_of(implementation: Implementation, case: Case, engine: Engine,
     """
     key = (implementation, case.structure, engine.name, backward)
     if key not in _counted:
-        with differentiating():
+        with differentiating(), answering():  # the rules of derivatives as well
             if backward:
                 seen = seen_of_values(implementation, case, engine)
-                program = pullback(case, implementation, seen)
+                prepared = engine.prepare(pullback(case, implementation, seen), case.mesh)
             else:
-                seen = Seen()
-                program = forward(case, implementation, seen)
+                made = ready("value", implementation, case, engine)
+                seen, prepared = made.seen, made.prepared
+            check_results(case, seen)
             given = operands(case, COUNTED, case.mesh.size)
-            rest = program.arguments[len(given) :]  # the cotangents, of a gradient
+            rest = prepared.jaxpr.in_avals[len(given) :]  # the cotangents, of a gradient
             arrays = [*given, *(generate(COUNTED, a.shape, np.dtype(a.dtype), terms=case.mesh.size) for a in rest)]
-            with answering():  # the rules of derivatives as well
-                found = count(engine, program, case.mesh, arrays)
-        check_results(case, seen)
-        if not backward:
-            remember(implementation, case, seen)
+            found = count(prepared, arrays)
         _counted[key] = found
         if len(_counted) > KEPT:
             _counted.popitem(last=False)
@@ -83,20 +84,35 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
     if counted.cost is None:
         raise NotRun(f"communication is not known: {counted.unknown}")
     _check_bound(case, counted)
-    if compared_with(implementation, case) == "nothing":
-        raise NothingToCompare
+    against = compared_with(implementation, case)
+    sent = {"bytes": full_bytes(case), "cost": str(counted.cost), "case": str(case), "against": against}
+    if against == "nothing":
+        raise NothingToCompare(sent)
     _check_claim(implementation, case, counted)
+    checked = 1 + _check_gradient(implementation, case, engine)
+    return Checked(checked).saying(findings=_added_by_a_compiler(implementation, case, counted), sent=sent)
+
+
+def _check_gradient(implementation: Implementation, case: Case, engine: Engine) -> bool:
+    """Whether what the gradient sends was checked."""
     says = stated_by(implementation, case, backward=True) is not None
     if not says or not has_own_gradient(case, whole=implementation.whole):
-        return 1
+        return False
     try:
         counted = communication_of(implementation, case, engine, backward=True)
     except NotImplementedError:  # a function without a gradient has none to count
-        return 1
+        return False
     if counted.cost is None:
-        return 1
+        return False
     _check_claim(implementation, case, counted, backward=True)
-    return 2
+    return True
+
+
+def _added_by_a_compiler(implementation: Implementation, case: Case, counted: Counted) -> list[str]:
+    """What a compiler sends for a function of global arrays where no device lacks anything."""
+    added = in_vain(case, counted) if implementation.whole and counted.rewritten else ""
+    compiler = f"XLA of jaxlib {version('jaxlib')} ({jax.default_backend()})"
+    return [f"{compiler} adds {added}, of which nothing is needed"] if added else []
 
 
 def has_own_gradient(case: Case, *, whole: bool = False) -> bool:
@@ -126,7 +142,7 @@ def has_bound(case: Case) -> bool:
 def compared_with(implementation: Implementation, case: Case) -> str:
     """What is compared with the communication of an implementation beside the lower bound: its claim, or its user's."""
     if implementation.communication is not None:
-        return f"expectation {implementation.communication}" if implementation.form == "user" else "claim"
+        return f"expectation {implementation.communication}" if not implementation.built_in else "claim"
     return "lower bound" if has_bound(case) else "nothing"
 
 
@@ -264,3 +280,19 @@ def has_half_bytes(case: Case) -> bool:
 def widest(case: Case, counted: Counted) -> int:
     """By how much the bytes of a compiled program may exceed those that were asked for."""
     return max(WIDER.get(operand.dtype, 1) for operand in case.operands) if counted.rewritten else 1
+
+
+def _may_be_asked(implementation: Implementation, engine: str) -> bool:
+    """What a compiler sends for a function of global arrays, the interpreter does not see."""
+    return engine != "simulate" or not implementation.whole or implementation.communication is not None
+
+
+COMMUNICATION = Law(
+    "communication",
+    "Collectives and bytes are those that are stated, in no more steps, and never below the lower bound.",
+    check_communication,
+    call_alone,
+    _may_be_asked,
+    derives=True,
+    optional=lambda implementation: implementation.communication is None,
+)

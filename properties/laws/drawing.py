@@ -1,32 +1,115 @@
-"""The cases that laws draw: those of a contract, made to say what a law asks."""
+"""The cases that are drawn for an implementation: each is one that every law may be asked of."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.chain import DIVERGENT, FED, NESTED, OUTSIDE, SPREAD, in_order, kept_out
-from shardproof.properties.cases.data import Data
+from shardproof.properties.cases.chain import DIVERGENT, FED, LINKS, NESTED, OUTSIDE, SPREAD, Chain, in_order, kept_out
 from shardproof.properties.cases.manual import dividing_axis, free_axis, outer_axes
-from shardproof.properties.contracts import CONTRACTS, Violation
+from shardproof.properties.cases.strategies import Chains
+from shardproof.properties.contracts import CONTRACTS, Scope, Violation
 from shardproof.properties.contracts.drawing import placements, without
-from shardproof.properties.laws.gradient import derives_at
+from shardproof.properties.laws.error import refused_by
+from shardproof.properties.laws.law import LARGE, call_alone
+from shardproof.properties.laws.type import TYPE
 from shardproof.properties.programs.feeding import can_feed
 from shardproof.properties.programs.implementations import Implementation
 
 Cases = st.SearchStrategy[Case]
 
-SOME = 3
-"""The data sets of a case of derivatives, each of which is run several times: more structures tell more."""
+OF_SHARD_MAP = tuple(name for name, link in LINKS.items() if link.of_shard_map)
+"""Links that mean nothing to a function of global arrays."""
+
+SIMPLEST_FIRST = sorted(LINKS, key=lambda name: LINKS[name].whole)
+AROUND_VALUES = tuple(name for name in SIMPLEST_FIRST if not LINKS[name].of_derivative)
+AROUND_DERIVATIVES = tuple(name for name in SIMPLEST_FIRST if LINKS[name].differentiable)
 
 
-def without_mutation(cases: Cases) -> Cases:
-    """The cases without those that Hypothesis makes of parts of earlier ones: of sixty, 25 to 43 would differ."""
-    # it repeats nothing inside of a collection of unique elements
-    return st.lists(cases, min_size=1, max_size=1, unique_by=lambda case: case.structure).map(lambda drawn: drawn[0])
+def drawn_for(
+    implementation: Implementation,
+    scope: Scope,
+    *,
+    eager: bool = False,
+    excluded: Callable[[Case], None] = lambda case: None,
+) -> st.SearchStrategy[tuple[Case, ...]]:
+    """A case, and where its contract forbids anything the same call with an argument that must be refused.
+
+    Half are of any dtype, half have derivatives, and a fifth of all, if the scope allows, is on a large mesh.
+
+    Arguments:
+        implementation: what is to serve the cases.
+        scope: the meshes at hand.
+        eager: whether to draw cases without `jit`, which mean nothing to an interpreter.
+        excluded: called with each case that the implementation is not asked to serve, and that is drawn again.
+    """
+    contract = CONTRACTS[implementation.contract]
+
+    def links(names: Chain) -> Chains:
+        left_out = {*(OF_SHARD_MAP if implementation.whole else ()), *(() if eager else ("eager",))}
+        return dataclasses.replace(scope.chains, links=tuple(name for name in names if name not in left_out))
+
+    own = dataclasses.replace(
+        scope,
+        features=implementation.features,
+        explicit=scope.explicit and not implementation.whole,
+        whole=implementation.whole,
+        layouts=implementation.layouts,
+        large=0,
+    )
+    kinds = [dataclasses.replace(own, chains=links(AROUND_VALUES))]
+    if contract.has_gradient:
+        kinds.append(dataclasses.replace(own, chains=links(AROUND_DERIVATIVES), floating=True))
+    if scope.large and not scope.sizes:  # a fifth, since these take long
+        large = dataclasses.replace(own, chains=links(()), floating=contract.has_gradient, large=scope.large)
+        kinds = [*kinds, *kinds, large]
+    every = st.one_of([contract.cases(kind).map(fitted) for kind in kinds])
+
+    @st.composite
+    def any_case(draw: Any) -> Case:  # shown as that, and not as all that is in it, where a filter draws again
+        case: Case = draw(every)
+        return case
+
+    cases = any_case()
+    serves = implementation.serves
+    if serves is not None:
+
+        def served(case: Case) -> bool:
+            wanted = serves(case)
+            if not wanted:
+                excluded(case)
+            return wanted
+
+        cases = cases.filter(served)
+    if TYPE.asks(implementation, "simulate"):
+        cases = cases.flatmap(partial(_placed, whole=implementation.whole))
+    forbidden = refused_by(implementation)
+    drawn = cases.flatmap(partial(_with_a_wrong_one, forbidden)) if forbidden else cases.map(lambda case: (case,))
+    # of what Hypothesis makes of parts of earlier draws half would be the same: it repeats nothing in unique elements
+    once = st.lists(drawn, min_size=1, max_size=1, unique_by=lambda one: one[0].structure)
+
+    @st.composite
+    def any_cases(draw: Any) -> tuple[Case, ...]:
+        cases: tuple[Case, ...] = draw(once)[0]
+        return cases
+
+    return any_cases()
+
+
+def _with_a_wrong_one(forbidden: Sequence[Violation], case: Case) -> st.SearchStrategy[tuple[Case, ...]]:
+    """The case, and it with one argument that must be refused, which is named in `forbidden`."""
+    alone = call_alone(case)
+    assert alone is not None
+    possible = [(one.argument, wrong) for one in forbidden if not (wrong := one.cases(alone)).is_empty]
+    if not possible:
+        return st.just((case,))
+    wrong = st.one_of([cases.map(partial(dataclasses.replace, forbidden=argument)) for argument, cases in possible])
+    return wrong.map(lambda one: (case, one))
 
 
 def fitted(case: Case) -> Case:
@@ -65,84 +148,18 @@ def _with_others(case: Case, instead: Mapping[str, str]) -> Case:
     return dataclasses.replace(case, chain=chain, operands=operands)
 
 
-def as_drawn(cases: Cases, implementation: Implementation) -> Cases:
-    """The cases as they are."""
-    return cases
-
-
-def on_some_data(cases: Cases, implementation: Implementation) -> Cases:
-    """The cases, each with three of the data sets at which it has derivatives: other ones in every case."""
-    return cases.map(lambda case: dataclasses.replace(case, data=_some(case)))
-
-
-def _some(case: Case) -> tuple[Data, ...]:
-    telling = [data for data in case.data if derives_at(case, data)]
-    start = case.data[0].seed % max(len(telling), 1)
-    return (*telling[start:], *telling[:start])[:SOME] or case.data
-
-
-def leaving(cases: Cases, implementation: Implementation) -> Cases:
-    """The cases, each with a way for its results to leave `shard_map`: the contract's, or a drawn one.
+def _placed(case: Case, *, whole: bool) -> Cases:
+    """The case with a way for its results to leave `shard_map`: the contract's, or a drawn one; none on large meshes.
 
     Shrinks to replicated.
     """
-    whole = implementation.whole
-    return cases.flatmap(lambda case: _placed(case, given=whole or bool(case.roles)))
-
-
-def _placed(case: Case, *, given: bool) -> Cases:
     contract = CONTRACTS[case.contract]
-    if given:
+    if case.mesh.size > LARGE:
+        return st.just(case)
+    if whole or case.roles:
         assert contract.placed is not None
         return st.just(dataclasses.replace(case, out=contract.placed(case)))
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
     results = contract.oracle(case, zeros)
     rank = results[0].ndim - len(case.mesh.sizes)
     return placements(case.mesh, rank).map(lambda out: dataclasses.replace(case, out=(out,) * len(results)))
-
-
-def always(implementation: Implementation) -> bool:
-    """Any implementation is asked."""
-    return True
-
-
-def typed(implementation: Implementation) -> bool:
-    """Whether its types are checked."""
-    return implementation.check_vma
-
-
-def has_gradient(implementation: Implementation) -> bool:
-    """Whether there is something to differentiate."""
-    return CONTRACTS[implementation.contract].has_gradient
-
-
-def forbids(implementation: Implementation) -> bool:
-    """Whether there is something that the implementation must refuse."""
-    return bool(_refused(implementation))
-
-
-def _refused(implementation: Implementation) -> list[Violation]:
-    features = implementation.features
-    return [
-        violation
-        for violation in CONTRACTS[implementation.contract].violations
-        if (violation.everyone or "explained_errors" in features)
-        and (violation.argument != "axis_index_groups" or "groups" in features)
-    ]
-
-
-def forbidden(cases: Cases, implementation: Implementation) -> Cases:
-    """The cases, each made wrong in one argument, named in `forbidden`."""
-
-    def named(argument: str, wrong: Cases) -> Cases:
-        return wrong.map(lambda case: dataclasses.replace(case, forbidden=argument))
-
-    def made_wrong(case: Case) -> Cases:
-        options = [
-            named(violation.argument, wrong)
-            for violation in _refused(implementation)
-            if not (wrong := violation.cases(case)).is_empty
-        ]
-        return st.sampled_from(options).flatmap(lambda wrong: wrong)
-
-    return cases.flatmap(made_wrong)

@@ -1,8 +1,10 @@
 """The law of errors: what the contract forbids raises while tracing, with a message that says it all."""
 
 from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts import CONTRACTS, Violation
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import traced
+from shardproof.properties.laws.law import Law
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, WrongResult, forward
 from shardproof.properties.programs.violation import Broken
@@ -62,3 +64,24 @@ def _check_message(case: Case, argument: str, value: str, error: Exception) -> N
             "message",
             f"{type(error).__name__} does not name {' and '.join(missing)}: {text.partition(chr(10))[0]}",
         ) from error
+
+
+def refused_by(implementation: Implementation) -> list[Violation]:
+    """What an implementation must refuse."""
+    features = implementation.features
+    return [
+        violation
+        for violation in CONTRACTS[implementation.contract].violations
+        if (violation.everyone or "explained_errors" in features)
+        and (violation.argument != "axis_index_groups" or "groups" in features)
+    ]
+
+
+ERROR = Law(
+    "error",
+    "What the contract forbids raises before anything runs, and says which argument, value and mesh.",
+    check_error,
+    lambda case: case if case.forbidden else None,
+    lambda implementation, engine: bool(refused_by(implementation)),
+    engines=("simulate",),  # what must be refused is refused while tracing, before any engine
+)

@@ -9,6 +9,7 @@ from shardproof.properties.communication.sizes import sizes_of
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import check_results, differentiating
 from shardproof.properties.laws.communication import has_own_gradient
+from shardproof.properties.laws.law import Law, call_alone
 from shardproof.properties.performance.operations import Operation, Untold, operations_of, peak_of
 from shardproof.properties.performance.timeline import (
     Balanced,
@@ -26,11 +27,6 @@ from shardproof.properties.programs.program import Seen, answering, forward
 from shardproof.properties.programs.violation import Broken, NotRun
 
 MACHINE = "on a machine whose busiest link needs as long as p-1 of p products"
-
-
-def claims_overlap(implementation: Implementation) -> bool:
-    """Whether something is said of how it hides what it sends."""
-    return implementation.overlap is not None
 
 
 def check_overlap(implementation: Implementation, case: Case, engine: Engine) -> int:
@@ -134,3 +130,14 @@ def _bytes(size: Fraction) -> str:
 
 def _whose(backward: bool) -> str:
     return " of the function and its gradient" if backward else ""
+
+
+OVERLAP = Law(
+    "overlap",
+    "What is sent while nothing is computed is no more than is claimed, of the gradient as well.",
+    check_overlap,
+    call_alone,
+    lambda implementation, engine: implementation.overlap is not None,
+    engines=("simulate",),  # it is about what was traced: nothing is run
+    derives=True,
+)

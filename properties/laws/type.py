@@ -1,5 +1,8 @@
 """The law of types: what is typed invariant is equal on all devices, and `out_specs` is held to the type."""
 
+import dataclasses
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 
 from shardproof.oracles.layout import ReplicaMismatch, check_replicas, unshard
@@ -9,6 +12,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.engines.running import check_results, ready
+from shardproof.properties.laws.law import Law, call_alone
 from shardproof.properties.precision.comparison import compare
 from shardproof.properties.precision.numbers import is_exact, operands, terms_of
 from shardproof.properties.programs.implementations import Implementation
@@ -45,7 +49,18 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
         texts = [", ".join(sorted(map(str, axes))) or "nothing" for axes in (varying[at], declared[at])]
         name = CONTRACTS[case.contract].leaf(case, at)
         raise Broken("type", f"{name} is typed varying over {texts[0]}: expected {texts[1]}")
-    runs = program.prepared.each([operands(case, data) for data in case.data])
+    check_replicated(case, varying, program.prepared.each([operands(case, data) for data in case.data]))
+    if case.out is not None:
+        _check_acceptance(implementation, case, engine, varying)
+    return len(case.data)
+
+
+def check_replicated(case: Case, varying: Sequence[frozenset[str]], runs: Iterable[Sequence[np.ndarray]]) -> None:
+    """Results on each data set are bitwise equal on all devices along which they are typed invariant.
+
+    Raises:
+        Broken: if they are not.
+    """
     for data, results in zip(case.data, runs, strict=True):
         for blocks, axes in zip(results, varying, strict=True):
             try:
@@ -59,9 +74,6 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
                     data=data,
                     difference=Difference.between("replica", "replica", np.broadcast_to(first, blocks.shape), blocks),
                 ) from error
-    if case.out is not None:
-        _check_acceptance(implementation, case, engine, varying)
-    return len(case.data)
 
 
 def _check_acceptance(
@@ -102,3 +114,19 @@ def _check_acceptance(
                 actual=np.broadcast_to(result.reshape(*ones, *result.shape), (*case.mesh.sizes, *result.shape)),
                 leaf=i,
             )  # fmt: skip
+
+
+def with_its_layout(case: Case) -> Case | None:
+    """The call of a valid case alone, with the layout that was drawn for its results."""
+    alone = call_alone(case)
+    return None if alone is None else dataclasses.replace(alone, out=case.out)
+
+
+TYPE = Law(
+    "type",
+    "A result typed invariant is equal everywhere, and `out_specs` is accepted just when the type allows it.",
+    check_type,
+    with_its_layout,
+    lambda implementation, engine: implementation.check_vma,
+    engines=("simulate",),  # what compilers make of replicas the law of agreement looks at
+)

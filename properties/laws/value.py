@@ -1,13 +1,20 @@
 """The law of values: the implementation's blocks equal the oracle's, on every device."""
 
+import dataclasses
+from collections.abc import Iterator
+
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import all_blocks, ready
+from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.laws.checked import checked_sets
+from shardproof.properties.laws.law import Law, whole_case
 from shardproof.properties.precision.comparison import compare
 from shardproof.properties.precision.judge import check_mathematics, value_references
 from shardproof.properties.precision.numbers import operands
+from shardproof.properties.precision.runs import Runs
+from shardproof.properties.precision.sums import rounded_sums
 from shardproof.properties.programs.implementations import Implementation
 
 
@@ -32,4 +39,24 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
             check_mathematics(case, data, "result", what, right[i], leaf=i)
         told.append(any(reference.tells for reference in right))
         undecided += sum(int(reference.undecided.sum()) for reference in right)
-    return checked_sets(told, case, undecided)
+    return checked_sets(told, case, undecided, [*lines_of_rounded_sums(implementation, case)])
+
+
+def lines_of_rounded_sums(implementation: Implementation, case: Case) -> Iterator[str]:
+    """The lines where a user's program rounds a part of a sum before it is sent, unless its accumulator is stated."""
+    if implementation.program is None or implementation.accumulator:
+        return
+    for equation, sent in rounded_sums(Runs("value", implementation, case, []).program.closed_jaxpr):
+        if sent:
+            dtype, line = equation.outvars[0].aval.dtype, location(equation)
+            yield f"a part of a sum is rounded to {dtype} before it is sent, at {line}: that error grows with the mesh"
+
+
+def on_values(case: Case) -> Case | None:
+    """A valid case; two of its data sets where nothing is under `jit`, so that every primitive is compiled in turn."""
+    asked = whole_case(case)
+    slow = asked is not None and not all(link.compiled for link in asked.links)
+    return dataclasses.replace(asked, data=asked.data[:2]) if asked is not None and slow else asked
+
+
+VALUE = Law("value", "Every device holds the block that the oracle says.", check_value, on_values, stands_alone=True)

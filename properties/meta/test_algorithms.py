@@ -19,9 +19,8 @@ from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.simulate.record import Record
 from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.laws.communication import check_communication, stated_by
-from shardproof.properties.programs.implementations import ALGORITHMS, BUILT_IN, Implementation
+from shardproof.properties.programs.implementations import ALGORITHMS, Implementation
 from shardproof.properties.programs.program import Program, Seen, forward
-from shardproof.properties.runner.law_tests import law_test
 
 pytestmark = pytest.mark.untyped
 
@@ -287,9 +286,3 @@ def test_what_is_drawn_is_served(one: Implementation) -> None:
             assert not one.serves(case)
             with pytest.raises(NotImplementedError, match=f"{one.name}: axis_name="):
                 check_forward(one, case)
-
-
-def test_one_budget_for_one_test() -> None:
-    """Implementations with different budgets do not go into one test."""
-    with pytest.raises(ValueError, match=r"forms \[.*\]: expected one form"):
-        law_test("value", "simulate", [*BUILT_IN, *ALGORITHMS])

@@ -29,16 +29,16 @@ from shardproof.properties.communication.counted import of_record
 from shardproof.properties.communication.sizes import names_of, sizes_of
 from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.examples import PARAMETERS, example
-from shardproof.properties.engines import Engine, engine_named, simulate
+from shardproof.properties.engines import Engine, Interpreted, engine_named, simulate
 from shardproof.properties.engines.batches import oracle_blocks
+from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.communication import check_communication, communication_of
-from shardproof.properties.laws.law import LAWS
 from shardproof.properties.programs.expectation import Expectation, ExpectationError
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report import communication as table
 from shardproof.properties.report.summary import notes
-from shardproof.properties.runner.judging import verify
+from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.tally import Tally
 
@@ -191,7 +191,7 @@ def test_right_ones_are_not_reported(devices: int, built_in: Implementation, eng
     implementation = dataclasses.replace(built_in, communication=built_in_cost)
     budget = {"simulate": 30, "xla": 6}[engine]
     found = find_violation(
-        LAWS["communication"], implementation, engine_named(engine), Scope(), max_examples=budget, random_seed=11,
+        [LAWS["communication"]], implementation, engine_named(engine), Scope(), max_examples=budget, random_seed=11,
         shrink=False,
     )  # fmt: skip
     assert found.violation is None, str(found.violation)
@@ -351,7 +351,7 @@ def test_the_report_says_what_is_known() -> None:
     tally = Tally("all_gather", "mine", "communication", "simulate")
     small, large = (example("all_gather", MeshCase(("dp",), (p,)), "dp") for p in (2, 4))
     for case in (large, small):
-        verify(LAWS["communication"], mine(ring_gather), case, engine_named("simulate"), tally)
+        judge(LAWS["communication"], mine(ring_gather), case, engine_named("simulate"), tally)
     merged = Tally("all_gather", "mine", "")
     merged.add(Tally.from_json(tally.to_json()))
     assert notes([merged]) == [
@@ -397,5 +397,5 @@ def test_counts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     engine: Engine = engine_named("simulate")
     case = example("broadcast", MeshCase(("kept",), (3,)), "kept")
     first = communication_of(IMPLEMENTATIONS[7], case, engine)
-    monkeypatch.setattr(type(engine), "evidence", lambda *_: pytest.fail("counted again"))
+    monkeypatch.setattr(Interpreted, "evidence", lambda *_: pytest.fail("counted again"))
     assert communication_of(IMPLEMENTATIONS[7], case, engine) is first

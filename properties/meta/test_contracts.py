@@ -1,39 +1,78 @@
-"""The suite asks every law of every implementation."""
+"""The suite asks every law of every implementation, in one test of each contract."""
 
 import importlib
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
-from hypothesis import settings
+import pytest
 
 from shardproof.properties import suite
-from shardproof.properties.laws.law import LAWS
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.runner.law_tests import COMPILED_ALIKE, FEW, OF_OTHERS
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.engines import ENGINES
+from shardproof.properties.laws import LAWS
+from shardproof.properties.mutants import MUTANTS
+from shardproof.properties.mutants.hunt import implementation_of
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS
+from shardproof.properties.report.asking import chosen_laws
+from shardproof.properties.runner.contract_tests import of_contract
+from shardproof.properties.runner.judging import asked
+
+Test = Callable[..., None]
+IMPLEMENTED = tuple(dict.fromkeys(one.contract for one in IMPLEMENTATIONS))
 
 
-def test_the_suite_checks_every_law_of_every_implementation() -> None:
-    """In the interpreter; what is made of others is compiled for some laws alone, at times one of each contract."""
-    found = set()
-    for module in sorted(Path(suite.__file__).parent.glob("test_*.py")):
-        for test in vars(importlib.import_module(f"{suite.__name__}.{module.stem}")).values():
-            marks = {mark.name: mark for mark in getattr(test, "pytestmark", ())}
-            if "law" in marks and "parametrize" in marks:
-                found |= {
-                    (*marks["law"].args, str(one))
-                    for one in marks["parametrize"].args[1]
-                    if isinstance(one, Implementation)
-                }
-    asked = {(law.name, e, str(one)) for one in IMPLEMENTATIONS for law in LAWS.values() for e in law.engines_for(one)}
-    assert found <= asked
-    assert {what for what in asked - found if what[1] == "simulate"} == set()
-    form_of = {str(one): one.form for one in IMPLEMENTATIONS}
-    for law, forms in COMPILED_ALIKE.items():
-        if law != "agreement" and settings().max_examples < FEW:  # of which the profile compiles nothing
-            continue
-        compiled = {name for what, engine, name in found if (what, engine) == (law, "xla")}
-        left_out = {name for what, engine, name in asked - found if (what, engine) == (law, "xla")}
-        assert {name.partition("[")[0] for name in compiled} >= {
-            one.contract for one in IMPLEMENTATIONS if law == "agreement" or one.form in forms - OF_OTHERS
-        }
-        if law == "agreement":
-            assert {form_of[name] for name in left_out} == OF_OTHERS
+@pytest.fixture(scope="module")
+def tests() -> dict[str, list[Test]]:
+    """The tests of the suite by their names."""
+    found: defaultdict[str, list[Test]] = defaultdict(list)
+    for path in sorted(Path(suite.__file__).parent.glob("test_*.py")):
+        module = importlib.import_module(f"{suite.__name__}.{path.stem}")
+        for name, value in vars(module).items():
+            if name.startswith("test_") and callable(value):
+                found[name].append(value)
+    return found
+
+
+@pytest.mark.parametrize("contract", IMPLEMENTED)
+def test_a_contract_is_one_test(tests: dict[str, list[Test]], contract: str) -> None:
+    """Just one test has its name; it verifies once, and runs for every implementation on every engine."""
+    (test,) = tests[f"test_{contract}"]
+    (mark,) = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
+    names, pairs = mark.args
+    assert names == ("implementation", "engine")
+    own = [one for one in IMPLEMENTATIONS if one.contract == contract]
+    assert [pair.values for pair in pairs] == [(one, engine) for one in own for engine in ENGINES]
+    assert [pair.id for pair in pairs] == [f"{one.name}-{engine}" for one in own for engine in ENGINES]
+    assert [[(m.name, m.args) for m in pair.marks] for pair in pairs] == [
+        [("engine", (e,))] for _ in own for e in ENGINES
+    ]
+    verified: list[str] = []
+    test(verify=lambda: verified.append(contract))
+    assert verified == [contract]
+
+
+def test_every_implemented_contract_is_known() -> None:
+    """What is of no contract is verified by no test."""
+    assert {*IMPLEMENTED} <= CONTRACTS.keys()
+    assert {contract for contract, one in CONTRACTS.items() if one.implementations} <= {*IMPLEMENTED}
+
+
+def test_every_law_is_asked() -> None:
+    """All are unless others are chosen; each is of an implementation, and every one has some on every engine."""
+    assert chosen_laws(None) == [*LAWS.values()]
+    engines = {engine: [asked(one, engine) for one in IMPLEMENTATIONS] for engine in ENGINES}
+    assert all(all(laws) for laws in engines.values())
+    names = {law.name for some in engines.values() for laws in some for law in laws}
+    assert names == {*LAWS}
+
+
+def test_a_contract_without_implementations_is_no_test() -> None:
+    """It would run for none, and pass."""
+    with pytest.raises(ValueError, match=r"^contract='all_gathers': expected one with implementations$"):
+        of_contract("all_gathers")
+
+
+def test_no_planted_bug_needs_a_compiler() -> None:
+    """Every one breaks a law that the interpreter is asked, for which eight times as many structures are drawn."""
+    assert [m.name for m in MUTANTS.values() if not LAWS[m.law].asks(implementation_of(m), "simulate")] == []

@@ -27,9 +27,9 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.engines import XlaEngine
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
-from shardproof.properties.runner.judging import verify
+from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.tally import Tally
 
 FLOATS = tuple(map(np.dtype, (ml_dtypes.float8_e4m3fn, np.float16, ml_dtypes.bfloat16, np.float32)))
@@ -200,5 +200,5 @@ def test_parts_of_the_smallest_normal_numbers_may_be_zero(law: str) -> None:
     operand = Operand((2, 1), "float32", Placement((("dp",), ())))
     case = Case("shard_mean", MeshCase(("dp",), (1,)), "dp", (operand,), (), (Data("scaled", 150),))
     (mean,) = (i for i in IMPLEMENTATIONS if str(i) == "shard_mean[mean]")
-    verdict = verify(LAWS[law], mean, case, XlaEngine(), Tally("shard_mean", "mean", law))
+    verdict = judge(LAWS[law], mean, case, XlaEngine(), Tally("shard_mean", "mean", law))
     assert verdict.kind == "held"

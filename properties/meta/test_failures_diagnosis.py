@@ -15,8 +15,8 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.batches import oracle_blocks
+from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.gradient import check_gradient
-from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.axes import AxisName

@@ -21,8 +21,8 @@ from shardproof.properties.cases.chain import Chain
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies.dtypes import ALL, as_dtype
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
+from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import fitted
-from shardproof.properties.laws.law import LAWS
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
@@ -30,7 +30,7 @@ from shardproof.properties.report.failures import Written, write
 from shardproof.properties.report.scripts.literals import array_text
 from shardproof.properties.report.scripts.script import script
 from shardproof.properties.report.scripts.source import source_of
-from shardproof.properties.runner.judging import verify
+from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
 
@@ -146,7 +146,7 @@ def violation_of(
     """The violation of a law by a function."""
     implementation = Implementation(case.contract, getattr(function, "__name__", "mine"), function, **said)
     with pytest.raises(LawViolation) as caught:
-        verify(LAWS[law], implementation, case, engine or SimulateEngine(), Tally(case.contract, "mine", law))
+        judge(LAWS[law], implementation, case, engine or SimulateEngine(), Tally(case.contract, "mine", law))
     return caught.value
 
 
@@ -166,12 +166,17 @@ def repair(folder: Path) -> None:
 STANDALONE: dict[str, tuple[str, str, Case, str]] = {
     "value": ("ring_shift", "value", a_case("ring_shift", offset=1), "result[0, 0, 0] is"),
     "tuple": ("ring_shift", "value", a_case("ring_shift", axis_name=("tp", "dp"), offset=1), "result["),
-    "eager": ("ring_shift", "eager", a_case("ring_shift", chain=("eager",), offset=1), "result["),
-    "scan": ("ring_shift", "transformation", a_case("ring_shift", chain=("scan", "vmap"), offset=1), "result["),
+    "eager": ("ring_shift", "value", a_case("ring_shift", chain=("eager",), offset=1), "result["),
+    "scan": ("ring_shift", "value", a_case("ring_shift", chain=("scan", "vmap"), offset=1), "result["),
     "gradient": ("all_reduce", "gradient", a_case("all_reduce", op="sum"), "gradient[0, 0] is"),
     "tangent": ("tangent", "gradient", a_case("ring_shift", offset=1), "tangent[0, 0, 1] is 0.0"),
     "gradient of scan": (
-        "all_reduce", "transformed gradient", a_case("all_reduce", chain=("checkpoint", "scan"), op="sum"), "gradient[",
+        "all_reduce", "gradient", a_case("all_reduce", chain=("checkpoint", "scan"), op="sum"), "gradient[",
+    ),
+    "many devices": (
+        "ring_shift", "value",
+        Case("ring_shift", MeshCase(("tp",), (512,)), "tp", (Operand((1,), "float32", Placement((("tp",),))),),
+             (("offset", 1),), (Data("distinct", 3),)), "result[",
     ),
 }  # fmt: skip
 
@@ -181,7 +186,7 @@ STANDALONE: dict[str, tuple[str, str, Case, str]] = {
 def test_a_script_of_values_and_gradients_needs_no_shardproof(name: str, mine: Any, tmp_path: Path) -> None:
     """It imports JAX, NumPy and the function alone, exits with 1 and says where, and with 0 after the repair."""
     function, law, case, told = STANDALONE[name]
-    engine = XlaEngine() if law == "eager" else SimulateEngine()
+    engine = XlaEngine() if "eager" in case.chain else SimulateEngine()
     files = write(violation_of(getattr(mine, function), case, law, engine))
     assert not NEEDED.search(files.script.read_text())
     code, output = ran(files)
@@ -209,12 +214,7 @@ CALLING: dict[str, tuple[str, str, Case, dict[str, Any]]] = {
     "exception": ("raises", "value", a_case("ring_shift", offset=1), {}),
     "deadlock": ("deadlocks", "value", a_case("ring_shift", offset=1), {}),
     "unwritten memory": ("unwritten", "value", a_case("all_reduce", op="max"), {}),
-    "long chain": ("ring_shift", "transformation", a_case("ring_shift", chain=("cond", "vmap_last"), offset=1), {}),
-    "scale": (
-        "ring_shift", "scale",
-        Case("ring_shift", MeshCase(("tp",), (512,)), "tp", (Operand((1,), "float32", Placement((("tp",),))),),
-             (("offset", 1),)), {},
-    ),
+    "long chain": ("ring_shift", "value", a_case("ring_shift", chain=("cond", "vmap_last"), offset=1), {}),
 }  # fmt: skip
 
 
@@ -335,7 +335,7 @@ def test_arguments_may_be_called_as_something_in_the_script(
             arguments=[Array("n@data", "int32") if (law, i) == ("gradient", 2) else "n@data" for i in range(5)],
             results="",
             laws=law,
-            max_examples=8,
+            max_examples=40,
         )
     (path,) = re.findall(r"^  python (\S+\.py)$", str(caught.value), re.MULTILINE)
     files = Written(Path(path), Path(), Path(), "")
@@ -359,7 +359,7 @@ def test_a_program_without_a_name_is_written_into_the_script(tmp_path: Path, mon
             results="k",
             communication="all_reduce=0",
             laws="communication",
-            max_examples=8,
+            max_examples=40,
         )
     (path,) = re.findall(r"^  python (\S+\.py)$", str(caught.value), re.MULTILINE)
     assert "--replay" not in str(caught.value)

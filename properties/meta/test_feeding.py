@@ -13,9 +13,9 @@ from shardproof.properties.cases.chain import Chain
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.running import ready
+from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.gradient import cotangents, exact_gradients
-from shardproof.properties.laws.law import LAWS
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.precision.judge import value_references
@@ -24,7 +24,7 @@ from shardproof.properties.programs.feeding import fed_operands
 from shardproof.properties.programs.implementations import BUILT_IN
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.failures.text import diagnosed
-from shardproof.properties.runner.judging import verify
+from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
 
@@ -138,7 +138,7 @@ def test_a_bug_of_the_second_call_is_told() -> None:
     case = a_case("ring_shift", (3,), mesh=MeshCase(("dp",), (3,)), data=(Data("distinct", 1),), offset=1)
     mine = implementation_of(MUTANTS["shift_that_was_made_already"])
     with pytest.raises(LawViolation) as caught:
-        verify(LAWS["transformation"], mine, case, engine_named("xla"), Tally("", "", "", "xla"))
+        judge(LAWS["value"], mine, case, engine_named("xla"), Tally("", "", "value", "xla"))
     assert "the blocks are the right ones of the first call, which feeds the second" in diagnosed(caught.value)
 
 
@@ -150,4 +150,4 @@ def test_a_shape_that_is_wrong_is_told_and_not_fed() -> None:
 
     case, mine = SUM, user_implementation("all_reduce", reduced)
     with pytest.raises(LawViolation, match=r"blocks of shape|shape"):
-        verify(LAWS["transformation"], mine, case, engine_named("simulate"), Tally("", "", "transformation", ""))
+        judge(LAWS["value"], mine, case, engine_named("simulate"), Tally("", "", "value", "simulate"))

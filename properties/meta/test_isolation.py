@@ -58,7 +58,7 @@ def slow_beyond_sixteen(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
 def task(function: str, law: str = "value") -> Task:
     """A task whose cases may compute for some seconds of processor time, the most expensive takes less than one."""
     given = Given("ring_shift", __name__, function)
-    return Task(given, law, "simulate", Scope(large=100), 20, 0, "cpu", busy_seconds=6)
+    return Task(given, (law,), "simulate", Scope(large=100), 20, 0, "cpu", busy_seconds=6)
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,7 @@ def test_what_waits_for_ever_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.lengthy
 def test_what_is_slow_on_large_meshes_is_no_failure() -> None:
     """A function that is slow on large meshes is judged on smaller ones and reported as not finished."""
-    found = check_isolated(task("slow_beyond_sixteen", "scale"))
+    found = check_isolated(task("slow_beyond_sixteen"))
     assert found.violation is None
     assert found.tally.structures > 0
     assert found.tally.largest <= 16
@@ -137,7 +137,7 @@ def test_a_slow_import_is_no_slow_case(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(watching, "WINDOW_SECONDS", 1.0)
     given = Given("ring_shift", "slow_to_import", "ring_shift")
-    found = check_isolated(dataclasses.replace(task("", "value"), given=given))
+    found = check_isolated(dataclasses.replace(task(""), given=given))
     assert found.violation is None
     assert found.tally.structures > 0
 

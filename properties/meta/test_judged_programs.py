@@ -12,7 +12,7 @@ from jax import lax
 from shardproof import Array, Program, check_program
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import SimulateEngine
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws import LAWS
 from shardproof.properties.runner.programs import meant
 from shardproof.properties.runner.search import find_violation
 
@@ -168,7 +168,7 @@ def test_a_count_that_stands_still_is_found() -> None:
     scope = Scope(max_devices=2, available=2)
     with meant(counted.implementation):
         found = find_violation(
-            LAWS["value"], counted.implementation, SimulateEngine(), scope, max_examples=6, shrink=False
+            [LAWS["value"]], counted.implementation, SimulateEngine(), scope, max_examples=6, shrink=False
         )
     assert found.violation is not None
     assert "blocks wrong" in str(found.violation)

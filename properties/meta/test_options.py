@@ -26,7 +26,7 @@ def shift(x, axis_name, *, offset=1):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--hypothesis-profile=nosuch", "expected one of dev, ci, matrix, few, nightly, debug"),
+        ("--hypothesis-profile=nosuch", "expected one of dev, ci, matrix, few, thorough, debug"),
         ("--claims=x64", "expected --impl as well, whose function it is said of"),
         ("--expect-communication=permute=1", "expected --impl as well, whose function it is said of"),
     ],
@@ -51,7 +51,7 @@ def test_a_replay_judges_the_function_that_is_given(tmp_path: Path) -> None:
     module = elsewhere / "mine.py"
     module.write_text(MINE)
     given = ("--impl=ring_shift=mine:shift", "-o", f"pythonpath={elsewhere}")
-    chosen = ("--engine=simulate", "--hypothesis-profile=matrix", "-k", "value")
+    chosen = ("--engine=simulate", "--hypothesis-profile=ci", "--laws=value")
     failed = pytest_run(*given, *chosen, folder=here)
     assert failed.returncode == pytest.ExitCode.TESTS_FAILED, failed.stdout
     (saved,) = (here / ".shardproof" / "failures").glob("ring_shift-*-value-*.json")
@@ -72,10 +72,10 @@ def test_a_replay_judges_the_function_that_is_given(tmp_path: Path) -> None:
 
 
 def drawn(folder: Path, *options: str) -> dict[str, Any]:
-    """What the law of values drew for each form of a product."""
+    """What was drawn for each implementation of a product, of which the law of values was asked."""
     report = folder / "report.json"
-    chosen = ("--engine=simulate", "-k", "test_value_simulate and all_gather_matmul_rhs", f"--report={report}")
-    run = run_pytest("properties/suite/test_overlapped_matmul.py", *chosen, *options)
+    chosen = ("--engine=simulate", "--laws=value", "-k", "all_gather_matmul_rhs", f"--report={report}")
+    run = run_pytest("properties/suite/test_collective_matmul.py", *chosen, *options)
     assert run.code == pytest.ExitCode.OK, run.output
     entries = json.loads(report.read_text())["verified"]
     return {entry["implementation"]: (entry["meshes"], entry["drawn"]) for entry in entries}
@@ -85,27 +85,27 @@ def drawn(folder: Path, *options: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "options", [("--hypothesis-profile=matrix",), ("--hypothesis-profile=matrix", "--hypothesis-seed=5")], ids=str
 )
-def test_forms_draw_cases_of_their_own_and_again(options: tuple[str, ...], tmp_path: Path) -> None:
-    """Under one seed, and derandomized, no two forms of a product draw the same cases, and each always the same."""
+def test_implementations_draw_cases_of_their_own_and_again(options: tuple[str, ...], tmp_path: Path) -> None:
+    """Under one seed, and derandomized, no two implementations draw the same cases, and each always the same."""
     first = drawn(tmp_path, *options)
-    forms = list(first)
-    assert len(forms) >= 3
-    assert all(first[a] != first[b] for i, a in enumerate(forms) for b in forms[:i])
+    names = list(first)
+    assert len(names) >= 3
+    assert all(first[a] != first[b] for i, a in enumerate(names) for b in names[:i])
     assert drawn(tmp_path, *options) == first
 
 
 def test_a_seed_is_that_of_a_test() -> None:
-    """Another run, implementation, law or engine has another seed, and the same ones have the same."""
-    assert seed_of(1, "a", "value", "xla") == seed_of("1", "a", "value", "xla")
-    others = {seed_of(1, "a", "value", "xla"), seed_of(2, "a", "value", "xla"), seed_of(1, "b", "value", "xla")}
-    assert len({*others, seed_of(1, "a", "type", "xla"), seed_of(1, "a", "value", "simulate")}) == 5
+    """Another run, implementation or engine has another seed, and the same ones have the same."""
+    assert seed_of(1, "a", "xla") == seed_of("1", "a", "xla")
+    others = {seed_of(1, "a", "xla"), seed_of(2, "a", "xla"), seed_of(1, "b", "xla"), seed_of(1, "a", "simulate")}
+    assert len(others) == 4
 
 
 @pytest.mark.lengthy
 def test_a_folder_is_told_as_a_run_is(tmp_path: Path) -> None:
     """Of a folder of failures those of values come before those of gradients, whatever their files' names."""
     (tmp_path / "mine.py").write_text(MINE)
-    chosen = ("--engine=simulate", "--hypothesis-profile=matrix", "-k", "value or (gradient and not transformed)")
+    chosen = ("--engine=simulate", "--hypothesis-profile=ci", "--laws=value,gradient")
     pytest_run("--impl=ring_shift=mine:shift", *chosen, folder=tmp_path)
     folder = tmp_path / ".shardproof" / "failures"
     assert sorted(path.stem.split("-")[2] for path in folder.glob("*.json")) == ["gradient", "value"]

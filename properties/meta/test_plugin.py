@@ -22,7 +22,14 @@ from shardproof.properties.report.scripts.literals import options
 from shardproof.properties.runner.platforms import TooFewDevices, check_devices, use
 
 ROOT = Path(__file__).resolve().parents[2]
-LAWS = "test_value_xla and (broadcast or ring_shift)"  # the cheapest law of the two cheapest contracts
+CHOSEN = (
+    "properties/suite/test_collectives.py",
+    "--hypothesis-profile=ci",
+    "-k",
+    "lax-xla and (broadcast or ring_shift)",
+    "--laws=value",
+)
+"""The cheapest law of the two cheapest contracts."""
 CONTRACTS = ("broadcast", "ring_shift")
 
 
@@ -71,7 +78,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checked(reports: Path) -> Run:
     """A run that checks two contracts and writes both reports."""
     files = [f"--report={reports / name}" for name in ("report.json", "report.md")]
-    return run_pytest("properties/suite/test_collectives.py", "-k", LAWS, "--hypothesis-profile=matrix", *files)
+    return run_pytest(*CHOSEN, *files)
 
 
 @pytest.mark.lengthy
@@ -79,9 +86,8 @@ def test_the_header_says_what_is_verified_on_what(checked: Run) -> None:
     """The header names the versions, the devices, the profile, the seed and the contracts."""
     versions = f"jax {jax.__version__}, jaxlib {version('jaxlib')}, 8 cpu devices"
     assert re.search(rf"^shardproof.*: {re.escape(versions)}$", checked.output, re.MULTILINE)
-    assert re.search(
-        r"^profile: matrix \(\d+ structures per law\), seed: fixed by the profile$", checked.output, re.MULTILINE
-    )
+    drawn = r"\d+ structures of each implementation, \d+ compiled"
+    assert re.search(rf"^profile: ci \({drawn}\), seed: fixed by the profile$", checked.output, re.MULTILINE)
     contracts = re.search(r"^contracts: (.*)$", checked.output, re.MULTILINE)
     assert contracts
     assert set(CONTRACTS) < set(contracts[1].split(", "))
@@ -93,8 +99,9 @@ def test_the_table_has_a_row_per_implementation(checked: Run) -> None:
     assert [row[:2] for row in checked.table] == [[contract, "lax"] for contract in CONTRACTS]
     for row in checked.table:
         cells = dict(zip(checked.headings, row, strict=True))
-        assert int(cells["cases"]) >= 5  # the data sets of one structure
-        assert 1 <= int(cells["compilations"]) <= int(cells["cases"])
+        assert (cells["laws"], cells["interpreted"]) == ("1", "-")
+        assert int(cells["compiled"].partition(" ")[0]) >= 1
+        assert int(cells["compilations"]) >= 1
         assert 2 <= int(cells["largest mesh"]) <= 8
 
 
@@ -124,8 +131,10 @@ def test_the_json_report_agrees_with_the_printed_table(checked: Run, reports: Pa
         cells = dict(zip(checked.headings, row, strict=True))
         entries = [entry for entry in record["verified"] if entry["contract"] == cells["contract"]]
         assert {(e["implementation"], e["law"], e["outcome"]) for e in entries} == {("lax", "value", "passed")}
-        for count in ("cases", "compilations"):
-            assert str(sum(entry[count] for entry in entries)) == cells[count]
+        assert str(sum(entry["compilations"] for entry in entries)) == cells["compilations"]
+        assert [f"{entry['structures']} ({entry['structures']})" for entry in entries] == [cells["compiled"]]
+        assert all(entry["cases"] >= 5 * entry["structures"] for entry in entries)  # the data sets of each
+        assert all(1 <= entry["compilations"] <= entry["cases"] for entry in entries)
         for entry in entries:  # the histograms count the same structures
             assert {sum(histogram.values()) for histogram in entry["drawn"].values()} == {entry["structures"]}
 
@@ -140,7 +149,7 @@ def test_the_written_reports_are_announced(checked: Run, reports: Path) -> None:
 @pytest.mark.either_end
 def test_workers_verify_what_one_process_verifies(checked: Run) -> None:
     """Two workers print the table of one process, except for the time."""
-    spread = run_pytest("properties/suite/test_collectives.py", "-k", LAWS, "--hypothesis-profile=matrix", "-n", "2")
+    spread = run_pytest(*CHOSEN, "-n", "2")
     assert spread.code == 0, spread.output
     assert spread.headings == checked.headings
     time = checked.headings.index("time")
@@ -154,13 +163,14 @@ def test_workers_verify_what_one_process_verifies(checked: Run) -> None:
     ("arguments", "message"),
     [
         (("--devices", "0"), "ERROR: --devices=0: expected at least 1"),
+        (("--laws", "valu"), "ERROR: --laws='valu': no such law; did you mean 'value'?"),
         (("--report", "x.txt"), "ERROR: --report=x.txt: expected a file name that ends in .json or .md"),
         (
             ("--report", "no/such/x.md"),
             "ERROR: --report=no/such/x.md: expected a file in a folder that exists, no/such does not",
         ),
     ],
-    ids=["devices", "ending of a report", "folder of a report"],
+    ids=["devices", "laws", "ending of a report", "folder of a report"],
 )
 def test_a_wrong_option_is_one_clear_line(arguments: tuple[str, ...], message: str) -> None:
     """A wrong option is a usage error in one line with its value and what was expected."""
@@ -194,7 +204,7 @@ def test_the_failure_of_the_readme_is_what_happens(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(block(README, "mine", "python"), encoding="utf-8")
     program, *given = block(README, "mine", "sh").split()
     assert program == "pytest"
-    command = [*given, "-k", "value-simulate", "-p", "no:cacheprovider"]
+    command = [*given, "--laws=value", "--engine=simulate", "-p", "no:cacheprovider"]
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "--color=no", *command],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
@@ -210,7 +220,7 @@ def test_the_failure_of_the_readme_is_what_happens(tmp_path: Path) -> None:
     [
         pytest.param([], {"CI": "1"}, "ci", True, id="ci"),
         pytest.param([], {"GITHUB_ACTIONS": "true"}, "dev", False, id="dev, whatever Hypothesis makes of the machine"),
-        pytest.param(["--hypothesis-profile=nightly"], {"CI": "1"}, "nightly", False, id="nightly, in CI as well"),
+        pytest.param(["--hypothesis-profile=thorough"], {"CI": "1"}, "thorough", False, id="thorough, in CI as well"),
     ],
 )
 def test_whether_a_run_draws_the_same_is_said_by_its_profile(
@@ -227,9 +237,7 @@ def test_whether_a_run_draws_the_same_is_said_by_its_profile(
 def test_a_missing_platform_is_a_usage_error_with_a_reason() -> None:
     """`--platform gpu` without a GPU is a usage error with the expected and found devices."""
     hidden = {"CUDA_VISIBLE_DEVICES": "-1"}
-    run = run_pytest(
-        "properties/suite/test_collectives.py", "-k", "test_value_xla and broadcast", "--platform=gpu", **hidden
-    )
+    run = run_pytest("properties/suite/test_collectives.py", "-k", "broadcast", "--platform=gpu", **hidden)
     assert run.code == pytest.ExitCode.USAGE_ERROR, run.output
     (line,) = [line for line in run.output.splitlines() if line.strip()]
     assert line.startswith("ERROR: --devices=8 --platform=gpu: expected 8 devices, found 0; ")

@@ -16,14 +16,14 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws import LAWS
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.precision.comparison import Judged, Reference, compare
 from shardproof.properties.precision.judge import bound_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
-from shardproof.properties.runner.judging import require_held, verify
+from shardproof.properties.runner.judging import judge, require_held
 from shardproof.properties.runner.tally import HeldOnNothing, Tally, Verdict
 from shardproof.properties.runner.violation import LawViolation
 
@@ -40,7 +40,7 @@ CASE = Case(
 def judged(function: Callable[..., Any], law: str, engine: Engine) -> tuple[Verdict, Tally]:
     """The verdict on one case."""
     tally = Tally("global_norm", "mine", law)
-    return verify(LAWS[law], Implementation("global_norm", "mine", function), CASE, engine, tally), tally
+    return judge(LAWS[law], Implementation("global_norm", "mine", function), CASE, engine, tally), tally
 
 
 def half_precision(rows: int, data: Data) -> Case:
@@ -88,7 +88,7 @@ def test_gradients_that_jax_adds_up_may_overflow() -> None:
     """Of float16: the parts of a gradient, one from each device, may be infinite although their sum is not."""
     implementation = Implementation("attention", "mine", ring_attention)
     case, tally = half_precision(127, Data("distinct", 2)), Tally("attention", "mine", "gradient")
-    verdict = verify(LAWS["gradient"], implementation, case, SimulateEngine(), tally)
+    verdict = judge(LAWS["gradient"], implementation, case, SimulateEngine(), tally)
     assert verdict.kind == "held"
 
 
@@ -98,7 +98,7 @@ def test_what_a_function_computes_itself_may_not(law: str) -> None:
     implementation = Implementation("attention", "mine", MUTANTS["attention_without_the_maximum"].function)
     case, tally = half_precision(3, Data("exact", 5)), Tally("attention", "mine", law)
     with pytest.raises(LawViolation):
-        verify(LAWS[law], implementation, case, SimulateEngine(), tally)
+        judge(LAWS[law], implementation, case, SimulateEngine(), tally)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import pytest
 from jax import lax
 
 from shardproof.properties.contracts.described import Array
-from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.pages import README, block
 from shardproof.properties.meta.test_failures_replay import pytest_run
@@ -43,10 +42,10 @@ def checked(written: Written, function: Any, **more: Any) -> Any:
 @pytest.mark.parametrize("name", marked(PROGRAMS, BRIEF))
 def test_a_right_program_passes(name: str) -> None:
     """Every law holds for a right program or does not apply to it."""
-    laws = [law for law in LAWS if law != "eager" or name == "mlp"]
-    summary = checked(PROGRAMS[name], PROGRAMS[name].right, max_examples=3, laws=laws)
+    summary = checked(PROGRAMS[name], PROGRAMS[name].right, max_examples=16)
     assert {tally.outcome for tally in summary.tallies} <= {"passed", "skipped"}
-    assert {tally.law for tally in summary.tallies if tally.outcome == "passed"} >= {"value", "scale", "agreement"}
+    assert {tally.law for tally in summary.tallies if tally.outcome == "passed"} >= {"value", "agreement"}
+    assert any(tally.drawn["transformations"].keys() != {"none"} for tally in summary.tallies if tally.structures)
 
 
 @pytest.mark.parametrize("name", marked(PROGRAMS, BRIEF))
@@ -54,7 +53,7 @@ def test_a_wrong_program_is_reported(name: str) -> None:
     """A wrong program is reported by name on at most one sharded axis of two devices."""
     written = PROGRAMS[name]
     with pytest.raises(AssertionError) as raised:
-        checked(written, written.wrong, max_examples=40, laws=written.law)
+        checked(written, written.wrong, max_examples=200, laws=written.law)
     headline = str(raised.value).partition("\n")[0]
     assert headline.startswith(f"{written.wrong.__name__}: ")
     sizes = re.search(r"mesh \(([^)]*)\)", headline)
@@ -90,7 +89,7 @@ def test_a_missing_reduction_is_named_with_its_role(
 ) -> None:
     """Blocks whose sum or average over a role is right are reported as partial sums or means over that role."""
     with pytest.raises(AssertionError) as raised:
-        check_program(function, reference, arguments=arguments, results=results, max_examples=40, laws="value")
+        check_program(function, reference, arguments=arguments, results=results, max_examples=100, laws="value")
     assert f"  {told}\n" in str(raised.value)
 
 
@@ -100,7 +99,7 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     for name in ("mlp", "step", "whole"):
         with pytest.raises(AssertionError):
-            checked(PROGRAMS[name], PROGRAMS[name].wrong, max_examples=40, laws=["value"])
+            checked(PROGRAMS[name], PROGRAMS[name].wrong, max_examples=100, laws=["value"])
     scripts = sorted((tmp_path / ".shardproof" / "failures").glob("*.py"))
     assert len(scripts) >= 3
     for script in scripts:
@@ -197,7 +196,7 @@ def test_a_gradient_taken_inside_is_guessed() -> None:
     """A right step that fails only with unchecked types is reported with the option to state."""
     written = dataclasses.replace(PROGRAMS["step"], more={})
     with pytest.raises(AssertionError, match="JAX has wrong gradients of sums") as raised:
-        checked(written, written.right, laws="transformation", max_examples=100)
+        checked(written, written.right, laws="value", max_examples=400)
     told = str(raised.value)
     hint = told.index("if step takes gradients, say differentiates=True, and no such case is drawn")
     assert hint < told.index("first wrong element: "), "what may be no bug is told before what is wrong"
@@ -211,7 +210,7 @@ def test_a_role_may_shard_nothing() -> None:
         arguments=("n@data",),
         results="n@data",
         roles=["model"],
-        max_examples=3,
+        max_examples=16,
         laws=["value", "gradient"],
     )
     assert {tally.outcome for tally in summary.tallies} == {"passed"}
@@ -238,7 +237,7 @@ def test_what_jax_cannot_trace_is_numpy(reference: Any) -> None:
     found = Program(lambda x, count, *, data: 2 * x, reference, arguments=described, results="n@data")
     sizes = {"n": 4}
     assert isinstance(reference_of(reference, found.signature, sizes, {}), NumpyReference)
-    summary = check_program(found.function, reference, arguments=described, results="n@data", max_examples=3)
+    summary = check_program(found.function, reference, arguments=described, results="n@data", max_examples=16)
     # what it sends is compared with nothing
     skipped = {tally.law for tally in summary.tallies if tally.outcome == "skipped"}
     assert skipped == {"communication"}
@@ -256,7 +255,7 @@ def test_the_example_of_the_readme_is_what_happens(tmp_path: Any) -> None:
     """The README's program passes, and without its sum it fails in the words printed there."""
     code = block(README, "program", "python")
     shown = block(README, "program-failure", "text").rstrip()
-    short = code.replace("check_program(mlp,", "check_program(mlp, laws='value', max_examples=10, reference=")
+    short = code.replace("check_program(mlp,", "check_program(mlp, laws='value', reference=")
     short = short.replace("reference= unsharded", "reference=unsharded")
     assert short != code
     wrong = short.replace("jax.lax.psum(jax.nn.relu(x @ w_in) @ w_out, model)", "jax.nn.relu(x @ w_in) @ w_out")
@@ -274,27 +273,29 @@ def test_the_example_of_the_readme_is_what_happens(tmp_path: Any) -> None:
 def test_the_tests_of_the_readme_run(tmp_path: Path) -> None:
     """The README's tests of a program pass by the names printed there."""
     code = block(README, "program", "python") + block(README, "program-tests", "python")
-    short = code.replace("program_test(MLP)", "program_test(MLP, laws=['value', 'gradient'], max_examples=5)")
+    short = code.replace("program_test(MLP)", "program_test(MLP, laws=['value', 'gradient'], max_examples=8)")
     assert short != code
     (tmp_path / "test_mlp.py").write_text(short)
     done = pytest_run("-v", "-k", "test_laws", folder=tmp_path)
-    for law, engine in (("value", "simulate"), ("value", "xla"), ("gradient", "simulate")):
-        assert f"test_mlp.py::test_laws[{law}-{engine}] PASSED" in done.stdout, done.stdout
+    for engine in ("simulate", "xla"):
+        assert f"test_mlp.py::test_laws[{engine}] PASSED" in done.stdout, done.stdout
+        for law in ("value", "gradient"):
+            assert re.search(rf"^{law} +{engine} +held", done.stdout, re.MULTILINE), done.stdout
 
 
 @pytest.mark.lengthy
 def test_what_is_stated_is_in_the_summary() -> None:
     """The summary names stated limits, and no draw is spent on cases that they exclude."""
     written = PROGRAMS["from_before"]
-    summary = checked(written, written.right, max_examples=3)
-    assert {tally.law for tally in summary.tallies}.isdisjoint({"type", "gradient", "transformed gradient"})
+    summary = checked(written, written.right, max_examples=16)
+    assert {tally.law for tally in summary.tallies}.isdisjoint({"type", "gradient"})
     told = "stated, so nothing else was drawn: from_before: check_vma=False, so that no types are checked"
     assert told in str(summary)
     assert "and no gradients" in str(summary)
     with pytest.raises(AssertionError, match=r"from_before: type: .* raises TypeError"):
-        checked(dataclasses.replace(written, more={}), written.right, laws="type", max_examples=5)
+        checked(dataclasses.replace(written, more={}), written.right, laws="type", max_examples=40)
     written = PROGRAMS["butterfly"]
-    summary = checked(written, written.right, laws=["value", "scale"], max_examples=10)
+    summary = checked(written, written.right, laws="value", max_examples=64)
     assert "stated, so nothing else was drawn: butterfly: one_axis: data; powers_of_two: data" in str(summary)
     assert all(tally.excluded == 0 and tally.structures > 0 for tally in summary.tallies)
     meshes = {size for tally in summary.tallies for size in re.findall(r"=(\d+)", " ".join(tally.meshes))}
@@ -307,7 +308,7 @@ def test_what_a_function_refuses_is_reported_unless_it_is_stated() -> None:
     written = PROGRAMS["butterfly"]
     unstated = dataclasses.replace(written, more={"one_axis": ["data"]})
     with pytest.raises(AssertionError) as raised:
-        checked(unstated, written.right, laws="value", max_examples=20)
+        checked(unstated, written.right, laws="value", max_examples=100)
     headline = "butterfly: value: mesh (dp=3), data='dp': raises ValueError: data='dp': 3 participants: expected"
     assert str(raised.value).startswith(headline)
     assert "\n  if butterfly is not meant for such a case, say what it needs, and no other is drawn: one_axis," in str(
@@ -321,7 +322,7 @@ def test_what_a_function_refuses_is_reported_unless_it_is_stated() -> None:
         return data & (data - 1) == 0 and n > 1
 
     stated = dataclasses.replace(written, more={"one_axis": ["data"], "serves": some})
-    summary = checked(stated, written.right, laws="value", max_examples=10)
+    summary = checked(stated, written.right, laws="value", max_examples=40)
     assert {tally.outcome for tally in summary.tallies} == {"passed"}
     tally = summary.tallies[0]
     assert tally.excluded > 0
@@ -345,8 +346,8 @@ def test_a_kernel_that_the_interpreter_cannot_run_is_held_in_doubles() -> None:
         return written.right(x, w, data=data, model=model) * (1 + 1e-9)
 
     with pytest.raises(AssertionError, match=r"a_trifle: value: .* in double precision"):
-        checked(written, a_trifle, laws="value", max_examples=5)
-    summary = checked(written, written.right, laws="value", max_examples=3)
+        checked(written, a_trifle, laws="value", max_examples=40)
+    summary = checked(written, written.right, laws="value", max_examples=16)
     assert "the interpreter cannot run pallas_call" in str(summary)
     assert all(tally.structures > 0 for tally in summary.tallies)
 
@@ -374,15 +375,15 @@ def test_a_dimension_may_be_sharded_over_two_roles() -> None:
     def reference(x: Any) -> Any:
         return x + np.arange(len(x))[:, None]
 
-    check_program(numbered, reference, **described, laws=["value"], max_examples=10)
+    check_program(numbered, reference, **described, laws=["value"], max_examples=32)
     with pytest.raises(AssertionError, match="blocks wrong"):
-        check_program(numbered_the_other_way, reference, **described, laws=["value"], max_examples=20)
+        check_program(numbered_the_other_way, reference, **described, laws=["value"], max_examples=100)
 
 
 def test_a_law_that_has_nothing_to_ask_is_said() -> None:
     """A law that does not apply to a program is named in the summary."""
     written = PROGRAMS["counts"]
-    summary = checked(written, written.right, max_examples=3, laws=("value", "gradient"))
+    summary = checked(written, written.right, max_examples=8, laws=("value", "gradient"))
     assert "not checked, since there is nothing to ask: gradient" in str(summary)
 
 
@@ -394,10 +395,11 @@ def test_the_derivative_of_a_numpy_reference_knows_constants() -> None:
         return {"loss": np.sum(((x @ w) ** 2)[mask]), "count": np.sum(mask).astype(np.int32)}
 
     written = dataclasses.replace(PROGRAMS["counted"], reference=in_numpy)
-    laws = ("gradient", "transformed gradient")
-    assert {tally.outcome for tally in checked(written, written.right, max_examples=5, laws=laws).tallies} == {"passed"}
+    summary = checked(written, written.right, max_examples=16, laws="gradient")
+    assert {tally.outcome for tally in summary.tallies} == {"passed"}
+    assert all(tally.drawn["transformations"].keys() != {"none"} for tally in summary.tallies)
     with pytest.raises(AssertionError, match=r"tangent|gradient"):
-        checked(written, written.wrong, max_examples=5, laws=laws)
+        checked(written, written.wrong, max_examples=40, laws="gradient")
 
 
 def masked_softmax(x: Any, count: Any, *, context: Any, mask: float, right: bool) -> Any:
@@ -425,7 +427,7 @@ def test_a_large_constant_hides_nothing(mask: float, dtype: str) -> None:
         "results": "t@context",
         "dtypes": (dtype,),
         "laws": ["value"],
-        "max_examples": 20,
+        "max_examples": 64,
     }
 
     def wrong(x: Any, count: Any, *, context: Any) -> Any:
@@ -520,7 +522,7 @@ def test_a_cast_is_right_where_the_reference_has_one(stated: str | None) -> None
             check_program(function, meant, **described, max_examples=10)
         else:
             with pytest.raises(AssertionError, match="rounded too much"):
-                check_program(function, meant, **described, max_examples=10)
+                check_program(function, meant, **described, max_examples=40)
 
 
 IDS, COUNTS, ROWS = Array("n@data", "int32", below=5), Array("5", "int32"), "n@data d@model"
@@ -543,5 +545,5 @@ def test_what_few_cases_have_is_drawn(
     """Overflowing counts, remainders of long chunks and zero rows are drawn often enough to detect their bugs."""
     described: Any = {"arguments": (argument,), "results": result, "laws": [law]}
     check_program(right, reference, **described, max_examples=20)
-    with pytest.raises(AssertionError, match=f"^{wrong.func.__name__}: {law}: "):
+    with pytest.raises(AssertionError, match=f"^{wrong.func.__name__}: {law}\\b.*: "):
         check_program(wrong, reference, **described)

@@ -180,7 +180,7 @@ BRIEF = (
 def test_a_right_program_is_not_reported(name: str) -> None:
     """A right program passes in values and gradients on both engines."""
     laws = [law for law in ("value", "gradient") if law == "value" or PROGRAMS[name].contract.has_gradient]
-    check_program(PROGRAMS[name], max_examples=20, laws=laws)
+    check_program(PROGRAMS[name], max_examples=32, laws=laws)
 
 
 @pytest.mark.lengthy
@@ -193,4 +193,4 @@ def test_a_mean_may_travel_with_its_count() -> None:
         total, count = lax.psum(cast_varying(pair, as_axes(axis_name)), axis_name)
         return (total / jnp.maximum(count, 1)).astype(values.dtype)
 
-    check("masked_mean", packed, laws=["value", "gradient"], max_examples=20)
+    check("masked_mean", packed, laws=["value", "gradient"], max_examples=32)

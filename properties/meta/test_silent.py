@@ -10,7 +10,7 @@ from jax import Array
 from shardproof.properties.communication.bounds import KNOWN
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.violation import NothingToCompare
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.summary import notes
@@ -60,7 +60,7 @@ def test_what_nothing_is_known_of_is_not_held(engine: str) -> None:
     """A layer without a formula or bound is not checked and reported as unknown."""
     implementation = user_implementation("moe_layer", silent_layer)
     law = LAWS["communication"]
-    finding = find_violation(law, implementation, engine_named(engine), SMALL, max_examples=4, random_seed=1)
+    finding = find_violation([law], implementation, engine_named(engine), SMALL, max_examples=4, random_seed=1)
     assert finding.violation is None
     assert (finding.tally.structures, finding.tally.uncompared > 0) == (0, True)
     assert "nothing to compare communication with" in require_held(law, implementation, finding.tally)
@@ -86,7 +86,7 @@ def test_what_sends_nothing_is_below_any_bound(contract: str) -> None:
     """A function that sends nothing is below the lower bound of its contract."""
     law, implementation = LAWS["communication"], user_implementation(contract, SILENT[contract])
     finding = find_violation(
-        law, implementation, engine_named("simulate"), SMALL, max_examples=60, random_seed=1, shrink=False
+        [law], implementation, engine_named("simulate"), SMALL, max_examples=60, random_seed=1, shrink=False
     )
     assert finding.violation is not None
     assert "no communication: 1 byte must pass every device (lower bound)" in finding.violation.broken.finding

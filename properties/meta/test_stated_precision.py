@@ -11,7 +11,7 @@ from jax import lax
 from shardproof import Array, Program, check_program
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import SimulateEngine
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws import LAWS
 from shardproof.properties.report.failures.record import record
 from shardproof.properties.report.scripts.script import script
 from shardproof.properties.runner.programs import meant
@@ -216,7 +216,7 @@ def test_what_is_stated_is_in_what_a_failure_leaves_behind() -> None:
     implementation = program.implementation
     scope = Scope(max_devices=4, available=4)
     with meant(implementation):
-        found = find_violation(LAWS["value"], implementation, SimulateEngine(), scope, max_examples=40)
+        found = find_violation([LAWS["value"]], implementation, SimulateEngine(), scope, max_examples=40)
         assert found.violation is not None
         text, content = script(found.violation), record(found.violation)
     for said in ("within: 0.02 of the largest number of each row", "accumulator: float32"):

@@ -9,25 +9,28 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import Scope
-from shardproof.properties.laws.law import LAWS, Law
+from shardproof.properties.laws import LAWS
+from shardproof.properties.laws.drawing import drawn_for
 from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.programs.implementations import BUILT_IN, Implementation
 
 pytestmark = pytest.mark.either_end
 
 
-@pytest.mark.parametrize(
-    ("law", "implementation"),
-    [(law, one) for law in LAWS.values() for one in BUILT_IN if law.asks(one)],
-    ids=lambda one: one.name if isinstance(one, Law) else str(one),
-)
-def test_a_case_survives_json(law: Law, implementation: Implementation) -> None:
-    """Every case that a law draws equals itself, with an equal hash, after a round trip through JSON."""
-    for case in drawn(law.cases(implementation, Scope()), 6):
-        again = Case.from_json(case.to_json())
-        assert again == case
-        assert hash(again) == hash(case)
-        assert again.to_json() == case.to_json()
+def looked_at(case: Case) -> set[Case]:
+    """A case that is drawn, and what each law that applies to it looks at."""
+    return {case} | {asked for law in LAWS.values() if (asked := law.of(case)) is not None}
+
+
+@pytest.mark.parametrize("implementation", BUILT_IN, ids=str)
+def test_a_case_survives_json(implementation: Implementation) -> None:
+    """Every case that is drawn, or that a law looks at, equals itself and its hash after a round trip through JSON."""
+    for some in drawn(drawn_for(implementation, Scope(large=300), eager=True), 60):
+        for case in set().union(*map(looked_at, some)):
+            again = Case.from_json(case.to_json())
+            assert again == case
+            assert hash(again) == hash(case)
+            assert again.to_json() == case.to_json()
 
 
 CASE = Case(

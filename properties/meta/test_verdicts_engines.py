@@ -11,12 +11,15 @@ from jax.experimental import pallas as pl
 from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.contracts.examples import example
+from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.simulate import RULES
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.test_verdicts import Function, found, returning
 from shardproof.properties.report.checking import user_implementation
-from shardproof.properties.runner.judging import own, require_held
+from shardproof.properties.runner.judging import judge, own, require_held
 from shardproof.properties.runner.tally import HeldOnNothing, Tally, Verdict
+from shardproof.properties.runner.violation import LawViolation
 
 
 def _pallas(x: Array) -> Array:
@@ -57,21 +60,21 @@ def using(kind: str, offset_by: int) -> Function:
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_interpreter_lacks_is_verified_by_the_compiler(kind: str) -> None:
     """A function that the interpreter cannot run is compiled: a right one holds, a wrong one is reported."""
-    right = found("ring_shift", using(kind, 0), "value", "simulate", 8)
+    right = found("ring_shift", using(kind, 0), "value", "simulate", 16, chain=())
     assert right.violation is None, str(right.violation)
     assert right.tally.structures >= 2
     assert right.tally.instead or not right.tally.not_run
     assert all(reason.startswith("the interpreter cannot run ") for reason in right.tally.instead)
-    assert found("ring_shift", using(kind, 1), "value", "simulate", 40).violation is not None
+    assert found("ring_shift", using(kind, 1), "value", "simulate", 100, chain=()).violation is not None
 
 
 def test_what_no_engine_ran_is_no_pass() -> None:
-    """A law that no engine could run fails, unless only the interpreter can check it."""
+    """A law that no engine could run fails, unless it is about the interpreter."""
     shift = using("approximate maximum", 0)
     implementation = user_implementation("ring_shift", shift)
-    finding = found("ring_shift", shift, "scale", "simulate", 3)
+    finding = found("ring_shift", shift, "agreement", "xla", 3)
     assert finding.tally.not_run == {"the interpreter cannot run approx_top_k": 3}
-    require_held(LAWS["scale"], implementation, finding.tally)
+    assert require_held(LAWS["agreement"], implementation, finding.tally) == ""
     with pytest.raises(HeldOnNothing, match="nothing ran it: 3 not run"):
         require_held(LAWS["value"], implementation, finding.tally)
 
@@ -89,7 +92,7 @@ def test_what_ran_on_single_participants_alone_is_no_pass() -> None:
     tally.note(Verdict("not run", "the interpreter cannot run it"), several)
     with pytest.raises(HeldOnNothing, match="with one participant; 1 with more were not run: the interpreter can"):
         require_held(LAWS["value"], shift, tally)
-    assert require_held(LAWS["scale"], shift, tally) == ""
+    assert require_held(LAWS["agreement"], shift, tally) == ""
     tally.note(Verdict("held", checked=1), several)
     assert require_held(LAWS["value"], shift, tally) == ""
 
@@ -101,9 +104,13 @@ def test_an_error_of_the_interpreter_is_not_the_functions(monkeypatch: pytest.Mo
     assert right.violation is None, str(right.violation)
     (reason,) = right.tally.instead
     assert reason.startswith("the interpreter cannot run this program, for an error of its own (TypeError: ")
-    wrong = found("ring_shift", returning(jnp.negative), "value", "simulate", 40)
-    assert wrong.violation is not None
-    assert wrong.violation.engine == "xla"
+    case = example("ring_shift", MeshCase(("dp",), (2,)), "dp")
+    wrong = user_implementation("ring_shift", returning(jnp.negative))
+    with pytest.raises(LawViolation) as caught:
+        judge(
+            LAWS["value"], wrong, case, engine_named("simulate"), Tally("ring_shift", wrong.name, "value", "simulate")
+        )
+    assert caught.value.engine == "xla"
 
 
 def raises_when_it_runs(x: Array, axis_name: Any, *, offset: int = 1) -> Array:

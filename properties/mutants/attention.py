@@ -146,7 +146,7 @@ def attention_with_a_shallow_mask(q: Array, k: Array, v: Array, axis_name: AxisN
     return _values(weights, values).astype(q.dtype)
 
 
-@mutant("attention", smallest=(1,), form="user")
+@mutant("attention", smallest=(1,))
 def attention_in_chunks_of_512(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool) -> Array:
     """Looks at 512 keys at a time: of more, at those of whole chunks alone."""
     logits, values = _whole(q, k, v, axis_name, causal)

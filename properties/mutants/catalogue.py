@@ -6,10 +6,9 @@ from typing import Any, TypeVar
 
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.contract import Communication
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
-from shardproof.properties.runner.budgets import SHARES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Said = str | Expectation | Communication
@@ -35,7 +34,6 @@ class Mutant:
         communication: what it is said to send, for one that sends something else.
         claims: the features that it claims, for one that is wrong in one of them.
         overlap: what its user claims of how it hides that, for one that does not.
-        form: whose budget it is hunted at: that of the form of implementation that it is a bug of.
         whole: whether it takes global arrays, and the mesh.
 
     Raises:
@@ -52,11 +50,10 @@ class Mutant:
     communication: Said | None = None
     claims: tuple[str, ...] = ()
     overlap: str = ""
-    form: str = "user"
     whole: bool = False
 
     def __post_init__(self) -> None:
-        for argument, known in (("contract", CONTRACTS), ("law", LAWS), ("runs", RUNS), ("form", SHARES)):
+        for argument, known in (("contract", CONTRACTS), ("law", LAWS), ("runs", RUNS)):
             value = getattr(self, argument)
             if value not in known:
                 raise ValueError(f"mutant {self.name}: {argument}={value!r}: expected one of {', '.join(known)}")
@@ -67,22 +64,8 @@ class Mutant:
         return f"{self.contract}[{self.name}]"
 
 
-FORMS = {
-    "doublings": "algorithm",
-    "not_finite": "overlapped",
-    "products": "overlapped",
-    "products_both_ways": "overlapped",
-    "rings": "algorithm",
-}
-"""The form that the bugs of a module are bugs of, where it is not a user's function."""
-
 MUTANTS: dict[str, Mutant] = {}
 """Every planted bug by its name."""
-
-
-def _form_of(contract: str) -> str:
-    """The form of a contract's implementations, where it names them itself; else that of what a user brings."""
-    return CONTRACTS[contract].form if contract in CONTRACTS and CONTRACTS[contract].implementations else "user"
 
 
 def formula_of(contract: str, implementation: str) -> Said:
@@ -101,7 +84,6 @@ def mutant(
     communication: Said | None = None,
     claims: tuple[str, ...] = (),
     overlap: str = "",
-    form: str | None = None,
     whole: bool = False,
 ) -> Callable[[Function], Function]:
     """Enters a function into the catalogue; its docstring says in one sentence what is wrong.
@@ -126,7 +108,6 @@ def mutant(
             communication,
             claims,
             overlap,
-            form or ("whole" if whole else FORMS.get(function.__module__.rpartition(".")[2], _form_of(contract))),
             whole,
         )
         return function

@@ -25,7 +25,7 @@ def in_chunks(lhs: Array, rhs: Array, axis_name: AxisName, size: int) -> Array:
     return jnp.concatenate([*products, nothing], -2)
 
 
-@mutant("all_gather_matmul_lhs_contracting", smallest=(1,), form="overlapped")
+@mutant("all_gather_matmul_lhs_contracting", smallest=(1,))
 def chunks_of_two_rows_without_the_last(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Multiplies pairs of rows, and forgets the odd one."""
     return in_chunks(lhs, rhs, axis_name, min(2, max(1, lhs.shape[-2])))

@@ -12,7 +12,7 @@ from shardproof.properties.mutants.axes import AxisName, mesh_names, names
 from shardproof.properties.mutants.catalogue import mutant
 
 
-@mutant("ring_shift", law="transformation", smallest=(2,))
+@mutant("ring_shift", smallest=(2,))
 def shift_wrong_under_vmap(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Its own rule for vmap shifts by one, whatever the offset."""
 
@@ -27,7 +27,7 @@ def shift_wrong_under_vmap(x: Array, axis_name: AxisName, *, offset: int = 1) ->
     return shift(x)
 
 
-@mutant("broadcast", law="transformation", smallest=(1,))
+@mutant("broadcast", smallest=(1,))
 def broadcast_of_one_batch(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
     """Its own rule for vmap sends the first element of the batch for every one of them."""
 
@@ -42,7 +42,7 @@ def broadcast_of_one_batch(x: Array, axis_name: AxisName, *, root: int = 0) -> A
     return send(x)
 
 
-@mutant("all_reduce", law="transformation", smallest=(2,))
+@mutant("all_reduce", smallest=(2,))
 def reduce_trusts_the_types(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Reduces only what is typed varying, and so nothing under check_vma=False."""
     if op != "mean" and not collectives.varying(x):
@@ -50,14 +50,14 @@ def reduce_trusts_the_types(x: Array, axis_name: AxisName, *, op: str = "sum") -
     return collectives.all_reduce(x, axis_name, op=op)
 
 
-@mutant("ring_shift", law="transformation", smallest=(1, 2))
+@mutant("ring_shift", smallest=(1, 2))
 def shift_lost_among_automatic_axes(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Does nothing where some axes of the mesh are not manual."""
     manual = all(kind == AxisType.Manual for kind in jax.sharding.get_abstract_mesh().axis_types)
     return collectives.ring_shift(x, axis_name, offset=offset if manual else 0)
 
 
-@mutant("ring_shift", law="transformation", smallest=(1, 2))
+@mutant("ring_shift", smallest=(1, 2))
 def shift_that_waits_for_everybody(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Meets all devices before it sends, also those that no axis of its own connects."""
     manual = jax.sharding.get_abstract_mesh().manual_axes
@@ -69,7 +69,7 @@ def shift_that_waits_for_everybody(x: Array, axis_name: AxisName, *, offset: int
     return jnp.where(everybody > 0, shifted, jnp.zeros_like(shifted))
 
 
-@mutant("ring_shift", law="transformation", smallest=(2,))
+@mutant("ring_shift", smallest=(2,))
 def shift_wrong_under_two_vmaps(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Its own rule for vmap is right, and the rule of what that calls shifts by one, whatever the offset."""
 
@@ -84,7 +84,7 @@ def shift_wrong_under_two_vmaps(x: Array, axis_name: AxisName, *, offset: int = 
     return shift(x)
 
 
-@mutant("all_gather", law="transformation", smallest=(1,))
+@mutant("all_gather", smallest=(1,))
 def gather_with_another_forward_rule(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Where it is differentiated its values are those of another rule, which loses the sign."""
 
@@ -102,7 +102,7 @@ def gather_with_another_forward_rule(x: Array, axis_name: AxisName, *, axis: int
     return gather(x)
 
 
-@mutant("ring_shift", law="transformation", smallest=(2,))
+@mutant("ring_shift", smallest=(2,))
 def shift_over_a_batch(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Goes further by the size of an axis called batch, where there is one."""
     try:
@@ -112,7 +112,7 @@ def shift_over_a_batch(x: Array, axis_name: AxisName, *, offset: int = 1) -> Arr
     return collectives.ring_shift(x, axis_name, offset=offset + further)
 
 
-@mutant("all_gather_matmul_rhs", law="transformation", smallest=(1,))
+@mutant("all_gather_matmul_rhs", smallest=(1,))
 def product_that_folds_the_batch(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Its own rule for vmap folds a batch into the rows if all share the weights, and takes it apart the other way."""
 
@@ -136,7 +136,7 @@ _called: list[tuple[object, Array]] = []
 """The last call of `broadcast_cached_by_shape`, and what it gave."""
 
 
-@mutant("broadcast", law="transformation", smallest=(1,))
+@mutant("broadcast", smallest=(1,))
 def broadcast_cached_by_shape(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
     """Its second call in a program gives the result of the first, as if what was traced once were right for any x."""
     key = (get_opaque_trace_state(), axis_name, root, x.shape, x.dtype)
@@ -160,13 +160,13 @@ def _shifted(x: Array, axis_name: AxisName, offset: int) -> Array:
     return _last[0]
 
 
-@mutant("ring_shift", law="transformation", smallest=(2,))
+@mutant("ring_shift", smallest=(2,))
 def shift_that_was_made_already(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Gives the block back that it gave last, as if what was shifted once were where it belongs."""
     return x if _last and x is _last[0] else _shifted(x, axis_name, offset)
 
 
-@mutant("ring_shift", law="transformed gradient", smallest=(1,))
+@mutant("ring_shift", law="gradient", smallest=(1,))
 def shift_detached_from_the_last(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Stops the gradient at a block that it gave itself, as one cuts off what came before a step in time."""
     return _shifted(lax.stop_gradient(x) if _last and x is _last[0] else x, axis_name, offset)

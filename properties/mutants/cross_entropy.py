@@ -142,7 +142,7 @@ def loss_of_turned_tokens(
     return loss.reshape(labels.shape[::-1]).T
 
 
-@mutant("vocab_parallel_cross_entropy", smallest=(1,), form="user")
+@mutant("vocab_parallel_cross_entropy", smallest=(1,))
 def loss_of_a_narrow_ignore_index(
     logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
 ) -> Array:

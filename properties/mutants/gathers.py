@@ -8,7 +8,7 @@ from shardproof.properties.mutants.axes import AxisName, in_the_inverse_order
 from shardproof.properties.mutants.catalogue import mutant
 
 
-@mutant("all_gather", smallest=(2, 2, 2), form="user")
+@mutant("all_gather", smallest=(2, 2, 2))
 def gather_in_the_inverse_order(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Orders the blocks by the inverse of the order of the axes: wrong of three in a circle alone."""
     return collectives.all_gather(x, in_the_inverse_order(axis_name), axis=axis, tiled=tiled)

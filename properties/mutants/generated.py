@@ -18,17 +18,18 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from shardproof.impl.collectives import cast_varying, varying
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import Scope
-from shardproof.properties.engines import Engine, engine_named
+from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.running import ready
+from shardproof.properties.engines.simulate.control import scan_counts
 from shardproof.properties.engines.simulate.errors import location
+from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.gradient import cotangents, tangents_of
-from shardproof.properties.laws.law import LAWS
 from shardproof.properties.mutants.axes import in_mesh_order, mesh_names, names
 from shardproof.properties.mutants.changes import COLLECTIVES, KINDS, MESH_ORDER, Kind
 from shardproof.properties.mutants.hunt import STRUCTURES
 from shardproof.properties.precision.numbers import operands, pulled_terms
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.runner.budgets import structures
+from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.search import find_violation
 
@@ -81,7 +82,7 @@ def bind(equation: Any, operands: list[Any], rewrite: Rewrite, place: str) -> li
         if name in INLINED or changes_inside(inner, rewrite):
             return evaluate(*opened(inner), operands, rewrite, place if name in JITTED else "")
     if name == "scan":
-        return bind_scan(params, operands, rewrite)
+        return bind_scan(equation, operands, rewrite)
     if name == "while":
         return bind_while(params, operands, rewrite)
     if name == "cond":
@@ -145,9 +146,9 @@ def settled(body: Callable[[list[Any]], list[Any]], carried: list[Any]) -> list[
     return carried
 
 
-def bind_scan(params: dict[str, Any], operands: list[Any], rewrite: Rewrite) -> list[Any]:
+def bind_scan(equation: Any, operands: list[Any], rewrite: Rewrite) -> list[Any]:
     """A scan over a body that is rewritten."""
-    first, carries = params["num_consts"], params["num_carry"]
+    params, (first, carries) = equation.params, scan_counts(equation)
     constants, carried, rest = operands[:first], operands[first : first + carries], operands[first + carries :]
 
     def body(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -275,13 +276,11 @@ class Generated:
         wrong, changing = self.mutated()
         cases: dict[Case, None] = {}
 
-        def remember(case: Case) -> str:
+        def remember(law: Law, case: Case) -> str:
             cases[case] = None
             return ""
 
-        law, form = LAWS[self.kind.law], self.implementation.form
-        examples = structures(law, STRUCTURES, law.engines[0], form)
-        finding = find(law.name, wrong, examples, seed, remember)
+        finding = find(LAWS[self.kind.law], wrong, STRUCTURES, seed, remember)
         if finding.violation is not None:
             return "caught"
         differ = changing.times > 0 and any(self.differs_on(case, wrong) for case in cases)
@@ -296,32 +295,34 @@ class Generated:
 def results_of(law: str, implementation: Implementation, case: Case) -> list[np.ndarray]:
     """What a law looks at: results of all data sets, or gradients; nothing where a case is not supported."""
     try:
-        program = ready("value" if law == "value" else "reverse gradient", implementation, case, engine_of(law))
-        sets = [operands(case, data) for data in case.data]
-        if law != "value":
-            sets = [
-                [*operands(case, data, pulled_terms(case)), *tangents_of(case, data), *cotangents(case, program, data)]
-                for data in case.data
-            ]
-        return [x for results in program.prepared.each(sets) for x in results]
+        with precision_of(case):
+            kind = "value" if law == "value" else "reverse gradient"
+            program = ready(kind, implementation, case, SimulateEngine())
+            sets = [operands(case, data) for data in case.data]
+            if law != "value":
+                terms = pulled_terms(case)
+                sets = [
+                    [*operands(case, data, terms), *tangents_of(case, data), *cotangents(case, program, data)]
+                    for data in case.data
+                ]
+            return [x for results in program.prepared.each(sets) for x in results]
     except Exception:
         return []
 
 
-def engine_of(law: str) -> Engine:
-    """The first engine of a law."""
-    return engine_named(LAWS[law].engines[0])
-
-
 def find(
-    law: str, implementation: Implementation, examples: int, seed: int, before: Callable[[Case], str] = lambda case: ""
+    law: Law,
+    implementation: Implementation,
+    examples: int,
+    seed: int,
+    before: Callable[[Law, Case], str] = lambda law, case: "",
 ) -> Finding:
-    """What a law finds wrong with an implementation in the first of its engines."""
+    """What a law finds wrong with an implementation in the interpreter."""
     return find_violation(
-        LAWS[law],
+        [law],
         implementation,
-        engine_of(law),
-        Scope(large=1024),
+        SimulateEngine(),
+        Scope(large=300),
         max_examples=examples,
         random_seed=seed,
         shrink=False,
@@ -343,7 +344,7 @@ def changes_of(implementation: Implementation, kinds: Sequence[Kind], *, seed: i
             seen.update((place, name, k) for k in kinds if name in k.primitives and k.applies(equation))
 
     traced = replace(implementation, function=rewritten(implementation.function, record), invariant=None)
-    finding = find("value", traced, TRACED, seed)
+    finding = find(LAWS["value"], traced, TRACED, seed)
     if finding.violation is not None:
         raise ValueError(f"{implementation} is another function once it is traced: {finding.violation}")
     return seen

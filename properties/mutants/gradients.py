@@ -95,7 +95,7 @@ def exchange_with_an_untransposed_gradient(
     return with_gradient(exchange, exchange, x)
 
 
-@mutant("all_gather", law="transformed gradient", smallest=(1, 1))
+@mutant("all_gather", law="gradient", smallest=(1, 1))
 def gather_with_a_tangent_doubled_beside_automatic_axes(
     x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False
 ) -> Array:
@@ -114,7 +114,7 @@ def gather_with_a_tangent_doubled_beside_automatic_axes(
     return gather(x)
 
 
-@mutant("permute", law="transformed gradient", smallest=(1,))
+@mutant("permute", law="gradient", smallest=(1,))
 def permute_with_a_gradient_of_one_batch(x: Array, axis_name: AxisName, *, perm: list[tuple[int, int]]) -> Array:
     """Under vmap its gradient is that of the first element of the batch, for every one of them."""
 
@@ -129,7 +129,7 @@ def permute_with_a_gradient_of_one_batch(x: Array, axis_name: AxisName, *, perm:
     return with_gradient(lambda x: collectives.permute(x, axis_name, perm=perm), back, x)
 
 
-@mutant("ring_shift", law="transformed gradient", smallest=(1,), form="user")
+@mutant("ring_shift", law="gradient", smallest=(1,))
 def shift_with_one_gradient_at_a_point(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Of several gradients at one point, as `jacrev` takes them, all are the first."""
 
@@ -167,7 +167,7 @@ def with_mixed_residuals(function: Callable[[Array, Array], Array], one: Array, 
     return own(one, other)
 
 
-@mutant("matmul_all_reduce", law="transformed gradient", smallest=(1,), form="user")
+@mutant("matmul_all_reduce", law="gradient", smallest=(1,))
 def product_of_mixed_residuals(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Keeps an operand for the gradient where it is differentiated itself, and not where the other one is."""
     return with_mixed_residuals(partial(naive.matmul_all_reduce, axis_name=axis_name), lhs, rhs)

@@ -57,7 +57,7 @@ def moe_of_last_ties(*operands: Any, **options: Any) -> Array:
     return Layer(keep=last)(*operands, **options)
 
 
-@mutant("moe_layer", smallest=(1,), form="user")
+@mutant("moe_layer", smallest=(1,))
 def moe_of_first_choices_of_ties(*operands: Any, **options: Any) -> Array:
     """Of equal gates those of first choices are kept, and only then those of the first tokens."""
 
@@ -102,7 +102,7 @@ def moe_with_one_buffer_of_several(*operands: Any, **options: Any) -> Array:
     return Layer(keep=shared)(*operands, **options)
 
 
-@mutant("moe_layer", smallest=(2, 2), form="user")
+@mutant("moe_layer", smallest=(2, 2))
 def moe_numbering_in_mesh_order(*operands: Any, **options: Any) -> Array:
     """Takes the tokens of a tuple's participants for those in mesh order when it counts who comes first."""
     axes = operands[3]
@@ -142,7 +142,7 @@ def moe_short_for_one_pair(*operands: Any, **options: Any) -> Array:
     return Layer(keep=short)(*operands, **options)
 
 
-@mutant("moe_layer", smallest=(33,), law="scale", runs="large", form="user")
+@mutant("moe_layer", smallest=(33,), runs="large")
 def moe_for_32_experts(*operands: Any, **options: Any) -> Array:
     """Keeps the numbers of experts in five bits."""
     return Layer(choose=lambda logits, top_k: lax.top_k(lax.stop_gradient(logits), top_k)[1] % 32)(*operands, **options)
@@ -173,7 +173,7 @@ def moe_in_tiles_of_eight(*operands: Any, **options: Any) -> Array:
     return Layer(serve=in_tiles)(*operands, **options)
 
 
-@mutant("moe_layer", smallest=(1,), form="user")
+@mutant("moe_layer", smallest=(1,))
 def moe_of_expert_numbers_in_16_bits(*operands: Any, **options: Any) -> Array:
     """Compares the experts' numbers in bfloat16, in which there are no odd ones above 256."""
 
@@ -183,7 +183,7 @@ def moe_of_expert_numbers_in_16_bits(*operands: Any, **options: Any) -> Array:
     return Layer(numbers=rounded)(*operands, **options)
 
 
-@mutant("moe_layer", smallest=(1,), form="user")
+@mutant("moe_layer", smallest=(1,))
 def moe_ranking_in_bfloat16(*operands: Any, **options: Any) -> Array:
     """Who comes first is decided by gates that are rounded to bfloat16."""
 
@@ -266,13 +266,13 @@ def moe_with_idle_experts_learning(*operands: Any, **options: Any) -> Array:
     return right + (some - lax.stop_gradient(some))
 
 
-@mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",), form="user")
+@mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",))
 def moe_of_fewer_choices(*operands: Any, top_k: int, **options: Any) -> Array:
     """Chooses all experts where more are asked for, and one where none are."""
     return all_gather_moe(*operands, top_k=max(1, min(top_k, operands[1].shape[1])), **options)
 
 
-@mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",), form="user")
+@mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",))
 def moe_of_any_policy(*operands: Any, policy: str, **options: Any) -> Array:
     """Takes a policy that it does not know for that by position."""
     return all_gather_moe(*operands, policy=policy if policy in POLICIES else "position", **options)

@@ -148,7 +148,7 @@ def rms_norm_with_a_wasteful_gradient(x: Array, scale: Array, axis_name: AxisNam
     return function(*cast_varying((x, scale), along))
 
 
-@mutant("rms_norm", law="transformed gradient", smallest=(1,), form="user")
+@mutant("rms_norm", law="gradient", smallest=(1,))
 def rms_norm_tuned_alone(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
     """Has no gradient for its scale where that alone is differentiated, as where only the norms are tuned."""
     return with_mixed_residuals(partial(norms.rms_norm, axis_name=axis_name, epsilon=epsilon), x, scale)

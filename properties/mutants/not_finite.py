@@ -22,7 +22,7 @@ def product_with_zeros_for_what_comes_not_finite(lhs: Array, rhs: Array, axis_na
     return jnp.asarray(total).astype(jnp.result_type(lhs, rhs))
 
 
-@mutant("all_gather_matmul_rhs", smallest=(2,), form="user")
+@mutant("all_gather_matmul_rhs", smallest=(2,))
 def weights_clamped_on_their_way(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Takes the lowest number for minus infinity in the blocks that come from other participants."""
     p, k, index = lax.axis_size(axis_name), rhs.shape[0], collectives.axis_index(axis_name)

@@ -34,7 +34,7 @@ def term_of(lhs: Array, rhs: Array, axis_name: AxisName, dimension: int) -> Call
     return term
 
 
-@mutant("all_gather_matmul_lhs_contracting", smallest=(2,), law="overlap", overlap="exposed<=0", form="overlapped")
+@mutant("all_gather_matmul_lhs_contracting", smallest=(2,), law="overlap", overlap="exposed<=0")
 def product_of_what_arrives(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Each product of its loop is of the block that the same iteration brings."""
     dtype, axes = jnp.result_type(lhs, rhs), names(axis_name)
@@ -48,7 +48,7 @@ def product_of_what_arrives(lhs: Array, rhs: Array, axis_name: AxisName) -> Arra
     return lax.scan(step, (lhs, own), jnp.arange(1, lax.axis_size(axis_name)))[0][1].astype(dtype)
 
 
-@mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=0", form="overlapped")
+@mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=0")
 def sum_sent_after_its_product(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
     """Each sum is sent once the product of the same iteration is added, which it has no need to wait for."""
     dtype, axes, p = jnp.result_type(lhs, rhs), names(axis_name), lax.axis_size(axis_name)
@@ -61,7 +61,7 @@ def sum_sent_after_its_product(lhs: Array, rhs: Array, axis_name: AxisName, *, s
     return (lax.scan(step, start, jnp.arange(1, p))[0] + term(0)).astype(dtype)
 
 
-@mutant("all_gather_matmul_lhs", smallest=(2,), law="overlap", overlap="exposed<=0", form="overlapped")
+@mutant("all_gather_matmul_lhs", smallest=(2,), law="overlap", overlap="exposed<=0")
 def block_held_back_by_its_product(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Each block is sent on only once it has been multiplied, which a barrier makes it wait for."""
     dtype, axes, p = jnp.result_type(lhs, rhs), names(axis_name), lax.axis_size(axis_name)
@@ -78,7 +78,7 @@ def block_held_back_by_its_product(lhs: Array, rhs: Array, axis_name: AxisName) 
     return joined.reshape(*lhs.shape[:-2], p * lhs.shape[-2], rhs.shape[-1]).astype(dtype)
 
 
-@mutant("all_gather_matmul_lhs", smallest=(2,), law="overlap", overlap="exposed<=0", form="overlapped")
+@mutant("all_gather_matmul_lhs", smallest=(2,), law="overlap", overlap="exposed<=0")
 def gathered_before_it_is_multiplied(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Gathers all rows first, and multiplies them then."""
     return collective_matmul.all_gather_matmul_lhs(lhs, rhs, axis_name)
@@ -89,7 +89,6 @@ def gathered_before_it_is_multiplied(lhs: Array, rhs: Array, axis_name: AxisName
     smallest=(3,),
     law="overlap",
     overlap="exposed<=0,directions=2",
-    form="overlapped",
 )
 def one_way_of_two(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Sends all blocks the same way round the ring, and says that it uses both."""
@@ -101,7 +100,6 @@ def one_way_of_two(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     smallest=(3,),
     law="overlap",
     overlap="exposed<=0,memory<=2*lhs+rhs+3*out+4*(lhs+rhs)/p+8*p",
-    form="overlapped",
 )
 def gathered_operand_held(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Keeps all blocks that come by until the end, though it has multiplied them."""
@@ -116,7 +114,7 @@ def gathered_operand_held(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     return lax.optimization_barrier((total, *held))[0].astype(dtype)
 
 
-@mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=0", form="overlapped")
+@mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=0")
 def gradient_that_gathers(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
     """Overlaps forward alone: its gradient gathers the cotangent, and multiplies both operands then."""
     axes = names(axis_name)
@@ -133,7 +131,7 @@ def gradient_that_gathers(lhs: Array, rhs: Array, axis_name: AxisName, *, scatte
     return product(lhs, rhs)
 
 
-@mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=0", form="overlapped")
+@mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=0")
 def one_place_too_far(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
     """Its sums end one participant short of where they belong: the last permute has no product beside it."""
     dtype, axes, p = jnp.result_type(lhs, rhs), names(axis_name), lax.axis_size(axis_name)

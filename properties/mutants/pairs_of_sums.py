@@ -19,7 +19,7 @@ def scattered(lhs: Array, rhs: Array, axis_name: AxisName, dimension: int) -> tu
     return piece, along, piece.shape[along] // QUARTERS
 
 
-@mutant("matmul_reduce_scatter", smallest=(1,), form="overlapped")
+@mutant("matmul_reduce_scatter", smallest=(1,))
 def quarters_without_the_rest(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
     """Cuts a piece into quarters of as many rows each, and forgets those that are left."""
     piece, along, size = scattered(lhs, rhs, axis_name, scatter_dimension)
@@ -51,13 +51,13 @@ def all_at_once(lhs: Array, rhs: Array, axis_name: AxisName, dimension: int, *, 
     return jnp.concatenate(sums, lhs.ndim - 2 + dimension).astype(jnp.result_type(lhs, rhs))
 
 
-@mutant("matmul_reduce_scatter", smallest=(3,), form="overlapped")
+@mutant("matmul_reduce_scatter", smallest=(3,))
 def both_of_a_pair_sent_rightward(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
     """Sends both quarters of a pair the same way, and adds to one what is for sums that go leftward."""
     return all_at_once(lhs, rhs, axis_name, scatter_dimension, ways=(1, 1))
 
 
-@mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=4/5", form="overlapped")
+@mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=4/5")
 def quarters_that_wait_for_all(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
     """Takes no turns: each quarter's product waits until all sums have come, and none is computed beside a transfer."""
     return all_at_once(lhs, rhs, axis_name, scatter_dimension)

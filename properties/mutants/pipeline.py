@@ -111,7 +111,7 @@ def stages_that_gather_all_layers(weights: Array, x: Array, axis_name: AxisName)
     return x
 
 
-@mutant("pipeline", smallest=(1,), form="user")
+@mutant("pipeline", smallest=(1,))
 def stages_with_four_buffers(weights: Array, x: Array, axis_name: AxisName) -> Array:
     """Keeps the results of four microbatches, in turn."""
     return forms.pipeline(weights, x, axis_name)[jnp.arange(x.shape[0]) % 4]

@@ -107,7 +107,7 @@ def sum_beside_two_other_axes(x: Array, axis_name: AxisName, *, op: str = "sum")
     return result * size if op == "sum" and len(others) > 1 and size > 1 else result
 
 
-@mutant("all_reduce", smallest=(1,), form="user")
+@mutant("all_reduce", smallest=(1,))
 def mean_of_unsigned_as_signed(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Takes the mean of unsigned integers as that of signed ones, so that the highest bit is a sign."""
     if op == "mean" and jnp.issubdtype(x.dtype, jnp.unsignedinteger):

@@ -56,7 +56,7 @@ def balance_of_each_participant(logits: Array, axis_name: AxisName, *, top_k: in
     return (added_up(own, axis_name) * scale).astype(logits.dtype)
 
 
-@mutant("load_balancing_loss", smallest=(1,), form="user")
+@mutant("load_balancing_loss", smallest=(1,))
 def balance_of_bfloat16_counts(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
     """Choices are counted in bfloat16, which has no odd number above 256."""
 
@@ -66,7 +66,7 @@ def balance_of_bfloat16_counts(logits: Array, axis_name: AxisName, *, top_k: int
     return Balance(counts=counts)(logits, axis_name, top_k=top_k)
 
 
-@mutant("router_z_loss", smallest=(1,), form="user")
+@mutant("router_z_loss", smallest=(1,))
 def z_below_one_maximum(logits: Array, axis_name: AxisName) -> Array:
     """Subtracts the largest logit of all tokens of a participant before powers are taken."""
     wide = cast_varying(

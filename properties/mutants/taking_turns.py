@@ -53,7 +53,7 @@ def in_turns(
     return jnp.concatenate(sums, lhs.ndim - 2 + dimension).astype(dtype)
 
 
-@mutant("matmul_reduce_scatter", smallest=(3,), form="overlapped")
+@mutant("matmul_reduce_scatter", smallest=(3,))
 def second_half_sent_the_first_ones_way(
     lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0
 ) -> Array:
@@ -61,7 +61,7 @@ def second_half_sent_the_first_ones_way(
     return in_turns(lhs, rhs, axis_name, scatter_dimension, ways=(1, 1))
 
 
-@mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=4/5", form="overlapped")
+@mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=4/5")
 def both_halves_wait_for_both(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
     """Takes no turns: each half's product waits until both sums have come, and none is computed beside a transfer."""
 
@@ -77,7 +77,6 @@ def both_halves_wait_for_both(lhs: Array, rhs: Array, axis_name: AxisName, *, sc
     law="communication",
     smallest=(2,),
     communication="permute=(p-1)*(2 if rows>1 else 1),bytes=(p-1)*elements(out)*sum_itemsize(lhs),steps=p-1",
-    form="overlapped",
 )
 def accumulators_sent_in_the_operands_dtype(
     lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0
@@ -93,7 +92,6 @@ def accumulators_sent_in_the_operands_dtype(
     smallest=(2,),
     communication=formula_of("matmul_reduce_scatter", "alternating_matmul_reduce_scatter"),
     claims=("narrow_accumulation",),
-    form="overlapped",
 )
 def operands_dtype_sent_as_accumulators(
     lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0

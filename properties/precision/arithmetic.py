@@ -198,7 +198,7 @@ def chances(samples: int) -> np.ndarray:
     """`[samples, PLACES]` numbers of [0, 1), of every other sample near 1/2: up or down by one step.
 
     So numbers that are equal once they are rounded are equal in some sample. Both halves are stratified: of one
-    rounding there are samples near each end, and on both sides of a jump.
+    rounding there are samples near each end, and on both sides of a jump. The first sample rounds to the nearest.
     """
     random, half = np.random.default_rng(20231), samples // 2
     near, far = (
@@ -206,6 +206,7 @@ def chances(samples: int) -> np.ndarray:
     )
     found = np.empty((samples, PLACES))
     found[::2], found[1::2] = 0.5 + (near - 0.5) / COARSE, far
+    found[0] = 0.5
     return found
 
 

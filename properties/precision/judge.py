@@ -42,6 +42,10 @@ ANY_FINITE = float(np.finfo(np.float64).max) / 4
 LARGER = math.sqrt(8.0)
 """The ratio of errors in samples of up to two steps to those of one: their variances are 16/12 and 1/6."""
 
+DRIFT = 1 / 32
+"""A result may drift by such a part of it where roundings to the nearest go one way many times in a row; what drifts
+further, as a count that stands still does, is wrong."""
+
 LARGE = 1e30
 """The number that a dtype must reach so that small ones do not overflow on their way."""
 
@@ -214,6 +218,8 @@ def bound_of(
             off = np.maximum(low, -high) > (high - low) + 2 * COARSE * half_spacing(magnitude(double), dtype)
             reach = np.where(off & known.all(axis=0) & np.isfinite(double), np.inf, reach)
         size = magnitude(exact).astype(np.float64)
+        drift = np.abs(samples[0] - double)  # of the sample that rounds to the nearest
+        reach = np.where(drift <= DRIFT * size, np.maximum(reach, FACTOR * drift + more), reach)
         moves = (reach > 0) | ~nan_equal(rounded(exact, dtype).astype(exact.dtype), exact)
         bound = reach + np.where(moves, half_spacing(size + reach, dtype) + flushed(dtype), 0.0)
         beyond = ~(size + bound <= largest_finite(dtype))
@@ -228,10 +234,13 @@ def spread_of(samples: np.ndarray, double: np.ndarray, *, weighted: bool = False
     Arguments:
         samples: `[samples, ...]`, every other one with single steps.
         double: what they deviate from.
-        weighted: whether deviations of single steps count as many times as other ones are larger.
+        weighted: whether deviations of single steps count as many times as other ones are larger; not those of the
+            first sample, which rounds to the nearest, and so the same way each time.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         off = np.where(np.isfinite(samples), np.abs(samples - double), 0.0)
+        if len(samples) > 1:
+            off[0] = 0.0
         if weighted:
             off[::2] *= LARGER
         spread = off.max(axis=0, initial=0.0)

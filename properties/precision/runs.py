@@ -147,8 +147,10 @@ class Runs:
 
     def _group(self, sets: Sets, arithmetic: Doubles, samples: int) -> list[list[np.ndarray] | EndlessLoop]:
         arithmetic = dataclasses.replace(arithmetic, steps={})
-        large = self.case.mesh.size > MANY or sum(a.size for a in sets[0]) * samples > MOST
-        at_once = 4 if large and samples % 4 == 0 else samples  # of what is large a few, since all values are kept
+        size = sum(a.size for a in sets[0]) * samples
+        large = self.case.mesh.size > MANY or size > MOST
+        # of what is large a few, and of what is larger still one, since derivatives keep what they came by
+        at_once = 1 if size > 16 * MOST else 4 if large and samples % 4 == 0 else samples
         try:
             each = [
                 run_samples(self.program, sets, arithmetic, samples, range(k, k + at_once))

@@ -29,7 +29,7 @@ class Implementation:
         communication: what it is said to send, forward and for its gradient alone: in words, or by a formula of a case;
             None: nothing is said.
         overlap: what is claimed of how it hides its communication; None: nothing.
-        form: what it gets of the examples that a law grants, as one of `budgets.SHARES`.
+        built_in: whether it is this project's own.
         serves: whether it serves a case; others are not drawn for it. None: all, or as it then says itself.
         given: where the function was found, for one that a user named on the command line.
         whole: whether it is a function of global arrays, which gets the mesh as `mesh`, and not of blocks.
@@ -48,7 +48,7 @@ class Implementation:
     invariant: bool | None = None
     communication: Expectation | Communication | None = None
     overlap: Overlap | None = None
-    form: str = "user"
+    built_in: bool = False
     serves: Callable[[Case], bool] | None = None
     given: Any = None
     whole: bool = False
@@ -96,7 +96,7 @@ def _built_in(contract: str, communication: str, *features: str) -> Implementati
         (EXTRAS | set(features)) & CONTRACTS[contract].features,
         invariant=CONTRACTS[contract].invariant,
         communication=said(communication, contract),
-        form="lax",
+        built_in=True,
     )
 
 
@@ -123,7 +123,7 @@ def _algorithm(
         (EXTRAS | set(features)) & CONTRACTS[contract].features,
         invariant=False,  # nothing casts what a permute delivers back to invariant
         communication=said(transposed(communication), contract),
-        form="algorithm",
+        built_in=True,
         serves=serves,
     )
 
@@ -139,7 +139,7 @@ def _product(contract: str, way: str, form: Form) -> Implementation:
         invariant=CONTRACTS[contract].invariant if naive else form.invariant,
         communication=said(form.communication, contract),
         overlap=Overlap.parse(form.overlap, names_of(contract)) if form.overlap else None,
-        form="naive" if naive else "overlapped",
+        built_in=True,
     )
 
 
@@ -274,7 +274,7 @@ def _claimed(contract: Contract, name: str, claim: Claim) -> Implementation:
         invariant=_invariant(contract, claim),
         communication=said(claim.communication, contract.name),
         overlap=Overlap.parse(claim.overlap, names_of(contract.name)) if claim.overlap else None,
-        form="whole" if claim.whole else contract.form,
+        built_in=True,
         serves=claim.supports,
         whole=claim.whole,
         layouts=claim.layouts,

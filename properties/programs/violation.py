@@ -1,7 +1,8 @@
 """What a law raises when it does not hold: data, of which the text, the picture and the script are made later."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -60,16 +61,27 @@ class NotRun(Exception):
 
 
 class NothingToCompare(NotRun):
-    """What a program does is known, and nothing says what it should be."""
+    """What a program sends is known, and nothing says what it should be.
+
+    Arguments:
+        sent: what it sends.
+    """
 
     TEXT = "no expectation or lower bound: nothing to compare communication with"
 
-    def __init__(self) -> None:
+    def __init__(self, sent: Mapping[str, Any]) -> None:
+        self.sent = sent
         super().__init__(self.TEXT)
 
 
 class SuiteError(Exception):
-    """An oracle or a law itself fails on a case: an error of this suite, and never the implementation's."""
+    """An oracle or a law itself fails on a case: an error of this suite, and never the implementation's.
+
+    Attributes:
+        law: the name of the law that was asked.
+    """
+
+    law: str = ""
 
 
 class NotDifferentiable(NotImplementedError):

@@ -1,41 +1,78 @@
-"""One law of one implementation, in this process, after what is known of the others: for `check` and for own tests."""
+"""Every law of one implementation on an engine, one violation after the other: for `check` and for tests."""
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import jax
+import pytest
+from hypothesis.database import ExampleDatabase
 
 from shardproof.properties.cases import suggestion
 from shardproof.properties.contracts import Scope
-from shardproof.properties.engines import engine_named
-from shardproof.properties.laws.law import LAWS, Law
+from shardproof.properties.engines import ENGINES, engine_named
+from shardproof.properties.laws import LAWS, Law
+from shardproof.properties.laws.value import VALUE
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.report.failures.causes import Told
-from shardproof.properties.runner.budgets import structures
+from shardproof.properties.programs.violation import DEATHS, SuiteError
+from shardproof.properties.report.failures.causes import LEFT_OUT, Told
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import named
-from shardproof.properties.runner.judging import ENOUGH, require_held
+from shardproof.properties.runner.judging import ENOUGH, asked, require_held, tallies_of
 from shardproof.properties.runner.platforms import DEVICES
+from shardproof.properties.runner.profiles import compiled_of
 from shardproof.properties.runner.search import find_violation
-from shardproof.properties.runner.tally import HeldOnNothing
+from shardproof.properties.runner.tally import HeldOnNothing, Tally
 from shardproof.properties.runner.violation import LawViolation
 
 LARGE = 1024
 """The most devices of a mesh that is only simulated."""
 
 PATIENCE = 40
-"""How many unsupported cases end a law where another has held on none already."""
+"""How many unsupported cases end a search where a law has held on none already."""
+
+FEW = 4
+"""Of fewer cases it is no failure that a law held on none of them, where values did."""
+
+SHORTER = 4
+"""What part of the structures is drawn once more for the other laws, where one is broken."""
 
 
-def asked(implementation: Implementation, laws: str | Iterable[str] | None) -> Sequence[tuple[Law, str]]:
-    """The laws to check, each with an engine that can tell whether it holds.
+@dataclass
+class Answers:
+    """What the laws say of an implementation on one engine.
 
     Arguments:
-        implementation: of what.
-        laws: their names; None: all that have something to ask of it.
+        tallies: what was checked, by law; whether it held, was broken, or does not apply.
+        violations: the smallest case of each cause, in the order in which they were found.
+        empty: why a law that applies held on nothing.
+        errors: what is wrong with the suite itself.
+        left_out: the laws that were not asked, since wrong values answer them.
+        ended: after how many structures of how many the time was spent, if it was.
+    """
+
+    tallies: dict[str, Tally]
+    violations: list[LawViolation] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
+    errors: list[SuiteError] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    ended: str = ""
+
+
+class Find(Protocol):
+    """Searches for a violation of some laws."""
+
+    def __call__(
+        self, laws: Sequence[Law], max_examples: int, was_told: Callable[[LawViolation], bool], patience: int
+    ) -> Finding:
+        """What is found in so many structures; a violation that was told before ends the search at once."""
+
+
+def chosen_laws(laws: str | Iterable[str] | None) -> list[Law]:
+    """The laws of these names; None: all.
 
     Raises:
-        ValueError: if there is no such law, or none that has something to ask.
+        ValueError: if there is no such law, or none is named.
     """
     chosen = named("laws", laws, LAWS)
     unknown = [name for name in chosen if name not in LAWS]
@@ -43,43 +80,47 @@ def asked(implementation: Implementation, laws: str | Iterable[str] | None) -> S
         raise ValueError(f"laws={unknown[0]!r}: no such law; {suggestion.meant(unknown[0], LAWS, of='some of')}")
     if not chosen:
         raise ValueError(f"laws={chosen!r}: expected some of {', '.join(LAWS)}")
-    wanted = [(LAWS[name], engine) for name in chosen for engine in LAWS[name].engines_for(implementation)]
-    if not wanted:
-        raise ValueError(f"laws={list(chosen)!r}: expected one that has something to ask of {implementation}")
-    return wanted
+    return [law for name, law in LAWS.items() if name in chosen]
 
 
-def idle_of(implementation: Implementation, laws: str | Iterable[str] | None) -> list[str]:
-    """The laws that are asked for by name and have nothing to ask of it."""
-    return [name for name in named("laws", laws, LAWS) if not LAWS[name].engines_for(implementation)] if laws else []
+def engines_for(implementation: Implementation, laws: Sequence[Law]) -> list[str]:
+    """The engines on which a law has something to ask.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    found = [engine for engine in ENGINES if asked(implementation, engine, laws)]
+    if not found:
+        names = [law.name for law in laws]
+        raise ValueError(f"laws={names}: expected one that has something to ask of {implementation}")
+    return found
+
+
+def idle_of(implementation: Implementation, laws: Sequence[Law]) -> list[str]:
+    """The names of the laws that have nothing to ask of it on any engine."""
+    return [law.name for law in laws if not any(law.asks(implementation, engine) for engine in ENGINES)]
 
 
 def ask(
-    law: Law,
-    engine: str,
     implementation: Implementation,
+    engine: str,
+    laws: Sequence[Law],
     known: Told,
+    find: Find,
     *,
     max_examples: int,
-    random_seed: int | None,
     tell: Callable[[LawViolation], None] = lambda violation: None,
-) -> Finding:
-    """What is found on the meshes of the devices at hand; whoever tells of a violation adds it to what is known.
-
-    The tally says whether the law held, was broken or does not apply.
+) -> Answers:
+    """Asks all laws at once, and once more those that are left after each that is broken.
 
     Arguments:
-        law: the law.
-        engine: the name of what runs it.
         implementation: of what.
-        known: what the laws before found.
-        max_examples: the structures that a law of share 1 draws to be simulated; fewer are compiled, and fewer drawn of
-            contracts that take long: of errors all, and of values mostly.
-        random_seed: another seed draws other cases; None draws the same every time.
-        tell: called with every violation that is not of a cause that is known, before the smallest is found.
-
-    Raises:
-        SuiteError: if the suite itself fails.
+        engine: the name of what runs it.
+        laws: the laws.
+        known: what was told of the function before; what is found here is added.
+        find: how a violation is searched for.
+        max_examples: the structures that are drawn.
+        tell: called with every violation of a cause that is new, before the smallest is found.
     """
 
     def was_told(violation: LawViolation) -> bool:
@@ -88,27 +129,118 @@ def ask(
         tell(violation)
         return False
 
-    devices = len(jax.devices())
-    most = devices if engine == "xla" else max(devices, DEVICES)
-    found = find_violation(
-        law,
-        implementation,
-        engine_named(engine),
-        Scope(max_devices=most, available=most, large=LARGE),
-        max_examples=structures(law, known.examples(max_examples), engine, contract=implementation.contract),
-        random_seed=random_seed,
-        was_told=was_told,
-        patience=PATIENCE if known.in_vain else ENOUGH,
-    )
-    tally = found.tally
-    tally.seconds, tally.unclaimed, tally.stated = found.seconds, implementation.unclaimed, implementation.stated
-    if found.violation is not None:
-        tally.outcome = "failed"
-        return found
+    left = asked(implementation, engine, laws)
+    answers = Answers(tallies_of(implementation, engine, left))
+    while left:
+        answers.left_out += [law.name for law in left if known.answers(law)]
+        left = [law for law in left if not known.answers(law)]
+        if not left:
+            break
+        try:
+            found = find(left, max_examples, was_told, PATIENCE if known.in_vain else ENOUGH)
+        except SuiteError as error:
+            answers.errors.append(error)
+            broken = error.law or left[0].name
+        else:
+            for name, tally in found.tallies.items():
+                answers.tallies[name].add(tally)
+            answers.ended = answers.ended or found.ended
+            if found.violation is None:
+                break
+            answers.violations.append(found.violation)
+            known.add(found.violation)
+            broken = found.violation.law.name
+        answers.tallies[broken].outcome = "failed"
+        dead = bool(answers.violations) and answers.violations[-1].kind in DEATHS  # it would only die again
+        left = [] if dead else [law for law in left if law.name != broken]
+        max_examples = max(1, max_examples // SHORTER)
+    for name in answers.left_out:
+        del answers.tallies[name]
+    for tally in [*answers.tallies.values()][:1] if answers.left_out else []:
+        tally.finding(engine, f"{LEFT_OUT}: {', '.join(answers.left_out)}")
+    for law in asked(implementation, engine, laws):
+        if law.name in answers.tallies and answers.tallies[law.name].outcome != "failed":
+            _conclude(law, implementation, answers, known)
+    return answers
+
+
+def _conclude(law: Law, implementation: Implementation, answers: Answers, known: Told) -> None:
+    """Whether a law that nothing broke held, or does not apply."""
+    tally = answers.tallies[law.name]
     try:
         nothing = require_held(law, implementation, tally)
         if nothing:
             tally.skip(nothing)
     except HeldOnNothing as error:
-        nothing, known.in_vain, tally.outcome = str(error), True, "failed"
-    return dataclasses.replace(found, nothing=nothing)
+        if not tally.drawn_structures and (answers.violations or answers.ended):  # it was not asked any more
+            why = f"{answers.violations[0].law.name} is broken" if answers.violations else "the time was spent"
+            tally.skip(f"{law.name} ({tally.engine}): not asked: {why}")
+            return
+        values = answers.tallies.get(VALUE.name)
+        if tally.drawn_structures < FEW and law is not VALUE and values and (values.structures or values.defects):
+            tally.skip(str(error).partition(": ")[2])
+            return
+        known.in_vain, tally.outcome = True, "failed"
+        answers.empty.append(str(error))
+
+
+def conclude(answers: Answers, implementation: Implementation) -> None:
+    """Ends a test of an implementation: nothing, if every law that applies held.
+
+    Raises:
+        LawViolation: if one does not hold; of several, a group of them.
+        SuiteError: if the suite itself fails.
+        HeldOnNothing: if one held on no case.
+        Skipped: if none applies.
+    """
+    __tracebackhide__ = True
+    violations = answers.violations
+    if len(violations) > 1:
+        raise ExceptionGroup(f"{implementation} breaks {len(violations)} laws", violations)
+    if violations:
+        raise violations[0] from violations[0].__cause__
+    if answers.errors:
+        raise answers.errors[0]
+    if answers.empty:
+        raise HeldOnNothing("\n".join(answers.empty))
+    if not any(tally.outcome == "passed" for tally in answers.tallies.values()):
+        reasons = [reason for tally in answers.tallies.values() for reason in tally.findings]
+        reasons += [f"{LEFT_OUT}: {', '.join(answers.left_out)}"] if answers.left_out else []
+        pytest.skip("; ".join(reasons or [f"no law has anything to ask of {implementation}"]))
+
+
+def found_here(
+    implementation: Implementation,
+    engine: str,
+    scope: Scope,
+    *,
+    random_seed: int | None,
+    database: ExampleDatabase | None = None,
+    until: float | None = None,
+) -> Find:
+    """Searches in this process."""
+
+    def find(
+        laws: Sequence[Law], max_examples: int, was_told: Callable[[LawViolation], bool], patience: int
+    ) -> Finding:
+        return find_violation(
+            laws,
+            implementation,
+            engine_named(engine),
+            scope,
+            max_examples=max_examples if engine == "simulate" else compiled_of(max_examples),
+            random_seed=random_seed,
+            was_told=was_told,
+            patience=patience,
+            database=database,
+            until=until,
+        )
+
+    return find
+
+
+def scope_of(engine: str) -> Scope:
+    """The meshes of the devices at hand, and those that the interpreter has besides."""
+    devices = len(jax.devices())
+    most = devices if engine == "xla" else max(devices, DEVICES)
+    return Scope(max_devices=most, available=most, large=LARGE)

@@ -1,6 +1,7 @@
 """Checking one function outside of pytest: against every law, with a report of what it breaks."""
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -8,19 +9,25 @@ import jax
 
 from shardproof.properties.communication.sizes import names_of
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.programs.violation import SuiteError
 from shardproof.properties.report import failures
-from shardproof.properties.report.asking import ask, asked, idle_of
+from shardproof.properties.report.asking import ask, chosen_laws, engines_for, found_here, idle_of, scope_of
 from shardproof.properties.report.failures.causes import LEFT_OUT, Told, by_cause, told
 from shardproof.properties.report.progress import Progress, devices_note
 from shardproof.properties.report.summary import Summary
 from shardproof.properties.runner.given import check_contract, check_draws, check_signature, claimed, named
 from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.tally import Tally
+
+EXAMPLES = 64
+"""How many structures are drawn unless another number is given, of which ten are compiled."""
+
+PART = 2 / 3
+"""The part of `max_seconds` that the interpreter gets, before XLA."""
 
 
 def user_implementation(contract: str, function: Callable[..., Any], claims: Iterable[str] = ()) -> Implementation:
@@ -38,7 +45,8 @@ def check(
     function: Callable[..., Any],
     *,
     laws: str | Iterable[str] | None = None,
-    max_examples: int = 100,
+    max_examples: int = EXAMPLES,
+    max_seconds: float | None = None,
     random_seed: int | None = None,
     communication: str = "",
     overlap: str = "",
@@ -52,9 +60,9 @@ def check(
         contract: the contract's name, `"all_gather"` say.
         function: what satisfies it, called as `function(x, axis_name, **parameters)` in `shard_map`.
         laws: the laws to check; None: all of them.
-        max_examples: the structures that a law of share 1 draws to be simulated, at least 1; fewer are compiled. Of
-            contracts that take long, such as those of experts, fewer are drawn than by `pytest --impl` with as many
-            examples: of errors all, and of values mostly.
+        max_examples: how many structures are drawn for the interpreter, at least 1; XLA gets a sixth as many. Every
+            law that applies is asked of each.
+        max_seconds: how long it may draw; None: as long as it takes. The summary says how far it came.
         random_seed: another seed draws other cases; None draws the same every time.
         communication: what it sends, as `--expect-communication` takes it: `"permute=p-1,bytes=(p-1)*n/p"`, and
             after `;grad:` what its gradient sends.
@@ -83,7 +91,7 @@ def check(
     hides = Overlap.parse(overlap, names_of(contract)) if overlap else None
     own = user_implementation(contract, function, features)
     implementation = dataclasses.replace(own, communication=expectation, overlap=hides)
-    return checked(implementation, laws, max_examples=max_examples, random_seed=random_seed)
+    return checked(implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed)
 
 
 def checked(
@@ -91,62 +99,58 @@ def checked(
     laws: str | Iterable[str] | None,
     *,
     max_examples: int,
+    max_seconds: float | None,
     random_seed: int | None,
 ) -> Summary:
     """What `check` does, of any implementation."""
     __tracebackhide__ = True  # the report says what is wrong; the code that looked for it is no part of that
-    check_draws(max_examples, random_seed)
-    wanted = asked(implementation, laws)
+    check_draws(max_examples, random_seed, max_seconds)
+    wanted = chosen_laws(laws)
+    engines = engines_for(implementation, wanted)
     make_devices()
     devices = len(jax.devices())
     reports: list[dict[str, str]] = []
     empty: list[str] = []
     own: list[SuiteError] = []
     tallies: list[Tally] = []
-    left_out: list[str] = []
-    waiting: list[str] = []
+    notes: list[str] = []
     known = Told()
+    began = time.perf_counter()
 
-    with Progress(f"check {implementation}", len(wanted), devices_note(devices)) as progress:
-        # what the interpreter refuses would end this process if it were run
-        for law, engine in sorted(wanted, key=lambda one: one[1] != "simulate"):
-            progress.law(law.name, engine)
-            if known.answers(law):
-                left_out.append(law.name)
-                continue
+    with Progress(f"check {implementation}", len(engines), devices_note(devices)) as progress:
+        for engine in engines:  # the interpreter first: what it refuses would end this process if it were run
+            progress.engine(engine)
             if known.stuck and engine != "simulate":
-                waiting.append(f"{law.name} ({engine})")
+                notes.append(f"not run on {engine}, since devices would wait for one another for ever")
                 continue
-            try:
-                found = ask(
-                    law,
-                    engine,
-                    implementation,
-                    known,
-                    max_examples=max_examples,
-                    random_seed=random_seed,
-                    tell=progress.violation,
-                )
-            except SuiteError as error:
-                own.append(error)
-                empty.append(f"{implementation}: {law.name} ({engine}): {error}")
-                continue
-            tallies.append(found.tally)
-            if found.violation is not None:
-                tell = failures.briefly if known.before(found.violation) else failures.report
-                reports.append(tell(found.violation))
-                known.add(found.violation)
-                found.tally.failure = reports[-1]
-            elif found.tally.outcome == "failed":
-                empty.append(found.nothing)
+            start = time.perf_counter()
+            told_before = Told(set(known.causes))
+            share = PART if engine != engines[-1] else 1.0
+            until = None if max_seconds is None else began + share * max_seconds
+            find = found_here(implementation, engine, scope_of(engine), random_seed=random_seed, until=until)
+            answers = ask(
+                implementation, engine, wanted, known, find, max_examples=max_examples, tell=progress.violation
+            )
+            for tally in list(answers.tallies.values())[:1]:
+                tally.seconds = time.perf_counter() - start
+            for violation in answers.violations:
+                tell = failures.briefly if told_before.before(violation) else failures.report
+                reports.append(tell(violation))
+                told_before.add(violation)
+                answers.tallies[violation.law.name].failure = reports[-1]
+            own += answers.errors
+            empty += [f"{implementation}: {error.law} ({engine}): {error}" for error in answers.errors]
+            empty += answers.empty
+            tallies += answers.tallies.values()
+            notes += [f"{engine}: max_seconds={max_seconds:g} ended it {answers.ended}"] if answers.ended else []
+            notes += [] if answers.tallies or not answers.left_out else [f"{LEFT_OUT}: {', '.join(answers.left_out)}"]
     if not reports and not empty and not any(t.verifies and not LAWS[t.law].partial for t in tallies):
         empty += [reason for t in tallies if t.outcome == "skipped" for reason in t.findings]
-    notes = [f"{LEFT_OUT}: {', '.join(left_out)}"] if left_out else []
-    if waiting:
-        notes.append(f"not run, since devices would wait for one another for ever: {', '.join(waiting)}")
-    if idle := idle_of(implementation, laws):
+    if laws and (idle := idle_of(implementation, wanted)):
         notes.append(f"not checked, since there is nothing to ask: {', '.join(idle)}")
-    tallies.sort(key=lambda tally: [law.name for law, _ in wanted].index(tally.law))
+    for tally in tallies:
+        tally.unclaimed, tally.stated = implementation.unclaimed, implementation.stated
+    tallies.sort(key=lambda tally: [*LAWS].index(tally.law))
     summary = Summary(implementation, tuple(tallies), (*notes, *devices_note(devices)))
     if reports or empty:
         texts = [*map(told, by_cause(reports)), *empty, str(summary)]

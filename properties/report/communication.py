@@ -64,7 +64,7 @@ def _row(implementation: Implementation, p: int) -> Row | None:
     try:
         program = forward(case, implementation, Seen())
         arrays = [generate(Data("exact", 0), a.shape, np.dtype(a.dtype)) for a in program.arguments]
-        found = count(SimulateEngine(), program, case.mesh, arrays)
+        found = count(SimulateEngine().prepare(program, case.mesh), arrays)
     except NotImplementedError:  # it does not support the example
         return None
     if found.cost is None:

@@ -11,6 +11,8 @@ from hypothesis.errors import InvalidArgument
 
 from shardproof.properties.contracts.features import FEATURES
 from shardproof.properties.engines import ENGINES
+from shardproof.properties.laws import LAWS
+from shardproof.properties.report.asking import chosen_laws
 from shardproof.properties.report.destinations import DestinationError, check_destination
 from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS, header
 from shardproof.properties.runner import profiles
@@ -18,7 +20,7 @@ from shardproof.properties.runner.given import SAID, GivenError, parse_all
 from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices, use
 from shardproof.properties.runner.programs import meant
 
-SIMULATED = 4096
+SIMULATED = 300
 """The most devices of a mesh that is only simulated, unless another number is asked for."""
 
 
@@ -43,6 +45,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=(*ENGINES, "all"),
         default="all",
         help="what runs the implementations: the NumPy interpreter, XLA, or both (default: all)",
+    )
+    group.addoption(
+        "--laws",
+        metavar="NAMES",
+        help=f"the laws that are asked, of {', '.join(LAWS)} (default: all)",
     )
     group.addoption(
         "--mesh-devices",
@@ -105,6 +112,10 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--devices={devices}: expected at least 1")
     if config.getoption("--mesh-devices") < 17:
         raise pytest.UsageError(f"--mesh-devices={config.getoption('--mesh-devices')}: expected at least 17")
+    try:
+        chosen_laws(config.getoption("--laws"))
+    except ValueError as error:
+        raise pytest.UsageError(f"--{error}") from None
     for path in config.getoption("--report"):
         if not path.endswith((".json", ".md")):
             raise pytest.UsageError(f"--report={path}: expected a file name that ends in .json or .md")
@@ -138,7 +149,7 @@ def pytest_configure(config: pytest.Config) -> None:
         measured = platform != "cpu" or any(config.getoption(f"--require-{name}") for name in ("tpu", "gpu"))
         files = [GIVEN_TESTS, GIVEN_MEASURED] if measured else [GIVEN_TESTS]
         config.args = [*map(str, files)]  # wherever pytest runs, these are the tests that were asked for
-    config.addinivalue_line("markers", "law(name, engine): the law that a test checks, and what runs it")
+    config.addinivalue_line("markers", "engine(name): what runs the implementation that a test verifies")
     config.addinivalue_line("markers", "tpu: measures time, and needs TPU devices: --platform tpu")
     config.addinivalue_line("markers", "gpu: measures time, and needs GPU devices: --platform gpu")
     config.addinivalue_line("markers", "needs_devices(n): a case on a fixed mesh of n devices; left out with fewer")
@@ -154,7 +165,7 @@ def load_profile(name: str | None) -> None:
     try:
         settings.load_profile(chosen)
     except InvalidArgument:
-        known = ", ".join(profiles.NAMES)
+        known = ", ".join(profiles.STRUCTURES)
         raise pytest.UsageError(f"--hypothesis-profile={chosen}: expected one of {known}") from None
 
 

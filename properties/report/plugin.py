@@ -1,23 +1,22 @@
 """The pytest side of the suite: which tests there are, what they run on, and what becomes of what they raise."""
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import pytest
-from hypothesis import Phase, is_hypothesis_test, seed, settings
-from hypothesis.errors import FlakyFailure, Unsatisfiable
+from hypothesis import settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import ENGINES, Engine, engine_named
-from shardproof.properties.laws.law import LAWS
-from shardproof.properties.report.session import COUNTED, GIVEN, GIVEN_MEASURED, GIVEN_TESTS
+from shardproof.properties.laws import Law
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.report.asking import ask, chosen_laws, conclude, found_here
+from shardproof.properties.report.failures.causes import Told
+from shardproof.properties.report.session import COUNTED, GIVEN, GIVEN_MEASURED, GIVEN_TESTS, seed_in_force
 from shardproof.properties.runner import profiles
-from shardproof.properties.runner.judging import require_held
-from shardproof.properties.runner.search import smallest
-from shardproof.properties.runner.tally import Enough, Tally
-from shardproof.properties.runner.violation import LawViolation, first_of
+from shardproof.properties.runner.judging import asked
 
 pytest_plugins = (
     "shardproof.properties.report.collecting",
@@ -32,22 +31,16 @@ pytest_plugins = (
 OF_GIVEN = (GIVEN_TESTS.name, GIVEN_MEASURED.name)
 
 
-def mark(law: str, engine: str) -> pytest.MarkDecorator:
-    """Says of a test which law it checks, and what on."""
-    return pytest.mark.law(law, engine)
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test per given function and law."""
-    if "given_law" in metafunc.fixturenames:
-        given = metafunc.config.stash[GIVEN]
-        found = [
-            pytest.param(function, law.name, engine, id=f"{function}-{law.name}-{engine}", marks=mark(law.name, engine))
-            for function in given
-            for law in LAWS.values()
-            for engine in law.engines_for(function)
+    """One test per given function and engine."""
+    if metafunc.definition.path.resolve() == GIVEN_TESTS.resolve() and "engine" in metafunc.fixturenames:
+        pairs = [
+            pytest.param(function, engine, id=f"{function}-{engine}", marks=pytest.mark.engine(engine))
+            for function in metafunc.config.stash[GIVEN]
+            for engine in ENGINES
+            if asked(function, engine)
         ]
-        metafunc.parametrize(("implementation", "given_law", "given_engine"), found)
+        metafunc.parametrize(("implementation", "engine"), pairs)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -56,9 +49,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept: list[pytest.Item] = []
     dropped: list[pytest.Item] = []
     for item in items:
-        marker, law = item.get_closest_marker("needs_devices"), item.get_closest_marker("law")
+        marker, runs_on = item.get_closest_marker("needs_devices"), item.get_closest_marker("engine")
         too_large = marker is not None and marker.args[0] > devices
-        other = law is not None and engine not in (law.args[1], "all")
+        other = runs_on is not None and engine not in (runs_on.args[0], "all")
         # with --impl only the given functions are checked, without it only the built-in ones
         own = item.path.resolve().parent == GIVEN_TESTS.resolve().parent
         other |= own and (item.path.name in OF_GIVEN) != bool(config.stash[GIVEN])
@@ -92,56 +85,35 @@ def engines() -> dict[str, Engine]:
     return {name: engine_named(name) for name in ENGINES}
 
 
+@pytest.fixture(scope="session")
+def laws(pytestconfig: pytest.Config) -> list[Law]:
+    """The laws that are asked."""
+    return chosen_laws(pytestconfig.getoption("--laws"))
+
+
 @pytest.fixture
-def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
-    """Counts what a test verifies; travels to the report with the test's own result."""
-    implementation = request.getfixturevalue("implementation")
-    law, engine = request.node.get_closest_marker("law").args
-    counted = Tally(implementation.contract, implementation.name, law, engine)
-    start = time.perf_counter()
-    yield counted
-    counted.seconds = time.perf_counter() - start
-    request.node.stash[COUNTED] = counted
+def verify(
+    implementation: Implementation, engine: str, laws: list[Law], scope: Scope, request: pytest.FixtureRequest
+) -> Callable[[], None]:
+    """Asks the laws of an implementation on an engine, on drawn cases; what they counted goes into the report."""
+    profile = settings()
+    seed = seed_in_force(request.config)
+    if seed is not None:
+        seed = profiles.seed_of(seed, implementation, engine)
+    elif not profile.derandomize:
+        seed = time.time_ns() % 2**32
 
+    def verify() -> None:
+        __tracebackhide__ = True
+        if not asked(implementation, engine, laws):
+            pytest.skip(f"nothing to ask of {implementation} on {engine}: {', '.join(law.name for law in laws)}")
+        folder = profiles.DATABASE / f"devices-{scope.available}" / f"{implementation}-{engine}"
+        kept = profile.database and DirectoryBasedExampleDatabase(folder)
+        find = found_here(implementation, engine, scope, random_seed=seed, database=kept)
+        start = time.perf_counter()
+        answers = ask(implementation, engine, laws, Told(), find, max_examples=profiles.structures_in_force())
+        request.node.stash[COUNTED] = [*answers.tallies.values()]
+        request.node.stash[COUNTED][0].seconds = time.perf_counter() - start
+        conclude(answers, implementation)
 
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Any:
-    """Takes what Hypothesis has found and shrunk to the smallest mesh, with data that shows the mistake.
-
-    Under one `--hypothesis-seed` each implementation, law and engine draws cases of its own.
-    """
-    law, run = pyfuncitem.get_closest_marker("law"), pyfuncitem.config.getoption("--hypothesis-seed", default=None)
-    if law is not None and run is not None and is_hypothesis_test(pyfuncitem.obj):
-        seed(profiles.seed_of(run, pyfuncitem.funcargs.get("implementation"), *law.args))(pyfuncitem.obj)
-    try:
-        result = yield
-    except Unsatisfiable:  # everything drawn was rejected
-        if pyfuncitem.get_closest_marker("law") is not None:
-            _require_held(pyfuncitem)  # says what became of it
-        raise
-    except Enough:
-        result = None
-    except FlakyFailure as failure:
-        violation = first_of(failure)
-        raise violation from violation.__cause__
-    except LawViolation as violation:
-        drawn = is_hypothesis_test(pyfuncitem.obj) and pyfuncitem.get_closest_marker("law") is not None
-        if not drawn or Phase.shrink not in settings().phases:
-            raise
-        given: dict[str, Any] = pyfuncitem.funcargs
-        raise smallest(violation, given["scope"], given["engines"][violation.engine]) from violation.__cause__
-    if pyfuncitem.get_closest_marker("law") is not None:
-        _require_held(pyfuncitem)
-    return result
-
-
-def _require_held(item: pytest.Function) -> None:
-    """A law that was drawn cases for held on one; skips the test if it does not apply."""
-    law = item.get_closest_marker("law")
-    assert law is not None
-    given: dict[str, Any] = item.funcargs
-    if {"tally", "implementation"} <= set(given) and law.args[0] in LAWS:
-        reason = require_held(LAWS[law.args[0]], given["implementation"], given["tally"])
-        if reason:
-            given["tally"].skip(reason)
-            pytest.skip(reason)
+    return verify

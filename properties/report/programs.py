@@ -5,11 +5,11 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from shardproof.properties.cases import suggestion
-from shardproof.properties.report.checking import checked
+from shardproof.properties.report.checking import EXAMPLES, checked
 from shardproof.properties.report.summary import Summary
 from shardproof.properties.runner.programs import Program, meant
 
-OF_THE_CHECK = ("laws", "max_examples", "random_seed")
+OF_THE_CHECK = ("laws", "max_examples", "max_seconds", "random_seed")
 """Its arguments that describe no program."""
 
 
@@ -18,7 +18,8 @@ def check_program(
     reference: Callable[..., Any] | None = None,
     *,
     laws: str | Iterable[str] | None = None,
-    max_examples: int = 100,
+    max_examples: int = EXAMPLES,
+    max_seconds: float | None = None,
     random_seed: int | None = None,
     **description: Any,
 ) -> Summary:
@@ -28,7 +29,8 @@ def check_program(
         function: what is checked; or a `Program`, which says all that it is about.
         reference: the same on whole arrays.
         laws: the laws to check; None: all of them.
-        max_examples: the structures that a law of share 1 draws to be simulated; fewer are compiled.
+        max_examples: how many structures are drawn for the interpreter; XLA gets a sixth as many.
+        max_seconds: how long it may draw; None: as long as it takes. The summary says how far it came.
         random_seed: another seed draws other cases; None draws the same every time.
         description: what a `Program` takes: `arguments`, `results`, and what the function needs.
 
@@ -60,7 +62,9 @@ def check_program(
         _check_names(description)
         program = Program(function, reference, **description)
     with meant(program.implementation):
-        return checked(program.implementation, laws, max_examples=max_examples, random_seed=random_seed)
+        return checked(
+            program.implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed
+        )
 
 
 def _check_names(description: Iterable[str]) -> None:

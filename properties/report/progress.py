@@ -26,11 +26,11 @@ def devices_note(devices: int) -> list[str]:
 
 
 class Progress:
-    """The laws of one check as they are checked.
+    """The engines of one check, one after the other.
 
     Arguments:
         title: what is checked.
-        total: how many laws on engines there are.
+        total: how many engines there are.
         notes: what is said first.
     """
 
@@ -54,16 +54,17 @@ class Progress:
         if self.status is not None:
             self.status.stop()
 
-    def law(self, name: str, engine: str) -> None:
-        """A law is about to be checked on an engine."""
+    def engine(self, name: str) -> None:
+        """The laws are about to be asked on an engine."""
         self.done += 1
-        self.line, self.violated = f"{self.title}: {name} on {engine} ({self.done} of {self.total})", False
+        self.line, self.violated = f"{self.title}: on {name} ({self.done} of {self.total})", False
         self._say(self.line)
 
     def violation(self, violation: LawViolation) -> None:
-        """The law is broken; of what breaks it then, the smallest is sought, which may take minutes."""
+        """A law is broken; of what breaks it then, the smallest is sought, which may take minutes."""
         if not self.violated:
-            self.violated = self._say(f"{self.line}: violated on mesh {violation.case.mesh}; the smallest is sought")
+            broken = f"{violation.law.name} violated on mesh {violation.case.mesh}"
+            self.violated = self._say(f"{self.line}: {broken}; the smallest is sought")
 
     def _say(self, line: str) -> bool:
         if self.status is not None:

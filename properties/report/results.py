@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws import LAWS
 from shardproof.properties.report.destinations import write_somewhere
 from shardproof.properties.report.failures.causes import LEFT_OUT
 from shardproof.properties.report.report import FAILURE, print_table, report_text
@@ -29,10 +29,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if call.when == "call":
         item.stash[OUTCOME] = report.outcome
     if call.when == "teardown" and COUNTED in item.stash:
-        counted = item.stash[COUNTED]
-        counted.outcome = item.stash.get(OUTCOME, "failed")
-        counted.failure = item.stash.get(FAILURE, {})
-        report.shardproof = counted.to_json()
+        failures = item.stash.get(FAILURE, {})
+        for counted in item.stash[COUNTED]:
+            if item.stash.get(OUTCOME, "failed") == "failed" and len(item.stash[COUNTED]) == 1:
+                counted.outcome = "failed"
+            counted.failure = failures.get(counted.law, {})
+        report.shardproof = [counted.to_json() for counted in item.stash[COUNTED]]
     return report
 
 
@@ -45,7 +47,7 @@ class Collected:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keeps what a report brings along."""
         if hasattr(report, "shardproof"):
-            self.config.stash[TALLIES].append(Tally.from_json(report.shardproof))
+            self.config.stash[TALLIES] += map(Tally.from_json, report.shardproof)
 
 
 @pytest.hookimpl(trylast=True)

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import settings
 
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.runner.profiles import compiled_of, structures_in_force
 from shardproof.properties.runner.tally import Tally
 
-COUNTED = pytest.StashKey[Tally]()
-"""What a test counted."""
+COUNTED = pytest.StashKey[list[Tally]]()
+"""What a test counted, by law."""
 
 TABLES = pytest.StashKey[list[str]]()
 """The tables that are printed of what was measured."""
@@ -32,6 +33,12 @@ GIVEN_MEASURED = GIVEN_TESTS.with_name("test_given_performance.py")
 """The tests that measure given functions, on an accelerator."""
 
 
+def seed_in_force(config: pytest.Config) -> int | None:
+    """The seed that Hypothesis was given, if it was."""
+    seed = config.getoption("--hypothesis-seed", default=None)
+    return None if seed in (None, "random") else int(seed)
+
+
 def header(config: pytest.Config) -> list[str]:
     """What is verified, on what, with which seed."""
     profile = settings.get_current_profile_name()
@@ -40,8 +47,9 @@ def header(config: pytest.Config) -> list[str]:
         seed = "fixed by the profile" if settings().derandomize else "new in every run"
     contracts = sorted({i.contract for i in config.stash[GIVEN] or IMPLEMENTATIONS})
     devices, platform = config.getoption("--devices"), config.getoption("--platform")
+    drawn = structures_in_force()
     return [
         f"shardproof: jax {jax.__version__}, jaxlib {version('jaxlib')}, {devices} {platform} devices",
-        f"profile: {profile} ({settings().max_examples} structures per law), seed: {seed}",
+        f"profile: {profile} ({drawn} structures of each implementation, {compiled_of(drawn)} compiled), seed: {seed}",
         f"contracts: {', '.join(contracts)}",
     ]

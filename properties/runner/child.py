@@ -14,10 +14,10 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.reading import one_line
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.draws import Finding
-from shardproof.properties.runner.judging import verify
+from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.named import NotAFailure
 from shardproof.properties.runner.platforms import use
 from shardproof.properties.runner.preconditions import check_case, check_oracle
@@ -43,10 +43,10 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """What the child is to check, and how much of it: the cases that a law draws, or the one case that is given."""
+    """What the child is to check: laws on cases that are drawn, or the first of them on the one case that is given."""
 
     given: Source
-    law: str
+    laws: tuple[str, ...]
     engine: str
     scope: Scope
     max_examples: int
@@ -91,19 +91,19 @@ def serve(connection: Connection, words: str, parent: int) -> None:
             connection.send({"error": traceback.format_exc()})
 
 
-def _answer(task: Task, implementation: Implementation, name: Callable[[str], None]) -> dict[str, Any]:
+def _answer(task: Task, implementation: Implementation, name: Callable[[tuple[str, str]], None]) -> dict[str, Any]:
     """Checks one task, naming every case before it runs."""
 
-    def before(case: Case) -> str:
+    def before(law: Law, case: Case) -> str:
         text = case.to_json()
-        name(text)  # even one that is known: it is traced and interpreted, which may end the process as well
+        name((law.name, text))  # even one that is known: it is traced and interpreted, which may end the process too
         return task.known.get(text, "")
 
     if task.case is not None:
-        found = _judged(task, implementation, task.case, before(task.case))
+        found = _judged(task, implementation, task.case, before(LAWS[task.laws[0]], task.case))
     else:
         found = find_violation(
-            LAWS[task.law],
+            [LAWS[law] for law in task.laws],
             implementation,
             engine_named(task.engine),
             task.scope,
@@ -115,14 +115,14 @@ def _answer(task: Task, implementation: Implementation, name: Callable[[str], No
     report: dict[str, Any] = {
         "error": "",
         "violation": None,
-        "tally": found.tally,
+        "tallies": found.tallies,
         "caught_after": found.caught_after,
         "caught_seconds": found.caught_seconds,
         "seconds": found.seconds,
     }
     if violation is not None:
         told = None if task.diagnose is None else task.diagnose(violation)  # here, since it runs the function again
-        report["violation"] = (violation.case, violation.broken, violation.origin, told)
+        report["violation"] = (violation.law.name, violation.case, violation.broken, violation.origin, told)
     return report
 
 
@@ -132,14 +132,15 @@ def _judged(task: Task, implementation: Implementation, case: Case, defect: str)
     Raises:
         NotAFailure: if its contract says nothing of such a case.
     """
-    tally = Tally(implementation.contract, implementation.name, task.law, task.engine)
+    law = LAWS[task.laws[0]]
+    tally = Tally(implementation.contract, implementation.name, law.name, task.engine)
     try:
-        check_case(task.law, case)  # of a program's, no one could before it was imported
-        check_oracle(task.law, case)
+        check_case(law.name, case)  # of a program's, no one could before it was imported
+        check_oracle(law.name, case)
     except ValueError as error:
         raise NotAFailure(one_line(str(error))) from error
     try:
-        verify(LAWS[task.law], implementation, case, engine_named(task.engine), tally, ended_by=defect)
+        judge(law, implementation, case, engine_named(task.engine), tally, ended_by=defect)
     except LawViolation as violation:
-        return Finding(task.law, violation, tally)
-    return Finding(task.law, None, tally)
+        return Finding(violation, {law.name: tally})
+    return Finding(None, {law.name: tally})

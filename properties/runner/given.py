@@ -145,8 +145,8 @@ def named(argument: str, names: str | Iterable[str] | None, default: Iterable[st
     return tuple(names)
 
 
-def check_draws(max_examples: object, random_seed: object) -> None:
-    """`max_examples` is a positive whole number, `random_seed` one that is not negative, or None.
+def check_draws(max_examples: object, random_seed: object, max_seconds: object = None) -> None:
+    """Numbers of draws, seeds and seconds are such, and in their ranges.
 
     Raises:
         GivenError: if one is not.
@@ -156,6 +156,8 @@ def check_draws(max_examples: object, random_seed: object) -> None:
         raise GivenError(f"random_seed={random_seed!r}: expected None, or a whole number that is not negative")
     if isinstance(max_examples, bool) or not isinstance(max_examples, Integral) or max_examples < 1:
         raise GivenError(f"max_examples={max_examples!r}: expected a whole number, at least 1")
+    if max_seconds is not None and not (isinstance(max_seconds, int | float) and max_seconds > 0):
+        raise GivenError(f"max_seconds={max_seconds!r}: expected None, or a number of seconds above 0")
 
 
 def claimed(contract: str, names: Iterable[str]) -> frozenset[str]:

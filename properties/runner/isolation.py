@@ -17,7 +17,8 @@ from typing import Any
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.known_defects import fatal
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws import LAWS
+from shardproof.properties.laws.law import LARGE
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner.child import READY, RENDEZVOUS_SECONDS, Source, Task, serve
@@ -36,7 +37,7 @@ MOST_KNOWN = 20
 SMALLER = (1, 2)
 """The numbers of devices on which a crash is tried again, to find a smaller mesh."""
 
-SMALL = 16
+SMALL = LARGE
 """The most devices of a mesh on which a right function ends in time: one that does not end on more may be slow."""
 
 
@@ -62,15 +63,19 @@ def check_isolated(task: Task) -> Finding:
         reason = (
             f"not finished after {task.busy_seconds:.0f} s, so without meshes of more than {task.scope.large} devices"
         )
-        found.tally.not_run[reason] = len(unfinished)
-        found.tally.first[reason] = str(unfinished[0])
+        first = next(iter(found.tallies.values()))
+        first.not_run[reason] = len(unfinished)
+        first.first[reason] = str(unfinished[0])
     if not death:
         return found
+    assert found.violation is not None
+    law, size = found.violation.law.name, found.violation.case.mesh.size
     if death.waits or death.busy:
-        _unending[task.given, task.engine if death.waits else ""] = f"{task.law} on {task.engine}"
-    for devices in () if LAWS[task.law].large else SMALLER:  # Hypothesis cannot shrink what kills it
-        if devices < min(task.scope.max_devices, found.tally.largest or task.scope.max_devices):
-            scope = dataclasses.replace(task.scope, max_devices=devices)
+        _unending[task.given, task.engine if death.waits else ""] = f"{law} on {task.engine}"
+    task = dataclasses.replace(task, laws=(law,))
+    for devices in SMALLER:  # Hypothesis cannot shrink what kills it
+        if devices < min(task.scope.max_devices, size):
+            scope = dataclasses.replace(task.scope, max_devices=devices, large=0)
             try:
                 again, death = _run(dataclasses.replace(task, scope=scope, busy_seconds=AGAIN_SECONDS))
             except NeverBegan:  # what was found on more devices stays found
@@ -143,14 +148,15 @@ def _run(task: Task) -> tuple[Finding, Death | None]:
     start = time.perf_counter()
     child.connection.send(task)
     last: Case | None = None
+    law = LAWS[task.laws[0]]
     cases = 0
     watch = Watch(child.process.pid or 0, START_SECONDS)
     while True:
         message = _receive(child, watch)
         if message == READY:
             watch.limit = task.busy_seconds
-        elif isinstance(message, str):
-            last, cases = Case.from_json(message), cases + 1
+        elif isinstance(message, tuple):
+            law, last, cases = LAWS[message[0]], Case.from_json(message[1]), cases + 1
         elif isinstance(message, dict):
             return _finding(message, implementation, task), None
         else:
@@ -162,10 +168,10 @@ def _run(task: Task) -> tuple[Finding, Death | None]:
             f"--impl={task.given}: the process that was to check it {message.reason} before the first case"
         )
     broken = Broken(message.kind, message.reason)
-    violation = LawViolation(implementation, LAWS[task.law], last, task.engine, broken)
-    tally = Tally(implementation.contract, implementation.name, task.law, task.engine, cases, largest=last.mesh.size)
+    violation = LawViolation(implementation, law, last, task.engine, broken)
+    tally = Tally(implementation.contract, implementation.name, law.name, task.engine, cases, largest=last.mesh.size)
     seconds = time.perf_counter() - start
-    return Finding(task.law, violation, tally, cases, seconds, seconds), message
+    return Finding(violation, {law.name: tally}, cases, seconds, seconds), message
 
 
 def _receive(child: Child, watch: Watch) -> Any:
@@ -196,13 +202,11 @@ def _finding(message: dict[str, Any], implementation: Implementation, task: Task
     if message["error"]:
         raise RuntimeError(f"--impl={task.given}: the process that was to check it failed:\n{message['error']}")
     if message["violation"] is not None:
-        case, broken, origin, told = message["violation"]
-        law = LAWS[task.law]
-        violation = LawViolation(implementation, law, case, task.engine, broken, origin=origin, diagnosis=told)
+        law, case, broken, origin, told = message["violation"]
+        violation = LawViolation(implementation, LAWS[law], case, task.engine, broken, origin=origin, diagnosis=told)
     return Finding(
-        task.law,
         violation,
-        message["tally"],
+        message["tallies"],
         message["caught_after"],
         message["caught_seconds"],
         message["seconds"],

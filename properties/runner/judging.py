@@ -1,9 +1,8 @@
 """The verdict on one case, and on a law once all of its cases were judged."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from traceback import walk_tb
 
 import jax
@@ -11,9 +10,9 @@ from hypothesis import currently_in_test_context, event, reject
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
-from shardproof.properties.communication.bounds import full_bytes
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.running import traced
+from shardproof.properties.engines.running import ready, traced
 from shardproof.properties.engines.simulate import (
     OF_THE_PROGRAM,
     CollectiveMismatch,
@@ -22,14 +21,12 @@ from shardproof.properties.engines.simulate import (
     UnwrittenRead,
     raised_in,
 )
-from shardproof.properties.engines.simulate.errors import location
+from shardproof.properties.engines.simulate.liveness import steps_of
 from shardproof.properties.known_defects import DEFECTS, Defect, aborting, at_fault, excused, spared
-from shardproof.properties.laws.communication import communication_of, compared_with, in_vain
+from shardproof.properties.laws import LAWS, Law
+from shardproof.properties.laws.checked import Checked
 from shardproof.properties.laws.gradient import check_gradient
-from shardproof.properties.laws.law import Law
 from shardproof.properties.precision.compiled import COMPILER
-from shardproof.properties.precision.runs import Runs
-from shardproof.properties.precision.sums import rounded_sums
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.programs.program import Seen, WrongResult, forward
@@ -60,13 +57,116 @@ ENOUGH = 400
 
 
 NOTHING = 20
-"""So many cases of which nothing can be told, whatever they are, end a search; the largest says what is sent."""
+"""So many cases of which a law can tell nothing, whatever they are, and it is asked no more; the largest says what is
+sent."""
+
+STEPS = 5_000
+"""The most equations, in all data sets of a case, that are run by a law that looks at values: under a second."""
 
 SHOWN_BY_DATA: tuple[Kind, ...] = ("deadlock", "order", "unwritten")
 """What a program does on some data sets, and not on others, where none is compared."""
 
 
+def asked(implementation: Implementation, engine: str, laws: Sequence[Law] = (*LAWS.values(),)) -> list[Law]:
+    """Those of some laws that have something to ask of an implementation on an engine."""
+    return [law for law in laws if law.asks(implementation, engine)]
+
+
+def tallies_of(implementation: Implementation, engine: str, laws: Sequence[Law]) -> dict[str, Tally]:
+    """Nothing is counted yet of any of the laws."""
+    return {law.name: Tally(implementation.contract, implementation.name, law.name, engine) for law in laws}
+
+
 def verify(
+    implementation: Implementation,
+    case: Case,
+    engine: Engine,
+    *,
+    laws: Sequence[Law] = (*LAWS.values(),),
+    tallies: Mapping[str, Tally] | None = None,
+    instead: int = 1,
+    before: Callable[[Law, Case], str] = lambda law, case: "",
+) -> dict[str, Verdict]:
+    """Asks every law that applies to a case, and has something to ask of the implementation, in turn.
+
+    They look at one trace, one run on all data, and one derivative.
+
+    Arguments:
+        implementation: the implementation.
+        case: the case.
+        engine: what runs it.
+        laws: those that are asked.
+        tallies: where the verdict of each is counted.
+        instead: how many structures may be compiled because the interpreter lacks a rule.
+        before: called with what each law is asked of; may name the known defect that ended a process on it.
+
+    Returns:
+        The verdict of each law that applies.
+
+    Raises:
+        LawViolation: if a law does not hold.
+        SuiteError: if the suite itself fails on it.
+    """
+    counted = tallies_of(implementation, engine.name, laws) if tallies is None else tallies
+    verdicts = {}
+    for law in asked(implementation, engine.name, laws):
+        looked_at, tally = law.of(case), counted[law.name]
+        if looked_at is None or (tally.uncompared >= NOTHING and not tally.broken):
+            continue
+        known, made = before(law, looked_at), engine.compilations
+        if not looked_at.forbidden:
+            looked_at = on_fewer_sets(implementation, looked_at, engine)
+        tally.compilations += engine.compilations - made
+        verdicts[law.name] = judge(law, implementation, looked_at, engine, tally, instead=instead, ended_by=known)
+    return verdicts
+
+
+def on_fewer_sets(implementation: Implementation, case: Case, engine: Engine) -> Case:
+    """The case on as many of its data sets as `STEPS` allow, others in every case: of what takes long, one."""
+    try:
+        with precision_of(case):
+            jaxpr = ready("value", implementation, case, engine).prepared.jaxpr
+    except Exception:  # whatever it is, the law will say
+        return case
+    steps = 0.0 if jaxpr is None else steps_of(jaxpr, case.mesh.size)
+    count = max(1, int(STEPS // max(steps, 1)))
+    if count >= len(case.data):
+        return case
+    start = case.data[0].seed % len(case.data)
+    others = [*case.data[start:], *case.data[:start]]
+    if CONTRACTS[case.contract].generic:  # derivatives at small integers tell nothing where there are kinks
+        others.sort(key=lambda data: data.kind == "exact")
+    return dataclasses.replace(case, data=tuple(others[:count]))
+
+
+def draw_another(
+    verdicts: Mapping[str, Verdict], tallies: Mapping[str, Tally], *, patience: int = ENOUGH, instead: int = 0
+) -> None:
+    """Rejects, in a Hypothesis test, a case of which no law says anything since it is not supported, or cannot be run.
+
+    Arguments:
+        verdicts: what became of it.
+        tallies: what was counted so far.
+        patience: how many unsupported cases end a search in which fewer than a tenth as many held.
+        instead: how many structures may be compiled because the interpreter lacks a rule.
+
+    Raises:
+        Enough: if so many were not supported that it is not worth drawing more.
+    """
+    kinds = {verdict.kind for verdict in verdicts.values()}
+    spent = sum(sum(tally.instead.values()) for tally in tallies.values())
+    lacking = "not run" in kinds and spent < instead and any(not one.final for one in verdicts.values())
+    if any(tally.broken for tally in tallies.values()) or kinds & {"held", "excused"}:
+        return
+    if verdicts and not ("unsupported" in kinds or lacking):
+        return
+    declined = max(sum(tally.unsupported.values()) for tally in tallies.values())
+    if declined >= patience and declined > 10 * max(tally.structures for tally in tallies.values()):
+        raise Enough
+    reject()
+
+
+def judge(
     law: Law,
     implementation: Implementation,
     case: Case,
@@ -74,36 +174,29 @@ def verify(
     tally: Tally,
     *,
     instead: int = 1,
-    patience: int = ENOUGH,
     ended_by: str = "",
 ) -> Verdict:
     """Judges one case by a law and counts it.
 
-    Inside of a Hypothesis test a case that the implementation does not support is rejected, and so is one that nothing
-    at hand can run: another is drawn in its place.
-
     Arguments:
         law: the law.
         implementation: the implementation.
-        case: the case.
+        case: what the law is asked of.
         engine: what runs it.
         tally: where it is counted.
         instead: how many structures may be compiled because the interpreter lacks a rule.
-        patience: how many unsupported cases end a search in which fewer than a tenth as many held.
         ended_by: the name of the known defect that ended a process on this case, which is not compiled again.
 
     Raises:
         LawViolation: if the law does not hold.
         SuiteError: if the suite itself fails on it.
-        Enough: inside of a Hypothesis test, if so many cases were not supported, or tell nothing, that it is not worth
-            drawing more.
     """
-    drawn = currently_in_test_context()  # a replay draws nothing
-    if drawn:
+    if currently_in_test_context():  # a replay draws nothing
         for name, value in traits(case).items():
             event(f"{name}: {value}")
     before = engine.compilations + COMPILER.compilations
-    can_compile = engine.name == "simulate" and "xla" in law.engines and max(case.mesh.devices) < len(jax.devices())
+    can_compile = engine.name == "simulate" and law.asks(implementation, COMPILER.name)
+    can_compile = can_compile and max(case.mesh.devices) < len(jax.devices())
     # once a case has failed it must fail again, however much was spent: Hypothesis shrinks it
     spent = not tally.broken and sum(tally.instead.values()) >= instead
     try:
@@ -115,38 +208,15 @@ def verify(
                 compiled = COMPILER.compilations > programs and verdict.kind != "unsupported"
                 if compiled or verdict.kind == "held":
                     verdict = dataclasses.replace(verdict, instead=lacks)
-    except (LawViolation, SuiteError):
+    except SuiteError as error:
+        tally.broken, error.law = True, law.name
+        raise
+    except LawViolation:
         tally.broken = True
         raise
     finally:
         tally.compilations += engine.compilations + COMPILER.compilations - before
     tally.note(verdict, case)
-    if (verdict.kind == "held" or verdict.final) and law.name == "communication":
-        ran = COMPILER if verdict.instead else engine
-        with precision_of(case):
-            counted = communication_of(implementation, case, ran)
-        tally.sends(case, full_bytes(case), str(counted.cost), compared_with(implementation, case))
-        added = in_vain(case, counted) if implementation.whole and counted.rewritten else ""
-        if added:
-            compiler = f"XLA of jaxlib {version('jaxlib')} ({jax.default_backend()})"
-            tally.finding(str(case), f"{compiler} adds {added}, of which nothing is needed")
-    if drawn and verdict.final and not tally.broken and sum(tally.not_run.values()) >= NOTHING:
-        raise Enough
-    if verdict.kind == "held" and law.name == "value" and implementation.program and not implementation.accumulator:
-        for equation, sent in rounded_sums(Runs("value", implementation, case, []).program.closed_jaxpr):
-            if sent:
-                tally.finding(
-                    str(case),
-                    f"a part of a sum is rounded to {equation.outvars[0].aval.dtype} before it is sent, "
-                    f"at {location(equation)}: that error grows with the mesh",
-                )
-    # the rest of the budget is drawn all the same where nothing can run any case, or no more may be compiled
-    another = verdict.kind == "not run" and not (law.interpreted or spent or verdict.final)
-    if drawn and (verdict.kind == "unsupported" or another):
-        declined = sum(tally.unsupported.values())
-        if not tally.broken and declined >= patience and declined > 10 * tally.structures:
-            raise Enough
-        reject()
     return verdict
 
 
@@ -168,12 +238,13 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
         defect = aborting(law, implementation, case, engine)
         if defect is not None:
             return spared(defect, law, implementation, case)
-        checked = law.check(implementation, case, engine)
-        return Verdict("held", checked=int(checked), undecided=getattr(checked, "undecided", 0))
+        return _held(law.check(implementation, case, engine))
     except InterpreterLimit as error:
         return Verdict("not run", f"the interpreter cannot run {error.lacks}")
+    except NothingToCompare as error:
+        return Verdict("not run", str(error), final=True, sent=error.sent)
     except NotRun as error:
-        return Verdict("not run", str(error), final=isinstance(error, NothingToCompare))
+        return Verdict("not run", str(error))
     except SuiteError:
         raise
     except NotImplementedError as error:
@@ -191,6 +262,13 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
         if broken.kind in SHOWN_BY_DATA and broken.data is None:
             broken.data = _first_that_raises(type(error), law, implementation, case, engine)
         raise LawViolation(implementation, law, case, engine.name, broken, origin=origin) from error
+
+
+def _held(checked: int) -> Verdict:
+    if not isinstance(checked, Checked):
+        return Verdict("held", checked=checked)
+    told = tuple(checked.findings)
+    return Verdict("held", checked=int(checked), undecided=checked.undecided, findings=told, sent=checked.sent)
 
 
 def _first_that_raises(
@@ -273,7 +351,7 @@ def require_held(law: Law, implementation: Implementation, tally: Tally) -> str:
         if law.partial and declined == tally.exchanging.get(DECLINED, 0):
             return f"{where}: applies only to cases with one participant; {declined:,} with more were declined"
         raise HeldOnNothing(f"{told}: held only on cases with one participant; {declined:,} with more were unsupported")
-    only_reported = law.interpreted or (law.name == "communication" and implementation.communication is None)
+    only_reported = law.optional(implementation)
     unrun = tally.exchanging.get("not run", 0)
     if tally.structures and unrun and not {"held", "excused"} & set(tally.exchanging) and not only_reported:
         what = f"{unrun:,} with more were not run: {max(tally.not_run, key=lambda reason: tally.not_run[reason])}"
@@ -284,6 +362,8 @@ def require_held(law: Law, implementation: Implementation, tally: Tally) -> str:
         return ""
     if tally.uncompared:
         return f"{where}: {max(tally.not_run, key=lambda reason: tally.not_run[reason])}"
+    if not tally.drawn_structures and not tally.excluded and (law.partial or only_reported):
+        return f"{where}: no case was drawn to which it applies"
     none = f"all {tally.excluded:,} that were drawn are excluded" if tally.excluded else "none was drawn"
     counted = "; ".join(tally.left_out()) or none
     if law.partial and not tally.not_run and 0 < tally.declined == sum(tally.unsupported.values()):

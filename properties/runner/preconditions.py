@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import MOST_ELEMENTS, Case
 from shardproof.properties.cases.reading import shown
 from shardproof.properties.contracts import CONTRACTS
@@ -15,8 +14,8 @@ from shardproof.properties.contracts.contract import Option, of_type
 from shardproof.properties.contracts.features import KEYWORDS
 from shardproof.properties.contracts.forbidden import PARTLY
 from shardproof.properties.contracts.roles import axes_of
+from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import fitted
-from shardproof.properties.laws.law import LAWS
 
 
 def _is_dimension(case: Case, value: int, *, stacks: bool = False) -> bool:
@@ -87,19 +86,19 @@ def check_case(law: str, case: Case) -> None:
 def _check_law(name: str, case: Case) -> None:
     """The law draws such cases."""
     law, contract = LAWS[name], CONTRACTS[case.contract]
-    if not law.chains.allows(case.chain):
-        raise ValueError(f"chain={case.chain}: the law {name!r} draws no such chain")
-    if fitted(case) != case:
-        raise ValueError(f"chain={case.chain}: expected {fitted(case).chain} around a call on such operands")
-    if name != "type" and case.out is not None:
-        raise ValueError(f"out: expected for the law of types, and for no other, got law={name!r}")
-    floating = all(is_float(case.operands[i].numpy_dtype) for i in contract.moving(case))
-    if law.floating and not (floating and contract.differentiable(case)):
-        raise ValueError(f"law={name!r}: expected a case that has a gradient")
     wrong = {violation.argument for violation in contract.violations}
     if case.forbidden not in (wrong if name == "error" else {""}):
         expected = ", ".join(sorted(wrong)) if name == "error" else "none but for the law of errors"
         raise ValueError(f"forbidden={case.forbidden!r}: expected {expected}")
+    looked_at = law.of(case) if case.data else case
+    if looked_at is None:
+        raise ValueError(f"law={name!r}: expected a case that it is asked of, such as one that has a gradient")
+    if looked_at.chain != case.chain:
+        raise ValueError(f"chain={case.chain}: the law {name!r} is asked of the call alone")
+    if looked_at.out != case.out:
+        raise ValueError(f"out: expected for the law of types, and for no other, got law={name!r}")
+    if fitted(case) != case:
+        raise ValueError(f"chain={case.chain}: expected {fitted(case).chain} around a call on such operands")
     if not case.data:
         raise ValueError("data: expected at least one data set")
     for argument in _wrong_arguments(case):

@@ -6,8 +6,21 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-NAMES = ("dev", "ci", "matrix", "few", "nightly", "debug")
-"""The profiles of this project."""
+STRUCTURES = {"dev": 20, "ci": 12, "matrix": 8, "few": 4, "thorough": 400, "debug": 8}
+"""The profiles of this project, and how many structures of each implementation they draw for the interpreter."""
+
+DATABASE = Path(".hypothesis")
+"""Where Hypothesis keeps what failed."""
+
+
+def compiled_of(structures: int) -> int:
+    """How many structures are drawn for XLA where so many are for the interpreter: compiling one costs much more."""
+    return max(2, structures // 6)  # the first that Hypothesis draws is the simplest
+
+
+def structures_in_force() -> int:
+    """How many structures of each implementation the profile in force draws for the interpreter."""
+    return STRUCTURES.get(settings.get_current_profile_name(), STRUCTURES["dev"])
 
 
 def seed_of(run: str | int, *names: object) -> int:
@@ -25,7 +38,7 @@ def register(devices: int) -> None:
     A failure that was saved on 8 devices passes on 2, where its mesh cannot be drawn; a shared
     database would then delete it.
     """
-    database = DirectoryBasedExampleDatabase(Path(".hypothesis") / f"devices-{devices}")
+    database = DirectoryBasedExampleDatabase(DATABASE / f"devices-{devices}")
     # a case compiles programs, so how long it takes says nothing about the code under test; whether it can be repeated
     # is said here, because Hypothesis repeats everything where it sees continuous integration
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -42,7 +55,7 @@ def register(devices: int) -> None:
     # the fewest of everything, for what every case meets, such as annotations that are checked
     settings.register_profile("few", slow, max_examples=10, derandomize=True, database=None, print_blob=True)
     # at night: new cases every time, and those that failed before come first
-    settings.register_profile("nightly", slow, max_examples=5000, database=database, print_blob=True)
+    settings.register_profile("thorough", slow, max_examples=5000, database=database, print_blob=True)
     # while looking for the cause of a failure: few cases, no shrinking, everything said
     once = [Phase.explicit, Phase.reuse, Phase.generate]
     settings.register_profile(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, find, settings
@@ -34,25 +34,11 @@ SIMPLEST = settings(
 LARGEST = 300
 """The most devices for what has more steps on more devices; what it gathers has as many parts, at each step."""
 
-EQUATIONS = 10_000
-"""The most equations of a forward pass: they are traced in a few seconds, its derivatives included."""
+EQUATIONS = 1_500
+"""The most equations of a forward pass: they are traced in about a second, its derivatives included."""
 
 
-@dataclass(frozen=True)
-class Reach:
-    """How far a function is interpreted on large meshes.
-
-    Arguments:
-        devices: the most devices.
-        equations: how many a forward pass on so many may have; 0 if that is not known, or if they grow slower than the
-            mesh.
-    """
-
-    devices: int
-    equations: int = 0
-
-
-def reach(implementation: Implementation, most: int, before: Callable[[Case], object]) -> Reach:
+def reach(implementation: Implementation, most: int, before: Callable[[Case], object]) -> int:
     """On how many devices, up to `most`, the function is interpreted in seconds, by how its equations grow.
 
     On `most`, if it cannot be interpreted on a small mesh: a law will say why.
@@ -64,7 +50,7 @@ def reach(implementation: Implementation, most: int, before: Callable[[Case], ob
     """
     for meshes in PROBES:
         if math.prod(meshes[-1]) > most:
-            return Reach(most)
+            return most
         cases = [probe(implementation, sizes) for sizes in meshes]
         try:
             counts = [equations(implementation, case, before) for case in cases if case is not None]
@@ -74,7 +60,7 @@ def reach(implementation: Implementation, most: int, before: Callable[[Case], ob
             continue
         earlier, later = counts[1] - counts[0], counts[2] - counts[1]
         if later < 1.5 * max(earlier, 1):  # by no more at each doubling: a logarithm
-            return Reach(most)
+            return most
         growth = later / max(earlier, 1)  # at each doubling: 2 for a ring, 4 for steps between all pairs
         devices, count, more, limit = math.prod(meshes[2]), counts[2], float(later), min(most, LARGEST)
         while devices < limit:
@@ -83,8 +69,8 @@ def reach(implementation: Implementation, most: int, before: Callable[[Case], ob
             if count + added > EQUATIONS:
                 break
             devices, count, more = round(longer * devices), count + round(added), added
-        return Reach(min(devices, limit), count)
-    return Reach(most)
+        return min(devices, limit)
+    return most
 
 
 def probe(implementation: Implementation, sizes: tuple[int, ...]) -> Case | None:
@@ -97,7 +83,7 @@ def probe(implementation: Implementation, sizes: tuple[int, ...]) -> Case | None
     if name in EXAMPLES:
         mesh = MeshCase(("dp", "tp")[: len(sizes)], sizes)
         return example(name, mesh, mesh.axis_names if len(sizes) > 1 else mesh.axis_names[0])
-    if implementation.form != "user":
+    if implementation.built_in:
         return None
     contract, serves = CONTRACTS[name], implementation.serves
     others = (1,) * min(max(len(contract.roles) - 1, 0), MAX_AXES - len(sizes))
@@ -123,4 +109,4 @@ def equations(implementation: Implementation, case: Case, before: Callable[[Case
     before(case)
     program = forward(case, implementation, Seen())
     arrays = [generate(Data("exact", 0), a.shape, np.dtype(a.dtype)) for a in program.arguments]
-    return SimulateEngine().evidence(program, case.mesh, arrays).equations
+    return SimulateEngine().prepare(program, case.mesh).evidence(arrays).equations

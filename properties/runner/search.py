@@ -3,20 +3,22 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+
+from hypothesis.database import ExampleDatabase
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
-from shardproof.properties.laws.law import Law
+from shardproof.properties.laws import Law
+from shardproof.properties.laws.law import LARGE
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, SuiteError
-from shardproof.properties.runner.budgets import within
 from shardproof.properties.runner.draws import Finding, search
-from shardproof.properties.runner.judging import ENOUGH, verify
+from shardproof.properties.runner.judging import ENOUGH, judge
 from shardproof.properties.runner.reach import reach
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation, once
@@ -29,7 +31,7 @@ TELLING_SEEDS = (1, 2, 3)
 
 
 def find_violation(
-    law: Law,
+    laws: Sequence[Law],
     implementation: Implementation,
     engine: Engine,
     scope: Scope,
@@ -37,45 +39,51 @@ def find_violation(
     max_examples: int,
     random_seed: int | None = None,
     shrink: bool = True,
-    before: Callable[[Case], str] = lambda case: "",
+    before: Callable[[Law, Case], str] = lambda law, case: "",
     was_told: Callable[[LawViolation], bool] = lambda violation: False,
     patience: int = ENOUGH,
+    database: ExampleDatabase | None = None,
+    until: float | None = None,
 ) -> Finding:
-    """Draws cases until one breaks the law, and shrinks it, the mesh first of all.
+    """Draws cases until one breaks a law, and shrinks it, the mesh first of all.
 
     One that differs by rounding alone is the result only if none is found that is worse.
 
     Arguments:
-        law: the law.
+        laws: the laws.
         implementation: the implementation.
         engine: what runs it.
-        scope: what cases may use.
-        max_examples: how many cases to draw; of a law of large meshes they may be fewer (see `budgets.within`).
+        scope: what cases may use; no mesh is larger than one on which the function ends in seconds (see `reach`).
+        max_examples: how many cases to draw.
         random_seed: another seed draws other cases; None derandomizes.
         shrink: whether to look for the smallest case.
         before: called with every case before it is checked; may name the known defect that ended a process on it.
         was_told: whether a violation is of a cause that was told before, so that nobody reads its smallest case.
-        patience: how many unsupported cases end the search (see `judging.verify`).
+        patience: how many unsupported cases end the search (see `judging.draw_another`).
+        database: where Hypothesis keeps what broke a law, and looks for it first.
+        until: when to draw no more, by `time.perf_counter`, unless something was found.
     """
     start = time.perf_counter()
-    asked, granted = scope.large, max_examples
-    if law.large:
-        reached = reach(implementation, asked, before)
-        scope = dataclasses.replace(scope, large=reached.devices)
-        max_examples = within(granted, reached.equations)
-    found = search(law, implementation, engine, scope, max_examples, random_seed, shrink, before, was_told, patience)
+    wanted = scope.large if engine.name == "simulate" else 0
+    scope = dataclasses.replace(scope, large=reach(implementation, wanted, partial(before, laws[0])) if wanted else 0)
+    found = search(
+        laws, implementation, engine, scope, max_examples, random_seed, shrink, before, was_told, patience,
+        database=database,
+        until=until,
+    )  # fmt: skip
     if found.violation is not None and (was_told(found.violation) or found.violation.kind == "ended"):
         return found
     if found.violation is not None and found.violation.rounding:  # which may hide what is worse
-        rest = search(law, implementation, engine, scope, max_examples, random_seed, shrink, before, past_rounding=True)
-        rest.tally.add(found.tally)
-        found = rest if rest.violation is not None else dataclasses.replace(found, tally=rest.tally)
-    if scope.large < asked:
+        only = [found.violation.law]
+        rest = search(
+            only, implementation, engine, scope, max_examples, random_seed, shrink, before, past_rounding=True
+        )
+        for name, tally in rest.tallies.items():
+            found.tallies[name].add(tally)
+        found = dataclasses.replace(rest, tallies=found.tallies) if rest.violation is not None else found
+    if scope.large < wanted:
         steps = f"its steps grow with the mesh: none of more than {scope.large:,} devices was interpreted"
-        found.tally.finding(f"a mesh of {asked:,}", steps)
-    if max_examples < granted:
-        many = f"its steps are many on large meshes: {max_examples} structures were interpreted instead of {granted}"
-        found.tally.finding(f"a mesh of {scope.large:,}", many)
+        next(iter(found.tallies.values())).finding(f"a mesh of {wanted:,}", steps)
     if found.violation is None or found.violation.diagnosis is not None or not shrink:
         return found
     least = smallest(found.violation, scope, engine, random_seed=random_seed, before=before)
@@ -88,7 +96,7 @@ def smallest(
     engine: Engine,
     *,
     random_seed: int | None = None,
-    before: Callable[[Case], str] = lambda case: "",
+    before: Callable[[Law, Case], str] = lambda law, case: "",
 ) -> LawViolation:
     """The violation as it is reported: on the smallest mesh that can be found, with data that shows the mistake."""
     least = on_a_smaller_mesh(violation, scope, engine, random_seed=random_seed, before=before)
@@ -102,12 +110,12 @@ def comes_again(violation: LawViolation, engine: Engine) -> bool:
     What may end or stop the process, and what takes a large mesh, is not run again for that.
     """
     law, case, data = violation.law, violation.case, violation.data
-    if law.large or violation.kind in (*DEATHS, "deadlock"):
+    if case.mesh.size > LARGE or violation.kind in (*DEATHS, "deadlock"):
         return True
     anew = dataclasses.replace(violation.implementation, function=partial(violation.implementation.function))
     case = case if data is None else dataclasses.replace(case, data=(data,))
     try:
-        verify(law, anew, case, engine, Tally(case.contract, "", law.name, engine.name))
+        judge(law, anew, case, engine, Tally(case.contract, "", law.name, engine.name))
     except (LawViolation, SuiteError):  # what the suite itself makes of it then is no news of the function
         return True
     return False
@@ -127,7 +135,7 @@ def on_telling_data(violation: LawViolation, engine: Engine) -> LawViolation:
     for number in TELLING_SEEDS:
         again = dataclasses.replace(case, data=(Data(data.kind, number),))
         try:
-            verify(law, violation.implementation, again, engine, Tally(case.contract, "", law.name, engine.name))
+            judge(law, violation.implementation, again, engine, Tally(case.contract, "", law.name, engine.name))
         except LawViolation as other:
             same = other.difference is not None and other.difference.what == violation.difference.what
             best = max(best, other, key=_wrong_blocks) if same else best
@@ -149,21 +157,22 @@ def on_a_smaller_mesh(
     engine: Engine,
     *,
     random_seed: int | None = None,
-    before: Callable[[Case], str] = lambda case: "",
+    before: Callable[[Law, Case], str] = lambda law, case: "",
 ) -> LawViolation:
     """The violation on the smallest mesh that can be found: fewest devices, then fewest axes.
 
     Shrinking takes away one choice after another, and stops where two would have to go at once: where
     all axes of a mesh are in use, say. Drawing anew on the meshes next to it has no such walls.
     """
-    law = dataclasses.replace(violation.law, chains=Chains(only=violation.case.chain))
+    scope = dataclasses.replace(scope, large=0, chains=Chains(only=violation.case.chain))
     tried = {violation.case.mesh.sizes}
-    while not law.large:  # whose numbers of devices shrink by themselves
+    while True:
         for sizes in sorted(smaller(violation.case.mesh.sizes) - tried, key=extent):
             tried.add(sizes)
-            on_these = dataclasses.replace(scope, sizes=sizes)
+            count = max(math.prod(sizes), scope.max_devices)
+            on_these = dataclasses.replace(scope, sizes=sizes, max_devices=count, available=count)
             found = search(
-                law,
+                [violation.law],
                 violation.implementation,
                 engine,
                 on_these,
@@ -189,7 +198,10 @@ def extent(sizes: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
 
 
 def smaller(sizes: tuple[int, ...]) -> set[tuple[int, ...]]:
-    """The meshes next to one: with an axis that is shorter, or gone."""
+    """The meshes next to one: with an axis that is shorter, or gone; of a large one, a single axis of half as many."""
+    devices = math.prod(sizes)
+    if devices > LARGE:  # of which the search shrinks the numbers by itself
+        return {(n,) for n in (devices // 2, 2 * LARGE, LARGE + 1) if LARGE < n < devices}
     shorter = {(*sizes[:i], m, *sizes[i + 1 :]) for i, n in enumerate(sizes) for m in range(1, n)}
     gone = {(*sizes[:i], *sizes[i + 1 :]) for i in range(len(sizes)) if len(sizes) > 1}
     return shorter | gone

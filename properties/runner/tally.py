@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Literal
@@ -41,6 +41,8 @@ class Verdict:
         instead: why another engine ran it than the one that was asked to.
         final: of a case that is not run, whether it is so on every engine.
         declined: of an unsupported case, whether it is so without any derivative, so that the law has nothing to say.
+        findings: what is worth knowing and breaks no law.
+        sent: what the case sends, and what that was compared with, if anything counted it.
     """
 
     kind: Kind
@@ -50,6 +52,8 @@ class Verdict:
     instead: str = ""
     final: bool = False
     declined: bool = False
+    findings: tuple[str, ...] = ()
+    sent: Mapping[str, Any] | None = None
 
 
 class Enough(BaseException):
@@ -180,6 +184,10 @@ class Tally:
                 self.exchanging[kind] = self.exchanging.get(kind, 0) + 1
         self.declined += verdict.declined
         self.uncompared += verdict.final
+        for finding in verdict.findings:
+            self.finding(str(case), finding)
+        if verdict.sent is not None:
+            self._keep(verdict.sent)
         if verdict.instead:
             self.instead[verdict.instead] = self.instead.get(verdict.instead, 0) + 1
         if verdict.kind == "held":
@@ -265,13 +273,9 @@ class Tally:
         self.unclaimed = self.unclaimed or tuple(other.unclaimed)
         self.stated = self.stated or tuple(other.stated)
 
-    def sends(self, case: Case, size: int, cost: str, against: str) -> None:
-        """Notes what a case sends, given the bytes of its full vector, and what that was held to."""
-        self._keep({"bytes": size, "cost": cost, "case": str(case), "against": against})
-
-    def _keep(self, communication: dict[str, Any]) -> None:
+    def _keep(self, communication: Mapping[str, Any]) -> None:
         if communication and communication["bytes"] >= self.communication.get("bytes", 0):
-            self.communication = communication
+            self.communication = {**communication}
 
     def to_json(self) -> dict[str, Any]:
         """This tally as JSON-able data."""

@@ -8,8 +8,10 @@ import jax
 from hypothesis.errors import FlakyFailure
 
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.chain import in_words
 from shardproof.properties.cases.data import Data
-from shardproof.properties.laws.law import Law
+from shardproof.properties.laws import Law
+from shardproof.properties.laws.law import LARGE
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken, Difference, Kind
 
@@ -96,8 +98,10 @@ class LawViolation(AssertionError):
 
     @property
     def title(self) -> str:
-        """The law, with the transformation around the call: `gradient under vmap`."""
-        return self.law.titled(self.case, of_derivative=self.broken.of_derivative)
+        """The law, with the chain around the call and the size of a large mesh: `gradient under vmap of scan`."""
+        under = f" under {in_words(self.case.chain)}" if self.case.chain else ""
+        size = f" on {self.case.mesh.size:,} devices" if self.case.mesh.size > LARGE else ""
+        return f"{self.law.name}{under}{size}"
 
     @property
     def headline(self) -> str:

@@ -47,14 +47,14 @@ def check_index(engine: Engine, scope: Scope, data: st.DataObject) -> None:
     np.testing.assert_array_equal(indices, oracle.axis_index(mesh, axis_name), strict=True)
 
 
-@pytest.mark.law("value", "simulate")
+@pytest.mark.engine("simulate")
 @given(data=st.data())
 def test_axis_index_simulate(scope: Scope, engines: Mapping[str, Engine], data: st.DataObject) -> None:
     """The interpreter's."""
     check_index(engines["simulate"], scope, data)
 
 
-@pytest.mark.law("value", "xla")
+@pytest.mark.engine("xla")
 @settings(max_examples=max(1, round(settings().max_examples * COMPILED)))
 @given(data=st.data())
 def test_axis_index_xla(scope: Scope, engines: Mapping[str, Engine], data: st.DataObject) -> None:

@@ -221,7 +221,7 @@ def check(
     return [float(loss) for loss in losses]
 
 
-@pytest.mark.law("value", "xla")
+@pytest.mark.engine("xla")
 @pytest.mark.needs_devices(2)
 @pytest.mark.parametrize("split", ["halves", "any"])
 @settings(max_examples=max(2, settings().max_examples // 60))

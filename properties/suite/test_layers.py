@@ -1,6 +1,27 @@
-"""Every law, on every engine, for the implementations of layers that are loops over microbatches, chunks and blocks."""
+"""Every law for each implementation of layers over sequences and stages, on each engine."""
 
-from shardproof.properties.programs.implementations import OPERATIONS
-from shardproof.properties.runner.law_tests import law_tests
+from shardproof.properties.runner.contract_tests import Verify, of_contract
 
-globals().update(law_tests([one for one in OPERATIONS if one.form == "layers"], derived=True))
+
+@of_contract("attention")
+def test_attention(verify: Verify) -> None:
+    """Attention over a sharded sequence."""
+    verify()
+
+
+@of_contract("pipeline")
+def test_pipeline(verify: Verify) -> None:
+    """Microbatches through the layers of all participants, in logical order."""
+    verify()
+
+
+@of_contract("sequence_parallel_mlp")
+def test_sequence_parallel_mlp(verify: Verify) -> None:
+    """An MLP with a sharded sequence before and after it."""
+    verify()
+
+
+@of_contract("normalised_sequence_parallel_mlp")
+def test_normalised_sequence_parallel_mlp(verify: Verify) -> None:
+    """The same with a norm before it."""
+    verify()

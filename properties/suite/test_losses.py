@@ -150,7 +150,7 @@ def test_on_sixty_four_devices(loss: Parallelisation, mesh: MeshCase, data: Any,
     program = loss_and_gradients(loss, mesh, sizes, examples, data=data, model=model)
     arrays = small_integers([a.shape for a in program.arguments], 0)
     assert_exact(SimulateEngine().prepare(program, mesh)(arrays), meant(arrays, of_batch=False), str(mesh))
-    assert str(count(SimulateEngine(), program, mesh, arrays).cost) == SENT[loss.name]
+    assert str(count(SimulateEngine().prepare(program, mesh), arrays).cost) == SENT[loss.name]
 
 
 @pytest.mark.needs_devices(8)

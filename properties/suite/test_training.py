@@ -306,7 +306,7 @@ def compiled(trial: Trial, form: Form, optimiser: Any) -> tuple[Cost, list[tuple
     return cost, found
 
 
-@pytest.mark.law("value", "simulate")
+@pytest.mark.engine("simulate")
 @forms
 @settings(max_examples=max(2, settings().max_examples // 33))
 @given(data=st.data())
@@ -316,7 +316,7 @@ def test_steps_simulate(form: Form, scope: Scope, data: st.DataObject) -> None:
     check_steps(trial, form, data.draw(st.sampled_from(sorted(OPTIMISERS)), label="optimiser"), "simulate")
 
 
-@pytest.mark.law("value", "xla")
+@pytest.mark.engine("xla")
 @forms
 @settings(max_examples=max(2, settings().max_examples // 100))
 @given(data=st.data())

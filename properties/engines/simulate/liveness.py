@@ -1,11 +1,15 @@
 """Programs inside of programs: all equations of a jaxpr, and its values where calls are replaced by what they call."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from jax.extend import core
 
 from shardproof.properties.engines.simulate.record import bytes_of
+
+ELEMENTS = 4_000
+"""So many numbers take NumPy about as long as the call of an equation."""
 
 
 def opened(jaxpr: Any) -> tuple[Any, list[Any]]:
@@ -27,6 +31,19 @@ def equations(jaxpr: Any) -> Iterator[Any]:
         yield equation
         for inner in subjaxprs(equation):
             yield from equations(inner)
+
+
+def steps_of(jaxpr: Any, devices: int) -> float:
+    """How long a program takes to interpret, in equations of few numbers; those of a loop count in every iteration.
+
+    A `while` loop, of which the trace does not say how often it runs, counts once.
+    """
+    total = 0.0
+    for equation in opened(jaxpr)[0].eqns:
+        elements = sum(math.prod(getattr(one.aval, "shape", ())) for one in equation.outvars)
+        times = equation.params["length"] if equation.primitive.name == "scan" else 1
+        total += 1 + elements * devices / ELEMENTS + times * sum(steps_of(one, devices) for one in subjaxprs(equation))
+    return total
 
 
 class Value:

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import settings
 
+from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import XlaEngine, engine_named
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.right import RIGHT_ONES, RightOne
@@ -40,39 +41,48 @@ def implementation_of(right_one: RightOne) -> Implementation:
 @pytest.mark.parametrize("right_one", marked(RIGHT_ONES.values(), BRIEF))
 def test_a_right_one_is_not_reported(right_one: RightOne) -> None:
     """No law finds anything, in the interpreter where it can be checked there."""
-    implementation = implementation_of(right_one)
-    for law in LAWS.values():
-        first = law.engines[0]
-        if first not in law.engines_for(implementation) or (law.name == "eager" and right_one.name not in EAGER):
-            continue
-        finding = find_violation(
-            law,
-            implementation,
-            engine_named(first),
-            Scope(large=24),
-            max_examples=STRUCTURES,
-            random_seed=SEED,
-            shrink=False,
-        )
-        assert finding.violation is None, f"{right_one}: {right_one.sentence}\n{finding.violation}"
+    finding = find_violation(
+        [*LAWS.values()],
+        implementation_of(right_one),
+        engine_named("simulate"),
+        Scope(large=24),
+        max_examples=STRUCTURES,
+        random_seed=SEED,
+        shrink=False,
+    )
+    assert finding.violation is None, f"{right_one}: {right_one.sentence}\n{finding.violation}"
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_a_right_one_is_not_reported_without_jit(name: str) -> None:
+    """Neither for its values nor for its gradients, where nothing is under `jit`."""
+    right_one = RIGHT_ONES[name]
+    finding = find_violation(
+        [LAWS["value"], LAWS["gradient"]],
+        implementation_of(right_one),
+        engine_named("xla"),
+        Scope(chains=Chains(only=("eager",))),
+        max_examples=2,
+        random_seed=SEED,
+        shrink=False,
+    )
+    assert finding.violation is None, f"{right_one}: {right_one.sentence}\n{finding.violation}"
 
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("right_one", COMPILED, ids=str)
 def test_a_right_one_is_not_reported_when_compiled(right_one: RightOne) -> None:
     """Compiled, its values, types and gradients are right as well."""
-    implementation = implementation_of(right_one)
-    for name in ("value", "gradient"):
-        finding = find_violation(
-            LAWS[name],
-            implementation,
-            XlaEngine(),
-            Scope(),
-            max_examples=STRUCTURES,
-            random_seed=SEED + 1,
-            shrink=False,
-        )
-        assert finding.violation is None, f"{right_one}: {right_one.sentence}\n{finding.violation}"
+    finding = find_violation(
+        [LAWS["value"], LAWS["gradient"], LAWS["type"], LAWS["agreement"]],
+        implementation_of(right_one),
+        XlaEngine(),
+        Scope(),
+        max_examples=STRUCTURES,
+        random_seed=SEED + 1,
+        shrink=False,
+    )
+    assert finding.violation is None, f"{right_one}: {right_one.sentence}\n{finding.violation}"
 
 
 @pytest.mark.lengthy
@@ -82,7 +92,7 @@ def test_narrow_accumulation_is_a_choice() -> None:
     chosen = replace(narrow, features=frozenset({"narrow_accumulation"}))
     for implementation, right in ((narrow, False), (chosen, True)):
         finding = find_violation(
-            LAWS["value"],
+            [LAWS["value"]],
             implementation,
             engine_named("simulate"),
             Scope(),

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shardproof.properties.laws.law import Law
+from shardproof.properties.laws import Law
 from shardproof.properties.programs.violation import DEATHS, RAISED
 from shardproof.properties.runner.violation import LawViolation
 
@@ -20,9 +20,6 @@ LINE = 200
 
 LEFT_OUT = "not checked, since the values are wrong"
 """What is said of the laws that `Told.answers`."""
-
-SHORTER = 4
-"""Of a function that broke a law already, what part of their structures the other laws draw."""
 
 
 def cause(violation: LawViolation) -> str:
@@ -90,11 +87,7 @@ class Told:
 
     def answers(self, law: Law) -> bool:
         """Whether a law need not be checked any more: its values are wrong."""
-        return law.repeats and has_wrong_values(self.causes)
-
-    def examples(self, count: int) -> int:
-        """How many of so many structures a law draws now."""
-        return count // SHORTER if self.causes else count
+        return law.between_engines and has_wrong_values(self.causes)
 
 
 def by_cause(entries: Iterable[Mapping[str, str]]) -> list[list[Mapping[str, str]]]:

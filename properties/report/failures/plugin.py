@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shardproof.properties.engines import ENGINES
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws import LAWS
 from shardproof.properties.report.failures.files import replace
 from shardproof.properties.report.failures.record import Recorded
 from shardproof.properties.report.failures.replay import (

@@ -13,7 +13,7 @@ from shardproof.properties.cases import reading
 from shardproof.properties.cases.case import Case, bounded
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import ENGINES
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.violation import Kind
 from shardproof.properties.runner.named import NotAFailure, is_built_in, name_of, named, source_text
 from shardproof.properties.runner.preconditions import check_case
@@ -140,6 +140,8 @@ def _check(recorded: Recorded) -> None:
     if recorded.engine not in law.engines:
         engines = ", ".join(law.engines)
         raise reading.Unreadable(f"engine={recorded.engine!r}: the law {law.name!r} is checked by {engines}")
+    if recorded.engine == "simulate" and not all(link.compiled for link in case.links):
+        raise reading.Unreadable(f"chain={case.chain}: expected none without `jit` on the engine {recorded.engine!r}")
     if recorded.engine == "xla" and max(case.mesh.devices) >= MOST_DEVICES:
         raise reading.Unreadable(f"devices={reading.shown(case.mesh.devices)}: expected numbers below {MOST_DEVICES}")
     if recorded.listed:

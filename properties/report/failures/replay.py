@@ -14,7 +14,7 @@ import pytest
 from shardproof.properties.cases.reading import one_line
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import of_products
 from shardproof.properties.programs.violation import DEATHS
@@ -23,7 +23,7 @@ from shardproof.properties.report.failures.text import diagnosed, render
 from shardproof.properties.runner.child import Source, Task
 from shardproof.properties.runner.given import SAID, Given, GivenError, parse_all
 from shardproof.properties.runner.isolation import check_isolated
-from shardproof.properties.runner.judging import verify
+from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.named import BuiltIn, Named, NotAFailure
 from shardproof.properties.runner.preconditions import check_case, check_oracle
 from shardproof.properties.runner.programs import Program, meant
@@ -142,7 +142,7 @@ def repeat(recorded: Recorded, source: Source, implementation: Implementation) -
     except ValueError as error:
         raise NotAFailure(f"{implementation}: {one_line(str(error))}") from error
     tally = Tally(implementation.contract, implementation.name, recorded.law, recorded.engine)
-    verdict = verify(LAWS[recorded.law], implementation, recorded.case, engine_named(recorded.engine), tally)
+    verdict = judge(LAWS[recorded.law], implementation, recorded.case, engine_named(recorded.engine), tally)
     if verdict.kind != "held":
         raise HeldOnNothing(f"{implementation}: {recorded.law}: not checked: {verdict.kind}: {verdict.reason}")
 
@@ -164,7 +164,7 @@ def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platfo
     available = max(devices, devices_needed(recorded))
     task = Task(
         given=source,
-        law=recorded.law,
+        laws=(recorded.law,),
         engine=recorded.engine,
         scope=Scope(max_devices=available, available=available),
         max_examples=1,

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from shardproof.properties.report.failures.text import coloured, report
 from shardproof.properties.report.report import FAILURE
 from shardproof.properties.runner.violation import LawViolation
 
-PROPERTY = "shardproof headline"
+HEADLINE = "headline"
+PROPERTY = f"shardproof {HEADLINE}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,7 +43,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if not found or not made.failed:
         return made
     entries = [report(violation) for violation in found]
-    item.stash[FAILURE] = entries[0]
+    item.stash[FAILURE] = {one.law.name: entry for one, entry in zip(found, entries, strict=True)}
     for one in entries:
         named = [(f"shardproof {name}", value) for name, value in one.items() if name != "text"]
         item.user_properties.extend(named)  # for JUnit XML, which has the text anyway
@@ -71,20 +73,21 @@ class ColouredText(TerminalRepr):
 
 
 def once_per_cause(reports: Sequence[pytest.TestReport]) -> list[pytest.TestReport]:
-    """The first report of each cause, with a line for each of the others; other failures stay as they are."""
-    known: dict[int, pytest.TestReport] = {}
-    entries = []
+    """The reports that tell a cause first, with a line for each other violation of it; other failures as they are."""
+    entries: list[dict[str, str]] = []
     for number, one in enumerate(reports):
-        told = {name.removeprefix("shardproof "): str(value) for name, value in one.user_properties}
-        known[number] = one
-        entries.append({"cause": one.nodeid, "number": str(number), **told})
-    shown = []
+        own = [(name.removeprefix("shardproof "), str(value)) for name, value in one.user_properties]
+        starts = [i for i, (name, _) in enumerate(own) if name == HEADLINE] or [0]
+        for start, end in pairwise([*starts, len(own)]):
+            entries.append({"cause": one.nodeid, "number": str(number), **dict(own[start:end])})
+    shown: dict[int, pytest.TestReport] = {}
     for group in by_cause(entries):
-        first = known[int(group[0]["number"])]
+        first = reports[int(group[0]["number"])]
+        shown[int(group[0]["number"])] = first
         if isinstance(first.longrepr, ColouredText):
-            first.longrepr.text = "\n".join([first.longrepr.text.rstrip(), *others(group), ""])
-        shown.append(first)
-    return shown
+            elsewhere = [group[0], *(one for one in group[1:] if one["number"] != group[0]["number"])]
+            first.longrepr.text = "\n".join([first.longrepr.text.rstrip(), *others(elsewhere), ""])
+    return [*shown.values()]
 
 
 class Shown:

@@ -60,6 +60,7 @@ def gradient_values(implementation: Implementation, case: Case, data: Data) -> G
     for kind in MODES:  # those that JAX has of the function
         with suppress(NotImplementedError):
             pushed, pulled = next(held(kind, implementation, case, placements, [(primal, tangents, cts)]))
+            _ = [right.bound for right in (*pushed, *pulled)]  # the program is made ready where that is asked for
             break
     else:
         raise NotDifferentiable("the function is differentiable in neither mode")

@@ -107,7 +107,7 @@ class Script:
 
     def text(self) -> str:
         """The whole script."""
-        gradient = self.violation.law.floating or self.violation.broken.of_derivative
+        gradient = self.violation.broken.of_derivative
         body = [*self._call(), DIFFERS, *(self._gradient() if gradient else self._value())]
         body += ["sys.exit(1 if wrong else 0)"]
         source = source_of(self.violation.implementation.function)

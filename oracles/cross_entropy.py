@@ -82,9 +82,8 @@ class VocabParallelCrossEntropy:
         constant = (labels == ignore_index) | unknown(labels, log_p)
         with np.errstate(invalid="ignore", over="ignore"):
             odds = np.exp(log_p - log_p.max(axis=-1, keepdims=True))
-            p = odds / odds.sum(
-                axis=-1, keepdims=True
-            )  # and not exp(log_p), which is no 1/V where all logits are equal
+            # exp(log_p) would be no 1/V where all logits are equal
+            p = odds / odds.sum(axis=-1, keepdims=True)
         return np.where(constant[..., None], 0, p - q)
 
 

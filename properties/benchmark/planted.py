@@ -1,4 +1,4 @@
-"""The rate at which planted bugs are caught, each by its law within the budget that a run of the suite gives it."""
+"""The rate at which planted bugs are caught, each by its law within the structures of a default run."""
 
 import argparse
 import json

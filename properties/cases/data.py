@@ -85,7 +85,7 @@ def _generated(data: Data, shape: tuple[int, ...], dtype: np.dtype, terms: int, 
         kept = rng.random(shape) < 0.5 * (data.seed % 2)
         return np.where(kept, generate(Data("real", data.seed), shape, dtype), np.zeros((), dtype))
     if data.kind == "distinct":
-        return _distinct(data.seed, shape, dtype)
+        return _distinct(data.seed, shape, dtype, terms if degree == 1 else 1)
     if data.kind == "partial":
         largest = max(1, math.floor((exact_limit(dtype) / max(terms, 1)) ** (1 / degree)))
     return _small_integers(rng, shape, dtype, largest)
@@ -115,8 +115,11 @@ def _small_integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.
     return rng.integers(-largest if is_signed(dtype) else 0, largest + 1, shape).astype(dtype)
 
 
-def _distinct(seed: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _distinct(seed: int, shape: tuple[int, ...], dtype: np.dtype, terms: int) -> np.ndarray:
+    """Different numbers, as far as there are so many: in no order does a sum of so many of them overflow."""
     limit = exact_limit(dtype)
+    if is_float(dtype):
+        limit = min(limit, max(1, int(largest_finite(dtype) // max(terms, 1))))
     lowest = -limit if is_signed(dtype) else 0
     size = int(np.prod(shape))
     values = np.arange(seed % 7, seed % 7 + size)

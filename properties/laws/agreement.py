@@ -74,7 +74,7 @@ def check_interpreted(implementation: Implementation, case: Case, engine: Engine
     derivatives = at_some_data(case)
     if derivatives is not None:
         with suppress(NotImplementedError):  # the values are right all the same
-            checked = checked + check_gradient(implementation, derivatives, engine)
+            checked += check_gradient(implementation, derivatives, engine)
     return checked
 
 

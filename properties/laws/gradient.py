@@ -79,7 +79,7 @@ def at_some_data(case: Case) -> Case | None:
         return None
     telling = [data for data in asked.data if derives_at(asked, data)]
     start = asked.data[0].seed % max(len(telling), 1)  # others in every case
-    chosen = [*telling[start:], *telling[:start]] if len(telling) > SOME else telling
+    chosen = [*telling[start:], *telling[:start]]
     if CONTRACTS[asked.contract].generic:  # at small integers there may be kinks: real numbers first
         chosen = sorted(chosen, key=lambda data: data.kind == "exact")
     slow = asked.mesh.size > LARGE or not all(link.compiled for link in asked.links)

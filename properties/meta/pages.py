@@ -24,7 +24,7 @@ from shardproof.properties.performance.tables import markdown
 from shardproof.properties.precision.arithmetic import PATIENCE, ULPS
 from shardproof.properties.precision.comparison import VACUOUS
 from shardproof.properties.precision.formats import COARSE
-from shardproof.properties.precision.judge import FACTOR
+from shardproof.properties.precision.judge import DRIFT, FACTOR
 from shardproof.properties.precision.runs import MANY, SAMPLES
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.runner.given import signature_of
@@ -145,6 +145,7 @@ def samples() -> str:
             "units in the last place may an approximated function be off, `COARSE` times as many in a sample",
         ),
         ("`PATIENCE`", f"{PATIENCE}", "times the steps of float64, and so many more, may a loop take in a sample"),
+        ("`DRIFT`", f"1/{1 / DRIFT:g}", "of an element, to which roundings to the nearest may drift one way"),
         ("`VACUOUS`", f"1/{1 / VACUOUS:g}", "of the largest element, beyond which one is undecided"),
     ]
     return markdown(("constant", "value", "what it is"), rows)

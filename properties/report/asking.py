@@ -160,11 +160,11 @@ def ask(
         tally.finding(engine, f"{LEFT_OUT}: {', '.join(answers.left_out)}")
     for law in asked(implementation, engine, laws):
         if law.name in answers.tallies and answers.tallies[law.name].outcome != "failed":
-            _conclude(law, implementation, answers, known)
+            _require_held(law, implementation, answers, known)
     return answers
 
 
-def _conclude(law: Law, implementation: Implementation, answers: Answers, known: Told) -> None:
+def _require_held(law: Law, implementation: Implementation, answers: Answers, known: Told) -> None:
     """Whether a law that nothing broke held, or does not apply."""
     tally = answers.tallies[law.name]
     try:
@@ -209,16 +209,17 @@ def conclude(answers: Answers, implementation: Implementation) -> None:
         pytest.skip("; ".join(reasons or [f"no law has anything to ask of {implementation}"]))
 
 
-def found_here(
+def local_search(
     implementation: Implementation,
     engine: str,
     scope: Scope,
     *,
     random_seed: int | None,
+    shrink: bool = True,
     database: ExampleDatabase | None = None,
     until: float | None = None,
 ) -> Find:
-    """Searches in this process."""
+    """A search in this process (see `find_violation`)."""
 
     def find(
         laws: Sequence[Law], max_examples: int, was_told: Callable[[LawViolation], bool], patience: int
@@ -230,6 +231,7 @@ def found_here(
             scope,
             max_examples=max_examples if engine == "simulate" else compiled_of(max_examples),
             random_seed=random_seed,
+            shrink=shrink,
             was_told=was_told,
             patience=patience,
             database=database,

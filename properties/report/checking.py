@@ -15,7 +15,7 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.programs.violation import SuiteError
 from shardproof.properties.report import failures
-from shardproof.properties.report.asking import ask, chosen_laws, engines_for, found_here, idle_of, scope_of
+from shardproof.properties.report.asking import ask, chosen_laws, engines_for, idle_of, local_search, scope_of
 from shardproof.properties.report.failures.causes import LEFT_OUT, Told, by_cause, told
 from shardproof.properties.report.progress import Progress, devices_note
 from shardproof.properties.report.summary import Summary
@@ -127,7 +127,7 @@ def checked(
             told_before = Told(set(known.causes))
             share = PART if engine != engines[-1] else 1.0
             until = None if max_seconds is None else began + share * max_seconds
-            find = found_here(implementation, engine, scope_of(engine), random_seed=random_seed, until=until)
+            find = local_search(implementation, engine, scope_of(engine), random_seed=random_seed, until=until)
             answers = ask(
                 implementation, engine, wanted, known, find, max_examples=max_examples, tell=progress.violation
             )

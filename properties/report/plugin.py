@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 import jax
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import ENGINES, Engine, engine_named
 from shardproof.properties.laws import Law
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.report.asking import ask, chosen_laws, conclude, found_here
+from shardproof.properties.report.asking import ask, chosen_laws, conclude, local_search
 from shardproof.properties.report.failures.causes import Told
 from shardproof.properties.report.session import COUNTED, GIVEN, GIVEN_MEASURED, GIVEN_TESTS, seed_in_force
 from shardproof.properties.runner import profiles
@@ -109,7 +109,8 @@ def verify(
             pytest.skip(f"nothing to ask of {implementation} on {engine}: {', '.join(law.name for law in laws)}")
         folder = profiles.DATABASE / f"devices-{scope.available}" / f"{implementation}-{engine}"
         kept = profile.database and DirectoryBasedExampleDatabase(folder)
-        find = found_here(implementation, engine, scope, random_seed=seed, database=kept)
+        shrinks = Phase.shrink in profile.phases
+        find = local_search(implementation, engine, scope, random_seed=seed, shrink=shrinks, database=kept)
         start = time.perf_counter()
         answers = ask(implementation, engine, laws, Told(), find, max_examples=profiles.structures_in_force())
         request.node.stash[COUNTED] = [*answers.tallies.values()]

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from shardproof.properties.laws import Law
-from shardproof.properties.report.asking import ask, chosen_laws, conclude, engines_for, found_here, scope_of
+from shardproof.properties.report.asking import ask, chosen_laws, conclude, engines_for, local_search, scope_of
 from shardproof.properties.report.checking import EXAMPLES
 from shardproof.properties.report.failures.causes import Told
 from shardproof.properties.report.failures.record import Recorded
@@ -99,7 +99,7 @@ def _check(
     """
     __tracebackhide__ = True
     implementation = program.implementation
-    find = found_here(implementation, engine, scope_of(engine), random_seed=random_seed)
+    find = local_search(implementation, engine, scope_of(engine), random_seed=random_seed)
     answers = ask(implementation, engine, laws, known, find, max_examples=max_examples)
     node.stash[COUNTED] = [*answers.tallies.values()]
     if engine == "xla":

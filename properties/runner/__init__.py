@@ -1,1 +1,1 @@
-"""The runner: budgets, search, shrinking, isolation, known defects; it gives a verdict."""
+"""The runner: search, shrinking, isolation, known defects; it gives a verdict."""

@@ -61,7 +61,7 @@ NOTHING = 20
 sent."""
 
 STEPS = 5_000
-"""The most equations, in all data sets of a case, that are run by a law that looks at values: under a second."""
+"""The most equations, as `steps_of` counts them, of all data sets of a case; there is always one."""
 
 SHOWN_BY_DATA: tuple[Kind, ...] = ("deadlock", "order", "unwritten")
 """What a program does on some data sets, and not on others, where none is compared."""

@@ -26,8 +26,7 @@ def structures_in_force() -> int:
 def seed_of(run: str | int, *names: object) -> int:
     """The seed of one test, by its names, in a run with `--hypothesis-seed`: each draws other cases, always the same.
 
-    Without a seed Hypothesis sees to it: a new one for every test, or, where a profile is derandomized, one from the
-    test's parameters.
+    Without a seed there is a new one for every test, or, where a profile is derandomized, the same in every run.
     """
     return int.from_bytes(hashlib.sha256(repr((str(run), *map(str, names))).encode()).digest()[:8])
 

@@ -35,7 +35,7 @@ LARGEST = 300
 """The most devices for what has more steps on more devices; what it gathers has as many parts, at each step."""
 
 EQUATIONS = 1_500
-"""The most equations of a forward pass: they are traced in about a second, its derivatives included."""
+"""The most equations of a forward pass on a large mesh: its derivatives have several times as many."""
 
 
 def reach(implementation: Implementation, most: int, before: Callable[[Case], object]) -> int:

@@ -9,7 +9,7 @@ from jax.extend import core
 from shardproof.properties.engines.simulate.record import bytes_of
 
 ELEMENTS = 4_000
-"""So many numbers take NumPy about as long as the call of an equation."""
+"""So many numbers count as an equation more."""
 
 
 def opened(jaxpr: Any) -> tuple[Any, list[Any]]:

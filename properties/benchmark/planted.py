@@ -84,7 +84,7 @@ def choose(options: argparse.Namespace, seed: int) -> Iterator[Mutant | Generate
                 yield mutant
     kinds = [k for k in (*KINDS, MESH_ORDER) if options.kind in (None, k.name) and options.law in (None, k.law)]
     if kinds:
-        changed = [i for i in IMPLEMENTATIONS if options.contract in (None, i.contract)]
+        changed = [i for i in IMPLEMENTATIONS if options.contract in (None, i.contract.name)]
         generated = [*generate(changed, kinds)]
         order = np.random.default_rng(seed).permutation(len(generated))
         for kind in kinds:
@@ -96,7 +96,7 @@ def try_to_catch(bug: Mutant | Generated, seed: int) -> Outcome:
     if isinstance(bug, Mutant):
         outcome = "missed" if hunt(bug, seed=seed, shrink=False).violation is None else "caught"
         return Outcome(BY_HAND, bug.law, bug.contract, f"{bug}: {bug.sentence}", outcome)
-    return Outcome(bug.kind.name, bug.kind.law, bug.implementation.contract, str(bug), bug.hunt(seed=seed))
+    return Outcome(bug.kind.name, bug.kind.law, bug.implementation.contract.name, str(bug), bug.hunt(seed=seed))
 
 
 def table(found: list[Outcome], seed: int) -> Table:

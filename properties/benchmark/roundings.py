@@ -16,7 +16,7 @@ from shardproof.oracles.layout import nan_equal
 from shardproof.properties.benchmark.rounded import DESCRIBED, program
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
-from shardproof.properties.contracts import CONTRACTS, Scope
+from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import XlaEngine
 from shardproof.properties.engines.running import all_blocks, ready
 from shardproof.properties.engines.simulate.env import Env
@@ -29,7 +29,6 @@ from shardproof.properties.precision.judge import value_references
 from shardproof.properties.precision.numbers import operands
 from shardproof.properties.precision.runs import Runs, run_samples
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.runner.programs import meant
 
 DTYPES, MESHES = ("float32", "bfloat16"), ((8,), (4,), (2, 4), (2, 2, 2))
 CASES, SETS, NEAREST = 2, 3, 16
@@ -105,18 +104,17 @@ def measure(options: argparse.Namespace) -> None:
 def ratios(name: str, dtype: str, number: int) -> Ratios:
     """The ratios of a program in a dtype on cases drawn by a seed."""
     implementation, result = program(name, dtype).implementation, Ratios(name, dtype)
-    with meant(implementation):
-        for case in drawn(implementation, number):
-            sets = [operands(case, data) for data in case.data]
-            actual = ready("value", implementation, case, XlaEngine()).prepared.each(sets)
-            for arrays, found, (right,) in zip(sets, actual, value_references(implementation, case, sets), strict=True):
-                nearest = to_nearest(implementation, case, arrays, number)
-                one = np.unique(right.exact, return_index=True)[1]  # replicas are one element
-                held = one[~right.undecided.ravel()[one]]
-                result.undecided += len(one) - len(held)
-                result.xla.append(over_bound(right, all_blocks(case, found[0])).ravel()[held])
-                result.nearest += [over_bound(right, all_blocks(case, x)).ravel()[held] for x in nearest]
-        jax.clear_caches()
+    for case in drawn(implementation, number):
+        sets = [operands(case, data) for data in case.data]
+        actual = ready("value", implementation, case, XlaEngine()).prepared.each(sets)
+        for arrays, found, (right,) in zip(sets, actual, value_references(implementation, case, sets), strict=True):
+            nearest = to_nearest(implementation, case, arrays, number)
+            one = np.unique(right.exact, return_index=True)[1]  # replicas are one element
+            held = one[~right.undecided.ravel()[one]]
+            result.undecided += len(one) - len(held)
+            result.xla.append(over_bound(right, all_blocks(case, found[0])).ravel()[held])
+            result.nearest += [over_bound(right, all_blocks(case, x)).ravel()[held] for x in nearest]
+    jax.clear_caches()
     return result
 
 
@@ -127,7 +125,7 @@ def drawn(implementation: Implementation, number: int) -> list[Case]:
 
         @seed(number)
         @settings(max_examples=CASES, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-        @given(CONTRACTS[implementation.contract].cases(Scope(sizes=sizes)))
+        @given(implementation.contract.cases(Scope(sizes=sizes)))
         def draw(case: Case) -> None:
             first = 1000 * number + SETS * len(found)
             found.append(replace(case, data=tuple(Data("real", first + i) for i in range(SETS))))

@@ -3,10 +3,10 @@
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import numpy as np
@@ -25,6 +25,11 @@ from shardproof.properties.cases.operand import (
     check_placement,
 )
 
+if TYPE_CHECKING:
+    from shardproof.properties.contracts.contract import Contract
+else:
+    Contract = Any  # of a file, its name
+
 __all__ = ["MOST_ELEMENTS", "Case", "Operand", "Placement"]
 
 MOST_OPERANDS, MOST_DATA = 64, 100
@@ -37,7 +42,7 @@ class Case:
     """One structure and the data sets to run it on.
 
     Arguments:
-        contract: the name of the contract.
+        contract: what it is a case of.
         mesh: the mesh.
         axis_name: what the implementation gets as `axis_name`.
         operands: its array arguments; more than one per parameter when `tree` is set.
@@ -52,7 +57,7 @@ class Case:
             `axis_name` is then all of their axes.
     """
 
-    contract: str
+    contract: Contract
     mesh: MeshCase
     axis_name: str | tuple[str, ...]
     operands: tuple[Operand, ...]
@@ -179,24 +184,28 @@ class Case:
         params = "".join(f", {name}={value!r}" for name, value in self.params)
         extras = f" under {in_words(self.chain)}" if self.chain else ""
         over = ", ".join(f"{role}={axes!r}" for role, axes in self.roles) or repr(self.axis_name)
-        return f"{self.contract}({', '.join(map(str, self.operands))}, {over}{params}){extras} on mesh {self.mesh}"
+        return f"{self.contract.name}({', '.join(map(str, self.operands))}, {over}{params}){extras} on mesh {self.mesh}"
 
     def to_json(self) -> str:
         """This case as JSON."""
-        return json.dumps(msgspec.to_builtins(self))
+        return json.dumps(msgspec.to_builtins(self.named()))
+
+    def named(self) -> "Case":
+        """This case as a file holds it: with the name of its contract."""
+        return dataclasses.replace(self, contract=cast(Contract, self.contract.name))
 
     @classmethod
-    def from_json(cls, text: str) -> "Case":
-        """The case that `to_json` wrote; nothing in the text is executed.
+    def from_json(cls, text: str, contract_of: Callable[[str], Contract]) -> "Case":
+        """The case that `to_json` wrote, of the contract that has its name; nothing in the text is executed.
 
         Raises:
             ValueError: if the text is no JSON, no case, or out of all bounds.
         """
-        return bounded(reading.decoded(cls, reading.loaded(text)))
+        return bounded(reading.decoded(cls, reading.loaded(text)), contract_of)
 
 
-def bounded(case: Case) -> Case:
-    """A decoded case, whose names, numbers and sizes are such as can be drawn, and parameters hashable.
+def bounded(case: Case, contract_of: Callable[[str], Contract]) -> Case:
+    """A decoded case, whose names, numbers and sizes are such as can be drawn, parameters hashable, contract known.
 
     Raises:
         ValueError: naming the field that is not, its value, and the one expected.
@@ -210,7 +219,7 @@ def bounded(case: Case) -> Case:
     ):
         if len(found) > most:
             raise reading.Unreadable(f"{what}: {len(found)} of them: expected at most {most}")
-    named = [("contract", case.contract), *(("axis_name", name) for name in case.axes)]
+    named: list[tuple[str, Any]] = [("contract", case.contract), *(("axis_name", name) for name in case.axes)]
     named += [("manual", name) for name in case.manual] + [("role", role) for role, _ in case.roles]
     named += [("roles", name) for _, axes in case.roles for name in as_axes(axes)]
     named += [("forbidden", case.forbidden)] if case.forbidden else []
@@ -224,7 +233,7 @@ def bounded(case: Case) -> Case:
     for placed in case.out or ():
         check_placement(placed, case.mesh, len(placed.spec))
     params = ((reading.identifier("parameter", name), parameter(name, value)) for name, value in case.params)
-    return dataclasses.replace(case, params=tuple(params))
+    return dataclasses.replace(case, contract=contract_of(named[0][1]), params=tuple(params))
 
 
 def parameter(name: str, value: Any, *, depth: int = 2) -> Any:

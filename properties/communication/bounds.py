@@ -8,7 +8,6 @@ from fractions import Fraction
 from shardproof.oracles.communication import lower_bound as least
 from shardproof.oracles.dtypes import width
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts import CONTRACTS
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def operand_bits(case: Case, *, packed: bool) -> int:
 
 def full_bytes(case: Case) -> int:
     """n: the bytes of the full vector, as `shardproof.oracles.communication` defines it."""
-    gathers = case.contract in ("all_gather", "all_gather_invariant")
+    gathers = case.contract.name in ("all_gather", "all_gather_invariant")
     return math.ceil(operand_bits(case, packed=False) / 8) * (case.group_size if gathers else 1)
 
 
@@ -65,20 +64,22 @@ def needed(case: Case) -> Bound:
     as a bit. A contract may know a bound of its own.
     """
     params = case.keywords
-    own = CONTRACTS[case.contract].least if case.contract in CONTRACTS else None
+    own = case.contract.least
     if own is not None:
         least_bytes = Fraction(own(case))
         return Bound(min(1, math.ceil(least_bytes)), least_bytes)
-    if case.contract not in KNOWN or not all(set(case.axes) <= operand.placement.axes for operand in case.operands):
+    if case.contract.name not in KNOWN or not all(
+        set(case.axes) <= operand.placement.axes for operand in case.operands
+    ):
         return NOTHING
-    if case.contract == "permute" and all(source == target for source, target in params["perm"]):
+    if case.contract.name == "permute" and all(source == target for source, target in params["perm"]):
         return NOTHING
-    if case.contract == "ring_shift" and params["offset"] % case.participants == 0:
+    if case.contract.name == "ring_shift" and params["offset"] % case.participants == 0:
         return NOTHING
-    gathers = case.contract in ("all_gather", "all_gather_invariant")
+    gathers = case.contract.name in ("all_gather", "all_gather_invariant")
     p = case.group_size
     bits = operand_bits(case, packed=True) * (p if gathers else 1)
-    return lower_bound(case.contract, p, Fraction(bits, 8))
+    return lower_bound(case.contract.name, p, Fraction(bits, 8))
 
 
 def nothing_must_move(case: Case) -> bool:
@@ -89,9 +90,9 @@ def nothing_must_move(case: Case) -> bool:
     params, axes = case.keywords, set(case.axes)
     alone = case.group_size == 1
     empty = any(0 in operand.block for operand in case.operands)
-    kept = case.contract == "permute" and all(source == target for source, target in params["perm"])
-    turned = case.contract == "ring_shift" and params["offset"] % case.participants == 0
-    known = case.contract in KNOWN and not any(axes & operand.placement.axes for operand in case.operands)
+    kept = case.contract.name == "permute" and all(source == target for source, target in params["perm"])
+    turned = case.contract.name == "ring_shift" and params["offset"] % case.participants == 0
+    known = case.contract.name in KNOWN and not any(axes & operand.placement.axes for operand in case.operands)
     return alone or empty or kept or turned or known
 
 

@@ -11,7 +11,6 @@ from shardproof.oracles.dtypes import width
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.communication.bounds import full_bytes
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.programs.expectation import Block, Stated, Terms, names_of
 
@@ -29,7 +28,7 @@ def sizes_of(case: Case, wanted: Collection[str] | None = None) -> dict[str, Any
         case: the case.
         wanted: the names that are wanted, where others need not be known; None: all.
     """
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     along = set(case.axes).union(*(operand.placement.axes for operand in case.operands))
     blocks = [_block(operand, bool(along - operand.placement.axes)) for operand in case.operands]
     names = contract.operands if case.tree else contract.names(case)
@@ -65,7 +64,7 @@ def _block(operand: Operand, replicated: bool) -> Block:
 def _results(case: Case) -> int:
     """The block of the result, or the bytes of all of them."""
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
-    results = CONTRACTS[case.contract].oracle(case, zeros)
+    results = case.contract.oracle(case, zeros)
     shapes = [result.shape[len(case.mesh.sizes) :] for result in results]
     each = [
         Block(_bytes(shape, result.dtype), shape, width(result.dtype))

@@ -4,9 +4,8 @@ A module of this package that has a `CONTRACT`, or several `CONTRACTS`, adds the
 """
 
 import pkgutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
+from typing import Any
 
 from shardproof.properties.contracts.contract import Contract, Scope, Violation
 
@@ -26,22 +25,18 @@ ORDER = ["collectives", "matmul"]
 CONTRACTS: dict[str, Contract] = _found()
 
 
-@contextmanager
-def added(contract: Contract) -> Iterator[None]:
-    """One contract more, for a while, in place of another that was added under its name.
-
-    Raises:
-        ValueError: if there is one of its name that is always there.
-    """
-    before = CONTRACTS.get(contract.name)
-    if before is not None and before.listed:
-        raise ValueError(f"contract={contract.name!r}: there is one of that name already")
-    CONTRACTS[contract.name] = contract
-    try:
-        yield
-    finally:
-        del CONTRACTS[contract.name]
-        CONTRACTS.update({} if before is None else {before.name: before})
+def listed(contract: Contract) -> bool:
+    """Whether it is found by its name: not so what a program of a user's own means."""
+    return CONTRACTS.get(contract.name) is contract
 
 
-__all__ = ["CONTRACTS", "Contract", "Scope", "Violation", "added"]
+def contract_of(name: str) -> Contract:
+    """The contract of that name: of a user's program, of which a file holds no more, one that says nothing."""
+    return CONTRACTS.get(name) or Contract(name, _unknown, _unknown, _unknown, _unknown, False, (), ())
+
+
+def _unknown(*given: Any) -> Any:
+    raise ValueError("expected the program that this is a case of")
+
+
+__all__ = ["CONTRACTS", "Contract", "Scope", "Violation", "contract_of", "listed"]

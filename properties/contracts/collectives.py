@@ -39,9 +39,9 @@ MOST_SQUARED = 1024
 
 
 @st.composite
-def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Arguments) -> Case:
+def collective_cases(draw: st.DrawFn, contract: Contract, scope: Scope, arguments: Arguments) -> Case:
     """Cases of one collective. Shrinks to one device, the first axis, one element, float32."""
-    chain = draw(chains(scope.chains), label="chain")
+    name, chain = contract.name, draw(chains(scope.chains), label="chain")
     most = MOST_SQUARED if name in SQUARED else None
     mesh, axis_name, axes = meshes_and_axes.within(draw, scope, chain, most=most)
     participants = mesh.axis_size(axes)
@@ -92,7 +92,7 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
         )
     manual, operands = made_manual.within(draw, chain, mesh, axes, leaves)
     return Case(
-        contract=name,
+        contract=contract,
         mesh=mesh,
         axis_name=axis_name,
         operands=operands,
@@ -219,9 +219,9 @@ def _collective(
         return apply
 
     oracle, transposed = on_blocks(values, base), on_blocks(transposes, f"{base}_transpose")
-    return Contract(
+    contract = Contract(
         name=name,
-        cases=lambda scope: collective_cases(name, scope, arguments),
+        cases=lambda scope: collective_cases(contract, scope, arguments),
         oracle=oracle,
         pushforward=lambda case, blocks, tangents: oracle(case, tangents),
         pullback=lambda case, blocks, cotangents: transposed(case, cotangents),
@@ -239,6 +239,7 @@ def _collective(
         violations=(*AXES, *violations),
         sizes=sizes or {},
     )
+    return contract
 
 
 def _termsize(case: Case) -> Fraction:

@@ -117,7 +117,7 @@ class Claim:
     overlap: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Contract:
     """One operation.
 
@@ -163,7 +163,6 @@ class Contract:
         results: what it returns, as a tree of names; None: an array.
         has_gradient: whether there are derivatives in any case.
         generic: whether derivatives are compared at real numbers alone, since there may be kinks at others.
-        listed: whether it is found by its name: not so what a program of a user's own means.
         placed: how its results are laid out, where functions of global arrays may satisfy it; None: as a law draws it.
         kept: of each result, the axis tuples along which one participant alone has it, with its number; None: of none.
         least: the bytes that some device must receive, where that is known.
@@ -212,7 +211,6 @@ class Contract:
     results: Any = None
     has_gradient: bool = True
     generic: bool = False
-    listed: bool = True
     placed: Callable[[Case], tuple[Placement, ...]] | None = None
     kept: Callable[[Case], Sequence[Sequence[tuple[tuple[str, ...], int]]]] | None = None
     least: Callable[[Case], int] | None = None
@@ -220,6 +218,9 @@ class Contract:
     usual: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, Callable[[Case], Any]] = field(default_factory=dict)
     implementations: Mapping[str, Claim] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return self.name
 
     @property
     def whole(self) -> bool:

@@ -72,7 +72,7 @@ def _perm(case: Case) -> st.SearchStrategy[Case]:
 def _groups(case: Case) -> st.SearchStrategy[Case]:
     n = case.participants
     wrong = [((0,) * n,) if n > 1 else ((0, 0),), (tuple(range(n + 1)),), ((), tuple(range(n)))]
-    if n > 2 and case.contract != "all_reduce":
+    if n > 2 and case.contract.name != "all_reduce":
         wrong.append(((0,), tuple(range(1, n))))
     return st.sampled_from(wrong).map(lambda groups: case.with_params(axis_index_groups=groups))
 

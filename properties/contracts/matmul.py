@@ -82,9 +82,9 @@ def _block(p: int, sizes: Sizes, y: Spec, rows: Spec, z: Spec) -> Any:
 
 
 @st.composite
-def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Case:
+def matmul_cases(draw: st.DrawFn, contract: Contract, scope: Scope, layout: Layout) -> Case:
     """Cases of one product. Shrinks to one device, the first axis, sides of one, float32."""
-    chain = draw(chains(scope.chains), label="chain")
+    name, chain = contract.name, draw(chains(scope.chains), label="chain")
     mesh, axis_name, axes = meshes_and_axes.within(draw, scope, chain, most=MOST_MEMBERS)
     p = mesh.axis_size(axes)
     kind, (m, k, n) = sides_of_products.within(draw, scope)
@@ -115,7 +115,7 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
     data = tuple(Data(kinds[i % len(kinds)], seed + i) for i in range(2 if scope.large else 5))
     manual, placed = made_manual.within(draw, chain, mesh, axes, operands)
     return Case(
-        contract=name,
+        contract=contract,
         mesh=mesh,
         axis_name=axis_name,
         operands=placed,
@@ -139,7 +139,7 @@ def _kinds(name: str, dtype: np.dtype, seed: int) -> tuple[str, ...]:
 def _inner(case: Case) -> int:
     """How many products a result element adds up: the whole contracted dimension, of which a block may be a part."""
     lhs, rhs = case.operands[:2]
-    if case.contract.startswith("all_gather"):  # what is not gathered has the whole of it
+    if case.contract.name.startswith("all_gather"):  # what is not gathered has the whole of it
         return max(lhs.block[-1], rhs.block[0], 1)
     return max(lhs.block[-1] * case.participants, 1)
 
@@ -205,9 +205,9 @@ def _matmul(
     least: Callable[[Case], int],
     sizes: Mapping[str, Callable[[Case], int]] | None = None,
 ) -> Contract:
-    return Contract(
+    contract = Contract(
         name=name,
-        cases=lambda scope: matmul_cases(name, scope, layout),
+        cases=lambda scope: matmul_cases(contract, scope, layout),
         oracle=lambda case, xs: [operation(case).value(xs, case.mesh, case.axes)],
         pushforward=lambda case, xs, tangents: [operation(case).pushforward(xs, tangents, case.mesh, case.axes)],
         pullback=lambda case, xs, cts: operation(case).pullback(xs, cts[0], case.mesh, case.axes),
@@ -225,6 +225,7 @@ def _matmul(
         least=least,
         sizes=sizes or {},
     )
+    return contract
 
 
 def _rows(case: Case) -> int:

@@ -58,7 +58,7 @@ Kinds = Callable[[Scope], Sequence[str]]
 @st.composite
 def operation_cases(
     draw: st.DrawFn,
-    name: str,
+    contract: Contract,
     scope: Scope,
     arguments: Arguments,
     dtypes: Dtypes,
@@ -101,7 +101,7 @@ def operation_cases(
     chosen = kinds(scope)
     count = 2 if scope.large else max(sets, len(chosen))
     return Case(
-        contract=name,
+        contract=contract,
         mesh=mesh,
         axis_name=axis_name,
         operands=operands,
@@ -160,7 +160,7 @@ def operation(
     all_kinds: Kinds = kinds if callable(kinds) else lambda scope: kinds
     contract = Contract(
         name=name,
-        cases=lambda scope: operation_cases(name, scope, arguments, dtypes, all_kinds, most, sets, leading),
+        cases=lambda scope: operation_cases(contract, scope, arguments, dtypes, all_kinds, most, sets, leading),
         oracle=value,
         pushforward=pushforward,
         pullback=pullback,

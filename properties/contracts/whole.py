@@ -88,7 +88,7 @@ def unasked(conditions: Conditions) -> Collection[str]:
 @st.composite
 def whole_cases(
     draw: st.DrawFn,
-    name: str,
+    contract: Contract,
     scope: Scope,
     signatures: Sequence[Signature],
     conditions: Conditions,
@@ -123,7 +123,7 @@ def whole_cases(
     }
     seed = draw(st.integers(0, 2**16), label="seed")
     return Case(
-        contract=name,
+        contract=contract,
         mesh=mesh,
         axis_name=every,
         operands=placed,
@@ -246,9 +246,9 @@ def whole_contract(
         "generic": True,
         **more,
     }
-    return Contract(
+    contract = Contract(
         name=name,
-        cases=lambda scope: whole_cases(name, scope, signatures, chosen, dtypes, kinds),
+        cases=lambda scope: whole_cases(contract, scope, signatures, chosen, dtypes, kinds),
         oracle=oracle,
         pushforward=pushforward,
         pullback=pullback,
@@ -270,6 +270,7 @@ def whole_contract(
         kept=kept if any(array.only for array in signature.results) else None,
         **known,
     )
+    return contract
 
 
 def sizes_in(signature: Signature, case: Case) -> dict[str, int]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float, rounded, wide
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts import CONTRACTS, Contract
+from shardproof.properties.contracts import Contract, listed
 from shardproof.properties.programs.feeding import fed_operands, refilled
 from shardproof.properties.programs.violation import SuiteError
 
@@ -21,12 +21,12 @@ Place = int | None
 
 def reference_blocks(case: Case, operands: Arrays) -> list[np.ndarray]:
     """The oracle's results `[*mesh.sizes, *batch, *block]` in wide floats, before they are rounded."""
-    return value_over_batch(case, CONTRACTS[case.contract], widened_operands(case, operands))
+    return value_over_batch(case, case.contract, widened_operands(case, operands))
 
 
 def widened_operands(case: Case, operands: Arrays) -> list[np.ndarray]:
     """The arrays of all operands, those that have a gradient in a dtype that loses nothing that matters."""
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     moving, divides = contract.moving(case), contract.divides(case)
     return [widened(o, divides) if i in moving else o for i, o in enumerate(operands)]
 
@@ -41,7 +41,7 @@ def widened(array: np.ndarray, divides: bool = False) -> np.ndarray:
 def oracle_blocks(case: Case, operands: Arrays) -> list[np.ndarray]:
     """The oracle's results `[*mesh.sizes, *batch, *block]`, given the operands' blocks, in their dtype."""
     exact = reference_blocks(case, operands)
-    dtypes = CONTRACTS[case.contract].result_dtypes(case, [operand.dtype for operand in operands])
+    dtypes = case.contract.result_dtypes(case, [operand.dtype for operand in operands])
     return [rounded(e, dtype) for e, dtype in zip(exact, dtypes, strict=False)]  # a product has one result
 
 
@@ -54,7 +54,7 @@ def value_over_batch(case: Case, rules: Contract, operands: Arrays) -> list[np.n
 
 def pushed_over_batch(case: Case, rules: Contract, operands: Arrays, tangents: Arrays) -> list[np.ndarray]:
     """The results' tangents by some rules, given blocks of the operands and of the tangents of those that move."""
-    count, moving = len(operands), CONTRACTS[case.contract].moving(case)
+    count, moving = len(operands), case.contract.moving(case)
     return _over_batch(
         case,
         [*operands, *tangents],
@@ -68,7 +68,7 @@ def pulled_over_batch(case: Case, rules: Contract, operands: Arrays, cotangents:
 
     Of an operand that a part of the batch shares they are added up.
     """
-    count, moving = len(operands), CONTRACTS[case.contract].moving(case)
+    count, moving = len(operands), case.contract.moving(case)
     return _over_batch(
         case,
         [*operands, *cotangents],
@@ -90,7 +90,7 @@ def _pushed(case: Case, rules: Contract, blocks: Arrays, tangents: Arrays) -> Ar
     """The tangents of the results of the last call: those of one are tangents of the operands that it feeds."""
     if case.calls == 1:
         return rules.pushforward(case, blocks, tangents)
-    moving, fed = CONTRACTS[case.contract].moving(case), fed_operands(case)
+    moving, fed = case.contract.moving(case), fed_operands(case)
     among = {moving.index(place): number for place, number in fed.items()}
     first, *rest = _calls(case, rules, blocks)
     pushed = rules.pushforward(case, first, tangents)
@@ -103,7 +103,7 @@ def _pulled(case: Case, rules: Contract, blocks: Arrays, cotangents: Arrays) -> 
     """The cotangents of the operands of the first call, with those of what all calls share, which add up."""
     if case.calls == 1:
         return rules.pullback(case, blocks, cotangents)
-    moving, fed = CONTRACTS[case.contract].moving(case), fed_operands(case)
+    moving, fed = case.contract.moving(case), fed_operands(case)
     first, *rest = _calls(case, rules, blocks)
     shared: list[np.ndarray] | None = None
     for operands in reversed(rest):
@@ -142,7 +142,7 @@ def _over_batch(
             every.append(list(function(blocks)) if case.keeps(at) else None)
     except Exception as error:
         first = str(error).partition("\n")[0]
-        own = "the oracle fails, an error of this suite" if CONTRACTS[case.contract].listed else "the reference fails"
+        own = "the oracle fails, an error of this suite" if listed(case.contract) else "the reference fails"
         raise SuiteError(f"{own}: {case}: {type(error).__name__}: {first}") from error
     if not case.batch:
         assert every[0] is not None

@@ -15,7 +15,6 @@ from jax.interpreters import ad
 
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.manual import stacked_axes
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, Interpreted, Prepared, SimulateEngine, XlaEngine
 from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.engines.simulate import raised_in
@@ -196,7 +195,7 @@ def check_results(case: Case, seen: Seen) -> None:
     lead = len(case.mesh.sizes)
     for i, expected in enumerate(oracle_blocks(case, zeros)):
         shape, dtype = expected.shape[lead:], np.dtype(seen.dtypes[i])
-        what = CONTRACTS[case.contract].leaf(case, i)
+        what = case.contract.leaf(case, i)
         if seen.shapes[i] != shape:
             raise WrongResult(f"{what} has blocks of shape {seen.shapes[i]}: expected {shape}")
         if dtype != expected.dtype:

@@ -6,7 +6,6 @@ import numpy as np
 
 from shardproof.oracles.dtypes import wide
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, SimulateEngine
 from shardproof.properties.engines.running import MODES, all_blocks, check_results, derived, ready
 from shardproof.properties.laws.gradient import at_some_data, check_gradient, cotangents, derives_at, differentiable
@@ -44,7 +43,7 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
             blocks, actual = all_blocks(case, expected), all_blocks(case, got)
             within = twice(right[i], blocks, actual)
             compare(case, data, "result", f"result of {engine.name}", actual=actual, right=within, leaf=i)
-    if differentiable(case) and not CONTRACTS[case.contract].nonlinear:  # of which no gradient is exact
+    if differentiable(case) and not case.contract.nonlinear:  # of which no gradient is exact
         # the values agree, and a function without reverse mode has no gradients that could differ
         with suppress(NotImplementedError):
             _check_gradients(implementation, case, engine)
@@ -83,7 +82,7 @@ def _check_gradients(implementation: Implementation, case: Case, engine: Engine)
     same, theirs = derived(implementation, case, REFERENCE)
     if kind != same or not MODES[kind][1]:
         return
-    moving = CONTRACTS[case.contract].moving(case)
+    moving = case.contract.moving(case)
     for data in case.data:
         cts, primal = cotangents(case, ours, data), operands(case, data, pulled_terms(case))
         defined = data.kind != "nan" and derives_at(case, data)

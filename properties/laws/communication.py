@@ -12,7 +12,6 @@ from shardproof.properties.cases.data import generate
 from shardproof.properties.communication.bounds import KNOWN, NOTHING, full_bytes, moved, needed, nothing_must_move
 from shardproof.properties.communication.counted import Counted, count, worded, worded_stated
 from shardproof.properties.communication.sizes import sizes_of, stated_of
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.costs import COUNTED
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import check_results, differentiating, ready, seen_of_values
@@ -124,7 +123,7 @@ def has_own_gradient(case: Case, *, whole: bool = False) -> bool:
     arrays (`whole`), which makes replicas in a `shard_map` of its own. Operands that have no gradient may be of any
     dtype, and replicated.
     """
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     return contract.differentiable(case) and all(
         is_float(o.numpy_dtype)
         and 0 not in o.block
@@ -135,7 +134,7 @@ def has_own_gradient(case: Case, *, whole: bool = False) -> bool:
 
 def has_bound(case: Case) -> bool:
     """Whether anything is known of what must be sent: where nothing must be, that is known."""
-    known = case.contract in KNOWN or CONTRACTS[case.contract].least is not None
+    known = case.contract.name in KNOWN or case.contract.least is not None
     return needed(case) != NOTHING or (known and nothing_must_move(case))
 
 
@@ -148,7 +147,7 @@ def compared_with(implementation: Implementation, case: Case) -> str:
 
 def in_vain(case: Case, counted: Counted) -> str:
     """The kinds of collectives that a compiler added where no device lacks anything; empty if there are none."""
-    cost, least = counted.cost, CONTRACTS[case.contract].least
+    cost, least = counted.cost, case.contract.least
     needless = cost is not None and cost.total_bytes > 0 and least is not None and least(case) == 0
     return ", ".join(kind for kind, _ in cost.counts) if needless and cost is not None else ""
 
@@ -265,7 +264,7 @@ def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: in
     empty = all(0 in operand.block for operand in case.operands)
     if empty:  # which may be sent as often as one likes
         return own <= size + filled
-    if counted.rewritten and (case.roles or case.contract not in KNOWN or needed(case) == NOTHING):
+    if counted.rewritten and (case.roles or case.contract.name not in KNOWN or needed(case) == NOTHING):
         return min(numbers) <= count and own <= (size + filled) * widest(case, counted)
     right_bytes = abs(own - size) <= filled or size <= wide <= (size + filled) * widest(case, counted)
     right_count = count in numbers or (counted.rewritten and case.tree and (count > 0) == (numbers[0] > 0))

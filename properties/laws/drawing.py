@@ -13,7 +13,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import DIVERGENT, FED, LINKS, NESTED, OUTSIDE, SPREAD, Chain, in_order, kept_out
 from shardproof.properties.cases.manual import dividing_axis, free_axis, outer_axes
 from shardproof.properties.cases.strategies import Chains
-from shardproof.properties.contracts import CONTRACTS, Scope, Violation
+from shardproof.properties.contracts import Scope, Violation
 from shardproof.properties.contracts.drawing import placements, without
 from shardproof.properties.laws.error import refused_by
 from shardproof.properties.laws.law import LARGE, call_alone
@@ -48,7 +48,7 @@ def drawn_for(
         eager: whether to draw cases without `jit`, which mean nothing to an interpreter.
         excluded: called with each case that the implementation is not asked to serve, and that is drawn again.
     """
-    contract = CONTRACTS[implementation.contract]
+    contract = implementation.contract
 
     def links(names: Chain) -> Chains:
         left_out = {*(OF_SHARD_MAP if implementation.whole else ()), *(() if eager else ("eager",))}
@@ -119,7 +119,7 @@ def fitted(case: Case) -> Case:
     single axis not divided, a batch not spread over an axis that is needed, devices that a collective connects not
     parted, and what results are unlike not fed by them: nor if the operands that `vmap` leaves were the others.
     """
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     moving = contract.moving(case)
     floating = all(is_float(case.operands[i].numpy_dtype) for i in moving)
     derivable = bool(moving) and floating and contract.differentiable(case)
@@ -153,7 +153,7 @@ def _placed(case: Case, *, whole: bool) -> Cases:
 
     Shrinks to replicated.
     """
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     if case.mesh.size > LARGE:
         return st.just(case)
     if whole or case.roles:

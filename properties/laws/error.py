@@ -1,7 +1,7 @@
 """The law of errors: what the contract forbids raises while tracing, with a message that says it all."""
 
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts import CONTRACTS, Violation
+from shardproof.properties.contracts import Violation
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import traced
 from shardproof.properties.laws.law import Law
@@ -71,7 +71,7 @@ def refused_by(implementation: Implementation) -> list[Violation]:
     features = implementation.features
     return [
         violation
-        for violation in CONTRACTS[implementation.contract].violations
+        for violation in implementation.contract.violations
         if (violation.everyone or "explained_errors" in features)
         and (violation.argument != "axis_index_groups" or "groups" in features)
     ]

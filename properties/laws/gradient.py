@@ -10,7 +10,6 @@ from shardproof.oracles.dtypes import finest, is_float, wide
 from shardproof.oracles.transposes import enter, leave
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data, generate
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.batches import pulled_over_batch, pushed_over_batch, reference_blocks, widened
 from shardproof.properties.engines.running import MODES, Ready, placed_blocks, ready
@@ -66,7 +65,7 @@ def check_gradient(implementation: Implementation, case: Case, engine: Engine) -
 
 def differentiable(case: Case) -> bool:
     """Whether the program of a case has derivatives: by its operands' dtypes, its contract, and its chain."""
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     moving = contract.moving(case) if contract.has_gradient else ()
     floating = bool(moving) and all(is_float(case.operands[i].numpy_dtype) for i in moving)
     return floating and contract.differentiable(case) and all(link.differentiable for link in case.links)
@@ -80,7 +79,7 @@ def at_some_data(case: Case) -> Case | None:
     telling = [data for data in asked.data if derives_at(asked, data)]
     start = asked.data[0].seed % max(len(telling), 1)  # others in every case
     chosen = [*telling[start:], *telling[:start]]
-    if CONTRACTS[asked.contract].generic:  # at small integers there may be kinks: real numbers first
+    if asked.contract.generic:  # at small integers there may be kinks: real numbers first
         chosen = sorted(chosen, key=lambda data: data.kind == "exact")
     slow = asked.mesh.size > LARGE or not all(link.compiled for link in asked.links)
     return dataclasses.replace(asked, data=tuple(chosen[: 1 if slow else SOME])) if chosen else None
@@ -92,18 +91,18 @@ def derives_at(case: Case, data: Data) -> bool:
     A product of infinity and zero is not, but whatever is only moved or added up may be infinite; nor is that of a root
     at zero, nor that of a quotient, by the rule for quotients, where it is NaN.
     """
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     if contract.generic:
         return data.kind in ("real", "exact")
     if contract.quotient and data.kind in ("special", "nan"):
         blocks = [case.blocks(i, array) for i, array in enumerate(operands(case, data))]
         return all(np.isfinite(exact).all() for exact in reference_blocks(case, blocks))
-    return CONTRACTS[case.contract].degree == 1 or data.kind not in ("special", "nan", "zeros")
+    return case.contract.degree == 1 or data.kind not in ("special", "nan", "zeros")
 
 
 def along(case: Case, data: Data) -> str:
     """The kind of data of tangents and cotangents: that of the operands, or finite where terms are weighed."""
-    return "exact" if CONTRACTS[case.contract].weighs and data.kind in ("special", "nan") else data.kind
+    return "exact" if case.contract.weighs and data.kind in ("special", "nan") else data.kind
 
 
 def cotangents(case: Case, program: Ready, data: Data) -> list[np.ndarray]:
@@ -114,7 +113,7 @@ def cotangents(case: Case, program: Ready, data: Data) -> list[np.ndarray]:
             (*(case.mesh.shape[n] for n in placement.stacked), *shape),
             np.dtype(with_derivative(dtype)),
             terms=pulled_terms(case),
-            degree=CONTRACTS[case.contract].degree,
+            degree=case.contract.degree,
         )
         for i, (placement, shape, dtype) in enumerate(
             zip(program.placements, program.seen.shapes, program.seen.dtypes, strict=True)
@@ -129,7 +128,7 @@ def exact_gradients(
     cts: Sequence[np.ndarray],
 ) -> list[np.ndarray]:
     """J^T c, not rounded: into the results' blocks, through the pullback, out of the operands'."""
-    mesh, contract = case.mesh, CONTRACTS[case.contract]
+    mesh, contract = case.mesh, case.contract
     moving = contract.moving(case)
     blocks = []
     for ct, placement in zip(cts, placements, strict=True):
@@ -149,7 +148,7 @@ def exact_gradients(
 
 def exact_tangents(case: Case, primal: Sequence[np.ndarray], tangents: Sequence[np.ndarray]) -> list[np.ndarray]:
     """J d, not rounded."""
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     moving = contract.moving(case)
     blocks = [case.blocks(i, widened(array) if i in moving else array) for i, array in enumerate(primal)]
     along = [case.blocks(i, widened(d)) for i, d in zip(moving, tangents, strict=True)]
@@ -170,7 +169,7 @@ def held(
     Raises:
         InterpreterLimit: if how far off they may be takes a run in double precision, and the interpreter cannot.
     """
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     right = [
         (exact_tangents(case, primal, tangents), exact_gradients(case, placements, primal, cts))
         for primal, tangents, cts in given
@@ -201,7 +200,7 @@ def _check(
     right = held(kind, implementation, case, program.placements, given)
     told, undecided = [], 0
     for data, arrays, outputs, (pushed, pulled) in zip(chosen, given, runs, right, strict=True):
-        if CONTRACTS[case.contract].generic and data.kind == "exact":
+        if case.contract.generic and data.kind == "exact":
             pushed, pulled = list(map(is_a_number, pushed)), list(map(is_a_number, pulled))
         checked = _check_one(kind, case, data, program.placements, arrays, outputs, pushed, pulled)
         told.append(any(right.tells for right in checked))
@@ -225,7 +224,7 @@ def _check_one(
         Broken: if a derivative is wrong.
     """
     forward_mode, reverse_mode = MODES[kind]
-    moving = CONTRACTS[case.contract].moving(case)
+    moving = case.contract.moving(case)
     _, tangents, cts = arrays
     got_tangents = outputs[len(cts) : 2 * len(cts)] if forward_mode else []
     got_gradients = outputs[-len(moving) :] if reverse_mode else []
@@ -253,7 +252,7 @@ def _check_one(
 
 def named(case: Case, index: int) -> str:
     """What the gradient of an operand is called, where there are several."""
-    names = CONTRACTS[case.contract].names(case)
+    names = case.contract.names(case)
     return "gradient (reverse mode)" + (f" of {names[index]}" if len(names) > 1 else "")
 
 
@@ -265,7 +264,7 @@ def pushed(case: Case, data: Data) -> Data:
 def tangents_of(case: Case, data: Data) -> list[np.ndarray]:
     """The global tangents of a data set, of the operands that have a gradient."""
     drawn = operands(case, pushed(case, data), pushed_terms(case))
-    return [drawn[i] for i in CONTRACTS[case.contract].moving(case)]
+    return [drawn[i] for i in case.contract.moving(case)]
 
 
 def _inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> complex:
@@ -291,7 +290,7 @@ GRADIENT = Law(
     "Forward mode is the oracle's map, reverse mode its transpose, and where sums are exact they are adjoint.",
     check_gradient,
     at_some_data,
-    lambda implementation, engine: CONTRACTS[implementation.contract].has_gradient,
+    lambda implementation, engine: implementation.contract.has_gradient,
     derives=True,
     partial=True,
     stands_alone=True,

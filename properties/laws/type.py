@@ -8,7 +8,6 @@ import numpy as np
 from shardproof.oracles.layout import ReplicaMismatch, check_replicas, unshard
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.engines.running import check_results, ready
@@ -47,7 +46,7 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
     if declared is not None and varying != declared:
         at = next(i for i, axes in enumerate(varying) if axes != declared[i])
         texts = [", ".join(sorted(map(str, axes))) or "nothing" for axes in (varying[at], declared[at])]
-        name = CONTRACTS[case.contract].leaf(case, at)
+        name = case.contract.leaf(case, at)
         raise Broken("type", f"{name} is typed varying over {texts[0]}: expected {texts[1]}")
     check_replicated(case, varying, program.prepared.each([operands(case, data) for data in case.data]))
     if case.out is not None:
@@ -109,7 +108,7 @@ def _check_acceptance(
         ones = (1,) * lead
         if whole.shape != result.shape or not np.array_equal(whole, result, equal_nan=result.dtype.kind in "fc"):
             compare(
-                case, data, "array", f"{CONTRACTS[case.contract].leaf(case, i)} under out_specs {placed.partition()}",
+                case, data, "array", f"{case.contract.leaf(case, i)} under out_specs {placed.partition()}",
                 expected=np.broadcast_to(whole, (*case.mesh.sizes, *whole.shape)),
                 actual=np.broadcast_to(result.reshape(*ones, *result.shape), (*case.mesh.sizes, *result.shape)),
                 leaf=i,

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Iterator
 
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import all_blocks, ready
 from shardproof.properties.engines.simulate.errors import location
@@ -34,7 +33,7 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
     rights, runs = value_references(implementation, case, sets), program.prepared.each(sets)
     for data, right, results in zip(case.data, rights, runs, strict=True):
         for i, result in enumerate(results):
-            what = CONTRACTS[case.contract].leaf(case, i)
+            what = case.contract.leaf(case, i)
             compare(case, data, "result", what, actual=all_blocks(case, result), right=right[i], leaf=i)
             check_mathematics(case, data, "result", what, right[i], leaf=i)
         told.append(any(reference.tells for reference in right))

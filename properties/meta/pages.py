@@ -104,7 +104,7 @@ def contracts() -> str:
 
 def docstrings() -> str:
     """The modules of the first implementations, whose docstrings say how operands are sharded."""
-    first = {one.contract: one.function.__module__ for one in reversed(IMPLEMENTATIONS)}
+    first = {one.contract.name: one.function.__module__ for one in reversed(IMPLEMENTATIONS)}
     modules: dict[str, list[str]] = {}
     for contract in CONTRACTS:
         path = first[contract].removeprefix("shardproof.").replace(".", "/") + ".py"

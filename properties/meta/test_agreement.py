@@ -7,9 +7,9 @@ import pytest
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.examples import example
 from shardproof.properties.engines import Prepared, XlaEngine, running
 from shardproof.properties.laws.agreement import REFERENCE, check_agreement
+from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.program import Program
 from shardproof.properties.programs.violation import Broken

@@ -11,12 +11,13 @@ from jax import Array, P, lax
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.known_defects.faults import sum_of_complex_constant
 
 Function = Callable[..., Array]
 
-CASE = Case("all_reduce", MeshCase(("dp",), (2,)), "dp", ())
+CASE = Case(CONTRACTS["all_reduce"], MeshCase(("dp",), (2,)), "dp", ())
 """A case, of which these defects need to know nothing."""
 
 

@@ -19,7 +19,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import Chain
 from shardproof.properties.cases.data import Data
-from shardproof.properties.contracts import Scope
+from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.violation import Broken, Difference, Kind, Of
@@ -32,7 +32,7 @@ from shardproof.properties.runner.violation import LawViolation
 
 ROOT = Path(__file__).resolve().parents[2]
 CASE = Case(
-    "all_reduce",
+    CONTRACTS["all_reduce"],
     MeshCase(("dp",), (2,)),
     "dp",
     (Operand((2,), "float32", Placement((("dp",),))),),

@@ -27,7 +27,7 @@ from shardproof.properties.cases.chain import (
 )
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import Chains, chains
-from shardproof.properties.contracts import Scope
+from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.communication import communication_of
@@ -158,13 +158,15 @@ def shift_of_two(chain: Chain) -> Case:
     """A shift on two devices, under a chain."""
     operand = Operand((2,), "float32", Placement(((),), ("dp",)))
     data = (Data("distinct", 0), Data("exact", 1))
-    return Case("ring_shift", MeshCase(("dp",), (2,)), "dp", (operand,), (("offset", 1),), data, in_order(chain))
+    return Case(
+        CONTRACTS["ring_shift"], MeshCase(("dp",), (2,)), "dp", (operand,), (("offset", 1),), data, in_order(chain)
+    )
 
 
 @pytest.mark.parametrize(("link", "rounds"), [("twice", 1), ("in_turn", 2), ("fed", 2)])
 def test_calls_in_turn_feed_one_another(link: str, rounds: int) -> None:
     """The second of two calls that feed each other sends only after the first has received."""
-    shift, engine = next(one for one in BUILT_IN if one.contract == "ring_shift"), engine_named("simulate")
+    shift, engine = next(one for one in BUILT_IN if one.contract.name == "ring_shift"), engine_named("simulate")
     for backward in (False, True):
         counted = communication_of(shift, shift_of_two((link,)), engine, backward=backward)
         assert (str(counted.cost), counted.rounds) == ("permute=2 (16 bytes)", rounds)

@@ -16,13 +16,13 @@ from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import index_groups
-from shardproof.properties.contracts import CONTRACTS, Scope
-from shardproof.properties.contracts.examples import example
+from shardproof.properties.contracts import CONTRACTS, Scope, contract_of
 from shardproof.properties.contracts.features import CONCESSIONS, FEATURES
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import drawn_for
 from shardproof.properties.meta.pages import README, features
+from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.programs.precision import is_wide, precision_of
 from shardproof.properties.report.checking import user_implementation
@@ -227,7 +227,7 @@ def test_64_bits_are_switched_on_for_their_case_alone(engine: str) -> None:
     """A float64 case is traced and run in float64, and JAX is afterwards as it was."""
     before = jnp.arange(1.0).dtype
     case = example("ring_shift", MeshCase(("dp",), (1,)), "dp")
-    wide = Case.from_json(case.to_json().replace("float32", "float64"))
+    wide = Case.from_json(case.to_json().replace("float32", "float64"), contract_of)
     seen = []
 
     def shift(x: jax.Array, axis_name: str, *, offset: int) -> jax.Array:

@@ -17,7 +17,6 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.matmul import CONTRACTS as MATMULS
-from shardproof.properties.contracts.products import product_case
 from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.xla import abstract_mesh
@@ -27,6 +26,7 @@ from shardproof.properties.meta.test_algorithms import check_forward
 from shardproof.properties.performance.operations import operations_of
 from shardproof.properties.performance.timeline import flops_in, loads_in
 from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, PRODUCTS, Implementation
+from shardproof.properties.programs.product_cases import product_case
 from shardproof.properties.programs.program import Seen, forward
 
 pytestmark = pytest.mark.untyped
@@ -61,7 +61,7 @@ def arrays_of(case: Case, seed: int = 0) -> list[np.ndarray]:
 
 def product_of_globals(case: Case, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """The product of the global operands, as one einsum; no device is mentioned."""
-    if case.contract == "transformer_block":
+    if case.contract.name == "transformer_block":
         x, w_in, w_out = arrays
         return np.asarray(np.einsum("...f,fd->...d", np.maximum(np.einsum("...d,df->...f", x, w_in), 0), w_out))
     return np.asarray(np.einsum("...mk,kn->...mn", *arrays))
@@ -78,13 +78,13 @@ def results_layout(case: Case) -> tuple[tuple[str, ...], ...]:
         "matmul_reduce_scatter": (axes, ()) if dimension == 0 else ((), axes),
         "matmul_all_reduce": ((), ()),
         "transformer_block": ((), axes),
-    }[case.contract]
+    }[case.contract.name]
 
 
 def global_result(case: Case, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """The global product, assembled from the blocks that the oracle computes."""
     blocks = [case.blocks(i, array) for i, array in enumerate(arrays)]
-    result = CONTRACTS[case.contract].oracle(case, blocks)[0]
+    result = case.contract.oracle(case, blocks)[0]
     rank = result.ndim - len(case.mesh.sizes)
     spec = (*[()] * (rank - 2), *results_layout(case))
     return np.asarray(unshard(result, case.mesh, spec))
@@ -133,21 +133,21 @@ def test_pullbacks_are_differences(contract: str, dimension: int) -> None:
 
 def way_of(one: Implementation) -> str:
     """The name of the way in which a form's pieces travel."""
-    first = one.name.removesuffix(one.contract).rstrip("_")
+    first = one.name.removesuffix(one.contract.name).rstrip("_")
     return {"overlapped": "ring"}.get(first, first)
 
 
 EVERY = [*PRODUCTS, *OVERLAPPED]
 
 
-@pytest.mark.parametrize("one", marked(EVERY, first_of_each(EVERY, lambda one: one.contract)))
+@pytest.mark.parametrize("one", marked(EVERY, first_of_each(EVERY, lambda one: one.contract.name)))
 def test_claims_hold(one: Implementation) -> None:
     """Values, permutes and bytes are as claimed for 2 to 9 participants and over two axes."""
     for sizes, reverse in (*(((p,), False) for p in range(2, UNROLLED + 2)), *TUPLES):
-        case = case_of(one.contract, sizes, reverse=reverse, dimension=math.prod(sizes) % 2)
+        case = case_of(one.contract.name, sizes, reverse=reverse, dimension=math.prod(sizes) % 2)
         check_forward(one, case)
         assert check_communication(one, case, engine_named("simulate")) == 2
-    check_forward(one, case_of(one.contract, (2, 2), (1, 1, 1), dtype="float16", batch=(2,)))
+    check_forward(one, case_of(one.contract.name, (2, 2), (1, 1, 1), dtype="float16", batch=(2,)))
 
 
 FILLED = ("alternating_matmul_all_reduce", "scattered_matmul_all_reduce")
@@ -159,8 +159,8 @@ def test_no_form_multiplies_more(one: Implementation) -> None:
     """Every form multiplies as much as the naive form, to within 1%."""
     for sizes in ((2, 2), (2, 3)):
         rows = 24 if one.name in FILLED else 7
-        case = case_of(one.contract, sizes, (rows, 5, 12), batch=(2,))
-        naive = next(i for i in PRODUCTS if i.contract == one.contract)
+        case = case_of(one.contract.name, sizes, (rows, 5, 12), batch=(2,))
+        naive = next(i for i in PRODUCTS if i.contract.name == one.contract.name)
         flops, expected = (flops_in(operations_of(forward(case, i, Seen()), case.mesh)) for i in (one, naive))
         assert abs(flops - expected) <= expected / 100
 
@@ -172,7 +172,7 @@ SUMS = tuple(way for way in FORMS["matmul_reduce_scatter"] if way != "paired")
 def reducing(way: str, sums: str) -> Implementation:
     """A form whose sums travel so."""
     function: Any = getattr(collective_matmul, f"{way}_matmul_reduce_scatter")
-    return Implementation("matmul_reduce_scatter", way, functools.partial(function, sums=sums))
+    return Implementation(CONTRACTS["matmul_reduce_scatter"], way, functools.partial(function, sums=sums))
 
 
 @pytest.mark.parametrize("way", SUMS)

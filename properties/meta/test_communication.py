@@ -8,6 +8,7 @@ import pytest
 from shardproof.oracles.communication import Cost, built_in, lower_bound, summed_replicas
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.communication import check_communication, communication_of, stated_by
 from shardproof.properties.meta.test_algorithms import case_of
@@ -50,8 +51,8 @@ def test_claims_are_the_numbers_of_the_literature(
 ) -> None:
     """An algorithm is said to send what one counts by hand, and sends it."""
     one, p = BY_NAME[name], MeshCase(("x", "y")[: len(sizes)], sizes).size
-    part = 960 // p if one.contract in ("all_gather", "reduce_scatter", "all_to_all") else 960
-    case = case_of(one.contract, sizes, block=(part, 1), dtype="int8")
+    part = 960 // p if one.contract.name in ("all_gather", "reduce_scatter", "all_to_all") else 960
+    case = case_of(one.contract.name, sizes, block=(part, 1), dtype="int8")
     stated = stated_by(one, case, backward=False)
     assert stated is not None
     assert stated.cost == Cost.of({"permute": permutes}, {"permute": sent})
@@ -108,8 +109,8 @@ def test_every_implementation_has_a_claim() -> None:
     shards compute by themselves sends nothing.
     """
     alone = {"global_moe_layer", "mlp_loss", "shard_mean", "shard_roll"}
-    assert all((i.communication is not None) == (not i.whole or i.contract in alone) for i in IMPLEMENTATIONS)
-    formulas = {i.contract for i in IMPLEMENTATIONS if callable(i.communication)}
+    assert all((i.communication is not None) == (not i.whole or i.contract.name in alone) for i in IMPLEMENTATIONS)
+    formulas = {i.contract.name for i in IMPLEMENTATIONS if callable(i.communication)}
     assert formulas == {"reshard", "sharded_matmul", "two_matmuls"}  # what layouts decide
 
 
@@ -118,7 +119,7 @@ def test_what_is_empty_may_be_sent() -> None:
     norm, mean = OWN["rms_norm[squares]"], OWN["shard_mean[mean]"]
     mesh, over = MeshCase(("dp", "tp"), (2, 4)), (("tp",),)
     empty = Case(
-        "rms_norm",
+        CONTRACTS["rms_norm"],
         mesh,
         "tp",
         (
@@ -129,7 +130,7 @@ def test_what_is_empty_may_be_sent() -> None:
     )
     assert str(communication_of(norm, empty, SIMULATE).cost) == "all_reduce=1 (0 bytes)"
     assert check_communication(norm, empty, SIMULATE) == 1
-    case = Case("shard_mean", mesh, "tp", (Operand((4, 2), "float32", Placement((("tp",), ()), ("dp",))),))
+    case = Case(CONTRACTS["shard_mean"], mesh, "tp", (Operand((4, 2), "float32", Placement((("tp",), ()), ("dp",))),))
     costly = dataclasses.replace(mean, communication=lambda case, backward: summed_replicas(1))
     with pytest.raises(Broken, match=r"no communication: expected all_reduce=1, all_reduce_bytes=1 \(formula\)"):
         check_communication(costly, case, SIMULATE)
@@ -145,7 +146,9 @@ def test_a_halo_is_what_is_missing() -> None:
         lacks = len({row % (n * p) for row in range(-before, n + after)} - {*range(n)})
         params = (("before", before), ("after", after), ("axis", 0))
         operand = Operand((n, 3), "float32", Placement((("x",), ())))
-        stated = stated_by(one, Case("halo_exchange", MeshCase(("x",), (p,)), "x", (operand,), params), backward=True)
+        stated = stated_by(
+            one, Case(CONTRACTS["halo_exchange"], MeshCase(("x",), (p,)), "x", (operand,), params), backward=True
+        )
         assert stated is not None
         assert stated.bytes == 4 * 3 * lacks, (p, n, before, after)
         assert stated.counts["permute"] <= 2 * (p - 1)

@@ -27,12 +27,12 @@ from shardproof.properties.communication.bounds import (
 )
 from shardproof.properties.communication.counted import of_record
 from shardproof.properties.communication.sizes import names_of, sizes_of
-from shardproof.properties.contracts import Scope
-from shardproof.properties.contracts.examples import PARAMETERS, example
+from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import Engine, Interpreted, engine_named, simulate
 from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.communication import check_communication, communication_of
+from shardproof.properties.programs.examples import PARAMETERS, example
 from shardproof.properties.programs.expectation import Expectation, ExpectationError
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.violation import Broken
@@ -86,16 +86,16 @@ def ring_cost(case: Case, backward: bool) -> Cost:
 
 def built_in_cost(case: Case, backward: bool) -> Cost:
     """One collective per leaf, forward and backward, of what `jax.lax` offers."""
-    gathers = case.contract in ("all_gather", "all_gather_invariant", "broadcast")
+    gathers = case.contract.name in ("all_gather", "all_gather_invariant", "broadcast")
     kind = {"permute": "permute", "ring_shift": "permute"}.get(
-        case.contract, "all_gather" if gathers else case.contract
+        case.contract.name, "all_gather" if gathers else case.contract.name
     )
     leaves = [dataclasses.replace(case, operands=(operand,)) for operand in case.operands]
-    gathered = case.contract in ("all_gather", "all_gather_invariant")
+    gathered = case.contract.name in ("all_gather", "all_gather_invariant")
     sizes = [full_bytes(leaf) // (case.group_size if gathered else 1) for leaf in leaves]
-    if case.contract == "all_reduce" and case.keywords["op"] == "sum":  # of bool: counts, in int32
+    if case.contract.name == "all_reduce" and case.keywords["op"] == "sum":  # of bool: counts, in int32
         sizes = [4 * n if leaf.operands[0].dtype == "bool" else n for n, leaf in zip(sizes, leaves, strict=True)]
-    if backward and case.contract in ("all_reduce", "all_gather_invariant"):
+    if backward and case.contract.name in ("all_reduce", "all_gather_invariant"):
         return Cost()  # the cotangent is everywhere already
     if backward and kind in ("all_gather", "reduce_scatter"):
         back = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}[kind]
@@ -107,7 +107,7 @@ def built_in_cost(case: Case, backward: bool) -> Cost:
 
 def mine(function: Callable[..., Any], contract: str = "all_gather", **fields: Any) -> Implementation:
     """A user's function."""
-    return Implementation(contract, "mine", function, **fields)
+    return Implementation(CONTRACTS[contract], "mine", function, **fields)
 
 
 def check(implementation: Implementation, case: Case, engine: str) -> str:
@@ -297,12 +297,12 @@ def lazy(x: jax.Array, axis_name: Any, **keywords: Any) -> jax.Array:
 @pytest.mark.parametrize("case", in_degenerate_cases(), ids=str)
 def test_where_nothing_must_move_an_expectation_is_a_bound(case: Case) -> None:
     """Sending nothing is as right there as sending what is expected, unless just that is asked for; more is not."""
-    busy = getattr(collectives, case.contract)
-    text = "permute=1,bytes=n" if case.contract == "ring_shift" else "all_gather=1,bytes=n/p"
+    busy = getattr(collectives, case.contract.name)
+    text = "permute=1,bytes=n" if case.contract.name == "ring_shift" else "all_gather=1,bytes=n/p"
     right, exact = Expectation.parse(text), Expectation.parse(f"exactly:{text}")
 
     def sent(function: Any, expectation: Expectation) -> str:
-        return check(mine(function, case.contract, communication=expectation), case, "simulate")
+        return check(mine(function, case.contract.name, communication=expectation), case, "simulate")
 
     def twice(x: jax.Array, axis_name: Any, **keywords: Any) -> jax.Array:
         return busy(collectives.ring_shift(x, axis_name, offset=lax.axis_size(axis_name)), axis_name, **keywords)
@@ -333,17 +333,17 @@ def test_operands_are_named() -> None:
     case = example("all_gather", FOUR, "dp")
     lhs = Operand((2, 3), "float32", Placement((("dp",), ())))
     rhs = Operand((3, 5), "float32", Placement(((), ())))
-    case = dataclasses.replace(case, contract="all_gather_matmul_lhs", operands=(lhs, rhs), params=())
+    case = dataclasses.replace(case, contract=CONTRACTS["all_gather_matmul_lhs"], operands=(lhs, rhs), params=())
     function = next(i.function for i in IMPLEMENTATIONS if i.name == "ring_all_gather_matmul_lhs")
     assert sizes_of(case) == {"p": 4, "n": 84, "lhs": 24, "rhs": 60, "out": 160, "axes": 4}
-    assert tuple(sizes_of(case)) == names_of("all_gather_matmul_lhs")
+    assert tuple(sizes_of(case)) == names_of(CONTRACTS["all_gather_matmul_lhs"])
     for text, right in (("bytes=(p-1)*lhs", True), ("bytes=(p-1)*rhs", False), ("bytes=(p-1)*n", False)):
         own = mine(function, "all_gather_matmul_lhs", communication=Expectation.parse(text))
         headline = check(own, case, "simulate")
         assert (headline == "") == right
         assert right or "with p=4, n=84" in headline
     with pytest.raises(ExpectationError, match="'rhs' is not understood: expected arithmetic of p, n, x, out, axes"):
-        Expectation.parse("bytes=rhs", names_of("ring_shift"))
+        Expectation.parse("bytes=rhs", names_of(CONTRACTS["ring_shift"]))
 
 
 def test_the_report_says_what_is_known() -> None:
@@ -384,7 +384,7 @@ def test_the_table() -> None:
     rows = table.rows(IMPLEMENTATIONS)
     shown = {(row.implementation, row.p) for row in rows}
     assert {(f"{contract}[lax]", p) for contract in PARAMETERS for p in table.MEMBERS} <= shown
-    assert {(str(i), 8) for i in IMPLEMENTATIONS if i.contract in PARAMETERS} <= shown
+    assert {(str(i), 8) for i in IMPLEMENTATIONS if i.contract.name in PARAMETERS} <= shown
     by_name = {(row.implementation, row.p): row for row in rows}
     assert by_name["ring_shift[lax]", 5].optimal == ("steps", "bytes")
     assert by_name["broadcast[lax]", 5].optimal == ()

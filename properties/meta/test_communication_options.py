@@ -20,9 +20,10 @@ from shardproof.impl.collectives import ring_shift
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.communication import pictures as drawn
 from shardproof.properties.communication.pictures import Step, steps
-from shardproof.properties.contracts.examples import example
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws import Law
 from shardproof.properties.meta.pages import README
+from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, value
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report import draw
@@ -133,7 +134,7 @@ def test_a_mesh_that_is_not_supported_is_one_line(
     def powers_of_two(x: jax.Array, axis_name: str, *, offset: int) -> jax.Array:
         raise NotImplementedError("3 participants: expected a power of two")
 
-    monkeypatch.setattr(draw, "find", lambda name: Implementation("ring_shift", "doubling", powers_of_two))
+    monkeypatch.setattr(draw, "find", lambda name: Implementation(CONTRACTS["ring_shift"], "doubling", powers_of_two))
     assert draw.main(["doubling", "--mesh", "tp=3"]) == 2
     assert capsys.readouterr().err == (
         "error: doubling does not support --mesh=tp=3: 3 participants: expected a power of two\n"
@@ -253,7 +254,9 @@ def test_a_bidirectional_ring_uses_both_directions() -> None:
         up, down = ([(i, (i + step) % p) for i in range(p)] for step in (1, -1))
         return jnp.concatenate([lax.ppermute(x[:1], axis_name, up), lax.ppermute(x[1:], axis_name, down)])
 
-    found = steps(Implementation("ring_shift", "both", both), example("ring_shift", MeshCase(("tp",), (5,)), "tp"))
+    found = steps(
+        Implementation(CONTRACTS["ring_shift"], "both", both), example("ring_shift", MeshCase(("tp",), (5,)), "tp")
+    )
     colours = [{drawn.direction(*link, step.devices) for link in step.links} for step in found]
     assert colours == [{drawn.UP}, {drawn.DOWN}]
     assert found[0] == Step("permute", 16, ((0, 1), (1, 2), (2, 3), (3, 4), (4, 0)), 5, 1)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from shardproof.properties.communication.sizes import names_of
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.meta.test_accelerators import run_pytest
 from shardproof.properties.meta.test_scheduled import DONE, NOTHING, PAIRS, START, X, by_hand, product
 from shardproof.properties.mutants import MUTANTS
@@ -176,5 +177,5 @@ def test_planted_bugs_are_not_hidden_by_the_compiler(name: str, tpu_compiler: Co
     found = tpu_compiler.compile(Request(str(V5E), case, f"{mutant.function.__module__}:{name}", way))
     with pytest.raises(Broken, match=told):
         check_compiled_overlap(
-            Overlap.parse(mutant.overlap, names_of(mutant.contract)), WITH_ROOM, case, found, V5E, way
+            Overlap.parse(mutant.overlap, names_of(CONTRACTS[mutant.contract])), WITH_ROOM, case, found, V5E, way
         )

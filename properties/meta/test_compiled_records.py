@@ -10,13 +10,14 @@ import pytest
 from jax.sharding import AxisType
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.contracts.products import SHAPES, SHARDED, product_case
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Figures, Records, key_of, line_of, read
 from shardproof.properties.performance.modelled import Place, Work
 from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology, missing
 from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS
 from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.partitioned import partitioned
+from shardproof.properties.programs.product_cases import SHAPES, SHARDED, product_case
 
 PLACE = Place(Topology.parse("v5e:2x4"), 4)
 WORK = Work("all_gather_matmul_lhs", "book", PLACE)
@@ -33,7 +34,7 @@ def test_all_that_is_compiled_is_recorded() -> None:
                 for form in (
                     UNSHARDED,
                     COMPILER,
-                    *(one.name for one in (*PRODUCTS, *OVERLAPPED) if one.contract == contract),
+                    *(one.name for one in (*PRODUCTS, *OVERLAPPED) if one.contract.name == contract),
                 ):
                     assert isinstance(known[key_of(work, form)], Figures)
     assert {form for *_, form in known} <= {UNSHARDED, COMPILER, "naive", *(one.name for one in OVERLAPPED)}
@@ -76,4 +77,4 @@ def test_other_contracts_are_no_products() -> None:
     """They are refused by name."""
     case = product_case("all_gather_matmul_lhs", MeshCase(("x",), (1,)), "x", (2, 3, 4))
     with pytest.raises(ValueError, match="contract='all_gather': expected one of all_gather_matmul_lhs_contracting"):
-        partitioned(replace(case, contract="all_gather"))
+        partitioned(replace(case, contract=CONTRACTS["all_gather"]))

@@ -19,7 +19,7 @@ from shardproof.properties.runner.contract_tests import of_contract
 from shardproof.properties.runner.judging import asked
 
 Test = Callable[..., None]
-IMPLEMENTED = tuple(dict.fromkeys(one.contract for one in IMPLEMENTATIONS))
+IMPLEMENTED = tuple(dict.fromkeys(one.contract.name for one in IMPLEMENTATIONS))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_a_contract_is_one_test(tests: dict[str, list[Test]], contract: str) -> 
     (mark,) = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
     names, pairs = mark.args
     assert names == ("implementation", "engine")
-    own = [one for one in IMPLEMENTATIONS if one.contract == contract]
+    own = [one for one in IMPLEMENTATIONS if one.contract.name == contract]
     assert [pair.values for pair in pairs] == [(one, engine) for one in own for engine in ENGINES]
     assert [pair.id for pair in pairs] == [f"{one.name}-{engine}" for one in own for engine in ENGINES]
     assert [[(m.name, m.args) for m in pair.marks] for pair in pairs] == [

@@ -26,6 +26,7 @@ from shardproof.oracles.dtypes import (
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data, generate
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import XlaEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
@@ -198,7 +199,7 @@ def test_scaled_data_reach_both_ends_of_the_range(dtype: np.dtype, degree: int) 
 def test_parts_of_the_smallest_normal_numbers_may_be_zero(law: str) -> None:
     """XLA takes a quotient below the normal range for zero: half of the smallest normal number in float32."""
     operand = Operand((2, 1), "float32", Placement((("dp",), ())))
-    case = Case("shard_mean", MeshCase(("dp",), (1,)), "dp", (operand,), (), (Data("scaled", 150),))
+    case = Case(CONTRACTS["shard_mean"], MeshCase(("dp",), (1,)), "dp", (operand,), (), (Data("scaled", 150),))
     (mean,) = (i for i in IMPLEMENTATIONS if str(i) == "shard_mean[mean]")
     verdict = judge(LAWS[law], mean, case, XlaEngine(), Tally("shard_mean", "mean", law))
     assert verdict.kind == "held"

@@ -242,7 +242,7 @@ class Pair:
 
 
 OVER_THREE_AXES = Case(
-    "reshard",
+    CONTRACTS["reshard"],
     MeshCase(("dp", "fsdp", "tp"), (2, 2, 2)),
     (),
     (Operand((4, 4), "float32", Placement(((), ()))),),
@@ -546,7 +546,7 @@ def ended(function: Function, engine: str) -> Any:
 
     case = next(filter(serves, drawn(pair, 200)))
     given = Given("ring_shift", __name__, function.__name__)
-    return check_isolated(Task(given, ("value",), engine, pair.scope, 1, 0, "cpu", case=case))
+    return check_isolated(Task(given, ("value",), engine, pair.scope, 1, 0, "cpu", case=case.to_json()))
 
 
 @pytest.mark.lengthy

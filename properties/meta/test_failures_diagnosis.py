@@ -13,6 +13,7 @@ from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.laws import LAWS
@@ -50,7 +51,7 @@ def a_case(
     mesh = MeshCase(tuple(sizes), tuple(sizes.values()))
     operand = Operand(block, given.pop("dtype", "float32"), Placement((mesh.axis_names, *((),) * (len(block) - 1))))
     data = Data(given.pop("kind", "distinct"), given.pop("seed", 1))
-    return Case(contract, mesh, axis_name, (operand,), tuple(given.items()), (data,))
+    return Case(CONTRACTS[contract], mesh, axis_name, (operand,), tuple(given.items()), (data,))
 
 
 def broken(case: Case, plant: Plant, *, name: str = "mine") -> LawViolation:
@@ -58,8 +59,8 @@ def broken(case: Case, plant: Plant, *, name: str = "mine") -> LawViolation:
     data = case.data[0]
     blocks = case.blocks(0, case.global_array(0, data, terms=1))
     expected = oracle_blocks(case, [blocks])[0]
-    own = next(i for i in IMPLEMENTATIONS if i.contract == case.contract)
-    implementation = Implementation(case.contract, name, own.function)
+    own = next(i for i in IMPLEMENTATIONS if i.contract.name == case.contract.name)
+    implementation = Implementation(CONTRACTS[case.contract.name], name, own.function)
     with pytest.raises(Broken) as caught:
         compare(case, data, "result", "result", expected=expected, actual=plant(expected.copy(), blocks))
     return LawViolation(implementation, LAWS["value"], case, "xla", caught.value)
@@ -77,7 +78,7 @@ def swap(first: tuple[int, ...], second: tuple[int, ...]) -> Plant:
 
 def violation_of(function: Function, case: Case, check: Any = check_value) -> LawViolation:
     """How a function breaks a law on a case."""
-    implementation = user_implementation(case.contract, function)
+    implementation = user_implementation(case.contract.name, function)
     with pytest.raises(Broken) as caught:
         check(implementation, case, engine_named("simulate"))
     law = LAWS["value" if check is check_value else "gradient"]
@@ -364,6 +365,6 @@ def test_the_parts_of_an_array_are_shown_where_they_lie() -> None:
     wrong = whole.copy()
     wrong[..., 2] = 1
     difference = Difference.between("array", "result under out_specs", whole, wrong)
-    own = next(i for i in IMPLEMENTATIONS if i.contract == "ring_shift")
+    own = next(i for i in IMPLEMENTATIONS if i.contract.name == "ring_shift")
     violation = LawViolation(own, LAWS["type"], case, "xla", Broken("values", "1 wrong", difference=difference))
     assert "    dp=0  0 ·  1 ✗\n    dp=1  2 ·  3 ·\n" in render(violation)

@@ -20,6 +20,7 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import Chain
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies.dtypes import ALL, as_dtype
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import fitted
@@ -136,7 +137,17 @@ def a_case(contract: str, *, chain: Chain = (), out: tuple[Placement, ...] | Non
     forbidden, axis_name = given.pop("forbidden", ""), given.pop("axis_name", "tp")
     operand = Operand((2,), "float32", Placement((("tp",),), ("dp",)))
     mesh, data = MeshCase(("dp", "tp"), (2, 2), (3, 1, 0, 2)), (Data("distinct", 3),)
-    case = Case(contract, mesh, axis_name, (operand,), tuple(given.items()), data, chain, out=out, forbidden=forbidden)
+    case = Case(
+        CONTRACTS[contract],
+        mesh,
+        axis_name,
+        (operand,),
+        tuple(given.items()),
+        data,
+        chain,
+        out=out,
+        forbidden=forbidden,
+    )
     return fitted(case) if chain else case
 
 
@@ -144,9 +155,11 @@ def violation_of(
     function: Callable[..., Any], case: Case, law: str, engine: Engine | None = None, **said: Any
 ) -> LawViolation:
     """The violation of a law by a function."""
-    implementation = Implementation(case.contract, getattr(function, "__name__", "mine"), function, **said)
+    implementation = Implementation(
+        CONTRACTS[case.contract.name], getattr(function, "__name__", "mine"), function, **said
+    )
     with pytest.raises(LawViolation) as caught:
-        judge(LAWS[law], implementation, case, engine or SimulateEngine(), Tally(case.contract, "mine", law))
+        judge(LAWS[law], implementation, case, engine or SimulateEngine(), Tally(case.contract.name, "mine", law))
     return caught.value
 
 
@@ -175,8 +188,8 @@ STANDALONE: dict[str, tuple[str, str, Case, str]] = {
     ),
     "many devices": (
         "ring_shift", "value",
-        Case("ring_shift", MeshCase(("tp",), (512,)), "tp", (Operand((1,), "float32", Placement((("tp",),))),),
-             (("offset", 1),), (Data("distinct", 3),)), "result[",
+        Case(CONTRACTS["ring_shift"], MeshCase(("tp",), (512,)), "tp",
+             (Operand((1,), "float32", Placement((("tp",),))),), (("offset", 1),), (Data("distinct", 3),)), "result[",
     ),
 }  # fmt: skip
 
@@ -196,7 +209,7 @@ def test_a_script_of_values_and_gradients_needs_no_shardproof(name: str, mine: A
 
 
 MATMUL = Case(
-    "all_gather_matmul_lhs",
+    CONTRACTS["all_gather_matmul_lhs"],
     MeshCase(("tp",), (4,)),
     "tp",
     (Operand((8, 8), "float32", Placement((("tp",), ()))), Operand((8, 8), "float32", Placement(((), ())))),
@@ -238,7 +251,7 @@ def test_a_script_of_another_law_calls_shardproof(name: str, mine: Any, tmp_path
 def crash(function: Callable[..., Any]) -> LawViolation:
     """The violation of a function that aborts its process."""
     broken = Broken("aborts", "aborts the process (SIGABRT)")
-    mine = Implementation("ring_shift", function.__name__, function)
+    mine = Implementation(CONTRACTS["ring_shift"], function.__name__, function)
     return LawViolation(mine, LAWS["value"], a_case("ring_shift", offset=1), "simulate", broken)
 
 

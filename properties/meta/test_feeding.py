@@ -11,6 +11,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import Chain
 from shardproof.properties.cases.data import Data
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.running import ready
 from shardproof.properties.laws import LAWS
@@ -45,7 +46,7 @@ def a_case(
 ) -> Case:
     """A case of operands that are stacked over the axes along which they vary."""
     leaves = tuple(Operand(block, dtype, Placement(((),) * len(block), varies)) for block in blocks)
-    return Case(name, mesh, axis_name, leaves, tuple(params.items()), data, chain, tree=tree)
+    return Case(CONTRACTS[name], mesh, axis_name, leaves, tuple(params.items()), data, chain, tree=tree)
 
 
 SHIFT = a_case("ring_shift", (2, 3), offset=1)
@@ -101,7 +102,7 @@ def test_exact_data_stays_exact(chain: Chain, op: str) -> None:
     assert fitted(case) == case
     arrays = operands(case, case.data[0])
     assert np.abs(arrays[0].astype(float)).max() > 0
-    mine = next(one for one in BUILT_IN if one.contract == "all_reduce")
+    mine = next(one for one in BUILT_IN if one.contract.name == "all_reduce")
     assert [reference.bound for reference in next(value_references(mine, case, [arrays]))] == [None]
     program = ready("reverse gradient", mine, case, engine_named("simulate"))
     primal, cts = operands(case, case.data[0], pulled_terms(case)), cotangents(case, program, case.data[0])
@@ -117,7 +118,7 @@ def test_a_bound_is_that_of_both_calls(op: str, dtype: str) -> None:
     case = a_case("all_reduce", (400,), mesh=mesh, dtype=dtype, data=(Data("real", 3),), op=op)
     assert fitted(case) == case
     (x,) = operands(case, case.data[0])
-    mine = next(one for one in BUILT_IN if one.contract == "all_reduce")
+    mine = next(one for one in BUILT_IN if one.contract.name == "all_reduce")
     (right,) = next(value_references(mine, case, [[x]]))
     assert right.bound is not None
     rng = np.random.default_rng(1)

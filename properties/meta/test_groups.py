@@ -15,6 +15,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import index_groups
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.meta.drawn import drawn
@@ -23,7 +24,7 @@ from shardproof.properties.report.checking import user_implementation
 
 GROUPS = ((2, 0), (1,))
 CASE = Case(
-    contract="all_reduce",
+    contract=CONTRACTS["all_reduce"],
     mesh=MeshCase(("tp",), (3,)),
     axis_name="tp",
     operands=(Operand((2,), "float32", Placement((("tp",),))),),

@@ -15,11 +15,11 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.contract import Scope
-from shardproof.properties.contracts.examples import PARAMETERS, example
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.simulate import exchange, groups
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.meta.drawn import one
+from shardproof.properties.programs.examples import PARAMETERS, example
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report.checking import user_implementation
@@ -72,7 +72,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> Non
 
 def check(implementation: Implementation) -> None:
     """The law of values on the interpreter."""
-    case = case_of(implementation.contract)
+    case = case_of(implementation.contract.name)
     assert check_value(implementation, case, SimulateEngine()) == len(case.data)
 
 

@@ -36,6 +36,10 @@ BESIDE = {"benchmark", "meta", "suite", "regressions"}
 """What stands beside the layers and uses all of them: what is measured, and the tests."""
 
 
+EACH_OTHER = ("cases.case", "contracts.contract")
+"""A case carries its contract, which is about cases: the first imports the type of the second, and no more."""
+
+
 def modules(folder: Path = PROPERTIES) -> dict[str, Path]:
     """All modules by their names within `properties`; its own is empty."""
     found = {}
@@ -62,7 +66,9 @@ def imports(source: str, known: Mapping[str, object]) -> Iterator[str]:
 
 def graph(found: Mapping[str, Path]) -> dict[str, set[str]]:
     """What each module in a layer imports."""
-    return {name: {*imports(path.read_text(), found)} for name, path in found.items() if level(name) is not None}
+    known = {name: {*imports(path.read_text(), found)} for name, path in found.items() if level(name) is not None}
+    known[EACH_OTHER[0]].remove(EACH_OTHER[1])
+    return known
 
 
 def level(module: str) -> int | None:

@@ -10,6 +10,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.moe.dropping import POLICIES, dispatch
 from shardproof.oracles.moe.routing import Routing
 from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.moe_claims import SIZES
 
 pytestmark = pytest.mark.either_end
@@ -37,7 +38,7 @@ def case_of(layer: tuple[int, int, int, int], capacity: int | None, policy: str)
         Operand((held, 1, 1), "float32", Placement((over, whole, whole))),
     )
     params = (("top_k", top_k), ("capacity", capacity), ("policy", policy))
-    return Case("moe_layer", MeshCase(over, (participants,)), "ep", operands, params)
+    return Case(CONTRACTS["moe_layer"], MeshCase(over, (participants,)), "ep", operands, params)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -9,6 +9,7 @@ import pytest
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.engines.batches import reference_blocks
 from shardproof.properties.laws.value import check_value
@@ -22,7 +23,7 @@ def a_product(kind: str, seed: int = 0) -> Case:
     """Rows of two devices times a replicated matrix of three columns."""
     lhs = Operand((2, 3), "float32", Placement((("tp",), ())))
     rhs = Operand((3, 3), "float32", Placement(((), ())))
-    return Case("all_gather_matmul_lhs", MeshCase(("tp",), (2,)), "tp", (lhs, rhs), data=(Data(kind, seed),))
+    return Case(CONTRACTS["all_gather_matmul_lhs"], MeshCase(("tp",), (2,)), "tp", (lhs, rhs), data=(Data(kind, seed),))
 
 
 def planted(lhs: dict[tuple[int, int], float], rhs: dict[tuple[int, int], float]) -> list[np.ndarray]:
@@ -77,7 +78,7 @@ def test_where_infinity_is_right_nan_is_as_well(change: Any, right: bool) -> Non
 
     lhs = Operand((2, 3), "float32", Placement(((), ())))
     case = Case(
-        "all_gather_matmul_lhs",
+        CONTRACTS["all_gather_matmul_lhs"],
         MeshCase(("tp",), (2,)),
         "tp",
         (lhs, Operand((3, 3), "float32", Placement(((), ())))),

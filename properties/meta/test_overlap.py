@@ -17,6 +17,7 @@ from jax import Array, lax
 from shardproof.impl.rings import shift
 from shardproof.properties.cases.case import Case
 from shardproof.properties.communication.sizes import sizes_of
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws.overlap import check_overlap
 from shardproof.properties.meta.pages import PERFORMANCE_PAGE, README
@@ -112,11 +113,11 @@ ONE_NUMBER = (
 )
 def test_what_forms_claim_is_what_they_do(one: Implementation) -> None:
     """A claim that is wider than what is exposed would hide a bug: of float32 in even blocks there is no room."""
-    case = case_of(one.contract, (8,), (16, 16, 16))
+    case = case_of(one.contract.name, (8,), (16, 16, 16))
     operations = operations_of(forward(case, one, Seen()), case.mesh)
     assert one.overlap is not None
     found = timeline(operations, Balanced.of(operations, case.mesh, case.axes)).share
-    if one.contract == "transformer_block":  # whose room is for sums of 16-bit floats
+    if one.contract.name == "transformer_block":  # whose room is for sums of 16-bit floats
         assert found == 0
     else:
         assert found == limit(one.overlap.exposed, sizes_of(case))
@@ -147,7 +148,7 @@ def test_what_is_claimed_by_one_number_is_nearly_reached(
 ) -> None:
     """A claim of one number is nearly reached by narrow pieces and never exceeded."""
     (one,) = [one for one in OVERLAPPED if one.name == name]
-    case = case_of(one.contract, (p,), sides)
+    case = case_of(one.contract.name, (p,), sides)
     operations = operations_of(forward(case, one, Seen()), case.mesh)
     found = timeline(operations, Balanced.of(operations, case.mesh, case.axes)).share
     assert one.overlap is not None
@@ -158,7 +159,7 @@ def test_what_is_claimed_by_one_number_is_nearly_reached(
 def test_what_cannot_be_told_is_no_pass() -> None:
     """A loop that depends on data, and a function of global arrays, are not run."""
     case = case_of("all_gather_matmul_lhs", (2,), (2, 2, 2))
-    mine = Implementation("all_gather_matmul_lhs", "mine", total_of_while, overlap=Overlap("1"))
+    mine = Implementation(CONTRACTS["all_gather_matmul_lhs"], "mine", total_of_while, overlap=Overlap("1"))
     with pytest.raises(NotRun, match=r"what hides what cannot be told: the iterations of the while at .* depend on"):
         check_overlap(mine, case, SimulateEngine())
     whole = forward(case, mine, Seen())
@@ -285,7 +286,7 @@ def test_the_command_of_the_readme(tmp_path: Path) -> None:
 def test_empty_blocks_hide_nothing() -> None:
     """A product of empty blocks passes."""
     ring = next(one for one in OVERLAPPED if one.name == "ring_matmul_reduce_scatter")
-    assert check_overlap(ring, case_of(ring.contract, (2,), (2, 0, 2)), SimulateEngine()) == 1
+    assert check_overlap(ring, case_of(ring.contract.name, (2,), (2, 0, 2)), SimulateEngine()) == 1
 
 
 def test_more_than_is_claimed_is_broken() -> None:

@@ -12,7 +12,7 @@ import pytest
 from jax import Array, lax
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.contracts.products import SHARDED, product_case
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.measured.expectations import ON_TOP, broken
 from shardproof.properties.performance.measured.placing import KINDS, chip_of, mesh_of, placed, topology_of
@@ -40,6 +40,7 @@ from shardproof.properties.performance.measured.work import (
     tracing,
 )
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
+from shardproof.properties.programs.product_cases import SHARDED, product_case
 
 MESH = MeshCase(("data", "model"), (1, 4))
 SMALL: dict[str, tuple[int, ...]] = {
@@ -120,7 +121,7 @@ def test_every_form_is_right(contract: str) -> None:
     assert not [row for row in rows.values() if row.wrong.count or not row.wrong.elements or row.seconds <= 0]
     plain = {"lax"} if contract in COLLECTIVES else {UNSHARDED, NAIVE}
     assert plain <= set(rows)
-    ours = {one.name.removesuffix(f"_{contract}") for one in OVERLAPPED if one.contract == contract}
+    ours = {one.name.removesuffix(f"_{contract}") for one in OVERLAPPED if one.contract.name == contract}
     assert set(rows) - plain >= ours - {"nested"}
 
 
@@ -132,8 +133,10 @@ def of_the_wrong_rows(lhs: Array, rhs: Array, axis_name: Any) -> Array:
 
 def test_a_wrong_function_shows_wrong_elements() -> None:
     """A wrong form's row has its wrong elements and the first of them."""
-    mine = Implementation("all_gather_matmul_lhs", "mine", of_the_wrong_rows)
-    rows = measure(forms(mine.contract, MESH, more=[mine], size=SMALL[mine.contract]), jax.devices()[:4], rounds=1)
+    mine = Implementation(CONTRACTS["all_gather_matmul_lhs"], "mine", of_the_wrong_rows)
+    rows = measure(
+        forms(mine.contract.name, MESH, more=[mine], size=SMALL[mine.contract.name]), jax.devices()[:4], rounds=1
+    )
     assert [*rows] == [UNSHARDED, NAIVE, "mine"]
     assert rows[NAIVE].wrong.count == 0
     assert 0 < rows["mine"].wrong.count <= rows["mine"].wrong.elements == 4 * 32 * 8
@@ -251,7 +254,10 @@ def test_four_of_the_devices_are_a_ring(devices: int, sizes: tuple[int, int]) ->
 @pytest.mark.either_end
 def test_forms_have_names_and_sizes_that_fit() -> None:
     """Forms have distinct names, and sides that divide by the number of devices."""
-    mine = [Implementation("all_gather_matmul_lhs", name, of_the_wrong_rows) for name in ("naive", "unsharded", "mine")]
+    mine = [
+        Implementation(CONTRACTS["all_gather_matmul_lhs"], name, of_the_wrong_rows)
+        for name in ("naive", "unsharded", "mine")
+    ]
     mesh = MeshCase(("data", "model"), (2, 3))
     found = forms("all_gather_matmul_lhs", mesh, more=mine)
     assert [form.name for form in found] == [UNSHARDED, NAIVE, "naive (2)", "unsharded (2)", "mine"]
@@ -272,4 +278,4 @@ def test_what_is_not_measured_is_refused() -> None:
     """An unmeasured contract is refused with the measured ones."""
     with pytest.raises(ValueError, match="contract='attention': expected one of all_reduce"):
         forms("attention", MESH)
-    assert all(isinstance(one, Form) for one in forms(PRODUCTS[0].contract, MESH))
+    assert all(isinstance(one, Form) for one in forms(PRODUCTS[0].contract.name, MESH))

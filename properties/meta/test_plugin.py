@@ -14,8 +14,8 @@ import pytest
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.plugin import FLAGS, OPTIONS
-from shardproof.properties.contracts.examples import example
 from shardproof.properties.meta.pages import README, REPORT_PAGE, block
+from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.precision import of_products, precision_of
 from shardproof.properties.report.destinations import DestinationError, check_destination, write_somewhere
 from shardproof.properties.report.scripts.literals import options

@@ -15,6 +15,7 @@ from shardproof.impl.collectives import cast_varying
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.mutants import MUTANTS
@@ -28,7 +29,7 @@ from shardproof.properties.runner.tally import HeldOnNothing, Tally, Verdict
 from shardproof.properties.runner.violation import LawViolation
 
 CASE = Case(
-    "global_norm",
+    CONTRACTS["global_norm"],
     MeshCase(("tp",), (2,)),
     "tp",
     (Operand((2, 3), "float32", Placement((("tp",), ()))),),
@@ -40,14 +41,14 @@ CASE = Case(
 def judged(function: Callable[..., Any], law: str, engine: Engine) -> tuple[Verdict, Tally]:
     """The verdict on one case."""
     tally = Tally("global_norm", "mine", law)
-    return judge(LAWS[law], Implementation("global_norm", "mine", function), CASE, engine, tally), tally
+    return judge(LAWS[law], Implementation(CONTRACTS["global_norm"], "mine", function), CASE, engine, tally), tally
 
 
 def half_precision(rows: int, data: Data) -> Case:
     """Attention to so many positions on each of two devices, in float16."""
     operand = Operand((rows, 1, 3), "float16", Placement((("tp",), (), ())))
     mesh = MeshCase(("tp",), (2,))
-    return Case("attention", mesh, "tp", (operand,) * 3, (("causal", False),), (data,))
+    return Case(CONTRACTS["attention"], mesh, "tp", (operand,) * 3, (("causal", False),), (data,))
 
 
 @jax.custom_jvp
@@ -72,7 +73,7 @@ def test_what_cannot_be_run_in_doubles_is_no_pass(law: str, engine: Engine) -> N
     assert verdict.kind == "not run"
     assert "pure_callback" in verdict.reason
     with pytest.raises(HeldOnNothing, match="pure_callback"):
-        require_held(LAWS[law], Implementation("global_norm", "mine", norm_outside), tally)
+        require_held(LAWS[law], Implementation(CONTRACTS["global_norm"], "mine", norm_outside), tally)
 
 
 @pytest.mark.parametrize("law", ["value", "gradient"])
@@ -86,7 +87,7 @@ def test_a_right_norm_holds(law: str, engine: Engine) -> None:
 
 def test_gradients_that_jax_adds_up_may_overflow() -> None:
     """Of float16: the parts of a gradient, one from each device, may be infinite although their sum is not."""
-    implementation = Implementation("attention", "mine", ring_attention)
+    implementation = Implementation(CONTRACTS["attention"], "mine", ring_attention)
     case, tally = half_precision(127, Data("distinct", 2)), Tally("attention", "mine", "gradient")
     verdict = judge(LAWS["gradient"], implementation, case, SimulateEngine(), tally)
     assert verdict.kind == "held"
@@ -95,7 +96,7 @@ def test_gradients_that_jax_adds_up_may_overflow() -> None:
 @pytest.mark.parametrize("law", ["value", "gradient"])
 def test_what_a_function_computes_itself_may_not(law: str) -> None:
     """Powers of logits that overflow are a bug wherever the result is finite, in values and in gradients."""
-    implementation = Implementation("attention", "mine", MUTANTS["attention_without_the_maximum"].function)
+    implementation = Implementation(CONTRACTS["attention"], "mine", MUTANTS["attention_without_the_maximum"].function)
     case, tally = half_precision(3, Data("exact", 5)), Tally("attention", "mine", law)
     with pytest.raises(LawViolation):
         judge(LAWS[law], implementation, case, SimulateEngine(), tally)

@@ -21,7 +21,7 @@ from shardproof.properties.meta.brief import marked
 from shardproof.properties.report.asking import engines_for
 from shardproof.properties.report.program_tests import program_test
 from shardproof.properties.report.programs import check_program
-from shardproof.properties.runner.programs import Program, meant
+from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.search import find_violation
 
 
@@ -177,16 +177,15 @@ def test_what_is_left_out_on_large_meshes_is_told() -> None:
     """Meshes too large to interpret are left out, which is reported as a finding, and of others there is none."""
     described: Any = {"arguments": ("@data n",), "results": "@data n", "one_axis": ["data"], "dtypes": "float32"}
     program = Program(sent_round_and_round, lambda x: np.broadcast_to(x.mean(0), x.shape), **described)
-    with meant(program.implementation):
-        for asked, left_out in ((1024, True), (64, True), (32, False)):
-            scope = Scope(large=asked)
-            found = find_violation(
-                [LAWS["value"]], program.implementation, engine_named("simulate"), scope, max_examples=36, random_seed=0
-            )
-            assert found.violation is None
-            assert 16 < found.tally.largest <= 32
-            told = "its steps grow with the mesh: none of more than 32 devices was interpreted"
-            assert found.tally.findings == ({told: f"a mesh of {asked:,}"} if left_out else {})
+    for asked, left_out in ((1024, True), (64, True), (32, False)):
+        scope = Scope(large=asked)
+        found = find_violation(
+            [LAWS["value"]], program.implementation, engine_named("simulate"), scope, max_examples=36, random_seed=0
+        )
+        assert found.violation is None
+        assert 16 < found.tally.largest <= 32
+        told = "its steps grow with the mesh: none of more than 32 devices was interpreted"
+        assert found.tally.findings == ({told: f"a mesh of {asked:,}"} if left_out else {})
 
 
 def test_what_a_compiler_sends_is_checked_where_it_is_seen() -> None:
@@ -195,10 +194,9 @@ def test_what_a_compiler_sends_is_checked_where_it_is_seen() -> None:
     program = Program(lambda x, *, mesh, data: x.mean(0), lambda x: x.mean(0), **described)
     checks = vars(program_test(program, laws="communication"))["pytestmark"]
     assert [param.id for mark in checks for param in mark.args[1]] == ["xla"]
-    with meant(program.implementation):
-        assert engines_for(program.implementation, [LAWS["communication"]]) == ["xla"]
-        laws = ("value", "communication")
-        summary = check_program(program.function, program.reference, **described, laws=laws, max_examples=8)
+    assert engines_for(program.implementation, [LAWS["communication"]]) == ["xla"]
+    laws = ("value", "communication")
+    summary = check_program(program.function, program.reference, **described, laws=laws, max_examples=8)
     assert {tally.engine for tally in summary.tallies if tally.law == "communication"} == {"xla"}
 
 

@@ -1,7 +1,7 @@
 """What a report says: of each implementation, and of each contract, on how many structures its laws held."""
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.contracts.examples import example
+from shardproof.properties.programs.examples import example
 from shardproof.properties.report.report import COLUMNS, by_contract, by_implementation
 from shardproof.properties.runner.tally import Tally
 

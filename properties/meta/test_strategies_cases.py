@@ -8,7 +8,7 @@ import pytest
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
-from shardproof.properties.contracts import Scope
+from shardproof.properties.contracts import CONTRACTS, Scope, contract_of
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import drawn_for
 from shardproof.properties.meta.drawn import drawn
@@ -27,14 +27,14 @@ def test_a_case_survives_json(implementation: Implementation) -> None:
     """Every case that is drawn, or that a law looks at, equals itself and its hash after a round trip through JSON."""
     for some in drawn(drawn_for(implementation, Scope(large=300), eager=True), 60):
         for case in set().union(*map(looked_at, some)):
-            again = Case.from_json(case.to_json())
+            again = Case.from_json(case.to_json(), contract_of)
             assert again == case
             assert hash(again) == hash(case)
             assert again.to_json() == case.to_json()
 
 
 CASE = Case(
-    contract="all_gather",
+    contract=CONTRACTS["all_gather"],
     mesh=MeshCase(("dp", "tp"), (2, 2), (3, 1, 0, 2), ("auto", "explicit")),
     axis_name=("tp", "dp"),
     operands=(Operand((2, 1), "bfloat16", Placement((("tp",), ()), ("dp",))),),
@@ -51,7 +51,7 @@ CASE = Case(
 
 def test_a_case_with_everything_survives_json() -> None:
     """A case with every field set equals itself after a round trip through JSON."""
-    assert Case.from_json(CASE.to_json()) == CASE
+    assert Case.from_json(CASE.to_json(), contract_of) == CASE
 
 
 def changed(**fields: Any) -> str:
@@ -89,4 +89,4 @@ MESH = json.loads(CASE.to_json())["mesh"]
 def test_what_is_no_case_is_refused(text: str, message: str) -> None:
     """A damaged, foreign or newer file is refused with a ValueError that says what was expected."""
     with pytest.raises(ValueError, match=message):
-        Case.from_json(text)
+        Case.from_json(text, contract_of)

@@ -211,7 +211,7 @@ def test_a_switch_knows_no_distance() -> None:
 def test_lanes_are_the_timeline(one: Implementation) -> None:
     """The lanes of a picture add up to the timeline, and no lane has two bars at once."""
     for gradient in (False, True):
-        found = timeline(scheduled(one, shaped(one.contract, RING, "tp"), gradient=gradient), V5E)
+        found = timeline(scheduled(one, shaped(one.contract.name, RING, "tp"), gradient=gradient), V5E)
         lanes = laid_out(found)
         assert not lanes.cuts
         assert lanes.total == found.total == max(bar.end for bar in lanes.bars)
@@ -226,7 +226,7 @@ def test_lanes_are_the_timeline(one: Implementation) -> None:
 def test_thousands_of_devices_take_no_longer() -> None:
     """A loop of thousands of iterations is scheduled once, and its picture says how many are left out."""
     one = next(one for one in OVERLAPPED if one.name == "ring_all_gather_matmul_lhs")
-    case = shaped(one.contract, MeshCase(("tp",), (4096,)), "tp", ((65536, 2048), (2048, 65536)))
+    case = shaped(one.contract.name, MeshCase(("tp",), (4096,)), "tp", ((65536, 2048), (2048, 65536)))
     found = timeline(scheduled(one, case), V5E)
     lanes = laid_out(found)
     assert len(lanes.bars) <= MOST_BARS

@@ -11,7 +11,6 @@ import pytest
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.communication.pictures import LETTER
-from shardproof.properties.contracts.products import product_case
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.overlap import check_overlap
@@ -25,6 +24,7 @@ from shardproof.properties.performance.lanes import laid_out
 from shardproof.properties.performance.operations import Operation
 from shardproof.properties.performance.routes import Loads
 from shardproof.properties.performance.timeline import timeline
+from shardproof.properties.programs.product_cases import product_case
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report.failures import lanes
 from shardproof.properties.report.failures.lanes import in_letters, picture

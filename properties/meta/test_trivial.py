@@ -25,7 +25,9 @@ def test_few_cases_are_trivial(name: str) -> None:
 def shift(sizes: tuple[int, int], rows: int, offset: int, over: str | tuple[str, ...] = "tp") -> Case:
     """A shift on a mesh of two axes."""
     operand = Operand((rows, 2), "float32", Placement((("tp",), ())))
-    return Case("ring_shift", MeshCase(("dp", "tp"), sizes), over, (operand,), (("offset", offset), ("wrap", True)))
+    return Case(
+        CONTRACTS["ring_shift"], MeshCase(("dp", "tp"), sizes), over, (operand,), (("offset", offset), ("wrap", True))
+    )
 
 
 @pytest.mark.parametrize(

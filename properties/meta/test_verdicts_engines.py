@@ -11,11 +11,12 @@ from jax.experimental import pallas as pl
 from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
-from shardproof.properties.contracts.examples import example
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.simulate import RULES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.test_verdicts import Function, found, returning
+from shardproof.properties.programs.examples import example
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner.judging import judge, own, require_held
 from shardproof.properties.runner.tally import HeldOnNothing, Tally, Verdict
@@ -84,7 +85,7 @@ def test_what_ran_on_single_participants_alone_is_no_pass() -> None:
     shift = user_implementation("ring_shift", using("approximate maximum", 0))
     tally = Tally("ring_shift", shift.name, "value", "simulate")
     alone, several = (
-        Case("ring_shift", MeshCase(("dp",), (n,)), "dp", (Operand((2,), "float32", Placement((("dp",),))),))
+        Case(CONTRACTS["ring_shift"], MeshCase(("dp",), (n,)), "dp", (Operand((2,), "float32", Placement((("dp",),))),))
         for n in (1, 2)
     )
     tally.note(Verdict("held", checked=1), alone)

@@ -70,7 +70,7 @@ MUTANTS: dict[str, Mutant] = {}
 
 def formula_of(contract: str, implementation: str) -> Said:
     """What an implementation is said to send, for a bug that sends something else."""
-    found = {one.name: one.communication for one in IMPLEMENTATIONS if one.contract == contract}[implementation]
+    found = {one.name: one.communication for one in IMPLEMENTATIONS if one.contract.name == contract}[implementation]
     assert found is not None
     return found
 

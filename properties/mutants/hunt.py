@@ -1,7 +1,7 @@
 """Hunting one planted bug as a run of the suite does."""
 
 from shardproof.properties.communication.sizes import names_of
-from shardproof.properties.contracts import Scope
+from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.mutants.catalogue import Mutant
@@ -19,14 +19,14 @@ STRUCTURES = profiles.STRUCTURES["dev"]
 
 def implementation_of(mutant: Mutant) -> Implementation:
     """The bug as its user would bring it, with what it claims and is expected to send."""
-    said = mutant.communication
+    said, contract = mutant.communication, CONTRACTS[mutant.contract]
     return Implementation(
-        mutant.contract,
+        contract,
         mutant.function.__name__,
         mutant.function,
         claimed(mutant.contract, mutant.claims),
-        communication=Expectation.parse(said, names_of(mutant.contract)) if isinstance(said, str) else said,
-        overlap=Overlap.parse(mutant.overlap, names_of(mutant.contract)) if mutant.overlap else None,
+        communication=Expectation.parse(said, names_of(contract)) if isinstance(said, str) else said,
+        overlap=Overlap.parse(mutant.overlap, names_of(contract)) if mutant.overlap else None,
         whole=mutant.whole,
     )
 

@@ -8,8 +8,6 @@ from fractions import Fraction
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.requests import RequestError
-from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.contracts.products import SHARDED, received
 from shardproof.properties.performance.chips import Chip, chip, in_words
 from shardproof.properties.performance.compiled import OWN, Known, known_of
 from shardproof.properties.performance.operations import Operation, operations_of
@@ -20,6 +18,7 @@ from shardproof.properties.performance.tpu_compiler.process import COMPILER, FOR
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.precision import precision_of
+from shardproof.properties.programs.product_cases import SHARDED, received
 from shardproof.properties.programs.program import Seen, forward
 
 PLAIN = ("naive", "lax")
@@ -236,7 +235,7 @@ class Forms:
 def forms(case: Case, *, gradient: bool = False) -> Forms:
     """Every form of a case's operation, traced: what it is on one machine or another is `choice`."""
     found, unsupported = [], []
-    for one in [i for i in IMPLEMENTATIONS if i.contract == case.contract and _sends_by_itself(i)]:
+    for one in [i for i in IMPLEMENTATIONS if i.contract.name == case.contract.name and _sends_by_itself(i)]:
         if one.serves is not None and not one.serves(case):
             unsupported.append((one, f"it is not meant for {case.mesh}"))
             continue
@@ -249,7 +248,7 @@ def forms(case: Case, *, gradient: bool = False) -> Forms:
 
 def _sends_by_itself(one: Implementation) -> bool:
     """Whether the traced program has what is sent: of global arrays, if it is not left to the compiler."""
-    return not one.whole or bool(one.layouts) or (bool(CONTRACTS[one.contract].roles) and one.communication is not None)
+    return not one.whole or bool(one.layouts) or (bool(one.contract.roles) and one.communication is not None)
 
 
 def choice(traced: Forms, machine: Chip) -> Choice:
@@ -260,9 +259,9 @@ def choice(traced: Forms, machine: Chip) -> Choice:
         plain = told if one.name in PLAIN else plain
         found.append(Row(one, told.total, told.exposed, told.communication, transfers_in(operations)))
     rows = sorted(found, key=lambda row: (row.total, row.implementation.name not in PLAIN))
-    unsharded = plain.compute if plain is not None and traced.case.contract in SHARDED else Fraction(0)
+    unsharded = plain.compute if plain is not None and traced.case.contract.name in SHARDED else Fraction(0)
     case, unsupported = traced.case, traced.unsupported
-    return Choice(case.contract, case, machine, tuple(rows), unsharded, unsupported, traced.gradient)
+    return Choice(case.contract.name, case, machine, tuple(rows), unsharded, unsupported, traced.gradient)
 
 
 def scheduled(implementation: Implementation, case: Case, *, gradient: bool = False) -> tuple[Operation, ...]:

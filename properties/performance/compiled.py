@@ -168,11 +168,13 @@ def known_of(case: Case, machine: Chip, way: str) -> Known | None:
         return None
     found: dict[tuple[str, int, str], dict[str, Figures]] = {}
     for (topology, model, shape, direction, contract, form), figures in recorded().items():
-        fits = contract == case.contract and direction == way and topology.partition(":")[0] == machine.name
+        fits = contract == case.contract.name and direction == way and topology.partition(":")[0] == machine.name
         if fits and isinstance(figures, Figures):
             found.setdefault((topology, model, shape), {})[form] = figures
     for (topology, model, shape), forms in found.items():
-        if UNSHARDED in forms and same(case, Work(case.contract, shape, Place(Topology.parse(topology), model)).case()):
+        if UNSHARDED in forms and same(
+            case, Work(case.contract.name, shape, Place(Topology.parse(topology), model)).case()
+        ):
             alone = forms.pop(UNSHARDED)
             return Known(topology, alone, forms)
     return None

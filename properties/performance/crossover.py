@@ -6,10 +6,10 @@ from typing import Any
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.requests import RequestError
-from shardproof.properties.contracts.products import SHARDED
 from shardproof.properties.performance.chips import Chip
 from shardproof.properties.performance.choosing import PLAIN, Choice, choose
 from shardproof.properties.performance.shaped import Shapes
+from shardproof.properties.programs.product_cases import SHARDED
 
 SIDES = ("m", "k", "n")
 SMALLEST, LARGEST = 64, 65536

@@ -10,11 +10,11 @@ from fractions import Fraction
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.products import product_case, whole_sides
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.scheduled import Schedule, schedule
 from shardproof.properties.performance.tpu_compiler import Request, Topology, TpuCompiler
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD, COMPILER, FORWARD
+from shardproof.properties.programs.product_cases import product_case, whole_sides
 
 MODEL = "model"
 ELEMENT = 2

@@ -10,9 +10,9 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.described import Array, Signature
-from shardproof.properties.contracts.examples import PARAMETERS, example
-from shardproof.properties.contracts.products import SHARDED
 from shardproof.properties.contracts.roles import Roles, axes_of
+from shardproof.properties.programs.examples import PARAMETERS, example
+from shardproof.properties.programs.product_cases import SHARDED
 
 Shapes = Sequence[tuple[int, ...]]
 
@@ -74,7 +74,7 @@ def laid_out_for(case: Case, layouts: Sequence[Signature]) -> Case:
 
 def _roles(case: Case, arrays: Sequence[Array]) -> Roles:
     """The axis tuples of a contract's roles, if it has any; see `laid_out_for`."""
-    names = CONTRACTS[case.contract].roles
+    names = case.contract.roles
     if not names:
         return ()
     if len(case.axes) > 1:
@@ -112,7 +112,8 @@ def _plain(
             Operand(shape, own or dtype, Placement(tuple(axes if i == at else () for i in range(len(shape)))))
             for shape, at, own in described
         )
-        return Case(contract, mesh, axis_name, operands, tuple(params.items())), [shape for shape, _, _ in described]
+        case = Case(CONTRACTS[contract], mesh, axis_name, operands, tuple(params.items()))
+        return case, [shape for shape, _, _ in described]
     if contract not in KNOWN:
         raise RequestError(f"contract={contract!r}: expected one of {', '.join(KNOWN)}")
     case = example(contract, mesh, axis_name)

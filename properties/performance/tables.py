@@ -26,4 +26,4 @@ def markdown(columns: Sequence[str], lines: Sequence[Sequence[str]], *, left: in
 
 def form_of(one: Implementation) -> str:
     """An implementation's name without that of its contract."""
-    return one.name.removesuffix(one.contract).rstrip("_")
+    return one.name.removesuffix(one.contract.name).rstrip("_")

@@ -6,7 +6,6 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float, real_of, unit_roundoff
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.precision.formats import Format, format_of
 from shardproof.properties.programs.implementations import Implementation
 
@@ -47,7 +46,7 @@ def charges_of(implementation: Implementation, case: Case, *, derivative: bool) 
     """The dtypes to which the operations of an implementation are rounded in a case."""
     if "narrow_accumulation" in implementation.features:
         return Charges()
-    contract, whole = CONTRACTS[case.contract], implementation.whole
+    contract, whole = case.contract, implementation.whole
     given, moving = [operand.numpy_dtype for operand in case.operands], contract.moving(case)
     met = [dtype for dtype in (*given, *contract.result_dtypes(case, given), *contract.casts) if is_float(dtype)]
     sums = "" if derivative else implementation.accumulator  # cotangents JAX adds up in dtypes of its own

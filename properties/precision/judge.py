@@ -17,7 +17,6 @@ from shardproof.oracles.dtypes import flushed, half_spacing, is_float, largest_f
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Sets
 from shardproof.properties.engines.batches import reference_blocks
 from shardproof.properties.engines.running import all_blocks, placed_blocks
@@ -101,7 +100,7 @@ class _Judge:
     def _judged(
         self, index: int, leaf: int, exact: np.ndarray, dtype: np.dtype, view: View, more: More, nearby: Nearby
     ) -> Judged:
-        contract, derivative = CONTRACTS[self.case.contract], self.kind != "value"
+        contract, derivative = self.case.contract, self.kind != "value"
         double = view(self.runs.in_doubles(index)[leaf])
         try:
             samples = np.stack([view(np.asarray(x)) for x in self.runs.rounded(index, self.charges)[leaf]])
@@ -140,7 +139,7 @@ class _Judge:
             return float(size.max(initial=0))
         if not blocks:
             return size.max(axis=-1, keepdims=True) if size.ndim else size
-        placed = CONTRACTS[self.case.contract].placed
+        placed = self.case.contract.placed
         assert placed is not None  # of programs alone anything is said
         placements, along = placed(self.case), [-1]
         spec = placements[leaf % len(placements)].spec
@@ -150,7 +149,7 @@ class _Judge:
 
     def _finite(self, index: int, leaf: int, view: View) -> np.ndarray | bool:
         """True where results must be finite if mathematics is: not of sums of JAX's derivatives in narrow dtypes."""
-        if not CONTRACTS[self.case.contract].finite or "narrow_accumulation" in self.implementation.features:
+        if not self.case.contract.finite or "narrow_accumulation" in self.implementation.features:
             return False
         if self.kind == "value":
             return True
@@ -170,7 +169,7 @@ class _Judge:
         """The bound of doubles around the reference, for roundings of doubles and of constants alone."""
         size = magnitude(exact).astype(np.float64)
         largest = float(size.max(initial=0))
-        doubt = CONTRACTS[self.case.contract].doubt[self.kind != "value"]
+        doubt = self.case.contract.doubt[self.kind != "value"]
         leeway = ALIKE * (size + largest / 16) + SMALLEST + doubt * max(float(self.kind != "value"), largest)
         if (apart <= leeway / 2).all():  # half, as apart is rounded here and there in other ways
             return leeway
@@ -257,7 +256,7 @@ def _compiled(double: np.ndarray, dtype: np.dtype, coarsest: float, own: float) 
 
 def value_references(implementation: Implementation, case: Case, sets: Sets) -> Iterator[list[Reference]]:
     """The oracle's results on each data set, as blocks, and their bounds."""
-    judge, contract = _Judge("value", implementation, case, sets), CONTRACTS[case.contract]
+    judge, contract = _Judge("value", implementation, case, sets), case.contract
     for index, arrays in enumerate(sets):
         blocks = [case.blocks(i, array) for i, array in enumerate(arrays)]
         exact = reference_blocks(case, blocks)
@@ -280,7 +279,7 @@ def _reference(
     nearby: Nearby = None,
 ) -> Reference:
     found = partial(judge.judged, index, leaf, exact, dtype, view, more, nearby)
-    return Reference(exact, dtype, found, mathematics=CONTRACTS[judge.case.contract].nonlinear)
+    return Reference(exact, dtype, found, mathematics=judge.case.contract.nonlinear)
 
 
 def derivative_references(

@@ -9,14 +9,13 @@ import numpy as np
 from shardproof.oracles.dtypes import exact_limit, finest, is_float, largest_finite, smallest_normal, wide
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
-from shardproof.properties.contracts import CONTRACTS
 
 Arrays = Sequence[np.ndarray]
 
 
 def operands(case: Case, data: Data, terms: int | None = None) -> list[np.ndarray]:
     """The global arrays of a data set; `terms` is how many products a result adds up, the contract's own by default."""
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     count = terms_of(case) if terms is None else terms
     count = contract.partial(case) if data.kind == "partial" else count
     arrays = [case.global_array(i, data, terms=count, degree=contract.degree) for i in range(len(case.operands))]
@@ -43,7 +42,7 @@ def magnitude(array: np.ndarray) -> np.ndarray:
 
 def magnitudes_of(case: Case, blocks: Arrays) -> list[np.ndarray]:
     """The blocks of all operands, of those that have a gradient as their absolute values."""
-    moving = CONTRACTS[case.contract].moving(case)
+    moving = case.contract.moving(case)
     return [magnitude(b) if i in moving else b for i, b in enumerate(blocks)]
 
 
@@ -54,7 +53,7 @@ def is_exact(case: Case, arrays: Arrays, terms: int, directions: Arrays | None =
     power of two. A term is an element, or a product of one of each operand (`degree` above 1); in a
     derivative an element of the tangents or cotangents (`directions`) takes one operand's place.
     """
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     if contract.nonlinear or not divides_exactly(case):
         return False
     own = [arrays[i] for i in contract.moving(case)]
@@ -74,12 +73,12 @@ def is_exact(case: Case, arrays: Arrays, terms: int, directions: Arrays | None =
 
 def terms_of(case: Case) -> int:
     """The number of terms of a result: of calls that feed one another, each adds up results of the one before it."""
-    return CONTRACTS[case.contract].terms(case) ** case.calls
+    return case.contract.terms(case) ** case.calls
 
 
 def pushed_terms(case: Case) -> int:
     """The number of terms of a tangent: each product gives one per factor."""
-    return terms_of(case) * CONTRACTS[case.contract].degree
+    return terms_of(case) * case.contract.degree
 
 
 def pulled_terms(case: Case) -> int:
@@ -89,7 +88,7 @@ def pulled_terms(case: Case) -> int:
     adds to the gradient of the one value behind them. A product is read once per row or column, and what a batch shares
     once per input.
     """
-    mesh, contract = case.mesh, CONTRACTS[case.contract]
+    mesh, contract = case.mesh, case.contract
     replicas = (mesh.size // mesh.axis_size(mesh.in_mesh_order(o.placement.axes)) for o in case.operands)
     shared = max(math.prod(case.batch) // math.prod(case.batch_of(i)) for i in range(len(case.operands)))
     longest = max((side for operand in case.operands for side in operand.block), default=1)
@@ -99,7 +98,7 @@ def pulled_terms(case: Case) -> int:
 
 def is_moved(case: Case) -> bool:
     """True if results are elements of the operands as they are, so that any data is exact."""
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     return contract.terms(case) == 1 and contract.degree == 1 and not contract.nonlinear
 
 
@@ -119,10 +118,10 @@ def sums_exactly(dtype: np.dtype, total: float, unit: float, parts: int = 1) -> 
 
 def parts_of(case: Case) -> int:
     """Into how many parts a sum is divided."""
-    return terms_of(case) if CONTRACTS[case.contract].divides(case) else 1
+    return terms_of(case) if case.contract.divides(case) else 1
 
 
 def divides_exactly(case: Case) -> bool:
     """True if nothing divides the sums, or powers of two alone."""
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     return not contract.divides(case) or contract.even(case)

@@ -7,7 +7,6 @@ import numpy as np
 from shardproof.oracles.collectives import axis_index
 from shardproof.oracles.dtypes import is_float, tiny, unit_roundoff
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines.batches import reference_blocks
 from shardproof.properties.precision.numbers import largest_of, magnitudes_of
 from shardproof.properties.programs.implementations import Implementation
@@ -26,7 +25,7 @@ def rounded_on_the_way(
     Each is one of a participant's own sum, which a contract that adds up in a wider dtype lets be sent in that of the
     operands; where a compiler splits the sums (functions of global arrays), each device may have a part of it.
     """
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     own = [np.dtype(b.dtype) for b in blocks]
     stages = contract.stages + (case.mesh.size if implementation.whole and contract.degree > 1 else 0)
     dtypes = contract.result_dtypes(case, own)[: len(exact)]

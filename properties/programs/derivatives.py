@@ -14,7 +14,6 @@ import numpy as np
 
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.chain import Chain
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.mapping import Global, entry, on_mesh, stacked
 from shardproof.properties.programs.program import Argument, Program, Seen, arguments, compiled, forward, local_of
@@ -37,7 +36,7 @@ def derivatives(
         Argument((*(case.mesh.shape[n] for n in a), *shape), with_derivative(dtype), tuple((n,) for n in a))
         for a, shape, dtype in zip(axes, seen.shapes, seen.dtypes, strict=True)
     )
-    moving = CONTRACTS[case.contract].moving(case)
+    moving = case.contract.moving(case)
     count = len(operands)
     own = dataclasses.replace(seen)
 
@@ -139,7 +138,7 @@ def beside_zeros(derivative: Derivative) -> Derivative:
 
 def pullback(case: Case, implementation: Implementation, seen: Seen) -> Program:
     """The program `(operands, cotangents) -> gradients`, reverse mode alone; `seen` as for `derivatives`."""
-    moving = CONTRACTS[case.contract].moving(case)
+    moving = case.contract.moving(case)
     count, pairs = len(case.operands), len(case.operands) + len(moving)
     whole, _ = derivatives(case, implementation, seen, forward_mode=False)
 

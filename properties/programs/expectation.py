@@ -13,7 +13,7 @@ from typing import Any, Self, SupportsIndex
 
 from shardproof.oracles.communication import KINDS, Cost
 from shardproof.properties.cases.reading import one_line
-from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts import Contract
 
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -106,16 +106,15 @@ OF_BLOCKS: dict[str, Callable[..., Any]] = {
 """Functions whose first argument is the name of an operand, of the result, or of the tuple of axes."""
 
 
-def names_of(contract: str) -> tuple[str, ...]:
+def names_of(contract: Contract) -> tuple[str, ...]:
     """The names that an expectation of a contract knows.
 
     They are p, n, its operands, its roles, `out`, `axes`, its options, and what it names besides.
     """
-    known = CONTRACTS[contract]
     return (
-        *("p", "n", *known.operands, *known.roles, "out", "axes"),
-        *(name for name in known.parameters if name not in ("p", "n", "axes")),
-        *known.sizes,
+        *("p", "n", *contract.operands, *contract.roles, "out", "axes"),
+        *(name for name in contract.parameters if name not in ("p", "n", "axes")),
+        *contract.sizes,
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from shardproof.oracles.dtypes import exact_limit, is_float
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import FED, LINKS
-from shardproof.properties.contracts import CONTRACTS, Contract
+from shardproof.properties.contracts import Contract, listed
 
 Value = TypeVar("Value")
 
@@ -26,7 +26,7 @@ def can_feed(case: Case) -> bool:
     """
     if FED not in case.chain:
         return True
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     if not (_is_judged(case, contract) and _has_room(case, contract)):
         return False
     fed = fed_operands(case)
@@ -51,7 +51,7 @@ def refilled(fed: Fed, operands: Sequence[Value], results: Sequence[Value]) -> l
 
 @lru_cache(maxsize=256)
 def _pairs(case: Case) -> tuple[tuple[int, int], ...]:
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
     shapes = [result.shape[len(case.mesh.sizes) :] for result in contract.oracle(case, zeros)]
     dtypes = contract.result_dtypes(case, [o.numpy_dtype for o in case.operands])
@@ -75,7 +75,7 @@ def _is_judged(case: Case, contract: Contract) -> bool:
     products samples of both calls say it. Left out are products, whose data are such that one call's are exact,
     choices, which would hang on roundings of the first call, and what a user brings, whose numbers are drawn small.
     """
-    if contract.decided or not contract.listed:
+    if contract.decided or not listed(contract):
         return False
     dtypes = [case.operands[i].numpy_dtype for i in contract.moving(case)]
     own = contract.terms(case) == 1 or all(contract.accumulator(dtype) == dtype for dtype in dtypes)

@@ -20,7 +20,7 @@ class Implementation:
     """A function that claims to satisfy a contract.
 
     Arguments:
-        contract: the contract's name.
+        contract: the contract.
         name: the implementation's name.
         function: the device-local function.
         features: what it serves beyond the contract's signature (see `FEATURES`).
@@ -41,7 +41,7 @@ class Implementation:
         by_row: whether that is relative to the largest number of each row, along the last dimension.
     """
 
-    contract: str
+    contract: Contract
     name: str
     function: Callable[..., Any]
     features: frozenset[str] = field(default=frozenset())
@@ -62,7 +62,7 @@ class Implementation:
     @property
     def unclaimed(self) -> tuple[str, ...]:
         """The features of the contract that it does not claim, so that nothing of them is drawn."""
-        return tuple(sorted(CONTRACTS[self.contract].features - self.features - CONCESSIONS))
+        return tuple(sorted(self.contract.features - self.features - CONCESSIONS))
 
     @property
     def stated(self) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ class Implementation:
         return () if self.program is None else self.program.stated
 
     def __str__(self) -> str:
-        return called(self.contract, self.name)
+        return called(self.contract.name, self.name)
 
 
 def called(contract: str, name: str) -> str:
@@ -88,13 +88,14 @@ NARROW = frozenset({"narrow_accumulation"})
 """Of those whose sums travel in the operands' dtype."""
 
 
-def _built_in(contract: str, communication: str, *features: str) -> Implementation:
+def _built_in(name: str, communication: str, *features: str) -> Implementation:
+    contract = CONTRACTS[name]
     return Implementation(
         contract,
         "lax",
-        getattr(collectives, contract),
-        (EXTRAS | set(features)) & CONTRACTS[contract].features,
-        invariant=CONTRACTS[contract].invariant,
+        getattr(collectives, name),
+        (EXTRAS | set(features)) & contract.features,
+        invariant=contract.invariant,
         communication=said(communication, contract),
         built_in=True,
     )
@@ -111,16 +112,17 @@ def over_two_axes(case: Case) -> bool:
 
 
 def _algorithm(
-    contract: str, name: str, communication: str, *features: str, serves: Callable[[Case], bool] | None = None
+    of: str, name: str, communication: str, *features: str, serves: Callable[[Case], bool] | None = None
 ) -> Implementation:
     """One of permutes alone, each a step unless fewer are said; the gradient's are the inverse ones, as many."""
     if ",steps=" not in communication:
         communication += f",steps={communication.removeprefix('permute=').partition(',bytes=')[0]}"
+    contract = CONTRACTS[of]
     return Implementation(
         contract,
         name,
         getattr(algorithms, name),
-        (EXTRAS | set(features)) & CONTRACTS[contract].features,
+        (EXTRAS | set(features)) & contract.features,
         invariant=False,  # nothing casts what a permute delivers back to invariant
         communication=said(transposed(communication), contract),
         built_in=True,
@@ -128,22 +130,22 @@ def _algorithm(
     )
 
 
-def _product(contract: str, way: str, form: Form) -> Implementation:
-    naive = way == "naive"
-    name = contract if naive else f"{way}_{contract}"
+def _product(of: str, way: str, form: Form) -> Implementation:
+    naive, contract = way == "naive", CONTRACTS[of]
+    name = of if naive else f"{way}_{of}"
     return Implementation(
         contract,
         "naive" if naive else name,
         getattr(collective_matmul, name),
         PRODUCT_EXTRAS | (NARROW if form.narrow else frozenset()),
-        invariant=CONTRACTS[contract].invariant if naive else form.invariant,
+        invariant=contract.invariant if naive else form.invariant,
         communication=said(form.communication, contract),
         overlap=Overlap.parse(form.overlap, names_of(contract)) if form.overlap else None,
         built_in=True,
     )
 
 
-def said(communication: str | Communication | None, contract: str) -> Expectation | Communication | None:
+def said(communication: str | Communication | None, contract: Contract) -> Expectation | Communication | None:
     """The claim of an implementation of a contract."""
     return Expectation.parse(communication, names_of(contract)) if isinstance(communication, str) else communication
 
@@ -267,13 +269,13 @@ OVERLAPPED: tuple[Implementation, ...] = tuple(
 
 def _claimed(contract: Contract, name: str, claim: Claim) -> Implementation:
     return Implementation(
-        contract.name,
+        contract,
         name,
         claim.function,
         claim.features,
         invariant=_invariant(contract, claim),
-        communication=said(claim.communication, contract.name),
-        overlap=Overlap.parse(claim.overlap, names_of(contract.name)) if claim.overlap else None,
+        communication=said(claim.communication, contract),
+        overlap=Overlap.parse(claim.overlap, names_of(contract)) if claim.overlap else None,
         built_in=True,
         serves=claim.supports,
         whole=claim.whole,

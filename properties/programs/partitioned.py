@@ -20,7 +20,7 @@ RESULT: dict[str, int | None] = {
     "matmul_all_reduce": None,
     "transformer_block": 1,
 }
-"""The dimension in which each product's result is sharded, as `contracts.products.SHARDED` has it of the operands."""
+"""The dimension in which each product's result is sharded, as `product_cases.SHARDED` has it of the operands."""
 
 
 def product(*operands: jax.Array) -> jax.Array:
@@ -37,10 +37,10 @@ def partitioned(case: Case, *, backward: bool = False) -> Program:
     Raises:
         ValueError: for a contract that is no product of two matrices, or of three.
     """
-    if case.contract not in (*RESULT, "matmul_reduce_scatter"):
-        raise ValueError(f"contract={case.contract!r}: expected one of {', '.join(RESULT)}, matmul_reduce_scatter")
+    if case.contract.name not in (*RESULT, "matmul_reduce_scatter"):
+        raise ValueError(f"contract={case.contract.name!r}: expected one of {', '.join(RESULT)}, matmul_reduce_scatter")
     given = arguments(case)
-    dimension = RESULT.get(case.contract, case.keywords.get("scatter_dimension"))
+    dimension = RESULT.get(case.contract.name, case.keywords.get("scatter_dimension"))
     shape = (*given[0].shape[:-1], given[-1].shape[-1])
     at = None if dimension is None else len(shape) - 2 + dimension
     spec: Entries = tuple(case.axes if i == at else () for i in range(len(shape)))

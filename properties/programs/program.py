@@ -19,7 +19,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.manual import laid_out, outside, stacked_axes, without_outside
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.mapping import (
     Global,
@@ -36,7 +35,7 @@ from shardproof.properties.programs.transformations import Local, primal_of_vjp,
 
 def of_participants(case: Case, leaves: Sequence[jax.Array]) -> list[jax.Array]:
     """The results on a device, those that it need not have as zeros."""
-    kept = CONTRACTS[case.contract].kept
+    kept = case.contract.kept
     if kept is None:
         return list(leaves)
     found = []
@@ -104,7 +103,7 @@ def called(case: Case, implementation: Implementation, **more: Any) -> Callable[
     Raises:
         WrongResult: when it is called, unless it returns the tree of its contract.
     """
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
 
     def call(*operands: jax.Array) -> list[jax.Array]:
         by_place, by_keyword = contract.axis(case, whole=implementation.whole)
@@ -206,7 +205,7 @@ def results_of(
 
 def described_to_vary(case: Case) -> list[Iterable[str]]:
     """The axes along which each result of a program of a user's own may differ: all, of one of some participants."""
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     assert contract.placed is not None
     placed = contract.placed(case)
     if contract.kept is None:
@@ -229,7 +228,7 @@ def forward(case: Case, implementation: Implementation, seen: Seen, *, out: str 
         return _of_whole(case, implementation, seen, out)
     call, leaves = local_of(case, implementation, seen, out), leaves_of(case, seen, out)
     if any(link.derives for link in case.links):
-        call = primal_of_vjp(call, CONTRACTS[case.contract].moving(case))
+        call = primal_of_vjp(call, case.contract.moving(case))
     entries = [entry(case, i) for i in range(len(case.operands))]
     checked = implementation.check_vma
     return Program(
@@ -264,7 +263,7 @@ def leaves_of(case: Case, seen: Seen, out: str) -> Leaves:
 
 def _of_whole(case: Case, implementation: Implementation, seen: Seen, out: str) -> Program:
     """The program of a function of global arrays: what it gives is laid out as the contract says, then taken apart."""
-    contract, operands = CONTRACTS[case.contract], arguments(case)
+    contract, operands = case.contract, arguments(case)
     assert contract.placed is not None
     layouts = [partition_spec(placed.partition(case.batch)) for placed in contract.placed(case)]
     specs = specs_of(leaves_of(case, seen, out), case.mesh.axis_names)

@@ -15,7 +15,6 @@ from shardproof.impl.collectives import cast_varying, varying
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import FED, LINKS
 from shardproof.properties.cases.manual import dividing_axis
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.programs.feeding import fed_operands, refilled
 
 Local = Callable[..., list[jax.Array]]
@@ -95,7 +94,7 @@ def _feeding(case: Case, fn: Local) -> Local:
 
     Where only samples say how far off that may be, it waits behind a barrier, at which it is rounded.
     """
-    fed, nonlinear = fed_operands(case), CONTRACTS[case.contract].nonlinear
+    fed, nonlinear = fed_operands(case), case.contract.nonlinear
 
     def again(*xs: jax.Array) -> list[jax.Array]:
         results = list(fn(*xs))

@@ -9,10 +9,10 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases import suggestion
 from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.cases.strategies.dtypes import as_dtype
-from shardproof.properties.contracts.examples import EXAMPLES
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.crossover import SIDES
 from shardproof.properties.performance.routes import Untold
+from shardproof.properties.programs.examples import EXAMPLES
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.runner.given import Given, GivenError
 
@@ -70,14 +70,14 @@ def find(name: str, contracts: Collection[str] = EXAMPLES) -> Implementation:
     """
     if "=" in name:
         return Given.parse(name).load()
-    known = [i for i in IMPLEMENTATIONS if i.contract in contracts]
+    known = [i for i in IMPLEMENTATIONS if i.contract.name in contracts]
     exact = [i for i in known if str(i) == name]
-    found = exact or [i for i in known if name in (i.name, i.contract)]
+    found = exact or [i for i in known if name in (i.name, i.contract.name)]
     if len(found) == 1:
         return found[0]
     if found:
         raise RequestError(f"name={name!r}: there are several: {', '.join(map(str, found))}")
-    names = [text for i in known for text in (str(i), i.name, i.contract)]
+    names = [text for i in known for text in (str(i), i.name, i.contract.name)]
     hint = suggestion.meant(name, names, instead=map(str, known))
     raise RequestError(f"name={name!r}: no such implementation; {hint}")
 

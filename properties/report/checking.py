@@ -37,7 +37,8 @@ def user_implementation(contract: str, function: Callable[..., Any], claims: Ite
         ValueError: if a claim is none of the contract's features.
     """
     name = getattr(function, "__name__", type(function).__name__)
-    return Implementation(contract, name, function, claimed(contract, claims), whole=CONTRACTS[contract].whole)
+    of = CONTRACTS[contract]
+    return Implementation(of, name, function, claimed(contract, claims), whole=of.whole)
 
 
 def check(
@@ -87,8 +88,8 @@ def check(
     check_contract(contract)
     features = claimed(contract, named("claims", claims, ()))
     check_signature(contract, function, features)
-    expectation = Expectation.parse(communication, names_of(contract)) if communication else None
-    hides = Overlap.parse(overlap, names_of(contract)) if overlap else None
+    expectation = Expectation.parse(communication, names_of(CONTRACTS[contract])) if communication else None
+    hides = Overlap.parse(overlap, names_of(CONTRACTS[contract])) if overlap else None
     own = user_implementation(contract, function, features)
     implementation = dataclasses.replace(own, communication=expectation, overlap=hides)
     return checked(implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed)

@@ -11,10 +11,10 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.communication.bounds import Bound, moved, needed
 from shardproof.properties.communication.counted import count
-from shardproof.properties.contracts.examples import COLUMNS as WIDTH
-from shardproof.properties.contracts.examples import PARAMETERS, ROWS, example
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws.communication import stated_by
+from shardproof.properties.programs.examples import COLUMNS as WIDTH
+from shardproof.properties.programs.examples import PARAMETERS, ROWS, example
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
 
@@ -51,16 +51,16 @@ def rows(implementations: Iterable[Implementation]) -> list[Row]:
     """Two rows per implementation; none for one that does not serve the example, or of another contract."""
     found = []
     for implementation in implementations:
-        for p in MEMBERS if implementation.contract in PARAMETERS else ():
+        for p in MEMBERS if implementation.contract.name in PARAMETERS else ():
             row = _row(implementation, p)
             found += [] if row is None else [row]
     return found
 
 
 def _row(implementation: Implementation, p: int) -> Row | None:
-    case = example(implementation.contract, MeshCase(("tp",), (p,)), "tp")
+    case = example(implementation.contract.name, MeshCase(("tp",), (p,)), "tp")
     if implementation.serves is not None and not implementation.serves(case) and p == 8:  # two axes, perhaps
-        case = example(implementation.contract, MeshCase(("dp", "tp"), (2, 4)), ("dp", "tp"))
+        case = example(implementation.contract.name, MeshCase(("dp", "tp"), (2, 4)), ("dp", "tp"))
     try:
         program = forward(case, implementation, Seen())
         arrays = [generate(Data("exact", 0), a.shape, np.dtype(a.dtype)) for a in program.arguments]

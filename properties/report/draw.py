@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 
 from shardproof.properties.communication.pictures import columns, steps, text, write
-from shardproof.properties.contracts.examples import example
+from shardproof.properties.programs.examples import example
 from shardproof.properties.report.arguments import LONGEST, add_mesh, exit_code, find, parse_axes, parse_mesh
 
 NAME = (
@@ -30,10 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _drawn(options: argparse.Namespace) -> None:
     implementation, mesh = find(options.name), parse_mesh(options.mesh)
     axes = parse_axes(options.axis, mesh)
-    case = example(implementation.contract, mesh, axes if len(axes) > 1 else axes[0])
+    case = example(implementation.contract.name, mesh, axes if len(axes) > 1 else axes[0])
     found = steps(implementation, case)
     print(text(implementation, case, found))
-    path = options.output or Path(f"{implementation.contract}-{implementation.name[:LONGEST]}.svg")
+    path = options.output or Path(f"{implementation.contract.name}-{implementation.name[:LONGEST]}.svg")
     write(path, f"{implementation} on mesh {mesh}, axis {case.axis_name!r}", found, columns(mesh, axes))
     print(f"wrote {path}")
 

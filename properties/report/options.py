@@ -1,7 +1,6 @@
 """The options of the suite, and what they set up: devices, profiles, the given functions, the header."""
 
 import os
-from contextlib import ExitStack
 from pathlib import Path
 
 import jax
@@ -18,7 +17,6 @@ from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TE
 from shardproof.properties.runner import profiles
 from shardproof.properties.runner.given import SAID, GivenError, parse_all
 from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices, use
-from shardproof.properties.runner.programs import meant
 
 SIMULATED = 300
 """The most devices of a mesh that is only simulated, unless another number is asked for."""
@@ -141,10 +139,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[GIVEN] = [one.load() for one in given]
     except GivenError as error:
         raise pytest.UsageError(str(error)) from None
-    for implementation in config.stash[GIVEN]:
-        programs = ExitStack()
-        config.add_cleanup(programs.close)
-        programs.enter_context(meant(implementation))
     if given and not config.getoption("--replay") and config.args_source is not pytest.Config.ArgsSource.ARGS:
         measured = platform != "cpu" or any(config.getoption(f"--require-{name}") for name in ("tpu", "gpu"))
         files = [GIVEN_TESTS, GIVEN_MEASURED] if measured else [GIVEN_TESTS]

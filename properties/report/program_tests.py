@@ -1,7 +1,6 @@
 """Tests for pytest of what is described in a `Program`: one for each engine, in any project."""
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 
 import jax
 import pytest
@@ -17,7 +16,7 @@ from shardproof.properties.report.session import COUNTED, MADE_TEST
 from shardproof.properties.runner.given import Given, check_draws
 from shardproof.properties.runner.named import NotAFailure, held_by_a_module
 from shardproof.properties.runner.platforms import make_devices
-from shardproof.properties.runner.programs import Program, meant
+from shardproof.properties.runner.programs import Program
 
 
 def program_test(
@@ -53,9 +52,8 @@ def program_test(
     if not isinstance(program, Program):
         raise ValueError(f"program={program!r}: expected a Program")  # noqa: TRY004 (one kind for all that is given)
     make_devices()
-    with meant(program.implementation):
-        wanted = chosen_laws(laws)
-        engines = engines_for(program.implementation, wanted)
+    wanted = chosen_laws(laws)
+    engines = engines_for(program.implementation, wanted)
     name = held_by_a_module(program)
     kept = [] if name is None else regressions_of(program, name)
     known = Told()
@@ -69,9 +67,6 @@ def program_test(
         shardproof_check: str | Recorded | NotAFailure,
         request: pytest.FixtureRequest,
     ) -> None:
-        scope = ExitStack()
-        request.addfinalizer(scope.close)  # after its report was made, for which the contract must be there
-        scope.enter_context(meant(program.implementation))
         if isinstance(shardproof_check, str):
             _check(program, wanted, shardproof_check, request.node, max_examples, random_seed, known)
         else:

@@ -7,7 +7,7 @@ from typing import Any
 from shardproof.properties.cases import suggestion
 from shardproof.properties.report.checking import EXAMPLES, checked
 from shardproof.properties.report.summary import Summary
-from shardproof.properties.runner.programs import Program, meant
+from shardproof.properties.runner.programs import Program
 
 OF_THE_CHECK = ("laws", "max_examples", "max_seconds", "random_seed")
 """Its arguments that describe no program."""
@@ -61,10 +61,9 @@ def check_program(
     else:
         _check_names(description)
         program = Program(function, reference, **description)
-    with meant(program.implementation):
-        return checked(
-            program.implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed
-        )
+    return checked(
+        program.implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed
+    )
 
 
 def _check_names(description: Iterable[str]) -> None:

@@ -187,7 +187,7 @@ def by_law(tallies: Iterable[Tally]) -> str:
 def communication(tallies: Sequence[Tally]) -> list[table.Row]:
     """What the built-in implementations among those verified send in a fixed example."""
     verified = {(t.contract, t.implementation) for t in tallies}
-    return table.rows(i for i in IMPLEMENTATIONS if (i.contract, i.name) in verified)
+    return table.rows(i for i in IMPLEMENTATIONS if (i.contract.name, i.name) in verified)
 
 
 def report_text(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> str:

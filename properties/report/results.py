@@ -80,7 +80,7 @@ def inapplicable(config: pytest.Config) -> list[str]:
     tallies: list[Tally] = config.stash[TALLIES]
     skipped = {(t.contract, t.implementation) for t in tallies if t.outcome == "skipped"}
     verified = {(t.contract, t.implementation) for t in tallies if t.verifies and not LAWS[t.law].partial}
-    return [str(one) for one in config.stash.get(GIVEN, []) if (one.contract, one.name) in skipped - verified]
+    return [str(one) for one in config.stash.get(GIVEN, []) if (one.contract.name, one.name) in skipped - verified]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

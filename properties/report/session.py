@@ -45,7 +45,7 @@ def header(config: pytest.Config) -> list[str]:
     seed = config.getoption("--hypothesis-seed", default=None)
     if seed is None:
         seed = "fixed by the profile" if settings().derandomize else "new in every run"
-    contracts = sorted({i.contract for i in config.stash[GIVEN] or IMPLEMENTATIONS})
+    contracts = sorted({i.contract.name for i in config.stash[GIVEN] or IMPLEMENTATIONS})
     devices, platform = config.getoption("--devices"), config.getoption("--platform")
     drawn = structures_in_force()
     return [

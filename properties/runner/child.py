@@ -21,7 +21,6 @@ from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.named import NotAFailure
 from shardproof.properties.runner.platforms import use
 from shardproof.properties.runner.preconditions import check_case, check_oracle
-from shardproof.properties.runner.programs import meant
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
@@ -43,7 +42,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """What the child is to check: laws on cases that are drawn, or the first of them on the one case that is given."""
+    """What the child is to check: laws on cases that are drawn, or the first of them on one case, given as JSON."""
 
     given: Source
     laws: tuple[str, ...]
@@ -55,7 +54,7 @@ class Task:
     busy_seconds: float = BUSY_SECONDS
     known: Mapping[str, str] = field(default_factory=dict)
     """Cases, as JSON, that are not to be run again, and the known defects that ended the process on them."""
-    case: Case | None = None
+    case: str = ""
     diagnose: Callable[[LawViolation], Sequence[str]] | None = None
     """Says in words what is wrong, in the process in which it went wrong."""
     precision: str | None = None
@@ -83,8 +82,7 @@ def serve(connection: Connection, words: str, parent: int) -> None:
         try:
             implementation = task.given.load()
             connection.send(READY)
-            with meant(implementation):
-                connection.send(_answer(task, implementation, connection.send))
+            connection.send(_answer(task, implementation, connection.send))
         except NotAFailure as error:
             connection.send({"refused": str(error)})
         except Exception:
@@ -99,8 +97,9 @@ def _answer(task: Task, implementation: Implementation, name: Callable[[tuple[st
         name((law.name, text))  # even one that is known: it is traced and interpreted, which may end the process too
         return task.known.get(text, "")
 
-    if task.case is not None:
-        found = _judged(task, implementation, task.case, before(LAWS[task.laws[0]], task.case))
+    if task.case:
+        case = Case.from_json(task.case, lambda name: implementation.contract)
+        found = _judged(task, implementation, case, before(LAWS[task.laws[0]], case))
     else:
         found = find_violation(
             [LAWS[law] for law in task.laws],
@@ -122,7 +121,7 @@ def _answer(task: Task, implementation: Implementation, name: Callable[[tuple[st
     }
     if violation is not None:
         told = None if task.diagnose is None else task.diagnose(violation)  # here, since it runs the function again
-        report["violation"] = (violation.law.name, violation.case, violation.broken, violation.origin, told)
+        report["violation"] = (violation.law.name, violation.case.to_json(), violation.broken, violation.origin, told)
     return report
 
 
@@ -133,7 +132,7 @@ def _judged(task: Task, implementation: Implementation, case: Case, defect: str)
         NotAFailure: if its contract says nothing of such a case.
     """
     law = LAWS[task.laws[0]]
-    tally = Tally(implementation.contract, implementation.name, law.name, task.engine)
+    tally = Tally(implementation.contract.name, implementation.name, law.name, task.engine)
     try:
         check_case(law.name, case)  # of a program's, no one could before it was imported
         check_oracle(law.name, case)

@@ -22,7 +22,7 @@ def of_contract(contract: str) -> pytest.MarkDecorator:
     Raises:
         ValueError: if the contract has no implementation.
     """
-    found = [one for one in IMPLEMENTATIONS if one.contract == contract]
+    found = [one for one in IMPLEMENTATIONS if one.contract.name == contract]
     if not found:
         raise ValueError(f"contract={contract!r}: expected one with implementations")
     return on_every_engine(found)

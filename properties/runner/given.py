@@ -67,8 +67,10 @@ class Given:
         check_contract(contract, said=f"--impl={text}: contract")
         names = [name.strip() for name in (claims or "").split(",") if name.strip()]
         try:
-            expected = None if expectation is None else Expectation.parse(expectation, names_of(contract), SAID[0])
-            hides = None if overlap is None else Overlap.parse(overlap, names_of(contract), SAID[2])
+            expected = (
+                None if expectation is None else Expectation.parse(expectation, names_of(CONTRACTS[contract]), SAID[0])
+            )
+            hides = None if overlap is None else Overlap.parse(overlap, names_of(CONTRACTS[contract]), SAID[2])
         except ExpectationError as error:
             raise GivenError(str(error)) from error
         return cls(contract, module, function, expected, claimed(contract, names), hides)
@@ -93,15 +95,16 @@ class Given:
         if not self.contract:
             return self._of(target)
         check_signature(self.contract, target, self.features)
+        contract = CONTRACTS[self.contract]
         return Implementation(
-            self.contract,
+            contract,
             self.function,
             target,
             self.features,
             communication=self.expectation,
             overlap=self.overlap,
             given=self,
-            whole=CONTRACTS[self.contract].whole,
+            whole=contract.whole,
         )
 
     def _of(self, program: Any) -> Implementation:
@@ -254,4 +257,4 @@ def _listed(by_place: Sequence[str], by_keyword: Sequence[str]) -> str:
 
 
 def _reference(contract: str) -> Callable[..., Any]:
-    return next(i.function for i in IMPLEMENTATIONS if i.contract == contract)
+    return next(i.function for i in IMPLEMENTATIONS if i.contract.name == contract)

@@ -52,7 +52,7 @@ def check_isolated(task: Task) -> Finding:
     still being computed on a large mesh is no violation: larger ones are left out, and the report says so.
     """
     found, death = _past_known_defects(task)
-    if task.case is not None:
+    if task.case:
         return found
     unfinished: list[Case] = []
     while death and death.busy and found.violation and SMALL < found.violation.case.mesh.size <= task.scope.large:
@@ -156,7 +156,11 @@ def _run(task: Task) -> tuple[Finding, Death | None]:
         if message == READY:
             watch.limit = task.busy_seconds
         elif isinstance(message, tuple):
-            law, last, cases = LAWS[message[0]], Case.from_json(message[1]), cases + 1
+            law, last, cases = (
+                LAWS[message[0]],
+                Case.from_json(message[1], lambda name: implementation.contract),
+                cases + 1,
+            )
         elif isinstance(message, dict):
             return _finding(message, implementation, task), None
         else:
@@ -169,7 +173,9 @@ def _run(task: Task) -> tuple[Finding, Death | None]:
         )
     broken = Broken(message.kind, message.reason)
     violation = LawViolation(implementation, law, last, task.engine, broken)
-    tally = Tally(implementation.contract, implementation.name, law.name, task.engine, cases, largest=last.mesh.size)
+    tally = Tally(
+        implementation.contract.name, implementation.name, law.name, task.engine, cases, largest=last.mesh.size
+    )
     seconds = time.perf_counter() - start
     return Finding(violation, {law.name: tally}, cases, seconds, seconds), message
 
@@ -202,7 +208,8 @@ def _finding(message: dict[str, Any], implementation: Implementation, task: Task
     if message["error"]:
         raise RuntimeError(f"--impl={task.given}: the process that was to check it failed:\n{message['error']}")
     if message["violation"] is not None:
-        law, case, broken, origin, told = message["violation"]
+        law, text, broken, origin, told = message["violation"]
+        case = Case.from_json(text, lambda name: implementation.contract)
         violation = LawViolation(implementation, LAWS[law], case, task.engine, broken, origin=origin, diagnosis=told)
     return Finding(
         violation,

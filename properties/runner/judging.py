@@ -10,7 +10,6 @@ from hypothesis import currently_in_test_context, event, reject
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import ready, traced
 from shardproof.properties.engines.simulate import (
@@ -74,7 +73,7 @@ def asked(implementation: Implementation, engine: str, laws: Sequence[Law] = (*L
 
 def tallies_of(implementation: Implementation, engine: str, laws: Sequence[Law]) -> dict[str, Tally]:
     """Nothing is counted yet of any of the laws."""
-    return {law.name: Tally(implementation.contract, implementation.name, law.name, engine) for law in laws}
+    return {law.name: Tally(implementation.contract.name, implementation.name, law.name, engine) for law in laws}
 
 
 def verify(
@@ -134,7 +133,7 @@ def on_fewer_sets(implementation: Implementation, case: Case, engine: Engine) ->
         return case
     start = case.data[0].seed % len(case.data)
     others = [*case.data[start:], *case.data[:start]]
-    if CONTRACTS[case.contract].generic:  # derivatives at small integers tell nothing where there are kinks
+    if case.contract.generic:  # derivatives at small integers tell nothing where there are kinks
         others.sort(key=lambda data: data.kind == "exact")
     return dataclasses.replace(case, data=tuple(others[:count]))
 

@@ -33,7 +33,7 @@ class BuiltIn:
             NotAFailure: if there is none by this name.
         """
         for one in IMPLEMENTATIONS:
-            if (one.contract, one.name) == (self.contract, self.name):
+            if (one.contract.name, one.name) == (self.contract, self.name):
                 return one
         raise NotAFailure(f"name={self.name!r}: not an implementation of {self.contract} in this project")
 
@@ -41,7 +41,9 @@ class BuiltIn:
 def is_built_in(implementation: Implementation) -> bool:
     """Whether it is one of this project's own, which the table of implementations has."""
     same = (
-        one for one in IMPLEMENTATIONS if (one.contract, one.name) == (implementation.contract, implementation.name)
+        one
+        for one in IMPLEMENTATIONS
+        if (one.contract.name, one.name) == (implementation.contract.name, implementation.name)
     )
     return any(one.function is implementation.function for one in same)
 
@@ -119,7 +121,7 @@ def impl_options(implementation: Implementation) -> str:
         raise NotAFailure(f"{implementation} has no name to import it by")
     if implementation.program is not None:
         return f" --impl {name}"
-    options, said = [f"--impl {implementation.contract}={name}"], implementation.communication
+    options, said = [f"--impl {implementation.contract.name}={name}"], implementation.communication
     for option, value in (
         ("--claims", ",".join(sorted(implementation.features))),
         ("--expect-communication", str(said) if isinstance(said, Expectation) else ""),

@@ -9,7 +9,6 @@ import numpy as np
 
 from shardproof.properties.cases.case import MOST_ELEMENTS, Case
 from shardproof.properties.cases.reading import shown
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.contract import Option, of_type
 from shardproof.properties.contracts.features import KEYWORDS
 from shardproof.properties.contracts.forbidden import PARTLY
@@ -20,7 +19,7 @@ from shardproof.properties.laws.drawing import fitted
 
 def _is_dimension(case: Case, value: int, *, stacks: bool = False) -> bool:
     """A product's result has two dimensions; one that stacks blocks has one more than they."""
-    rank = len(case.operands[0].block) if len(CONTRACTS[case.contract].operands) == 1 else 2
+    rank = len(case.operands[0].block) if len(case.contract.operands) == 1 else 2
     sides = rank + (stacks and not case.keywords["tiled"])
     return -sides <= value < sides
 
@@ -54,7 +53,7 @@ def check_case(law: str, case: Case) -> None:
     Raises:
         ValueError: naming what is not, its value, and what was expected.
     """
-    contract = CONTRACTS[case.contract]
+    contract = case.contract
     for operand in case.operands:
         elements = case.mesh.size * math.prod(max(side, 1) for side in operand.block)
         if elements > MOST_ELEMENTS:
@@ -73,7 +72,7 @@ def check_case(law: str, case: Case) -> None:
             raise ValueError(f"parameter={name!r}: expected one of {', '.join(known)}")
         option = contract.options.get(name) or PARAMETERS.get(name)
         if option is not None and not option.holds(value):
-            raise ValueError(f"{name}={shown(value)}: expected a value as {case.contract} takes it")
+            raise ValueError(f"{name}={shown(value)}: expected a value as {case.contract.name} takes it")
     if len(set(case.manual)) != len(case.manual) or bool(case.manual) != ("partial_manual" in case.chain):
         raise ValueError(f"manual={case.manual}: expected distinct axes under partial_manual, and none elsewhere")
     case.mesh.axis_size(case.manual)
@@ -85,7 +84,7 @@ def check_case(law: str, case: Case) -> None:
 
 def _check_law(name: str, case: Case) -> None:
     """The law draws such cases."""
-    law, contract = LAWS[name], CONTRACTS[case.contract]
+    law, contract = LAWS[name], case.contract
     wrong = {violation.argument for violation in contract.violations}
     if case.forbidden not in (wrong if name == "error" else {""}):
         expected = ", ".join(sorted(wrong)) if name == "error" else "none but for the law of errors"
@@ -110,13 +109,13 @@ def _check_law(name: str, case: Case) -> None:
 def _expected(argument: str, case: Case) -> str:
     """The values that an argument may have."""
     if argument != "axis_name":
-        return f"a value as {case.contract} takes it"
+        return f"a value as {case.contract.name} takes it"
     return f"distinct axes of the mesh {case.mesh}, those of the roles"
 
 
 def _wrong_arguments(case: Case) -> Iterator[str]:
     """The arguments that are not as the contract demands, so far as they show without computing anything."""
-    axes, contract = case.axes, CONTRACTS[case.contract]
+    axes, contract = case.axes, case.contract
     of_roles = tuple(dict.fromkeys(axis for role in axes_of(case.roles).values() for axis in role))
     if axes != of_roles if case.roles else not axes or len({*axes}) != len(axes) or not {*axes} <= {*case.mesh.shape}:
         yield "axis_name"
@@ -139,11 +138,11 @@ def check_oracle(law: str, case: Case) -> None:
         return
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
     try:
-        results = CONTRACTS[case.contract].oracle(case, zeros)
+        results = case.contract.oracle(case, zeros)
     except Exception as error:
         if law == "error":
             return
-        raise ValueError(f"no case of {case.contract}: {type(error).__name__}: {error}") from error
+        raise ValueError(f"no case of {case.contract.name}: {type(error).__name__}: {error}") from error
     if law == "error":
         raise ValueError(f"forbidden={case.forbidden!r}: nothing is wrong with it")
     ranks = [result.ndim - len(case.mesh.sizes) for result in results]

@@ -1,8 +1,7 @@
 """Programs of a user's own: a sharded function, the same on whole arrays, and how their arrays are described."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
 from itertools import islice, product
@@ -12,7 +11,7 @@ from typing import Any
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.communication.sizes import names_of
-from shardproof.properties.contracts import CONTRACTS, Contract, added
+from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.contracts.described import Array, Signature
 from shardproof.properties.contracts.roles import Conditions, axes_of
 from shardproof.properties.contracts.whole import sizes_in, whole_contract
@@ -151,7 +150,7 @@ class Program:
         while isinstance(function, partial):
             function = function.func
         name = getattr(function, "__name__", type(function).__name__).strip("<>")
-        while iskeyword(name) or (name in CONTRACTS and CONTRACTS[name].listed):
+        while iskeyword(name) or name in CONTRACTS:
             name += "_"
         return name
 
@@ -165,9 +164,7 @@ class Program:
         options = {name: values[0] for name, values in self.conditions.options.items()}
         sizes = self._sizes_served(_small(self.signature, self.conditions), options)
         known = reference_of(self.reference, self.signature, sizes, options)
-        return whole_contract(
-            self.name, self.signature, known, conditions=self.conditions, listed=False, casts=known.casts
-        )
+        return whole_contract(self.name, self.signature, known, conditions=self.conditions, casts=known.casts)
 
     @cached_property
     def implementation(self) -> Implementation:
@@ -176,11 +173,10 @@ class Program:
         Raises:
             ValueError: if the reference cannot be called, or what is expected of communication not be read.
         """
-        with added(self.contract):
-            names = names_of(self.name)
+        names = names_of(self.contract)
         expectation = Expectation.parse(self.communication, names) if self.communication else None
         return Implementation(
-            self.name,
+            self.contract,
             self.name,
             self.function,
             communication=expectation,
@@ -260,13 +256,6 @@ class Program:
         twice = [name for name in _parameters(serves) if names.count(name) > 1]
         if twice:
             raise ValueError(f"serves: {twice[0]!r} is a dimension or option and a role: expected different names")
-
-
-@contextmanager
-def meant(implementation: Implementation) -> Iterator[None]:
-    """While an implementation is judged: the contract of a program is there, as those of the list always are."""
-    with nullcontext() if implementation.program is None else added(implementation.program.contract):
-        yield
 
 
 def _signature(

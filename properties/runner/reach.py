@@ -12,10 +12,10 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.cases.strategies.axes import MAX_AXES
-from shardproof.properties.contracts import CONTRACTS, Scope
-from shardproof.properties.contracts.examples import EXAMPLES, example
+from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.roles import axes_of
 from shardproof.properties.engines.simulated import SimulateEngine
+from shardproof.properties.programs.examples import EXAMPLES, example
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
 
@@ -79,13 +79,13 @@ def probe(implementation: Implementation, sizes: tuple[int, ...]) -> Case | None
     Of a contract without an example it is the simplest one that can be drawn: for those of this suite's own functions,
     which are known to end, that would take longer than it saves.
     """
-    name, count = implementation.contract, math.prod(sizes)
+    name, count = implementation.contract.name, math.prod(sizes)
     if name in EXAMPLES:
         mesh = MeshCase(("dp", "tp")[: len(sizes)], sizes)
         return example(name, mesh, mesh.axis_names if len(sizes) > 1 else mesh.axis_names[0])
     if implementation.built_in:
         return None
-    contract, serves = CONTRACTS[name], implementation.serves
+    contract, serves = implementation.contract, implementation.serves
     others = (1,) * min(max(len(contract.roles) - 1, 0), MAX_AXES - len(sizes))
     scope = Scope(count, count, explicit=False, sizes=(*sizes, *others), whole=implementation.whole)
     scope = replace(scope, layouts=implementation.layouts)

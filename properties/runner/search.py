@@ -115,7 +115,7 @@ def comes_again(violation: LawViolation, engine: Engine) -> bool:
     anew = dataclasses.replace(violation.implementation, function=partial(violation.implementation.function))
     case = case if data is None else dataclasses.replace(case, data=(data,))
     try:
-        judge(law, anew, case, engine, Tally(case.contract, "", law.name, engine.name))
+        judge(law, anew, case, engine, Tally(case.contract.name, "", law.name, engine.name))
     except (LawViolation, SuiteError):  # what the suite itself makes of it then is no news of the function
         return True
     return False
@@ -135,7 +135,7 @@ def on_telling_data(violation: LawViolation, engine: Engine) -> LawViolation:
     for number in TELLING_SEEDS:
         again = dataclasses.replace(case, data=(Data(data.kind, number),))
         try:
-            judge(law, violation.implementation, again, engine, Tally(case.contract, "", law.name, engine.name))
+            judge(law, violation.implementation, again, engine, Tally(case.contract.name, "", law.name, engine.name))
         except LawViolation as other:
             same = other.difference is not None and other.difference.what == violation.difference.what
             best = max(best, other, key=_wrong_blocks) if same else best

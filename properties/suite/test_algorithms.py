@@ -7,9 +7,9 @@ from hypothesis import settings
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.examples import example
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.communication import check_communication
+from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.implementations import ALGORITHMS, Implementation
 
 AXES = ("x", "y", "z")
@@ -22,7 +22,7 @@ def examples(implementation: Implementation, devices: int) -> Iterator[Case]:
     cubes = [(a, a, a) for a in range(2, devices) if a**3 <= devices]
     for sizes in sorted([*lines, *grids, *cubes], key=lambda sizes: MeshCase(AXES[: len(sizes)], sizes).size):
         mesh = MeshCase(AXES[: len(sizes)], sizes)
-        case = example(implementation.contract, mesh, mesh.axis_names[::-1] if len(sizes) > 1 else "x")
+        case = example(implementation.contract.name, mesh, mesh.axis_names[::-1] if len(sizes) > 1 else "x")
         if implementation.serves is None or implementation.serves(case):
             yield case
 

@@ -18,7 +18,7 @@ MAIN, OTHER = "v5e:2x4", "v6e:2x4"
 """Each form is compiled for the first topology, and the first form of each contract for the other one as well."""
 
 PROGRAMS = [(one, MAIN, way) for way in WAYS for one in CLAIMING]
-PROGRAMS += [(one, OTHER, FORWARD) for one in {one.contract: one for one in reversed(CLAIMING)}.values()]
+PROGRAMS += [(one, OTHER, FORWARD) for one in {one.contract.name: one for one in reversed(CLAIMING)}.values()]
 
 
 FALLS_SHORT: dict[tuple[str, str], tuple[str, ...]] = {
@@ -58,7 +58,7 @@ def test_what_claims_to_overlap_is_scheduled_so(
     """Permutes alone, begun before the products that hide them, next to nothing of them waited for."""
     chips = Topology.parse(topology)
     mesh, axis_name = place(chips)
-    case = roomy(one.contract, mesh, axis_name, chip(chips.generation))
+    case = roomy(one.contract.name, mesh, axis_name, chip(chips.generation))
     compiled = tpu_compiler.compile(Request(topology, case, str(one), way))
     assert one.overlap is not None
     try:

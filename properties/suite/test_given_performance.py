@@ -19,8 +19,8 @@ def test_given_performance(platform: str, pytestconfig: pytest.Config, record_ta
     """Every element is right; of a product that claims to overlap, it takes no longer than the naive form."""
     devices = jax.devices()[: pytestconfig.getoption("--devices")]
     mesh, told, measured = mesh_of(len(devices)), [], 0
-    for contract in dict.fromkeys(one.contract for one in pytestconfig.stash[GIVEN]):
-        given = [one for one in pytestconfig.stash[GIVEN] if one.contract == contract]
+    for contract in dict.fromkeys(one.contract.name for one in pytestconfig.stash[GIVEN]):
+        given = [one for one in pytestconfig.stash[GIVEN] if one.contract.name == contract]
         if contract not in MEASURED:
             continue
         measured += 1

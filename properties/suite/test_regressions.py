@@ -17,5 +17,5 @@ if RECORDED:
     @pytest.mark.usefixtures("devices")
     def test_regression(recorded: Recorded) -> None:
         """The law that was broken on this case holds."""
-        source = BuiltIn(recorded.case.contract, recorded.name)
+        source = BuiltIn(recorded.case.contract.name, recorded.name)
         repeat(recorded, source, source.load())

@@ -9,6 +9,7 @@ import pytest
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, engine_named
 from shardproof.properties.laws.gradient import check_gradient
 from shardproof.properties.laws.value import check_value
@@ -20,7 +21,10 @@ from shardproof.properties.programs.violation import Broken
 
 EVERY = Placement((("dp",),))
 CASE = Case(
-    "masked_mean", MeshCase(("dp",), (2,)), "dp", (Operand((5,), "float32", EVERY), Operand((5,), "bool", EVERY))
+    CONTRACTS["masked_mean"],
+    MeshCase(("dp",), (2,)),
+    "dp",
+    (Operand((5,), "float32", EVERY), Operand((5,), "bool", EVERY)),
 )
 TELLS = Data("real", 1)
 """Finite, and with a mean that is not zero: where everything is masked, nothing is told from right."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from shardproof.properties.contracts.products import SHAPES
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.choosing import choice, forms
 from shardproof.properties.performance.commands.tpu import add_options
@@ -15,6 +14,7 @@ from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Reco
 from shardproof.properties.performance.modelled import Place, Work
 from shardproof.properties.performance.tables import form_of, table
 from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology, missing
+from shardproof.properties.programs.product_cases import SHAPES
 
 COMPARED = (
     "all_gather_matmul_lhs_contracting",

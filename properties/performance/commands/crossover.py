@@ -10,9 +10,9 @@ from typing import Any
 import jax
 
 from shardproof.properties.communication.pictures import LETTER
-from shardproof.properties.contracts.products import SHARDED
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.crossover import SIDES, Crossover, crossover
+from shardproof.properties.programs.product_cases import SHARDED
 from shardproof.properties.report.arguments import (
     add_machine,
     add_mesh,

@@ -96,9 +96,9 @@ def _asked(options: Any, mesh: MeshCase, axes: tuple[str, ...]) -> tuple[str, st
         return options.name, f"{options.shape.replace(',', ', ')}, {options.dtype}", operations
     implementation = find(options.name, KNOWN)
     shapes = parse_shapes(options.shape) if options.shape else None
-    case = shaped(implementation.contract, mesh, axes if len(axes) > 1 else axes[0], shapes, options.dtype)
+    case = shaped(implementation.contract.name, mesh, axes if len(axes) > 1 else axes[0], shapes, options.dtype)
     case = laid_out_for(case, implementation.layouts)
-    name = implementation.name if implementation.contract in implementation.name else str(implementation)
+    name = implementation.name if implementation.contract.name in implementation.name else str(implementation)
     arrays = ", ".join(map(str, case.operands))
     try:
         operations = scheduled(implementation, case, gradient=options.gradient)

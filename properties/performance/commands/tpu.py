@@ -7,7 +7,6 @@ from fractions import Fraction
 
 from rich.console import Console
 
-from shardproof.properties.contracts.products import SHAPES
 from shardproof.properties.performance.compiled import (
     MICRO,
     OWN,
@@ -23,6 +22,7 @@ from shardproof.properties.performance.tables import form_of, markdown, table
 from shardproof.properties.performance.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, TpuCompiler, missing
 from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
+from shardproof.properties.programs.product_cases import SHAPES
 
 COLUMNS = (
     "product",
@@ -112,7 +112,7 @@ def recorded() -> str:
     """A Markdown table of the products that are recorded in full: the fastest form and those that do not overlap."""
     known, lines = read(RECORDED), []
     for way in WAYS:
-        for contract in [one.contract for one in PRODUCTS]:
+        for contract in [one.contract.name for one in PRODUCTS]:
             for shape in SHAPES:
                 forms = (UNSHARDED, COMPILER, *(one.name for one in forms_of(contract)))
                 found = {form: known.get(key_of(Work(contract, shape, PLACE, way), form)) for form in forms}
@@ -141,7 +141,7 @@ def recorded() -> str:
 
 def forms_of(contract: str) -> list[Implementation]:
     """The naive form and those that overlap, over one axis."""
-    return [one for one in (*PRODUCTS, *OVERLAPPED) if one.contract == contract]
+    return [one for one in (*PRODUCTS, *OVERLAPPED) if one.contract.name == contract]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -190,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     topology = Topology.parse(options.topology)
     place = Place(topology, options.model)
-    contracts = options.contract or [one.contract for one in PRODUCTS]
+    contracts = options.contract or [one.contract.name for one in PRODUCTS]
     if options.steps:
         for contract, shape, way in itertools.product(contracts, options.shape or SHAPES, options.way or WAYS):
             print_steps(console, Work(contract, shape, place, way), options.steps)

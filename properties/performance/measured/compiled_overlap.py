@@ -14,8 +14,7 @@ from typing import Any
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.communication.sizes import OUT, names_of, sizes_of
-from shardproof.properties.contracts import sequence_parallel
-from shardproof.properties.contracts.products import product_case
+from shardproof.properties.contracts import CONTRACTS, sequence_parallel
 from shardproof.properties.performance.chips import Chip, in_words
 from shardproof.properties.performance.scheduled import Schedule, schedule, story
 from shardproof.properties.performance.tpu_compiler import Compiled, Topology
@@ -23,6 +22,7 @@ from shardproof.properties.performance.tpu_compiler.process import BACKWARD
 from shardproof.properties.performance.walking import Sent
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap, limit
+from shardproof.properties.programs.product_cases import product_case
 from shardproof.properties.programs.violation import Broken, Of
 
 ROOM = 1.25
@@ -80,7 +80,7 @@ def roomy(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...], chip:
         Operand(block, "bfloat16", Placement(tuple(axes if i == at else () for i in range(len(block)))))
         for block, at in blocks
     )
-    return Case(contract, mesh, axis_name, operands, tuple(NORMALISED.usual.items()) if normalised else ())
+    return Case(CONTRACTS[contract], mesh, axis_name, operands, tuple(NORMALISED.usual.items()) if normalised else ())
 
 
 def place(topology: Topology) -> tuple[MeshCase, str]:
@@ -103,7 +103,7 @@ def share_of(implementation: Implementation, case: Case) -> Fraction:
     """
     stated = implementation.overlap
     assert stated is not None
-    barred = case.contract == "matmul_all_reduce" or implementation.name.startswith("chunked")
+    barred = case.contract.name == "matmul_all_reduce" or implementation.name.startswith("chunked")
     return limit(stated.exposed, _sizes_without_results(case)) * barred + WITH_ROOM
 
 

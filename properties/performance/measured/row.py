@@ -12,10 +12,9 @@ from shardproof.oracles.dtypes import exact_limit
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.communication.bounds import full_bytes, lower_bound
-from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.contracts.products import SHARDED, received
 from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.engines.running import all_blocks
+from shardproof.properties.programs.product_cases import SHARDED, received
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,12 @@ def traffic(case: Case) -> Traffic:
         ValueError: of a contract for which nothing is known that must be sent.
     """
     p = case.participants
-    if case.contract in SHARDED:
+    if case.contract.name in SHARDED:
         bus = received(case)
-        of_one = Fraction(2 if case.contract == "matmul_all_reduce" else 1) * Fraction(p - 1, p)
+        of_one = Fraction(2 if case.contract.name == "matmul_all_reduce" else 1) * Fraction(p - 1, p)
         return Traffic(bus / of_one if p > 1 else Fraction(0), bus)
     size = full_bytes(case)
-    return Traffic(Fraction(size), lower_bound(case.contract, p, size).bytes)
+    return Traffic(Fraction(size), lower_bound(case.contract.name, p, size).bytes)
 
 
 COLUMNS = ("contract", "form", "of", "us", "algorithm GB/s", "bus GB/s", "wrong", "elements")
@@ -132,11 +131,11 @@ def exact(case: Case) -> list[np.ndarray]:
     Of what is contracted in a product so few are not zero that all partial sums are exact in the operands' dtype,
     whoever adds them up in whatever order and dtype: no more than the largest integer that it holds exactly.
     """
-    if case.contract not in SHARDED:
-        terms = CONTRACTS[case.contract].terms(case)
+    if case.contract.name not in SHARDED:
+        terms = case.contract.terms(case)
         kind = "distinct" if terms == 1 else "exact"
         return [case.global_array(i, Data(kind, 0), terms=terms) for i in range(len(case.operands))]
-    along: tuple[int | None, ...] = CONTRACTED.get(case.contract, (-1, None))
+    along: tuple[int | None, ...] = CONTRACTED.get(case.contract.name, (-1, None))
     sums = sum(axis is not None for axis in along)  # one product after the other
     most = math.floor(exact_limit(case.operands[0].numpy_dtype) ** (1 / sums) + 1e-9)
     found = []

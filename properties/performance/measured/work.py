@@ -16,13 +16,12 @@ from jax.sharding import Mesh, NamedSharding
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.examples import WHOLE
-from shardproof.properties.contracts.products import SHAPES, SHARDED, product_case
 from shardproof.properties.performance.measured.placing import DATA, MODEL, placed
 from shardproof.properties.performance.measured.row import Row, Wrong, exact, expected, real, traffic, wrong
 from shardproof.properties.performance.modelled import alone, sides
 from shardproof.properties.performance.shaped import shaped
 from shardproof.properties.performance.tables import form_of
+from shardproof.properties.programs.examples import WHOLE
 from shardproof.properties.programs.implementations import (
     ALGORITHMS,
     BUILT_IN,
@@ -30,6 +29,7 @@ from shardproof.properties.programs.implementations import (
     PRODUCTS,
     Implementation,
 )
+from shardproof.properties.programs.product_cases import SHAPES, SHARDED, product_case
 from shardproof.properties.programs.program import Seen, forward
 
 Clock = Callable[[], float]
@@ -161,7 +161,7 @@ def collective_case(contract: str, mesh: MeshCase, rows: int, columns: int) -> C
 
 
 def _of(contract: str, implementations: Sequence[Implementation]) -> list[Implementation]:
-    return [one for one in implementations if one.contract == contract]
+    return [one for one in implementations if one.contract.name == contract]
 
 
 def _named(case: Case, implementations: Sequence[Implementation]) -> list[Form]:
@@ -236,7 +236,7 @@ def _row(form: Form, seconds: float, wrong: Wrong) -> Row:
     dtypes = {operand.dtype for operand in case.operands}
     shapes = ["x".join(map(str, case.global_shape(i))) for i in range(len(case.operands))]
     arrays = f"{'/'.join(sorted(dtypes))} {' '.join(shapes)}"
-    return Row(case.contract, form.name, arrays, seconds, None if form.alone else traffic(case), wrong)
+    return Row(case.contract.name, form.name, arrays, seconds, None if form.alone else traffic(case), wrong)
 
 
 def tracing(folder: str | None, contract: str) -> Callable[[str], Any] | None:

@@ -11,6 +11,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD, COMPILER, Request
 from shardproof.properties.performance.tpu_compiler.topology import Coordinates, Topology, in_rings
@@ -29,13 +30,13 @@ def implementation_of(contract: str, name: str) -> Implementation:
     Raises:
         ValueError: if there is none.
     """
-    found = [i for i in IMPLEMENTATIONS if i.contract == contract and str(i) == name]
+    found = [i for i in IMPLEMENTATIONS if i.contract.name == contract and str(i) == name]
     if found:
         return found[0]
     module, colon, function = name.partition(":")
     if not colon:
         raise ValueError(f"implementation={name!r}: expected contract[name] of one of {contract}, or MODULE:FUNCTION")
-    return Implementation(contract, function, getattr(importlib.import_module(module), function))
+    return Implementation(CONTRACTS[contract], function, getattr(importlib.import_module(module), function))
 
 
 def devices_of(topology: Topology, participants: int) -> tuple[list[Any], list[Coordinates]]:
@@ -50,7 +51,7 @@ def program_of(request: Request) -> Program:
     """The program that is to be compiled."""
     if request.implementation == COMPILER:
         return partitioned(request.case, backward=request.way == BACKWARD)
-    implementation, seen = implementation_of(request.case.contract, request.implementation), Seen()
+    implementation, seen = implementation_of(request.case.contract.name, request.implementation), Seen()
     program = forward(request.case, implementation, seen)
     if request.way != BACKWARD:
         return program

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import IO, Any, final
 
 from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts import contract_of
 from shardproof.properties.performance.tpu_compiler.topology import Coordinates
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -50,7 +51,9 @@ class Request:
     @classmethod
     def from_json(cls, record: dict[str, str]) -> "Request":
         """What `to_json` wrote."""
-        return cls(record["topology"], Case.from_json(record["case"]), record["implementation"], record["way"])
+        return cls(
+            record["topology"], Case.from_json(record["case"], contract_of), record["implementation"], record["way"]
+        )
 
 
 ENVIRONMENT = {

@@ -301,7 +301,7 @@ def variants(case: Case) -> Iterator[tuple[str, Change]]:
 
 def _other_values(case: Case) -> Iterator[tuple[str, object]]:
     for name, value in case.params:
-        option, others = CONTRACTS[case.contract].options.get(name), dict[Any, None]()
+        option, others = case.contract.options.get(name), dict[Any, None]()
         if name == "op":
             others = dict.fromkeys(("sum", "mean", "max", "min"))
         elif type(value) is bool:
@@ -319,7 +319,7 @@ def _other_inputs(run: Run) -> Iterator[Hypothesis]:
     """The right results of another operand: a mask that is ignored, or what another participant holds of it."""
     mesh = run.case.mesh
     long = [(at, axis) for at, axis in enumerate(mesh.axis_names) if mesh.shape[axis] > 1]
-    for i, (name, x) in enumerate(zip(CONTRACTS[run.case.contract].names(run.case), run.inputs, strict=False)):
+    for i, (name, x) in enumerate(zip(run.case.contract.names(run.case), run.inputs, strict=False)):
         changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {f"if {name} were ones everywhere": np.ones_like}
         for at, axis in long:
             changes[f"for {name} of the first along {axis}"] = partial(_first_along, at)
@@ -380,11 +380,13 @@ def _mutants(run: Run) -> Iterator[Hypothesis]:
             raise
         return
     given, law = run.violation.implementation.function, "value" if run.difference.of == "result" else "gradient"
-    known = [bug for bug in MUTANTS.values() if (bug.contract, bug.law) == (run.case.contract, law)]
+    known = [bug for bug in MUTANTS.values() if (bug.contract, bug.law) == (run.case.contract.name, law)]
     for bug in known:
         if bug.runs != "isolated" and bug.function is not given:
             text = f"as the planted bug {bug.name} has it: {bug.sentence}"
-            own = Implementation(bug.contract, bug.name, bug.function, frozenset(bug.claims), whole=bug.whole)
+            own = Implementation(
+                CONTRACTS[bug.contract], bug.name, bug.function, frozenset(bug.claims), whole=bug.whole
+            )
             yield Hypothesis(text, partial(Run.observed, implementation=own))
 
 

@@ -12,7 +12,6 @@ from shardproof.oracles.dtypes import is_float, rounded, unit_roundoff, wide, wi
 from shardproof.oracles.layout import device_name, nan_equal
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.data import Data
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, engine_named
 from shardproof.properties.engines.batches import value_over_batch, widened_operands
 from shardproof.properties.engines.running import ready
@@ -101,7 +100,7 @@ class Run:
 
     def oracle(self, case: Case, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The right results `[*mesh.sizes, *block]` of a case like this, given the blocks that go in."""
-        contract, leaf = CONTRACTS[case.contract], self.difference.leaf
+        contract, leaf = case.contract, self.difference.leaf
         exact = value_over_batch(case, contract, widened_operands(case, inputs))[leaf]
         doubles = self.difference.in_doubles(case)
         dtype = np.float64 if doubles else contract.result_dtypes(case, [x.dtype for x in inputs])[leaf]
@@ -251,7 +250,7 @@ def _observed(violation: LawViolation, case: Case, data: Data, engine: Engine) -
 
 def _right(violation: LawViolation, case: Case, data: Data) -> np.ndarray:
     """The right blocks on a data set on which the function is right."""
-    first, contract = violation.difference, CONTRACTS[case.contract]
+    first, contract = violation.difference, case.contract
     assert first is not None
     if first.of == "result":
         inputs = _inputs(violation, case, data)

@@ -11,7 +11,7 @@ import msgspec
 
 from shardproof.properties.cases import reading
 from shardproof.properties.cases.case import Case, bounded
-from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts import contract_of, listed
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.violation import Kind
@@ -65,7 +65,7 @@ class Recorded:
     @property
     def listed(self) -> bool:
         """Whether its contract is one of this project's, and not a user's program."""
-        return self.case.contract in CONTRACTS and CONTRACTS[self.case.contract].listed
+        return listed(self.case.contract)
 
 
 def failing_case(violation: LawViolation) -> Case:
@@ -88,7 +88,7 @@ def record(violation: LawViolation) -> dict[str, Any]:
         engine=violation.engine,
         violated=violation.kind,
         finding=violation.finding[:MOST_TEXT],
-        case=failing_case(violation),
+        case=failing_case(violation).named(),
         stated=implementation.stated,
     )
     content: dict[str, Any] = msgspec.to_builtins(found)
@@ -103,7 +103,7 @@ def identity(violation: LawViolation) -> str:
     if not function.importable:  # others of its name are others
         what["source"] = source_text(implementation.function)
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
-    words = f"{implementation.contract}-{implementation.name}-{violation.title}"
+    words = f"{implementation.contract.name}-{implementation.name}-{violation.title}"
     return f"{re.sub(r'[^A-Za-z0-9_]+', '-', words)[:LONGEST].strip('-')}-{digest}"
 
 
@@ -120,7 +120,7 @@ def parse(text: str) -> Recorded:
         if content.get("format") != FORMAT:
             raise NotAFailure(f"format={reading.shown(content.get('format'))}: expected {FORMAT}: another version's")
         recorded = reading.decoded(Recorded, content)
-        recorded = dataclasses.replace(recorded, case=bounded(recorded.case))
+        recorded = dataclasses.replace(recorded, case=bounded(recorded.case, contract_of))
         _check(recorded)
     except ValueError as error:
         raise NotAFailure(reading.one_line(str(error))[:MOST_REASON]) from error

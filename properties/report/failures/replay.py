@@ -4,7 +4,6 @@ import dataclasses
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from shardproof.properties.runner.isolation import check_isolated
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.named import BuiltIn, Named, NotAFailure
 from shardproof.properties.runner.preconditions import check_case, check_oracle
-from shardproof.properties.runner.programs import Program, meant
+from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.tally import HeldOnNothing, Tally
 from shardproof.properties.runner.violation import LawViolation
 
@@ -115,7 +114,7 @@ def regressions_of(program: Program, held: Named) -> list[tuple[Path, Recorded |
         except NotAFailure as error:
             found.append((path, error))
             continue
-        if not recorded.built_in and (recorded.case.contract, recorded.program) == (program.name, held.qualname):
+        if not recorded.built_in and (recorded.case.contract.name, recorded.program) == (program.name, held.qualname):
             found.append((path, recorded))
     return found
 
@@ -136,13 +135,14 @@ def repeat(recorded: Recorded, source: Source, implementation: Implementation) -
     if recorded.violated in DEATHS or devices_needed(recorded) > len(jax.devices()):
         run_isolated(recorded, source)
         return
+    case = dataclasses.replace(recorded.case, contract=implementation.contract)
     try:
-        check_case(recorded.law, recorded.case)
-        check_oracle(recorded.law, recorded.case)
+        check_case(recorded.law, case)
+        check_oracle(recorded.law, case)
     except ValueError as error:
         raise NotAFailure(f"{implementation}: {one_line(str(error))}") from error
-    tally = Tally(implementation.contract, implementation.name, recorded.law, recorded.engine)
-    verdict = judge(LAWS[recorded.law], implementation, recorded.case, engine_named(recorded.engine), tally)
+    tally = Tally(implementation.contract.name, implementation.name, recorded.law, recorded.engine)
+    verdict = judge(LAWS[recorded.law], implementation, case, engine_named(recorded.engine), tally)
     if verdict.kind != "held":
         raise HeldOnNothing(f"{implementation}: {recorded.law}: not checked: {verdict.kind}: {verdict.reason}")
 
@@ -171,11 +171,10 @@ def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platfo
         random_seed=None,
         platform=platform,
         precision=of_products(),
-        case=recorded.case,
+        case=recorded.case.to_json(),
         diagnose=diagnosed,
     )
-    with meant(loaded(source, recorded)):
-        found = check_isolated(task)
+    found = check_isolated(task)
     if found.violation is not None:
         raise found.violation
     if not found.tally.structures:
@@ -193,8 +192,8 @@ def loaded(source: Source, recorded: Recorded) -> Implementation:
         implementation = source.load()
     except GivenError as error:
         raise NotAFailure(one_line(str(error))) from error
-    if implementation.contract != recorded.case.contract:
-        raise NotAFailure(f"{source} is a {implementation.contract}: expected a {recorded.case.contract}")
+    if implementation.contract.name != recorded.case.contract.name:
+        raise NotAFailure(f"{source} is a {implementation.contract.name}: expected a {recorded.case.contract.name}")
     return implementation
 
 
@@ -209,7 +208,7 @@ def source_of(recorded: Recorded, given: Sequence[Given], programs: Iterable[tup
     Raises:
         NotAFailure: if none of them is of the contract of the recorded case, and it is no built-in one.
     """
-    contract = recorded.case.contract
+    contract = recorded.case.contract.name
     for one in given:
         if contract == (one.contract or loaded_program(one)):
             return one
@@ -227,7 +226,7 @@ def source_of(recorded: Recorded, given: Sequence[Given], programs: Iterable[tup
 def loaded_program(given: Given) -> str:
     """The name of the program that `--impl` names."""
     try:
-        return given.load().contract
+        return given.load().contract.name
     except GivenError as error:
         raise NotAFailure(one_line(str(error))) from error
 
@@ -247,15 +246,13 @@ def recheck(file: Path, function: Any = None, **said: str) -> int:
     """
     try:
         recorded = read(file)
-        source: Source = BuiltIn(recorded.case.contract, recorded.name)
+        source: Source = BuiltIn(recorded.case.contract.name, recorded.name)
         if function is not None:
             source = _held_by_the_script(recorded, function, **said)
         implementation = dataclasses.replace(loaded(source, recorded), name=recorded.name)
-        with meant(implementation):
-            repeat(recorded, source, implementation)
+        repeat(recorded, source, implementation)
     except LawViolation as violation:
-        with meant(violation.implementation):
-            sys.stdout.write(f"{render(violation)}\n")
+        sys.stdout.write(f"{render(violation)}\n")
         return 1
     except Exception as error:
         told = isinstance(error, NotAFailure | HeldOnNothing | GivenError)
@@ -274,7 +271,7 @@ def _held_by_the_script(
     """A function by the name that the script has for it, by which another process imports the script and finds it."""
     names = vars(sys.modules["__main__"])
     name = next(name for name, value in names.items() if value is function)
-    contract = "" if isinstance(function, Program) else f"{recorded.case.contract}="
+    contract = "" if isinstance(function, Program) else f"{recorded.case.contract.name}="
     return Given.parse(f"{contract}__main__:{name}", communication or None, claims or None, overlap or None)
 
 
@@ -290,10 +287,7 @@ class ReplayItem(pytest.Item):
             recorded = read(self.path)
             source = source_of(recorded, given_to(self.config), self.programs)
             run_isolated(recorded, source, devices=option("devices"), platform=option("platform"))
-        except LawViolation as violation:
-            scope = ExitStack()
-            self.addfinalizer(scope.close)  # after the report was made, for which a program's contract must be there
-            scope.enter_context(meant(violation.implementation))
+        except LawViolation:
             raise
         except NotAFailure as error:
             told = one_line(str(self.path))

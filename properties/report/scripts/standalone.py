@@ -8,7 +8,6 @@ import numpy as np
 from shardproof.oracles.dtypes import is_float
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.manual import laid_out, stacked_axes
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.trees import names_of
 from shardproof.properties.precision.comparison import Reference
 from shardproof.properties.programs.precision import is_wide
@@ -81,7 +80,7 @@ SIMULATED = "Found by interpreting the traced program in NumPy: a compiler that 
 
 def can_stand_alone(violation: LawViolation) -> bool:
     """Whether a script needs no shardproof: wrong values of a small case under simple transformations."""
-    case, contract = violation.case, CONTRACTS[violation.case.contract]
+    case, contract = violation.case, violation.case.contract
     shown = violation.law.stands_alone and (violation.difference is not None or violation.kind == "adjoint")
     simple = set(case.chain) <= set(LINKS) and not case.manual and contract.kept is None and case.out is None
     sizes = [math.prod(case.global_shape(i)) for i in range(len(case.operands))]
@@ -98,7 +97,7 @@ class Script:
 
     def __init__(self, violation: LawViolation) -> None:
         self.violation, self.case = violation, violation.case
-        self.contract = CONTRACTS[self.case.contract]
+        self.contract = self.case.contract
         self.names = [f"x{i}" for i in range(len(self.case.operands))]
         self.lead = stacked_axes(self.case)
         self.several = self.case.tree or self.contract.results is not None

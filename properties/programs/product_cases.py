@@ -7,6 +7,7 @@ from typing import Any
 from shardproof.oracles.dtypes import width
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.contracts import CONTRACTS
 
 SHARDED: dict[str, tuple[int, ...]] = {
     "all_gather_matmul_lhs_contracting": (1, 1),
@@ -74,7 +75,7 @@ def product_case(
         lead = batch if i == 0 else ()
         spec = (*[()] * len(lead), *(axes if j == at else () for j in range(2)))
         operands.append(Operand((*lead, *shape), dtype, Placement(spec)))
-    return Case(contract, mesh, axis_name, tuple(operands), params)
+    return Case(CONTRACTS[contract], mesh, axis_name, tuple(operands), params)
 
 
 def received(case: Case) -> Fraction:
@@ -87,11 +88,11 @@ def received(case: Case) -> Fraction:
     blocks = [Fraction(math.prod(o.block) * width(o.numpy_dtype), 8) for o in operands]
     rows, columns = math.prod(operands[0].block[:-1]), operands[-1].block[-1]
     whole = Fraction(rows * columns * width(operands[0].numpy_dtype), 8)
-    if case.contract in ("all_gather_matmul_lhs", "all_gather_matmul_lhs_contracting"):
+    if case.contract.name in ("all_gather_matmul_lhs", "all_gather_matmul_lhs_contracting"):
         return (p - 1) * blocks[0]
-    if case.contract == "all_gather_matmul_rhs":
+    if case.contract.name == "all_gather_matmul_rhs":
         return (p - 1) * blocks[1]
     scattered = Fraction(p - 1, p) * whole
     return {"matmul_all_reduce": 2 * scattered, "transformer_block": (p - 1) * blocks[0] + scattered}.get(
-        case.contract, scattered
+        case.contract.name, scattered
     )

@@ -5,7 +5,8 @@ from typing import Any
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.requests import RequestError
-from shardproof.properties.contracts.products import SHARDED, product_case
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.programs.product_cases import SHARDED, product_case
 
 ROWS, COLUMNS = 2, 4
 """A block's rows (for what is cut into parts: rows of each part) and columns; of float32."""
@@ -44,4 +45,4 @@ def example(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...]) -> 
         params["perm"] = tuple((i, p - 1 - i) for i in range(p))
     block = (ROWS * p if contract in WHOLE else ROWS, COLUMNS)
     operand = Operand(block, "float32", Placement((axes, ())))
-    return Case(contract, mesh, axis_name, (operand,), tuple(params.items()))
+    return Case(CONTRACTS[contract], mesh, axis_name, (operand,), tuple(params.items()))

@@ -17,6 +17,7 @@ from shardproof.properties.benchmark.rounded import DESCRIBED, program
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import Scope
+from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import XlaEngine
 from shardproof.properties.engines.running import all_blocks, ready
 from shardproof.properties.engines.simulate.env import Env
@@ -26,7 +27,6 @@ from shardproof.properties.precision.charges import charges_of
 from shardproof.properties.precision.comparison import Reference
 from shardproof.properties.precision.formats import COARSE, Format, Numbers, round_at_random
 from shardproof.properties.precision.judge import value_references
-from shardproof.properties.precision.numbers import operands
 from shardproof.properties.precision.runs import Runs, run_samples
 from shardproof.properties.programs.implementations import Implementation
 

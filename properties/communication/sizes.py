@@ -31,7 +31,7 @@ def sizes_of(case: Case, wanted: Collection[str] | None = None) -> dict[str, Any
     contract = case.contract
     along = set(case.axes).union(*(operand.placement.axes for operand in case.operands))
     blocks = [_block(operand, bool(along - operand.placement.axes)) for operand in case.operands]
-    names = contract.operands if case.tree else contract.names(case)
+    names = contract.call.operands if case.tree else contract.call.names(case)
     own: dict[str, Any] = {
         "p": case.group_size,
         "n": full_bytes(case),
@@ -64,7 +64,7 @@ def _block(operand: Operand, replicated: bool) -> Block:
 def _results(case: Case) -> int:
     """The block of the result, or the bytes of all of them."""
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
-    results = case.contract.oracle(case, zeros)
+    results = case.contract.oracle.value(case, zeros)
     shapes = [result.shape[len(case.mesh.sizes) :] for result in results]
     each = [
         Block(_bytes(shape, result.dtype), shape, width(result.dtype))

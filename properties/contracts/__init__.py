@@ -7,7 +7,8 @@ import pkgutil
 from importlib import import_module
 from typing import Any
 
-from shardproof.properties.contracts.contract import Contract, Scope, Violation
+from shardproof.properties.contracts.call import Call
+from shardproof.properties.contracts.contract import Contract, Oracle, Scope, Violation
 
 
 def _found() -> dict[str, Contract]:
@@ -32,7 +33,7 @@ def listed(contract: Contract) -> bool:
 
 def contract_of(name: str) -> Contract:
     """The contract of that name: of a user's program, of which a file holds no more, one that says nothing."""
-    return CONTRACTS.get(name) or Contract(name, _unknown, _unknown, _unknown, _unknown, False, (), ())
+    return CONTRACTS.get(name) or Contract(name, _unknown, Call(), Oracle(_unknown, _unknown, _unknown))
 
 
 def _unknown(*given: Any) -> Any:

@@ -10,10 +10,11 @@ from shardproof.oracles import attention
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
+from shardproof.properties.contracts.call import Option, of_type
 from shardproof.properties.contracts.claims import added_up, replicas
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.costs import something
-from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
+from shardproof.properties.contracts.floats import scaled_to
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
@@ -107,7 +108,6 @@ CONTRACT: Contract = operation(
     attention.attention,
     _arguments,
     operands=("q", "k", "v"),
-    parameters=("causal",),
     options={"causal": Option(of_type(bool))},
     kinds=("real", "exact", "distinct", "nan", "real"),
     features=FEATURES,
@@ -118,11 +118,8 @@ CONTRACT: Contract = operation(
         Violation("v", _integers),
     ),
     most=MOST_MEMBERS,
-    terms=lambda case: math.prod(case.operands[0].block[::2]) * case.participants,
-    degree=4,  # in a derivative: a cotangent, and what is scaled so that powers of it do not matter
     adapt=_in_reach,
-    accumulator=float32_accumulator,
-    nonlinear=True,
+    accumulator="float32",
     shapes=(((8192, 16, 128), 0, ""),) * 3,
     usual={"causal": False},
     leading=0,

@@ -66,10 +66,6 @@ def _mismatched(operand: int) -> Callable[[Case], st.SearchStrategy[Case]]:
     return cases
 
 
-def _inner(case: Case) -> int:
-    return math.prod(sides(case)[1:-1])
-
-
 def _layouts(case: Case, *names: str) -> list[Layout]:
     return [layout_of(case, name) for name in names]
 
@@ -167,13 +163,8 @@ CONTRACTS: tuple[Contract, ...] = (
         kinds=("exact", "real", "scaled", "partial", "nan"),
         features=FEATURES,
         violations=(Violation("rhs", _mismatched(1)),),
-        nonlinear=False,
         generic=False,
-        terms=_inner,
-        partial=lambda case: case.operands[0].block[1],
-        degree=2,
-        stages=2,  # a device's sum may be rounded before it is sent
-        accumulator=float32_accumulator,
+        accumulator="float32 on a device",
         least=_missing("lhs", "rhs"),
         implementations={
             "gathered": Claim(implementations.gathered_matmul, OURS, communication=_gathered),
@@ -191,12 +182,8 @@ CONTRACTS: tuple[Contract, ...] = (
         kinds=("exact", "real", "exact", "scaled", "nan"),
         features=FEATURES,
         violations=(Violation("w_in", _mismatched(1)), Violation("w_out", _mismatched(2))),
-        nonlinear=False,
         generic=False,
-        terms=_inner,
-        degree=3,
-        stages=4,  # of each product a device's sum, and the sum of these
-        accumulator=float32_accumulator,
+        accumulator="float32 on a device",
         least=_missing("x", "w_in", "w_out"),
         implementations={
             "gathered": Claim(implementations.gathered_two_matmuls, OURS, communication=_two_gathered),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardproof.oracles import collectives as values
 from shardproof.oracles import transposes
-from shardproof.oracles.dtypes import is_integer, is_signed, width
+from shardproof.oracles.dtypes import is_float, is_integer, is_signed, width
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import (
@@ -23,9 +23,11 @@ from shardproof.properties.cases.strategies import (
 )
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.strategies.making import Composite, sampled
-from shardproof.properties.contracts.contract import Contract, Scope, Violation
+from shardproof.properties.contracts.call import Call
+from shardproof.properties.contracts.contract import Contract, Oracle, Scope, Violation
 from shardproof.properties.contracts.drawing import made_manual, meshes_and_axes, placements, without
 from shardproof.properties.contracts.forbidden import AXES, GROUPS, OP, PARTLY, PERM, ROOT, indivisible, out_of_range
+from shardproof.properties.contracts.options import OPTIONS
 
 Params = dict[str, Any]
 Drawn = tuple[tuple[int, ...], Params]
@@ -189,19 +191,11 @@ def _broadcast(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     return blocks.within(draw, scope), {"root": draw(st.integers(0, participants - 1), label="root")}
 
 
-def divides_exactly(case: Case) -> bool:
-    """Whether all that a mean divides by are powers of two: the participants, or those of every group."""
-    groups = case.keywords.get("axis_index_groups")
-    sizes = {case.participants} if groups is None else {len(group) for group in groups}
-    return all(n & (n - 1) == 0 for n in sizes)
-
-
 def _collective(
     name: str,
     arguments: Arguments,
     parameters: tuple[str, ...],
     *,
-    sums: Callable[[Case], bool] = lambda case: False,
     invariant: bool = False,
     features: frozenset[str] = frozenset(),
     violations: tuple[Violation, ...] = (),
@@ -214,27 +208,27 @@ def _collective(
             params = case.keywords
             if "axis_index_groups" in params:
                 params["groups"] = params.pop("axis_index_groups")
+            if params.get("op") == "mean":  # whose sums do not wrap around
+                blocks = [leaf if is_float(leaf.dtype) else leaf.astype(np.float64) for leaf in blocks]
             return [getattr(oracles, function)(leaf, case.mesh, case.axes, **params) for leaf in blocks]
 
         return apply
 
-    oracle, transposed = on_blocks(values, base), on_blocks(transposes, f"{base}_transpose")
+    value, transposed = on_blocks(values, base), on_blocks(transposes, f"{base}_transpose")
     contract = Contract(
         name=name,
         cases=lambda scope: collective_cases(contract, scope, arguments),
-        oracle=oracle,
-        pushforward=lambda case, blocks, tangents: oracle(case, tangents),
-        pullback=lambda case, blocks, cotangents: transposed(case, cotangents),
+        call=Call(options={option: OPTIONS[option] for option in parameters}),
+        oracle=Oracle(
+            value,
+            lambda case, blocks, tangents: value(case, tangents),
+            lambda case, blocks, cotangents: transposed(case, cotangents),
+            lambda case, dtypes: [values.reduced_dtype(dtype, case.keywords.get("op", "")) for dtype in dtypes],
+        ),
         differentiable=lambda case: case.keywords.get("op", "sum") in ("sum", "mean"),
-        result_dtypes=lambda case, dtypes: [
-            values.reduced_dtype(dtype, case.keywords.get("op", "")) for dtype in dtypes
-        ],
-        terms=lambda case: case.group_size if sums(case) else 1,
-        divides=lambda case: case.keywords.get("op") == "mean",
-        even=divides_exactly,
+        linear=True,
         adapt=_of_one_sign,
         invariant=invariant,
-        parameters=parameters,
         features=ANY_COLLECTIVE | features,
         violations=(*AXES, *violations),
         sizes=sizes or {},
@@ -258,7 +252,6 @@ CONTRACTS = (
         _reduce,
         ("op",),
         features=frozenset({"bool_sum", "groups", "uneven_groups"}),
-        sums=lambda case: case.keywords["op"] in ("sum", "mean"),
         invariant=True,
         violations=(OP, GROUPS, PARTLY),
         sizes={"termsize": _termsize},
@@ -283,7 +276,6 @@ CONTRACTS = (
         _scatter,
         ("scatter_dimension", "tiled"),
         features=WITH_DIMENSIONS | WITH_GROUPS,
-        sums=lambda case: True,
         violations=(
             out_of_range("scatter_dimension"),
             indivisible("scatter_dimension"),

@@ -8,10 +8,10 @@ from shardproof.oracles import cross_entropy
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import elements, something
+from shardproof.properties.contracts.call import Option, of_type
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
+from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.drawing import all_of_a_dtype, further_dimensions, integers_below
-from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
@@ -129,7 +129,6 @@ CONTRACT: Contract = operation(
     cross_entropy.vocab_parallel_cross_entropy,
     _arguments,
     operands=("logits", "labels"),
-    parameters=("label_smoothing", "ignore_index"),
     options={
         "label_smoothing": Option(of_type(float), lambda case, value: 0 <= value <= 1),
         "ignore_index": Option(of_type(int)),
@@ -144,12 +143,8 @@ CONTRACT: Contract = operation(
         Violation("label_smoothing", _smoother),
     ),
     adapt=_labelled,
-    weighs=True,
     most=MOST_MEMBERS,
-    terms=lambda case: case.operands[0].block[-1] * case.participants,
-    reads=lambda case: max(elements(case, 1), case.operands[0].block[-1]),
-    accumulator=float32_accumulator,
-    nonlinear=True,
+    accumulator="float32",
     shapes=(((2048, 32768), 1, ""), ((2048,), None, "int32")),
     usual={"label_smoothing": 0.0, "ignore_index": -1},
     leading=0,

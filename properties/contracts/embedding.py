@@ -10,9 +10,8 @@ from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.claims import added_up
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import elements, something
+from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.drawing import all_of_a_dtype, further_dimensions, integers_below
-from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
@@ -85,10 +84,8 @@ CONTRACT: Contract = operation(
     features=FEATURES,
     violations=(Violation("ids", _numbers), Violation("table", _cube)),
     adapt=_in_range,
-    weighs=True,
     most=MOST_MEMBERS,
-    reads=lambda case: max(1, elements(case, 1)),
-    accumulator=float32_accumulator,
+    accumulator="float32",
     shapes=(((32768, 1024), 0, ""), ((2048,), None, "int32")),
     leading=1,
     least=something(0),

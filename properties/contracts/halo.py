@@ -7,9 +7,10 @@ from shardproof.oracles import halo
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import dtypes
 from shardproof.properties.cases.strategies.making import sampled
+from shardproof.properties.contracts.call import Option, of_type
 from shardproof.properties.contracts.claims import transposed
 from shardproof.properties.contracts.collectives import blocks, dimension
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.forbidden import out_of_range
 from shardproof.properties.contracts.operation import Described, Drawn, operation
@@ -77,13 +78,12 @@ CONTRACT: Contract = operation(
     halo.halo_exchange,
     _arguments,
     operands=("x",),
-    parameters=("before", "after", "axis"),
-    options={"axis": Option(of_type(int), _axis), "before": ROWS, "after": ROWS},
+    options={"before": ROWS, "after": ROWS, "axis": Option(of_type(int), _axis)},
     dtypes=_dtypes,
     kinds=("distinct", "exact", "real", "special", "nan", "scaled"),
     features=FEATURES,
     violations=(_too_many("before"), _too_many("after"), out_of_range("axis")),
-    reads=lambda case: READS,
+    linear=True,
     shapes=(((8192, 1024), 0, ""),),
     usual={"before": 1, "after": 1, "axis": 0},
     least=_edges,

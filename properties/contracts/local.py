@@ -7,9 +7,10 @@ from shardproof.oracles import local
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
+from shardproof.properties.contracts.call import Option, of_type
 from shardproof.properties.contracts.claims import NOTHING
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
-from shardproof.properties.contracts.floats import float32_accumulator, floats
+from shardproof.properties.contracts.contract import Claim, Contract, Scope
+from shardproof.properties.contracts.floats import floats
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"x64"})
@@ -40,10 +41,6 @@ def _as_operand(case: Case) -> tuple[Placement, ...]:
     return (case.operands[0].placement,)
 
 
-def _is_power_of_two(rows: int) -> bool:
-    return rows & (rows - 1) == 0
-
-
 CONTRACTS: tuple[Contract, ...] = (
     operation(
         "shard_mean",
@@ -53,11 +50,7 @@ CONTRACTS: tuple[Contract, ...] = (
         local=True,
         dtypes=floats,
         features=FEATURES,
-        terms=lambda case: case.operands[0].block[0],
-        partial=lambda case: case.operands[0].block[0],
-        divides=lambda case: True,
-        even=lambda case: _is_power_of_two(case.operands[0].block[0]),
-        accumulator=float32_accumulator,
+        accumulator="float32",
         placed=_as_operand,
         least=lambda case: 0,
         implementations={
@@ -70,14 +63,12 @@ CONTRACTS: tuple[Contract, ...] = (
         local.shard_roll_of_block,
         _roll,
         operands=("x",),
-        parameters=("shift",),
         options={"shift": Option(of_type(int))},
         local=True,
         dtypes=floats,
         kinds=("distinct", "exact", "real", "nan", "scaled"),
         features=FEATURES,
-        terms=lambda case: 2,
-        nonlinear=True,  # the difference of two terms is no sum of them, so no bound follows from their magnitudes
+        linear=True,
         placed=_as_operand,
         least=lambda case: 0,
         implementations={

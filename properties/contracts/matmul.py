@@ -7,7 +7,7 @@ that multiplies its blocks by the zeros of a mask or of padding has a term more,
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from hypothesis import strategies as st
@@ -20,11 +20,13 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import chains, specs
 from shardproof.properties.cases.strategies.dtypes import WIDE_IN, as_dtype
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Contract, Scope, Violation
+from shardproof.properties.contracts.call import Call
+from shardproof.properties.contracts.contract import Contract, Oracle, Scope, Violation
 from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.drawing import BATCHES, made_manual, meshes_and_axes, sides_of_products
-from shardproof.properties.contracts.floats import FLOATS, float32_accumulator
+from shardproof.properties.contracts.floats import FLOATS
 from shardproof.properties.contracts.forbidden import AXES, changed
+from shardproof.properties.contracts.options import OPTIONS
 
 OTHERS = ("complex64", "int32", "int8")
 """Of which only complex numbers have a gradient."""
@@ -136,14 +138,6 @@ def _kinds(name: str, dtype: np.dtype, seed: int) -> tuple[str, ...]:
     return ("exact", "real", "scaled", "partial", last)
 
 
-def _inner(case: Case) -> int:
-    """How many products a result element adds up: the whole contracted dimension, of which a block may be a part."""
-    lhs, rhs = case.operands[:2]
-    if case.contract.name.startswith("all_gather"):  # what is not gathered has the whole of it
-        return max(lhs.block[-1], rhs.block[0], 1)
-    return max(lhs.block[-1] * case.participants, 1)
-
-
 def _mismatched(case: Case) -> st.SearchStrategy[Case]:
     rows, *columns = case.operands[1].block
     return st.just(changed(case, 1, block=(rows + 1, *columns)))
@@ -198,9 +192,7 @@ def _matmul(
     parameters: tuple[str, ...] = (),
     invariant: bool = False,
     violations: tuple[Violation, ...] = (),
-    degree: int = 2,
-    stages: int = 1,
-    terms: Callable[[Case], int] = _inner,
+    accumulator: Literal["float32", "float32 on a device"] = "float32",
     adapt: Callable[[Case, list[np.ndarray]], list[np.ndarray]] = lambda case, arrays: arrays,
     least: Callable[[Case], int],
     sizes: Mapping[str, Callable[[Case], int]] | None = None,
@@ -208,19 +200,16 @@ def _matmul(
     contract = Contract(
         name=name,
         cases=lambda scope: matmul_cases(contract, scope, layout),
-        oracle=lambda case, xs: [operation(case).value(xs, case.mesh, case.axes)],
-        pushforward=lambda case, xs, tangents: [operation(case).pushforward(xs, tangents, case.mesh, case.axes)],
-        pullback=lambda case, xs, cts: operation(case).pullback(xs, cts[0], case.mesh, case.axes),
-        terms=terms,
-        partial=lambda case: max(case.operands[0].block[-1], 1) if stages == 2 else 1,
+        call=Call(operands, options={option: OPTIONS[option] for option in parameters}),
+        oracle=Oracle(
+            lambda case, xs: [operation(case).value(xs, case.mesh, case.axes)],
+            lambda case, xs, tangents: [operation(case).pushforward(xs, tangents, case.mesh, case.axes)],
+            lambda case, xs, cts: operation(case).pullback(xs, cts[0], case.mesh, case.axes),
+        ),
         invariant=invariant,
-        parameters=parameters,
-        violations=(*AXES, Violation("rhs" if degree == 2 else "w_in", _mismatched), *violations),
-        operands=operands,
-        degree=degree,
-        stages=stages,
+        violations=(*AXES, Violation(operands[1], _mismatched), *violations),
         features=FEATURES,
-        accumulator=float32_accumulator,
+        accumulator=accumulator,
         adapt=adapt,
         least=least,
         sizes=sizes or {},
@@ -238,12 +227,6 @@ def _scattered(case: Case) -> Operation:
     return values.matmul_reduce_scatter(case.keywords["scatter_dimension"])
 
 
-def _block_terms(case: Case) -> int:
-    """D products for every hidden element, F hidden elements for every result."""
-    _, w_in, w_out = case.operands
-    return max(w_in.block[0], 1) * max(w_out.block[0] * case.participants, 1)
-
-
 CONTRACTS = (
     _matmul(
         "all_gather_matmul_lhs_contracting",
@@ -258,7 +241,7 @@ CONTRACTS = (
         _reduced,
         _scattered,
         parameters=("scatter_dimension",),
-        stages=2,  # one participant's sum may be rounded before it is sent
+        accumulator="float32 on a device",
         least=something(0, 1),
         sizes={"rows": _rows},
         violations=(
@@ -271,7 +254,7 @@ CONTRACTS = (
         _reduced,
         lambda case: values.matmul_all_reduce,
         invariant=True,
-        stages=2,
+        accumulator="float32 on a device",
         least=something(0, 1),
     ),
     _matmul(
@@ -279,9 +262,7 @@ CONTRACTS = (
         _block,
         lambda case: values.transformer_block,
         operands=("x", "w_in", "w_out"),
-        degree=3,
-        stages=3,  # what is hidden, one participant's sum, and the result
-        terms=_block_terms,
+        accumulator="float32 on a device",
         adapt=signed,
         least=something(0, 1, 2),
     ),

@@ -11,9 +11,9 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import elements, something
+from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.drawing import further_dimensions
-from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
+from shardproof.properties.contracts.floats import scaled_to
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
@@ -111,12 +111,7 @@ CONTRACTS: tuple[Contract, ...] = (
         features=OF_MASKED,
         violations=(Violation("mask", _taller), Violation("mask", _of_dtype("float32"))),
         adapt=_masked,
-        weighs=True,
-        terms=lambda case: elements(case) * case.participants,
-        divides=lambda case: True,
-        quotient=True,
-        even=lambda case: False,  # it divides by how many count, which only the mask tells
-        accumulator=float32_accumulator,
+        accumulator="float32",
         shapes=(((65536,), 0, ""), ((65536,), 0, "bool")),
         leading=0,
         least=something(0),
@@ -140,11 +135,7 @@ CONTRACTS: tuple[Contract, ...] = (
         features=FEATURES,
         violations=(Violation("weights", _taller), Violation("weights", _of_dtype("int32"))),
         adapt=_weighted,
-        weighs=True,
-        terms=lambda case: elements(case) * case.participants,
-        quotient=True,
-        accumulator=float32_accumulator,
-        nonlinear=True,
+        accumulator="float32",
         shapes=(((65536,), 0, ""), ((65536,), 0, "")),
         least=something(0),
         implementations={

@@ -13,7 +13,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import mlp_claims
 from shardproof.properties.contracts.contract import Claim, Contract, Violation
 from shardproof.properties.contracts.described import Signature
-from shardproof.properties.contracts.floats import float32_accumulator, floats
+from shardproof.properties.contracts.floats import floats
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.whole import whole_contract
@@ -79,8 +79,7 @@ CONTRACT: Contract = whole_contract(
         (shape, None, "")
         for shape in ((1024, 4096), (4096,), (4096, 1024), (1024,), (8192, 1024), (8192, 1024))  # two layers, a batch
     ),
-    degree=8,  # three weights and an input, squared
-    accumulator=float32_accumulator,
+    accumulator="float32",
     sizes=mlp_claims.SIZES,
     implementations={
         name: Claim(

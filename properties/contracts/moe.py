@@ -18,8 +18,8 @@ from shardproof.oracles.moe.routing import GATES
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts import moe_claims
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.floats import float32_accumulator
+from shardproof.properties.contracts.call import Option, of_type
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 from shardproof.properties.contracts.token_classes import clear
@@ -164,7 +164,6 @@ def _is_limit(value: Any) -> bool:
 
 
 SHARED: dict[str, Any] = {
-    "parameters": ("top_k", "capacity", "policy"),
     "options": {
         "top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[1].block[1]),
         "capacity": Option(_is_limit, lambda case, n: n is None or n >= 0),
@@ -189,12 +188,9 @@ SHARED: dict[str, Any] = {
     ),
     "most": MOST_MEMBERS,
     "sets": 3,
-    "terms": lambda case: case.operands[0].block[1],
     "alike": frozenset({"router_weights"}),
     "adapt": clear,
-    "accumulator": float32_accumulator,
-    "nonlinear": True,
-    "decided": True,
+    "accumulator": "float32",
     "sizes": moe_claims.SIZES,
 }
 """What is the same whatever experts do."""
@@ -227,7 +223,6 @@ CONTRACTS: tuple[Contract, ...] = (
         moe.moe_layer,
         _arguments,
         operands=(*NAMES, "expert_weights"),
-        degree=moe_claims.DEGREE,
         shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
         usual=OPTIONS,
         implementations=DISPATCHES,
@@ -239,7 +234,6 @@ CONTRACTS: tuple[Contract, ...] = (
         _gated,
         operands=(*NAMES, *THREE),
         tree=(*NAMES, THREE),
-        degree=moe_claims.DEGREE_OF_GATED,
         shapes=(*USUAL, *[((64, 1024, 1024), 0, "")] * 3),
         usual=OPTIONS,
         implementations=DISPATCHES,
@@ -250,7 +244,6 @@ CONTRACTS: tuple[Contract, ...] = (
         expert_choice,
         _asked,
         operands=(*NAMES, "expert_weights"),
-        degree=moe_claims.DEGREE,
         shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
         usual={"capacity": OPTIONS["capacity"]},
         implementations={
@@ -258,7 +251,6 @@ CONTRACTS: tuple[Contract, ...] = (
         },
         **SHARED
         | {
-            "parameters": ("capacity",),
             "options": {"capacity": Option(of_type(int), lambda case, value: value >= 0)},
             "features": OF_ALL,
             "violations": tuple(v for v in SHARED["violations"] if v.argument not in OF_CHOICES),

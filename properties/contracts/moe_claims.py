@@ -15,10 +15,7 @@ from shardproof.oracles.mesh import as_axes
 from shardproof.oracles.moe import MoeLayer
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.costs import COUNTED
-from shardproof.properties.contracts.token_classes import clear
-
-DEGREE, DEGREE_OF_GATED = 3, 5
-"""A term of a result is a product of a token, a router and an expert, of one number each, or of three."""
+from shardproof.properties.contracts.numbers import operands
 
 
 def participants(case: Case) -> int:
@@ -81,12 +78,9 @@ def rounds(case: Case) -> Fraction:
 
     Where that is no whole number, what is sent is not known of a device, and nothing is compared.
     """
-    places = range(len(case.operands))
-    degree = DEGREE if len(places) == len(("tokens", "router", "experts")) else DEGREE_OF_GATED
-    drawn = [case.global_array(i, COUNTED, terms=case.mesh.size, degree=degree) for i in places]
-    operands = [case.blocks(i, array) for i, array in enumerate(clear(case, drawn))]
+    blocks = [case.blocks(i, array) for i, array in enumerate(operands(case, COUNTED))]
     found = []
-    for group in MoeLayer().dispatches(operands, case.mesh, case.axes, **case.keywords):
+    for group in MoeLayer().dispatches(blocks, case.mesh, case.axes, **case.keywords):
         loads = Counter((pair.sender, pair.receiver) for pair in group.kept)
         found.append(max((-(-load // chunk(case)) for load in loads.values()), default=0))
     return Fraction(sum(found), len(found))

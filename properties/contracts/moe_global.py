@@ -10,14 +10,13 @@ from shardproof.impl import moe as implementations
 from shardproof.oracles.moe.whole import whole_moe_layer
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import moe, moe_claims
+from shardproof.properties.contracts.call import Option, of_type
 from shardproof.properties.contracts.contract import (
     Claim,
     Contract,
-    Option,
-    of_type,
 )
 from shardproof.properties.contracts.described import Signature
-from shardproof.properties.contracts.floats import float32_accumulator, floats
+from shardproof.properties.contracts.floats import floats
 from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.token_classes import clear
 from shardproof.properties.contracts.whole import whole_contract
@@ -33,8 +32,6 @@ SIGNATURE = Signature.of(
 POLICIES = ("probability", "position", "choice")
 """Those that do not depend on the mesh."""
 
-PARAMETERS = ("top_k", "capacity", "policy")
-
 
 CLAIMS = {"all_to_all": moe_claims.BUFFERS, "ring": moe_claims.RING, "sorted": moe_claims.WEIGHTS}
 """One for each way on which something travels: to fixed places, one after the other, and no token at all."""
@@ -42,7 +39,8 @@ CLAIMS = {"all_to_all": moe_claims.BUFFERS, "ring": moe_claims.RING, "sorted": m
 
 def _possible(case: Case) -> Case:
     """No more choices than there are experts."""
-    return case.with_params(top_k=min(case.keywords["top_k"], case.operands[1].block[1]))
+    own = dataclasses.replace(case, contract=CONTRACT)
+    return own.with_params(top_k=min(case.keywords["top_k"], case.operands[1].block[1]))
 
 
 WHOLE = whole_contract(
@@ -60,11 +58,12 @@ WHOLE = whole_contract(
     violations=tuple(v for v in moe.SHARED["violations"] if v.argument not in ("over", "capacity_per_sender", "chunk")),
     shapes=(*moe.USUAL, ((64, 1024, 1024), 0, "")),
     usual=moe.OPTIONS,
-    degree=moe_claims.DEGREE,
-    terms=lambda case: case.operands[0].block[1],
-    accumulator=float32_accumulator,
-    finite=True,
-    decided=True,
+    accumulator="float32",
+    options={
+        "top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[1].block[1]),
+        "capacity": moe.SHARED["options"]["capacity"],
+        "policy": Option(of_type(str), lambda case, value: value in POLICIES),
+    },
     generic=False,
     sizes=moe_claims.SIZES,
 )
@@ -74,13 +73,7 @@ CONTRACT: Contract = dataclasses.replace(
     WHOLE,
     cases=lambda scope: WHOLE.cases(scope).map(_possible),
     adapt=clear,
-    roles=("expert", "data"),  # one axis alone is that of experts
-    parameters=PARAMETERS,
-    options={
-        "top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[1].block[1]),
-        "capacity": moe.SHARED["options"]["capacity"],
-        "policy": Option(of_type(str), lambda case, value: value in POLICIES),
-    },
+    call=dataclasses.replace(WHOLE.call, roles=("expert", "data")),  # one axis alone is that of experts
     implementations={
         name: Claim(implementations.__dict__[f"global_{name}_moe"], FEATURES, communication=claim, whole=True)
         for name, claim in CLAIMS.items()

@@ -10,11 +10,11 @@ from shardproof.oracles import norms
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
+from shardproof.properties.contracts.call import Option, of_type
 from shardproof.properties.contracts.claims import replica_bytes, replicas, transposed
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.drawing import further_dimensions
-from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
@@ -93,10 +93,7 @@ CONTRACTS: tuple[Contract, ...] = (
         kinds=(*KINDS, "zeros"),
         features=FEATURES,
         adapt=_some_larger,
-        terms=lambda case: int(np.prod(case.operands[0].block)) * case.participants,
-        degree=2,  # squares do not overflow on scaled data
-        accumulator=float32_accumulator,
-        nonlinear=True,
+        accumulator="float32",
         shapes=(((8192, 1024), 0, ""),),
         least=something(0),
         implementations={
@@ -110,16 +107,12 @@ CONTRACTS: tuple[Contract, ...] = (
         norms.rms_norm,
         _tokens,
         operands=("x", "scale"),
-        parameters=("epsilon",),
         options={"epsilon": Option(of_type(float), lambda case, value: value >= 0)},
         kinds=KINDS,
         features=OF_TOKENS,
         violations=(Violation("scale", _other_rank),),
-        terms=lambda case: (math.prod(case.operands[0].block[:-1]) + case.operands[0].block[-1]) * case.participants,
         adapt=_defined,
-        degree=4,  # in a derivative, a product of as many does not overflow on scaled data
-        accumulator=float32_accumulator,
-        nonlinear=True,
+        accumulator="float32",
         shapes=(((2048, 8192), 1, ""), ((8192,), 0, "")),
         usual={"epsilon": 1e-6},
         leading=0,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import chains, specs
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation
+from shardproof.properties.contracts.call import Call, Option
+from shardproof.properties.contracts.contract import Claim, Contract, Oracle, Scope, Violation
 from shardproof.properties.contracts.drawing import layouts, made_manual, meshes_and_axes, placements, without
 from shardproof.properties.contracts.floats import floats
 from shardproof.properties.contracts.forbidden import AXES
@@ -119,9 +120,9 @@ def operation(
     *,
     operands: tuple[str, ...],
     implementations: Mapping[str, Claim],
-    parameters: tuple[str, ...] = (),
     options: Mapping[str, Option] | None = None,
     auxiliary: frozenset[str] = frozenset(),
+    alike: frozenset[str] = frozenset(),
     invariant: bool = False,
     dtypes: Dtypes = floats,
     kinds: Sequence[str] | Kinds = ("exact", "distinct", "real", "scaled", "real"),
@@ -131,6 +132,9 @@ def operation(
     sets: int = 5,
     leading: int | None = None,
     local: bool = False,
+    keyword_axis: bool = False,
+    tree: Any = None,
+    placed: Callable[[Case], tuple[Placement, ...]] | None = None,
     **more: Any,
 ) -> Contract:
     """A contract whose oracle takes the blocks of all arguments, on at most `most` devices; `more` is of `Contract`.
@@ -149,28 +153,22 @@ def operation(
 
     def pushforward(case: Case, xs: Blocks, tangents: Blocks) -> list[np.ndarray]:
         along: list[np.ndarray | None] = [None] * len(xs)
-        for i, tangent in zip(contract.moving(case), tangents, strict=True):
+        for i, tangent in zip(contract.call.moving(case), tangents, strict=True):
             along[i] = tangent
         return list(oracle.pushforward(xs, along, case.mesh, case.axes, **case.keywords))
 
     def pullback(case: Case, xs: Blocks, cotangents: Blocks) -> list[np.ndarray]:
         pulled = oracle.pullback(xs, cotangents, case.mesh, case.axes, **case.keywords)
-        return [pulled[i] for i in contract.moving(case)]
+        return [pulled[i] for i in contract.call.moving(case)]
 
     all_kinds: Kinds = kinds if callable(kinds) else lambda scope: kinds
     contract = Contract(
         name=name,
         cases=lambda scope: operation_cases(contract, scope, arguments, dtypes, all_kinds, most, sets, leading),
-        oracle=value,
-        pushforward=pushforward,
-        pullback=pullback,
+        call=Call(operands, auxiliary, alike, options or {}, (), local, keyword_axis, tree, placed=placed),
+        oracle=Oracle(value, pushforward, pullback),
         invariant=invariant,
-        parameters=parameters,
         violations=violations if local else (*AXES, *violations),
-        local=local,
-        operands=operands,
-        auxiliary=auxiliary,
-        options=options or {},
         features=features,
         implementations=implementations,
         **more,

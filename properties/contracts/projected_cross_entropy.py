@@ -9,11 +9,12 @@ from shardproof.oracles import projected_cross_entropy
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.call import Option, of_type
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.cross_entropy import ELSEWHERE, SMOOTHINGS, all_ignored, labels_of
 from shardproof.properties.contracts.drawing import all_of_a_dtype, integers_below
-from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
+from shardproof.properties.contracts.floats import scaled_to
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
@@ -106,7 +107,6 @@ CONTRACT: Contract = operation(
     projected_cross_entropy.projected_cross_entropy,
     _arguments,
     operands=("x", "w", "labels"),
-    parameters=("label_smoothing", "ignore_index"),
     options={
         "label_smoothing": Option(of_type(float), lambda case, value: 0 <= value <= 1),
         "ignore_index": Option(of_type(int)),
@@ -124,12 +124,8 @@ CONTRACT: Contract = operation(
         Violation("label_smoothing", _smoother),
     ),
     adapt=_in_reach,
-    weighs=True,
     most=MOST_MEMBERS,
-    terms=lambda case: case.operands[1].block[1] * case.participants,
-    reads=lambda case: max(case.operands[0].block[0], case.operands[1].block[1]),
-    accumulator=float32_accumulator,
-    nonlinear=True,
+    accumulator="float32",
     shapes=(((2048, 1024), None, ""), ((1024, 32768), 1, ""), ((2048,), None, "int32")),
     usual={"label_smoothing": 0.0, "ignore_index": -1},
     least=something(1),

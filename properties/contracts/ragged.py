@@ -135,9 +135,7 @@ CONTRACT: Contract = operation(
         Violation("input_offsets", _numbers),
     ),
     adapt=_agreeing,
-    weighs=True,
     most=MOST_MEMBERS,
-    reads=lambda case: case.operands[2].block[0],
     implementations={
         "native": Claim(
             implementations.ragged_all_to_all,

@@ -10,10 +10,10 @@ from shardproof.impl import router_losses as implementations
 from shardproof.oracles import router_losses
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
+from shardproof.properties.contracts.call import Option, of_type
 from shardproof.properties.contracts.claims import NOTHING
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import elements, something
-from shardproof.properties.contracts.floats import float32_accumulator
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
+from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
@@ -73,16 +73,12 @@ SHARED: dict[str, Any] = {
     "kinds": KINDS,
     "sets": 3,
     "adapt": _shifted,
-    "terms": elements,
-    "degree": 2,
-    "accumulator": float32_accumulator,
-    "nonlinear": True,
+    "accumulator": "float32",
     "shapes": (((8192, 64), 0, ""),),
 }
 """What is the same of all of them."""
 
 OF_CHOICES: dict[str, Any] = {
-    "parameters": ("top_k",),
     "options": {"top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[0].block[1])},
     "usual": {"top_k": 2},
 }

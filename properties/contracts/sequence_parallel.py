@@ -8,17 +8,15 @@ from shardproof.oracles import sequence_parallel
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
+from shardproof.properties.contracts.call import Option, of_type
 from shardproof.properties.contracts.claims import added_up, replica_bytes, replicas
 from shardproof.properties.contracts.contract import (
     Claim,
     Contract,
-    Option,
     Scope,
     Violation,
-    of_type,
 )
 from shardproof.properties.contracts.costs import something
-from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.matmul import signed
 from shardproof.properties.contracts.norms import EPSILONS
@@ -96,12 +94,6 @@ def _negative(case: Case) -> st.SearchStrategy[Case]:
     return st.just(case.with_params(epsilon=-1.0))
 
 
-def _terms(case: Case) -> int:
-    """D products for every hidden element, F hidden elements for every result."""
-    *_, w_in, w_out = case.operands
-    return max(w_in.block[0], 1) * max(w_out.block[0] * case.participants, 1)
-
-
 HIDDEN = "1/6"
 """What is exposed: of 16-bit floats, sums have twice the bytes of what is gathered, and products are as long."""
 
@@ -144,11 +136,8 @@ MLP: Contract = operation(
     features=FEATURES,
     violations=(Violation("w_in", _mismatched), Violation("w_out", _more_rows)),
     most=MOST_MEMBERS,
-    terms=_terms,
-    degree=3,
-    stages=3,  # what is hidden, one participant's sum, and the result
     adapt=signed,
-    accumulator=float32_accumulator,
+    accumulator="float32 on a device",
     shapes=(((2048, 4, 2048), 0, ""), ((2048, 8192), 1, ""), ((8192, 2048), 0, "")),
     leading=0,
     least=something(0, 1, 2),
@@ -174,7 +163,6 @@ NORMALISED: Contract = operation(
     sequence_parallel.normalised_sequence_parallel_mlp,
     _arguments_of_norm,
     operands=("x", "scale", "w_in", "w_out"),
-    parameters=("epsilon",),
     options={"epsilon": Option(of_type(float), lambda case, value: value >= 0)},
     alike=frozenset({"scale"}),
     kinds=("real", "exact", "distinct", "real"),
@@ -187,10 +175,7 @@ NORMALISED: Contract = operation(
         Violation("w_out", _more_rows),
     ),
     most=MOST_MEMBERS,
-    terms=_terms,
-    degree=6,  # in a derivative, a product of as many does not overflow
     adapt=_clear_of_zero,
-    nonlinear=True,  # what is normalised, and what is hidden, is rounded: the accumulator is that of each step
     shapes=(((2048, 4, 2048), 0, ""), ((2048,), None, ""), ((2048, 8192), 1, ""), ((8192, 2048), 0, "")),
     usual={"epsilon": 1e-6},
     leading=0,

@@ -21,7 +21,8 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import chains
 from shardproof.properties.cases.strategies.dtypes import WIDE
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Contract, Option, Scope
+from shardproof.properties.contracts.call import Call, Option
+from shardproof.properties.contracts.contract import Contract, Oracle, Scope
 from shardproof.properties.contracts.described import Signature, indices, with_zeros
 from shardproof.properties.contracts.drawing import made_manual
 from shardproof.properties.contracts.roles import Conditions, axes_of, meshes_and_roles, sizes_of_dimensions
@@ -143,6 +144,9 @@ def whole_contract(
     conditions: Conditions | None = None,
     dtypes: Dtypes | None = None,
     kinds: Sequence[str] = KINDS,
+    options: Mapping[str, Option] | None = None,
+    generic: bool = True,
+    casts: tuple[np.dtype, ...] = (),
     **more: Any,
 ) -> Contract:
     """The contract of an operation whose reference takes whole arrays, and whose blocks are parts of these.
@@ -155,7 +159,10 @@ def whole_contract(
         conditions: what is drawn; None: anything.
         dtypes: the dtypes of a case, in place of those of the conditions.
         kinds: the kinds of data of a case; of the first two on large meshes.
-        more: of `Contract`; of one that is not said to be otherwise, nothing is known but that it has derivatives.
+        options: its keyword arguments; None: those of the conditions, which may have the values that are drawn.
+        generic: whether nothing is known but that it has derivatives (see `Oracle`).
+        casts: the floats that it is said to be rounded to on its way.
+        more: of `Contract`.
     """
     chosen = conditions or Conditions()
     signatures = (signature,) if isinstance(signature, Signature) else tuple(signature)
@@ -197,7 +204,7 @@ def whole_contract(
             )
         return alone(case, [shard(y, case.mesh, p.spec) for y, p in zip(results, expected, strict=True)])
 
-    def oracle(case: Case, blocks: Arrays) -> list[np.ndarray]:
+    def value(case: Case, blocks: Arrays) -> list[np.ndarray]:
         every = range(len(blocks))
         return apart(case, reference.value(wholes(case, blocks, every), dtypes_of(case), case.keywords))
 
@@ -234,41 +241,29 @@ def whole_contract(
                 found[i] = indices(found[i], below + array.last, array.also, alike=data.seed % 3 == 2)
         return found
 
+    if options is None:
+        options = {option: Option(partial(_among, chosen.options[option])) for option in sorted(chosen.options)}
     auxiliary = {name for one in signatures for name, a in zip(one.names, one.arrays, strict=True) if not a.gradient}
     moving = any(array.gradient for array in signature.arrays)
     has_gradient = chosen.gradients and moving and any(array.floating for array in signature.results)
-    known: dict[str, Any] = {
-        "violations": (),
-        "terms": lambda case: max([1, *(side for o in case.operands for side in o.block)]),
-        "degree": 3,
-        "nonlinear": True,
-        "finite": False,
-        "generic": True,
-        **more,
-    }
     contract = Contract(
         name=name,
         cases=lambda scope: whole_cases(contract, scope, signatures, chosen, dtypes, kinds),
-        oracle=oracle,
-        pushforward=pushforward,
-        pullback=pullback,
-        invariant=False,
-        parameters=tuple(sorted(chosen.options)),
-        operands=signature.names,
-        differentiable=lambda case: has_gradient,
-        has_gradient=has_gradient,
-        result_dtypes=result_dtypes,
+        call=Call(
+            signature.names,
+            frozenset(auxiliary),
+            options=options,
+            roles=signature.roles,
+            tree=signature.tree,
+            deeper=tuple(one.tree for one in signatures[1:]),
+            results=None if isinstance(signature.result_tree, str) else signature.result_tree,
+            placed=placed,
+            kept=kept if any(array.only for array in signature.results) else None,
+        ),
+        oracle=Oracle(value, pushforward, pullback, result_dtypes, generic, reference.doubt, casts),
+        differentiable=(lambda case: True) if has_gradient else None,
         adapt=adapt,
-        auxiliary=frozenset(auxiliary),
-        options={option: Option(partial(_among, values)) for option, values in chosen.options.items()},
-        doubt=reference.doubt,
-        roles=signature.roles,
-        tree=signature.tree,
-        deeper=tuple(one.tree for one in signatures[1:]),
-        results=None if isinstance(signature.result_tree, str) else signature.result_tree,
-        placed=placed,
-        kept=kept if any(array.only for array in signature.results) else None,
-        **known,
+        **more,
     )
     return contract
 

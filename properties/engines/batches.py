@@ -26,35 +26,32 @@ def reference_blocks(case: Case, operands: Arrays) -> list[np.ndarray]:
 
 def widened_operands(case: Case, operands: Arrays) -> list[np.ndarray]:
     """The arrays of all operands, those that have a gradient in a dtype that loses nothing that matters."""
-    contract = case.contract
-    moving, divides = contract.moving(case), contract.divides(case)
-    return [widened(o, divides) if i in moving else o for i, o in enumerate(operands)]
+    moving = case.contract.call.moving(case)
+    return [widened(o) if i in moving else o for i, o in enumerate(operands)]
 
 
-def widened(array: np.ndarray, divides: bool = False) -> np.ndarray:
-    """Floats in a dtype that loses nothing that matters; integers as they are, to wrap, unless a sum is divided."""
-    if is_float(array.dtype):
-        return array.astype(wide(array.dtype), copy=False)
-    return array.astype(np.float64) if divides else array
+def widened(array: np.ndarray) -> np.ndarray:
+    """Floats in a dtype that loses nothing that matters; integers as they are, to wrap."""
+    return array.astype(wide(array.dtype), copy=False) if is_float(array.dtype) else array
 
 
 def oracle_blocks(case: Case, operands: Arrays) -> list[np.ndarray]:
     """The oracle's results `[*mesh.sizes, *batch, *block]`, given the operands' blocks, in their dtype."""
     exact = reference_blocks(case, operands)
-    dtypes = case.contract.result_dtypes(case, [operand.dtype for operand in operands])
+    dtypes = case.contract.oracle.result_dtypes(case, [operand.dtype for operand in operands])
     return [rounded(e, dtype) for e, dtype in zip(exact, dtypes, strict=False)]  # a product has one result
 
 
 def value_over_batch(case: Case, rules: Contract, operands: Arrays) -> list[np.ndarray]:
     """The results by some rules, given blocks of the operands."""
     return _over_batch(
-        case, operands, range(len(operands)), lambda blocks: rules.oracle(case, _calls(case, rules, blocks)[-1])
+        case, operands, range(len(operands)), lambda blocks: rules.oracle.value(case, _calls(case, rules, blocks)[-1])
     )
 
 
 def pushed_over_batch(case: Case, rules: Contract, operands: Arrays, tangents: Arrays) -> list[np.ndarray]:
     """The results' tangents by some rules, given blocks of the operands and of the tangents of those that move."""
-    count, moving = len(operands), case.contract.moving(case)
+    count, moving = len(operands), case.contract.call.moving(case)
     return _over_batch(
         case,
         [*operands, *tangents],
@@ -68,7 +65,7 @@ def pulled_over_batch(case: Case, rules: Contract, operands: Arrays, cotangents:
 
     Of an operand that a part of the batch shares they are added up.
     """
-    count, moving = len(operands), case.contract.moving(case)
+    count, moving = len(operands), case.contract.call.moving(case)
     return _over_batch(
         case,
         [*operands, *cotangents],
@@ -82,39 +79,39 @@ def _calls(case: Case, rules: Contract, blocks: Arrays) -> list[Arrays]:
     """The operands of every call, each but the first fed by the one before it."""
     calls = [blocks]
     while len(calls) < case.calls:
-        calls.append(refilled(fed_operands(case), calls[-1], rules.oracle(case, calls[-1])))
+        calls.append(refilled(fed_operands(case), calls[-1], rules.oracle.value(case, calls[-1])))
     return calls
 
 
 def _pushed(case: Case, rules: Contract, blocks: Arrays, tangents: Arrays) -> Arrays:
     """The tangents of the results of the last call: those of one are tangents of the operands that it feeds."""
     if case.calls == 1:
-        return rules.pushforward(case, blocks, tangents)
-    moving, fed = case.contract.moving(case), fed_operands(case)
+        return rules.oracle.pushforward(case, blocks, tangents)
+    moving, fed = case.contract.call.moving(case), fed_operands(case)
     among = {moving.index(place): number for place, number in fed.items()}
     first, *rest = _calls(case, rules, blocks)
-    pushed = rules.pushforward(case, first, tangents)
+    pushed = rules.oracle.pushforward(case, first, tangents)
     for operands in rest:
-        pushed = rules.pushforward(case, operands, refilled(among, tangents, pushed))
+        pushed = rules.oracle.pushforward(case, operands, refilled(among, tangents, pushed))
     return pushed
 
 
 def _pulled(case: Case, rules: Contract, blocks: Arrays, cotangents: Arrays) -> Arrays:
     """The cotangents of the operands of the first call, with those of what all calls share, which add up."""
     if case.calls == 1:
-        return rules.pullback(case, blocks, cotangents)
-    moving, fed = case.contract.moving(case), fed_operands(case)
+        return rules.oracle.pullback(case, blocks, cotangents)
+    moving, fed = case.contract.call.moving(case), fed_operands(case)
     first, *rest = _calls(case, rules, blocks)
     shared: list[np.ndarray] | None = None
     for operands in reversed(rest):
-        pulled = dict(zip(moving, rules.pullback(case, operands, cotangents), strict=True))
+        pulled = dict(zip(moving, rules.oracle.pullback(case, operands, cotangents), strict=True))
         cotangents = [np.zeros_like(ct) for ct in cotangents]
         for place, number in fed.items():
             cotangents[number] = pulled[place]
         own = [np.zeros_like(ct) if place in fed else ct for place, ct in pulled.items()]
         shared = own if shared is None else _added(shared, own)
     assert shared is not None
-    return _added(shared, rules.pullback(case, first, cotangents))
+    return _added(shared, rules.oracle.pullback(case, first, cotangents))
 
 
 def _added(some: Arrays, others: Arrays) -> list[np.ndarray]:

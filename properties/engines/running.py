@@ -195,7 +195,7 @@ def check_results(case: Case, seen: Seen) -> None:
     lead = len(case.mesh.sizes)
     for i, expected in enumerate(oracle_blocks(case, zeros)):
         shape, dtype = expected.shape[lead:], np.dtype(seen.dtypes[i])
-        what = case.contract.leaf(case, i)
+        what = case.contract.call.leaf(case, i)
         if seen.shapes[i] != shape:
             raise WrongResult(f"{what} has blocks of shape {seen.shapes[i]}: expected {shape}")
         if dtype != expected.dtype:

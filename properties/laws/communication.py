@@ -13,11 +13,11 @@ from shardproof.properties.communication.bounds import KNOWN, NOTHING, full_byte
 from shardproof.properties.communication.counted import Counted, count, worded, worded_stated
 from shardproof.properties.communication.sizes import sizes_of, stated_of
 from shardproof.properties.contracts.costs import COUNTED
+from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import check_results, differentiating, ready, seen_of_values
 from shardproof.properties.laws.checked import Checked
 from shardproof.properties.laws.law import Law, call_alone
-from shardproof.properties.precision.numbers import operands
 from shardproof.properties.programs.derivatives import pullback
 from shardproof.properties.programs.expectation import Expectation, Stated
 from shardproof.properties.programs.implementations import Implementation
@@ -53,7 +53,7 @@ def communication_of(implementation: Implementation, case: Case, engine: Engine,
                 made = ready("value", implementation, case, engine)
                 seen, prepared = made.seen, made.prepared
             check_results(case, seen)
-            given = operands(case, COUNTED, case.mesh.size)
+            given = operands(case, COUNTED)
             rest = prepared.jaxpr.in_avals[len(given) :]  # the cotangents, of a gradient
             arrays = [*given, *(generate(COUNTED, a.shape, np.dtype(a.dtype), terms=case.mesh.size) for a in rest)]
             found = count(prepared, arrays)
@@ -124,11 +124,11 @@ def has_own_gradient(case: Case, *, whole: bool = False) -> bool:
     dtype, and replicated.
     """
     contract = case.contract
-    return contract.differentiable(case) and all(
+    return contract.has_derivative(case) and all(
         is_float(o.numpy_dtype)
         and 0 not in o.block
-        and (whole or set(case.axes) <= o.placement.axes or contract.has_alike(case, place))
-        for place, o in ((place, case.operands[place]) for place in contract.moving(case))
+        and (whole or set(case.axes) <= o.placement.axes or contract.call.has_alike(case, place))
+        for place, o in ((place, case.operands[place]) for place in contract.call.moving(case))
     )
 
 

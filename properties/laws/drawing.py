@@ -63,10 +63,11 @@ def drawn_for(
         large=0,
     )
     kinds = [dataclasses.replace(own, chains=links(AROUND_VALUES))]
-    if contract.has_gradient:
+    derives = contract.differentiable is not None
+    if derives:
         kinds.append(dataclasses.replace(own, chains=links(AROUND_DERIVATIVES), floating=True))
     if scope.large and not scope.sizes:  # a fifth, since these take long
-        large = dataclasses.replace(own, chains=links(()), floating=contract.has_gradient, large=scope.large)
+        large = dataclasses.replace(own, chains=links(()), floating=derives, large=scope.large)
         kinds = [*kinds, *kinds, large]
     every = st.one_of([contract.cases(kind).map(fitted) for kind in kinds])
 
@@ -120,9 +121,9 @@ def fitted(case: Case) -> Case:
     parted, and what results are unlike not fed by them: nor if the operands that `vmap` leaves were the others.
     """
     contract = case.contract
-    moving = contract.moving(case)
+    moving = contract.call.moving(case)
     floating = all(is_float(case.operands[i].numpy_dtype) for i in moving)
-    derivable = bool(moving) and floating and contract.differentiable(case)
+    derivable = bool(moving) and floating and contract.has_derivative(case)
     instead = {"vmap_first": "vmap", "vmap_others": "vmap"} if len(case.operands) == 1 else {}
     if not derivable:
         instead["vjp_inside"] = "inner_jit"
@@ -157,9 +158,9 @@ def _placed(case: Case, *, whole: bool) -> Cases:
     if case.mesh.size > LARGE:
         return st.just(case)
     if whole or case.roles:
-        assert contract.placed is not None
-        return st.just(dataclasses.replace(case, out=contract.placed(case)))
+        assert contract.call.placed is not None
+        return st.just(dataclasses.replace(case, out=contract.call.placed(case)))
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
-    results = contract.oracle(case, zeros)
+    results = contract.oracle.value(case, zeros)
     rank = results[0].ndim - len(case.mesh.sizes)
     return placements(case.mesh, rank).map(lambda out: dataclasses.replace(case, out=(out,) * len(results)))

@@ -10,6 +10,7 @@ from shardproof.oracles.dtypes import finest, is_float, wide
 from shardproof.oracles.transposes import enter, leave
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data, generate
+from shardproof.properties.contracts.numbers import degree_of, magnitude, operands, terms_of
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.batches import pulled_over_batch, pushed_over_batch, reference_blocks, widened
 from shardproof.properties.engines.running import MODES, Ready, placed_blocks, ready
@@ -21,12 +22,6 @@ from shardproof.properties.precision.judge import (
     derivative_references,
     is_a_number,
     slightly_off,
-)
-from shardproof.properties.precision.numbers import (
-    magnitude,
-    operands,
-    pulled_terms,
-    pushed_terms,
 )
 from shardproof.properties.programs.derivatives import with_derivative
 from shardproof.properties.programs.implementations import Implementation
@@ -66,9 +61,9 @@ def check_gradient(implementation: Implementation, case: Case, engine: Engine) -
 def differentiable(case: Case) -> bool:
     """Whether the program of a case has derivatives: by its operands' dtypes, its contract, and its chain."""
     contract = case.contract
-    moving = contract.moving(case) if contract.has_gradient else ()
+    moving = contract.call.moving(case) if contract.has_derivative(case) else ()
     floating = bool(moving) and all(is_float(case.operands[i].numpy_dtype) for i in moving)
-    return floating and contract.differentiable(case) and all(link.differentiable for link in case.links)
+    return floating and all(link.differentiable for link in case.links)
 
 
 def at_some_data(case: Case) -> Case | None:
@@ -79,7 +74,7 @@ def at_some_data(case: Case) -> Case | None:
     telling = [data for data in asked.data if derives_at(asked, data)]
     start = asked.data[0].seed % max(len(telling), 1)  # others in every case
     chosen = [*telling[start:], *telling[:start]]
-    if asked.contract.generic:  # at small integers there may be kinks: real numbers first
+    if asked.contract.oracle.generic:  # at small integers there may be kinks: real numbers first
         chosen = sorted(chosen, key=lambda data: data.kind == "exact")
     slow = asked.mesh.size > LARGE or not all(link.compiled for link in asked.links)
     return dataclasses.replace(asked, data=tuple(chosen[: 1 if slow else SOME])) if chosen else None
@@ -89,20 +84,24 @@ def derives_at(case: Case, data: Data) -> bool:
     """Whether derivatives at such data are defined.
 
     A product of infinity and zero is not, but whatever is only moved or added up may be infinite; nor is that of a root
-    at zero, nor that of a quotient, by the rule for quotients, where it is NaN.
+    at zero, nor, by the rule for quotients, that of what is not finite.
     """
     contract = case.contract
-    if contract.generic:
-        return data.kind in ("real", "exact")
-    if contract.quotient and data.kind in ("special", "nan"):
-        blocks = [case.blocks(i, array) for i, array in enumerate(operands(case, data))]
-        return all(np.isfinite(exact).all() for exact in reference_blocks(case, blocks))
-    return case.contract.degree == 1 or data.kind not in ("special", "nan", "zeros")
+    if contract.linear or data.kind in ("real", "exact"):
+        return True
+    if contract.oracle.generic or data.kind == "zeros":
+        return False
+    if data.kind not in ("special", "nan"):
+        return True
+    if len(contract.call.moving(case)) > 1:
+        return False
+    blocks = [case.blocks(i, array) for i, array in enumerate(operands(case, data))]
+    return all(np.isfinite(exact).all() for exact in reference_blocks(case, blocks))
 
 
 def along(case: Case, data: Data) -> str:
-    """The kind of data of tangents and cotangents: that of the operands, or finite where terms are weighed."""
-    return "exact" if case.contract.weighs and data.kind in ("special", "nan") else data.kind
+    """The kind of data of tangents and cotangents: that of the operands, or finite where these are multiplied."""
+    return data.kind if case.contract.linear or data.kind not in ("special", "nan") else "exact"
 
 
 def cotangents(case: Case, program: Ready, data: Data) -> list[np.ndarray]:
@@ -112,8 +111,8 @@ def cotangents(case: Case, program: Ready, data: Data) -> list[np.ndarray]:
             Data(along(case, data), data.seed + 7919 * (i + 1)),
             (*(case.mesh.shape[n] for n in placement.stacked), *shape),
             np.dtype(with_derivative(dtype)),
-            terms=pulled_terms(case),
-            degree=case.contract.degree,
+            terms=terms_of(case),
+            degree=degree_of(case),
         )
         for i, (placement, shape, dtype) in enumerate(
             zip(program.placements, program.seen.shapes, program.seen.dtypes, strict=True)
@@ -129,7 +128,7 @@ def exact_gradients(
 ) -> list[np.ndarray]:
     """J^T c, not rounded: into the results' blocks, through the pullback, out of the operands'."""
     mesh, contract = case.mesh, case.contract
-    moving = contract.moving(case)
+    moving = contract.call.moving(case)
     blocks = []
     for ct, placement in zip(cts, placements, strict=True):
         held = enter(widened(ct), mesh, placement.partition())
@@ -149,7 +148,7 @@ def exact_gradients(
 def exact_tangents(case: Case, primal: Sequence[np.ndarray], tangents: Sequence[np.ndarray]) -> list[np.ndarray]:
     """J d, not rounded."""
     contract = case.contract
-    moving = contract.moving(case)
+    moving = contract.call.moving(case)
     blocks = [case.blocks(i, widened(array) if i in moving else array) for i, array in enumerate(primal)]
     along = [case.blocks(i, widened(d)) for i, d in zip(moving, tangents, strict=True)]
     return pushed_over_batch(case, contract, blocks, along)
@@ -177,8 +176,8 @@ def held(
     if not right:
         return
     primal = [array.dtype for array in given[0][0]]
-    results = contract.result_dtypes(case, primal)[: len(placements)]
-    dtypes = [with_derivative(dtype) for dtype in results], [primal[i] for i in contract.moving(case)]
+    results = contract.oracle.result_dtypes(case, primal)[: len(placements)]
+    dtypes = [with_derivative(dtype) for dtype in results], [primal[i] for i in contract.call.moving(case)]
     sets = [[*primal, *tangents, *cts] for primal, tangents, cts in given]
 
     @cache
@@ -194,13 +193,12 @@ def _check(
     kind: str, implementation: Implementation, case: Case, program: Ready, chosen: Sequence[Data]
 ) -> tuple[list[bool], int]:
     """Whether each of the data sets tells right from wrong, and how many numbers were not held to anything."""
-    terms = pulled_terms(case)
-    given = [(operands(case, data, terms), tangents_of(case, data), cotangents(case, program, data)) for data in chosen]
+    given = [(operands(case, data), tangents_of(case, data), cotangents(case, program, data)) for data in chosen]
     runs = program.prepared.each([[*primal, *tangents, *cts] for primal, tangents, cts in given])
     right = held(kind, implementation, case, program.placements, given)
     told, undecided = [], 0
     for data, arrays, outputs, (pushed, pulled) in zip(chosen, given, runs, right, strict=True):
-        if case.contract.generic and data.kind == "exact":
+        if case.contract.oracle.generic and data.kind == "exact":
             pushed, pulled = list(map(is_a_number, pushed)), list(map(is_a_number, pulled))
         checked = _check_one(kind, case, data, program.placements, arrays, outputs, pushed, pulled)
         told.append(any(right.tells for right in checked))
@@ -224,7 +222,7 @@ def _check_one(
         Broken: if a derivative is wrong.
     """
     forward_mode, reverse_mode = MODES[kind]
-    moving = case.contract.moving(case)
+    moving = case.contract.call.moving(case)
     _, tangents, cts = arrays
     got_tangents = outputs[len(cts) : 2 * len(cts)] if forward_mode else []
     got_gradients = outputs[-len(moving) :] if reverse_mode else []
@@ -252,7 +250,7 @@ def _check_one(
 
 def named(case: Case, index: int) -> str:
     """What the gradient of an operand is called, where there are several."""
-    names = case.contract.names(case)
+    names = case.contract.call.names(case)
     return "gradient (reverse mode)" + (f" of {names[index]}" if len(names) > 1 else "")
 
 
@@ -263,8 +261,8 @@ def pushed(case: Case, data: Data) -> Data:
 
 def tangents_of(case: Case, data: Data) -> list[np.ndarray]:
     """The global tangents of a data set, of the operands that have a gradient."""
-    drawn = operands(case, pushed(case, data), pushed_terms(case))
-    return [drawn[i] for i in case.contract.moving(case)]
+    drawn = operands(case, pushed(case, data))
+    return [drawn[i] for i in case.contract.call.moving(case)]
 
 
 def _inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> complex:
@@ -290,7 +288,7 @@ GRADIENT = Law(
     "Forward mode is the oracle's map, reverse mode its transpose, and where sums are exact they are adjoint.",
     check_gradient,
     at_some_data,
-    lambda implementation, engine: implementation.contract.has_gradient,
+    lambda implementation, engine: implementation.contract.differentiable is not None,
     derives=True,
     partial=True,
     stands_alone=True,

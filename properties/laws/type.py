@@ -5,15 +5,15 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from shardproof.oracles.layout import ReplicaMismatch, check_replicas, unshard
+from shardproof.oracles.layout import ReplicaMismatch, check_replicas
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
+from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.batches import oracle_blocks
-from shardproof.properties.engines.running import check_results, ready
+from shardproof.properties.engines.running import check_results, placed_blocks, ready
 from shardproof.properties.laws.law import Law, call_alone
 from shardproof.properties.precision.comparison import compare
-from shardproof.properties.precision.numbers import is_exact, operands, terms_of
+from shardproof.properties.precision.judge import value_references
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken, Difference
 
@@ -46,7 +46,7 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
     if declared is not None and varying != declared:
         at = next(i for i, axes in enumerate(varying) if axes != declared[i])
         texts = [", ".join(sorted(map(str, axes))) or "nothing" for axes in (varying[at], declared[at])]
-        name = case.contract.leaf(case, at)
+        name = case.contract.call.leaf(case, at)
         raise Broken("type", f"{name} is typed varying over {texts[0]}: expected {texts[1]}")
     check_replicated(case, varying, program.prepared.each([operands(case, data) for data in case.data]))
     if case.out is not None:
@@ -97,22 +97,12 @@ def _check_acceptance(
         return
     data = Data("exact", case.data[0].seed)
     arrays = operands(case, data)
-    if not is_exact(case, arrays, terms_of(case)):
-        return
-    expected = oracle_blocks(case, [case.blocks(i, a) for i, a in enumerate(arrays)])
-    lead = len(case.mesh.sizes)
+    (right,) = value_references(implementation, case, [arrays])
     results = ready("placed", implementation, case, engine).prepared(arrays)
-    for i, (blocks, result, placed) in enumerate(zip(expected, results, out, strict=True)):
-        shaped = blocks.reshape(*case.mesh.sizes, *(1 for _ in placed.stacked), *blocks.shape[lead:])
-        whole = unshard(shaped, case.mesh, placed.partition())
-        ones = (1,) * lead
-        if whole.shape != result.shape or not np.array_equal(whole, result, equal_nan=result.dtype.kind in "fc"):
-            compare(
-                case, data, "array", f"{case.contract.leaf(case, i)} under out_specs {placed.partition()}",
-                expected=np.broadcast_to(whole, (*case.mesh.sizes, *whole.shape)),
-                actual=np.broadcast_to(result.reshape(*ones, *result.shape), (*case.mesh.sizes, *result.shape)),
-                leaf=i,
-            )  # fmt: skip
+    for i, (reference, result, placed) in enumerate(zip(right, results, out, strict=True)):
+        what = f"{case.contract.call.leaf(case, i)} under out_specs {placed.partition()}"
+        blocks = placed_blocks(case, np.asarray(result), placed)
+        compare(case, data, "array", what, actual=blocks, right=reference, leaf=i)
 
 
 def with_its_layout(case: Case) -> Case | None:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import all_blocks, ready
 from shardproof.properties.engines.simulate.errors import location
@@ -11,7 +12,6 @@ from shardproof.properties.laws.checked import checked_sets
 from shardproof.properties.laws.law import Law, whole_case
 from shardproof.properties.precision.comparison import compare
 from shardproof.properties.precision.judge import check_mathematics, value_references
-from shardproof.properties.precision.numbers import operands
 from shardproof.properties.precision.runs import Runs
 from shardproof.properties.precision.sums import rounded_sums
 from shardproof.properties.programs.implementations import Implementation
@@ -33,7 +33,7 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
     rights, runs = value_references(implementation, case, sets), program.prepared.each(sets)
     for data, right, results in zip(case.data, rights, runs, strict=True):
         for i, result in enumerate(results):
-            what = case.contract.leaf(case, i)
+            what = case.contract.call.leaf(case, i)
             compare(case, data, "result", what, actual=all_blocks(case, result), right=right[i], leaf=i)
             check_mathematics(case, data, "result", what, right[i], leaf=i)
         told.append(any(reference.tells for reference in right))

@@ -105,7 +105,7 @@ def recorded(program: Program, case: Case, seed: int) -> tuple[list[np.ndarray],
 def check_forward(implementation: Implementation, case: Case) -> None:
     """The values are the oracle's, what is sent is what is claimed, and as many steps wait for one another."""
     arrays, results, record = recorded(forward(case, implementation, Seen()), case, 0)
-    expected = case.contract.oracle(case, [case.blocks(i, a) for i, a in enumerate(arrays)])
+    expected = case.contract.oracle.value(case, [case.blocks(i, a) for i, a in enumerate(arrays)])
     for result, block in zip(results, expected, strict=True):
         np.testing.assert_array_equal(result, block)
     check_communication(implementation, case, engine_named("simulate"))

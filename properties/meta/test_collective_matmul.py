@@ -84,13 +84,13 @@ def results_layout(case: Case) -> tuple[tuple[str, ...], ...]:
 def global_result(case: Case, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """The global product, assembled from the blocks that the oracle computes."""
     blocks = [case.blocks(i, array) for i, array in enumerate(arrays)]
-    result = case.contract.oracle(case, blocks)[0]
+    result = case.contract.oracle.value(case, blocks)[0]
     rank = result.ndim - len(case.mesh.sizes)
     spec = (*[()] * (rank - 2), *results_layout(case))
     return np.asarray(unshard(result, case.mesh, spec))
 
 
-ORACLES = [(c.name, dimension) for c in MATMULS for dimension in ((0, 1) if c.parameters else (0,))]
+ORACLES = [(c.name, dimension) for c in MATMULS for dimension in ((0, 1) if c.call.parameters else (0,))]
 
 
 @pytest.mark.parametrize(("contract", "dimension"), ORACLES)
@@ -117,7 +117,7 @@ def test_pullbacks_are_differences(contract: str, dimension: int) -> None:
     numeric = (above - below) / (2 * step)
     contract_ = CONTRACTS[contract]
     held, held_direction = ([case.blocks(i, a) for i, a in enumerate(some)] for some in (arrays, direction))
-    pushed = contract_.pushforward(case, held, held_direction)[0]
+    pushed = contract_.oracle.pushforward(case, held, held_direction)[0]
     spec = (*[()] * (pushed.ndim - len(case.mesh.sizes) - 2), *results_layout(case))
     np.testing.assert_allclose(unshard(pushed, case.mesh, spec), numeric, rtol=1e-6, atol=1e-6)
     # of a result that all have, every copy has a cotangent, and their sum is that of the one value
@@ -125,7 +125,7 @@ def test_pullbacks_are_differences(contract: str, dimension: int) -> None:
     ct = np.random.default_rng(2).normal(size=pushed.shape)
     if copies > 1:
         ct[...] = ct[(0,) * len(case.mesh.sizes)] / copies
-    pulled = contract_.pullback(case, held, [ct])
+    pulled = contract_.oracle.pullback(case, held, [ct])
     left = float(np.sum(ct * pushed))
     right = sum(float(np.sum(t * d)) for t, d in zip(pulled, held_direction, strict=True))
     assert math.isclose(left, right, rel_tol=1e-9)

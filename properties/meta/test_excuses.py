@@ -247,7 +247,7 @@ OVER_THREE_AXES = Case(
     (),
     (Operand((4, 4), "float32", Placement(((), ()))),),
     data=(Data("distinct", 1),),
-    roles=tuple((role, ()) for role in CONTRACTS["reshard"].roles),
+    roles=tuple((role, ()) for role in CONTRACTS["reshard"].call.roles),
 )
 """A matrix that nothing shards, on three axes of two devices each."""
 

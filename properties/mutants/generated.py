@@ -18,6 +18,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from shardproof.impl.collectives import cast_varying, varying
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import Scope
+from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.running import ready
 from shardproof.properties.engines.simulate.control import scan_counts
@@ -27,7 +28,6 @@ from shardproof.properties.laws.gradient import cotangents, tangents_of
 from shardproof.properties.mutants.axes import in_mesh_order, mesh_names, names
 from shardproof.properties.mutants.changes import COLLECTIVES, KINDS, MESH_ORDER, Kind
 from shardproof.properties.mutants.hunt import STRUCTURES
-from shardproof.properties.precision.numbers import operands, pulled_terms
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.runner.draws import Finding
@@ -300,9 +300,8 @@ def results_of(law: str, implementation: Implementation, case: Case) -> list[np.
             program = ready(kind, implementation, case, SimulateEngine())
             sets = [operands(case, data) for data in case.data]
             if law != "value":
-                terms = pulled_terms(case)
                 sets = [
-                    [*operands(case, data, terms), *tangents_of(case, data), *cotangents(case, program, data)]
+                    [*operands(case, data), *tangents_of(case, data), *cotangents(case, program, data)]
                     for data in case.data
                 ]
             return [x for results in program.prepared.each(sets) for x in results]

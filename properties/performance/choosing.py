@@ -248,7 +248,7 @@ def forms(case: Case, *, gradient: bool = False) -> Forms:
 
 def _sends_by_itself(one: Implementation) -> bool:
     """Whether the traced program has what is sent: of global arrays, if it is not left to the compiler."""
-    return not one.whole or bool(one.layouts) or (bool(one.contract.roles) and one.communication is not None)
+    return not one.whole or bool(one.layouts) or (bool(one.contract.call.roles) and one.communication is not None)
 
 
 def choice(traced: Forms, machine: Chip) -> Choice:

@@ -74,7 +74,7 @@ def laid_out_for(case: Case, layouts: Sequence[Signature]) -> Case:
 
 def _roles(case: Case, arrays: Sequence[Array]) -> Roles:
     """The axis tuples of a contract's roles, if it has any; see `laid_out_for`."""
-    names = case.contract.roles
+    names = case.contract.call.roles
     if not names:
         return ()
     if len(case.axes) > 1:

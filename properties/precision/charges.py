@@ -6,6 +6,7 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float, real_of, unit_roundoff
 from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.precision.formats import Format, format_of
 from shardproof.properties.programs.implementations import Implementation
 
@@ -14,6 +15,10 @@ ACCUMULATED_BY_JAX = frozenset(
     | {"psum", "psum_invariant", "unreduced_psum", "reduce_scatter", "unreduced_reduce_scatter"}
 )
 """Primitives of JAX's derivatives in the operands' dtype: the cotangents of several uses, and of replicas, add up."""
+
+
+ROUNDED_ON_A_DEVICE = frozenset({"dot_general", "convert_element_type", "reduce_precision"})
+"""What may round a device's own sums to the operands' dtype before they are sent, or go on."""
 
 
 @dataclass(frozen=True)
@@ -47,20 +52,25 @@ def charges_of(implementation: Implementation, case: Case, *, derivative: bool) 
     if "narrow_accumulation" in implementation.features:
         return Charges()
     contract, whole = case.contract, implementation.whole
-    given, moving = [operand.numpy_dtype for operand in case.operands], contract.moving(case)
-    met = [dtype for dtype in (*given, *contract.result_dtypes(case, given), *contract.casts) if is_float(dtype)]
+    given, moving = [operand.numpy_dtype for operand in case.operands], contract.call.moving(case)
+    met = [
+        dtype
+        for dtype in (*given, *contract.oracle.result_dtypes(case, given), *contract.oracle.casts)
+        if is_float(dtype)
+    ]
     sums = "" if derivative else implementation.accumulator  # cotangents JAX adds up in dtypes of its own
     if not moving:  # of integers alone nothing is rounded to 16 bits but what the program rounds
         return Charges("" if any(dtype.itemsize < 4 for dtype in met) else "float32", split=whole, sums=sums)
-    floats = list(filter(is_float, given if contract.generic or case.tree else [given[moving[0]]]))
+    floats = list(filter(is_float, given if contract.oracle.generic or case.tree else [given[moving[0]]]))
     if not floats:
         return Charges(split=whole, sums=sums)
     held = max(floats, key=unit_roundoff)
     # of a user's own, the narrowest; of global arrays a compiler may send parts of sums in their dtype
-    held = max([held if whole else contract.accumulator(held), *contract.casts], key=unit_roundoff)
-    between_calls = frozenset({"optimization_barrier"} if case.calls > 1 else ())
+    carried = float32_accumulator(held) if contract.accumulator and not whole else held
+    least = max([carried, *contract.oracle.casts], key=unit_roundoff)
     if not derivative:
-        return Charges(real_of(held).name, between_calls, split=whole, sums=sums)
+        own = ROUNDED_ON_A_DEVICE if contract.accumulator == "float32 on a device" else frozenset()
+        return Charges(real_of(least).name, own, real_of(held).name, split=whole, sums=sums)
     # JAX adds up in dtypes of the case: what is narrower was written
     floor = max(map(real_of, met), key=unit_roundoff)
-    return Charges(real_of(held).name, between_calls | ACCUMULATED_BY_JAX, floor.name, split=whole)
+    return Charges(real_of(least).name, ACCUMULATED_BY_JAX, floor.name, split=whole)

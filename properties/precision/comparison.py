@@ -45,7 +45,6 @@ class Reference:
         exact: the oracle's result in a dtype that loses nothing that matters.
         dtype: the dtype that the result must have.
         judge: what says how far off; None: it is `exact`, rounded, bit for bit.
-        mathematics: whether the result in double precision is asked for in any case.
     """
 
     def __init__(
@@ -53,10 +52,8 @@ class Reference:
         exact: np.ndarray,
         dtype: np.dtype,
         judge: Callable[[], Judged] | None = None,
-        *,
-        mathematics: bool = False,
     ) -> None:
-        self.exact, self.dtype, self.mathematics = exact, np.dtype(dtype), mathematics
+        self.exact, self.dtype = exact, np.dtype(dtype)
         self._judge = judge
         self._judged: Judged | None = None
 

@@ -17,6 +17,7 @@ from shardproof.oracles.dtypes import flushed, half_spacing, is_float, largest_f
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
+from shardproof.properties.contracts.numbers import magnitude
 from shardproof.properties.engines import Sets
 from shardproof.properties.engines.batches import reference_blocks
 from shardproof.properties.engines.running import all_blocks, placed_blocks
@@ -26,8 +27,6 @@ from shardproof.properties.precision.charges import charges_of
 from shardproof.properties.precision.comparison import Judged, Reference, compare
 from shardproof.properties.precision.compiled import in_doubles
 from shardproof.properties.precision.formats import COARSE
-from shardproof.properties.precision.numbers import is_exact, is_moved, magnitude, terms_of
-from shardproof.properties.precision.partial import rounded_on_the_way
 from shardproof.properties.precision.runs import SAMPLES, Runs
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Of
@@ -74,9 +73,7 @@ class _Judge:
         self.runs = Runs(kind, implementation, case, sets)
         self.charges = charges_of(implementation, case, derivative=kind != "value")
 
-    def judged(
-        self, index: int, leaf: int, exact: np.ndarray, dtype: np.dtype, view: View, more: More, nearby: Nearby
-    ) -> Judged:
+    def judged(self, index: int, leaf: int, exact: np.ndarray, dtype: np.dtype, view: View, nearby: Nearby) -> Judged:
         """The judgement of one result of a data set, seen as the reference is.
 
         Arguments:
@@ -85,21 +82,15 @@ class _Judge:
             exact: what the reference says of it.
             dtype: its dtype.
             view: makes of what the program returns what the reference is of.
-            more: how far off it may be for what a contract lets be rounded on its way.
             nearby: the reference in directions that are off by a few roundings of doubles.
         """
         try:
-            return self._judged(index, leaf, exact, dtype, view, more, nearby)
+            return self._judged(index, leaf, exact, dtype, view, nearby)
         except InterpreterLimit as limit:
-            exact_sums = self.kind == "value" and is_exact(self.case, self.sets[index], terms_of(self.case))
-            if self.implementation.program is None and (exact_sums or is_moved(self.case)):
-                return Judged.exactly(exact, exact.shape)
             found, coarsest, own = in_doubles(self.kind, self.implementation, self.case, self.sets[index], limit)
             return _compiled(view(found[leaf]), dtype, coarsest, own)
 
-    def _judged(
-        self, index: int, leaf: int, exact: np.ndarray, dtype: np.dtype, view: View, more: More, nearby: Nearby
-    ) -> Judged:
+    def _judged(self, index: int, leaf: int, exact: np.ndarray, dtype: np.dtype, view: View, nearby: Nearby) -> Judged:
         contract, derivative = self.case.contract, self.kind != "value"
         double = view(self.runs.in_doubles(index)[leaf])
         try:
@@ -118,16 +109,17 @@ class _Judge:
             leeway = leeway + self.implementation.within * self._largest(leaf, exact, blocks=view is not np.asarray)
             exact = np.where(apart <= leeway, double, exact)
             apart = np.where(apart <= leeway, 0.0, apart)
-        more = more + np.where(np.isnan(apart), leeway, np.minimum(apart, leeway))
+        more = np.where(np.isnan(apart), leeway, np.minimum(apart, leeway))
         if samples is None:
             bound = spread = np.full(exact.shape, np.inf)
         else:
             finite = np.isfinite(samples).all() or self._finite(index, leaf, view)
             bound = bound_of(exact, double, samples, dtype, more=more, finite=finite)
             spread = FACTOR * spread_of(samples[::2], double) + more
-        unknown = np.isnan(exact) if contract.doubt[derivative] and derivative else np.zeros(exact.shape, bool)
+        unknown = np.isnan(exact) if contract.oracle.doubt[derivative] and derivative else np.zeros(exact.shape, bool)
         bound = np.where(unknown | np.isinf(leeway), np.inf, bound)
-        infinite = np.isinf(exact) & (contract.degree > 1)  # of a product NaN is as right as infinity
+        several = len(contract.call.moving(self.case)) > 1
+        infinite = np.isinf(exact) & several  # of a product NaN is as right as infinity
         spread = np.where(np.abs(bound) >= ANY_FINITE, np.inf, spread)
         leeway = np.where(unknown | infinite, np.inf, leeway)
         return Judged(double, np.where(infinite, -1.0, bound), leeway, exact, spread)
@@ -139,7 +131,7 @@ class _Judge:
             return float(size.max(initial=0))
         if not blocks:
             return size.max(axis=-1, keepdims=True) if size.ndim else size
-        placed = self.case.contract.placed
+        placed = self.case.contract.call.placed
         assert placed is not None  # of programs alone anything is said
         placements, along = placed(self.case), [-1]
         spec = placements[leaf % len(placements)].spec
@@ -149,7 +141,7 @@ class _Judge:
 
     def _finite(self, index: int, leaf: int, view: View) -> np.ndarray | bool:
         """True where results must be finite if mathematics is: not of sums of JAX's derivatives in narrow dtypes."""
-        if not self.case.contract.finite or "narrow_accumulation" in self.implementation.features:
+        if self.case.contract.oracle.generic or "narrow_accumulation" in self.implementation.features:
             return False
         if self.kind == "value":
             return True
@@ -169,7 +161,7 @@ class _Judge:
         """The bound of doubles around the reference, for roundings of doubles and of constants alone."""
         size = magnitude(exact).astype(np.float64)
         largest = float(size.max(initial=0))
-        doubt = self.case.contract.doubt[self.kind != "value"]
+        doubt = self.case.contract.oracle.doubt[self.kind != "value"]
         leeway = ALIKE * (size + largest / 16) + SMALLEST + doubt * max(float(self.kind != "value"), largest)
         if (apart <= leeway / 2).all():  # half, as apart is rounded here and there in other ways
             return leeway
@@ -260,11 +252,10 @@ def value_references(implementation: Implementation, case: Case, sets: Sets) -> 
     for index, arrays in enumerate(sets):
         blocks = [case.blocks(i, array) for i, array in enumerate(arrays)]
         exact = reference_blocks(case, blocks)
-        dtypes = contract.result_dtypes(case, [np.dtype(array.dtype) for array in arrays])[: len(exact)]
-        more = rounded_on_the_way(implementation, case, blocks, exact)
+        dtypes = contract.oracle.result_dtypes(case, [np.dtype(array.dtype) for array in arrays])[: len(exact)]
         yield [
-            _reference(judge, index, leaf, e, dtype, partial(all_blocks, case), extra)
-            for leaf, (e, dtype, extra) in enumerate(zip(exact, dtypes, more, strict=True))
+            _reference(judge, index, leaf, e, dtype, partial(all_blocks, case))
+            for leaf, (e, dtype) in enumerate(zip(exact, dtypes, strict=True))
         ]
 
 
@@ -275,11 +266,9 @@ def _reference(
     exact: np.ndarray,
     dtype: np.dtype,
     view: View,
-    more: More = 0.0,
     nearby: Nearby = None,
 ) -> Reference:
-    found = partial(judge.judged, index, leaf, exact, dtype, view, more, nearby)
-    return Reference(exact, dtype, found, mathematics=judge.case.contract.nonlinear)
+    return Reference(exact, dtype, partial(judge.judged, index, leaf, exact, dtype, view, nearby))
 
 
 def derivative_references(
@@ -361,7 +350,7 @@ def check_mathematics(
     Raises:
         Broken: if they do not.
     """
-    if not (right.asked or right.mathematics) or right.double is None or right.leeway is None:
+    if (right.is_exact and not right.asked) or right.double is None or right.leeway is None:
         return
     exact = right.exact.astype(right.double.dtype)
     bound = np.where(np.isinf(right.leeway), -np.inf, right.leeway)

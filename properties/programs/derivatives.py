@@ -36,7 +36,7 @@ def derivatives(
         Argument((*(case.mesh.shape[n] for n in a), *shape), with_derivative(dtype), tuple((n,) for n in a))
         for a, shape, dtype in zip(axes, seen.shapes, seen.dtypes, strict=True)
     )
-    moving = case.contract.moving(case)
+    moving = case.contract.call.moving(case)
     count = len(operands)
     own = dataclasses.replace(seen)
 
@@ -138,7 +138,7 @@ def beside_zeros(derivative: Derivative) -> Derivative:
 
 def pullback(case: Case, implementation: Implementation, seen: Seen) -> Program:
     """The program `(operands, cotangents) -> gradients`, reverse mode alone; `seen` as for `derivatives`."""
-    moving = case.contract.moving(case)
+    moving = case.contract.call.moving(case)
     count, pairs = len(case.operands), len(case.operands) + len(moving)
     whole, _ = derivatives(case, implementation, seen, forward_mode=False)
 

@@ -112,8 +112,8 @@ def names_of(contract: Contract) -> tuple[str, ...]:
     They are p, n, its operands, its roles, `out`, `axes`, its options, and what it names besides.
     """
     return (
-        *("p", "n", *contract.operands, *contract.roles, "out", "axes"),
-        *(name for name in contract.parameters if name not in ("p", "n", "axes")),
+        *("p", "n", *contract.call.operands, *contract.call.roles, "out", "axes"),
+        *(name for name in contract.call.parameters if name not in ("p", "n", "axes")),
         *contract.sizes,
     )
 

@@ -8,10 +8,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from shardproof.oracles.dtypes import exact_limit, is_float
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import FED, LINKS
-from shardproof.properties.contracts import Contract, listed
 
 Value = TypeVar("Value")
 
@@ -26,8 +24,7 @@ def can_feed(case: Case) -> bool:
     """
     if FED not in case.chain:
         return True
-    contract = case.contract
-    if not (_is_judged(case, contract) and _has_room(case, contract)):
+    if not case.contract.linear:  # data are made to fit a function, and its results need not be
         return False
     fed = fed_operands(case)
     inside = [LINKS[name] for name in case.chain[case.chain.index(FED) :]]
@@ -53,41 +50,16 @@ def refilled(fed: Fed, operands: Sequence[Value], results: Sequence[Value]) -> l
 def _pairs(case: Case) -> tuple[tuple[int, int], ...]:
     contract = case.contract
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
-    shapes = [result.shape[len(case.mesh.sizes) :] for result in contract.oracle(case, zeros)]
-    dtypes = contract.result_dtypes(case, [o.numpy_dtype for o in case.operands])
+    shapes = [result.shape[len(case.mesh.sizes) :] for result in contract.oracle.value(case, zeros)]
+    dtypes = contract.oracle.result_dtypes(case, [o.numpy_dtype for o in case.operands])
     varying = frozenset(case.axes).union(*(o.placement.axes for o in case.operands))
-    placed = None if contract.placed is None else contract.placed(case)
+    placed = None if contract.call.placed is None else contract.call.placed(case)
     pairs: dict[int, int] = {}
     for number, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=False)):  # a product has one result
-        for place in [number] if case.tree else contract.moving(case):
+        for place in [number] if case.tree else contract.call.moving(case):
             operand = case.operands[place]
             like = (operand.block, operand.numpy_dtype) == (shape, dtype) and varying <= operand.placement.axes
             if place not in pairs and like and (placed is None or placed[number] == operand.placement):
                 pairs[place] = number
                 break
     return tuple(pairs.items())
-
-
-def _is_judged(case: Case, contract: Contract) -> bool:
-    """Whether it is known how far off the result of the second call may be.
-
-    Of what is moved it is known, and of sums in the operands' own dtype: they are sums of sums. Of what is no sum of
-    products samples of both calls say it. Left out are products, whose data are such that one call's are exact,
-    choices, which would hang on roundings of the first call, and what a user brings, whose numbers are drawn small.
-    """
-    if contract.decided or not listed(contract):
-        return False
-    dtypes = [case.operands[i].numpy_dtype for i in contract.moving(case)]
-    own = contract.terms(case) == 1 or all(contract.accumulator(dtype) == dtype for dtype in dtypes)
-    return contract.nonlinear or (contract.degree == 1 and own)
-
-
-def _has_room(case: Case, contract: Contract) -> bool:
-    """Whether so many terms have a digit that is certain: as where a dtype is drawn for a single call."""
-    terms = contract.terms(case)
-    if contract.nonlinear or terms == 1:
-        return True
-    uneven = 8 if contract.divides(case) and not contract.even(case) else 1
-    dtypes = [case.operands[i].numpy_dtype for i in contract.moving(case)]
-    wanted = terms**case.calls * (case.mesh.size // case.participants) * uneven
-    return all(exact_limit(dtype) >= wanted for dtype in dtypes if is_float(dtype))

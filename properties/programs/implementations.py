@@ -285,7 +285,7 @@ def _claimed(contract: Contract, name: str, claim: Claim) -> Implementation:
 
 def _invariant(contract: Contract, claim: Claim) -> bool | None:
     """What is known of the type along the axis tuple: nothing, where arrays are laid out as a case says."""
-    if claim.whole or contract.roles:
+    if claim.whole or contract.call.roles:
         return None
     return contract.invariant if claim.invariant is None else claim.invariant
 

@@ -35,7 +35,7 @@ from shardproof.properties.programs.transformations import Local, primal_of_vjp,
 
 def of_participants(case: Case, leaves: Sequence[jax.Array]) -> list[jax.Array]:
     """The results on a device, those that it need not have as zeros."""
-    kept = case.contract.kept
+    kept = case.contract.call.kept
     if kept is None:
         return list(leaves)
     found = []
@@ -106,17 +106,17 @@ def called(case: Case, implementation: Implementation, **more: Any) -> Callable[
     contract = case.contract
 
     def call(*operands: jax.Array) -> list[jax.Array]:
-        by_place, by_keyword = contract.axis(case, whole=implementation.whole)
-        given = contract.arguments(case, operands)
+        by_place, by_keyword = contract.call.axis(case, whole=implementation.whole)
+        given = contract.call.arguments(case, operands)
         with answering():
             result = implementation.function(*given, *by_place, **by_keyword, **case.keywords, **more)
         leaves: list[Any] = jax.tree.leaves(result)
-        right = contract.returned(case, operands)
+        right = contract.call.returned(case, operands)
         if not _same_tree(result, right):
             wanted = "an array"
             if case.tree:
                 wanted = f"a tree like its operand, {shown(right)}"
-            elif contract.results is not None:
+            elif contract.call.results is not None:
                 wanted = f"a tree like {right}"
             raise WrongResult(f"returns {shown(result)}: expected {wanted}")
         for leaf in leaves:
@@ -206,11 +206,13 @@ def results_of(
 def described_to_vary(case: Case) -> list[Iterable[str]]:
     """The axes along which each result of a program of a user's own may differ: all, of one of some participants."""
     contract = case.contract
-    assert contract.placed is not None
-    placed = contract.placed(case)
-    if contract.kept is None:
+    assert contract.call.placed is not None
+    placed = contract.call.placed(case)
+    if contract.call.kept is None:
         return [one.axes for one in placed]
-    return [stacked_axes(case) if kept else one.axes for kept, one in zip(contract.kept(case), placed, strict=True)]
+    return [
+        stacked_axes(case) if kept else one.axes for kept, one in zip(contract.call.kept(case), placed, strict=True)
+    ]
 
 
 def forward(case: Case, implementation: Implementation, seen: Seen, *, out: str = "stacked") -> Program:
@@ -228,7 +230,7 @@ def forward(case: Case, implementation: Implementation, seen: Seen, *, out: str 
         return _of_whole(case, implementation, seen, out)
     call, leaves = local_of(case, implementation, seen, out), leaves_of(case, seen, out)
     if any(link.derives for link in case.links):
-        call = primal_of_vjp(call, case.contract.moving(case))
+        call = primal_of_vjp(call, case.contract.call.moving(case))
     entries = [entry(case, i) for i in range(len(case.operands))]
     checked = implementation.check_vma
     return Program(
@@ -264,8 +266,8 @@ def leaves_of(case: Case, seen: Seen, out: str) -> Leaves:
 def _of_whole(case: Case, implementation: Implementation, seen: Seen, out: str) -> Program:
     """The program of a function of global arrays: what it gives is laid out as the contract says, then taken apart."""
     contract, operands = case.contract, arguments(case)
-    assert contract.placed is not None
-    layouts = [partition_spec(placed.partition(case.batch)) for placed in contract.placed(case)]
+    assert contract.call.placed is not None
+    layouts = [partition_spec(placed.partition(case.batch)) for placed in contract.call.placed(case)]
     specs = specs_of(leaves_of(case, seen, out), case.mesh.axis_names)
 
     def build(mesh: Any) -> Global:

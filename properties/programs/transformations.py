@@ -90,19 +90,14 @@ def _fed(results: Sequence[jax.Array], x: jax.Array) -> jax.Array:
 
 
 def _feeding(case: Case, fn: Local) -> Local:
-    """Calls it again on what it gave, cast to vary as the operand in whose place that is.
-
-    Where only samples say how far off that may be, it waits behind a barrier, at which it is rounded.
-    """
-    fed, nonlinear = fed_operands(case), case.contract.nonlinear
+    """Calls it again on what it gave, cast to vary as the operand in whose place that is."""
+    fed = fed_operands(case)
 
     def again(*xs: jax.Array) -> list[jax.Array]:
         results = list(fn(*xs))
         given = refilled(fed, xs, results)
         if any((y.shape, y.dtype) != (x.shape, x.dtype) for x, y in zip(xs, given, strict=True)):
             return results  # wrong as they are, which is what is reported
-        if nonlinear:
-            given = refilled(fed, xs, lax.optimization_barrier(results))
         return list(fn(*(cast_varying(y, varying(x)) for x, y in zip(xs, given, strict=True))))
 
     return again

@@ -209,7 +209,7 @@ def check_signature(contract: str, function: Callable[..., Any], features: Colle
     Raises:
         GivenError: if it cannot; the message shows both signatures.
     """
-    operands, keywords = CONTRACTS[contract].arrays, list(CONTRACTS[contract].parameters)
+    operands, keywords = CONTRACTS[contract].call.arrays, list(CONTRACTS[contract].call.parameters)
     keywords += sorted({KEYWORDS[feature] for feature in features if feature in KEYWORDS})
     axes, keyword_axes = _axes(contract)
     wanted = _listed([*operands, *axes], [*keyword_axes, *keywords])
@@ -234,7 +234,7 @@ def check_signature(contract: str, function: Callable[..., Any], features: Colle
 def defaults(contract: str) -> dict[str, Any]:
     """The defaults of the contract's keyword arguments: those of this project's first implementation."""
     parameters = inspect.signature(_reference(contract)).parameters
-    return {name: parameters[name].default for name in CONTRACTS[contract].parameters if name in parameters}
+    return {name: parameters[name].default for name in CONTRACTS[contract].call.parameters if name in parameters}
 
 
 def signature_of(contract: str) -> str:
@@ -242,12 +242,12 @@ def signature_of(contract: str) -> str:
     known = defaults(contract)
     keywords = [name if known[name] is inspect.Parameter.empty else f"{name}={known[name]!r}" for name in known]
     axes, keyword_axes = _axes(contract)
-    return _listed([*CONTRACTS[contract].arrays, *axes], [*keyword_axes, *keywords])
+    return _listed([*CONTRACTS[contract].call.arrays, *axes], [*keyword_axes, *keywords])
 
 
 def _axes(contract: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The parameters for axes, by place and by keyword; and that for the mesh, of functions of global arrays."""
-    by_place, by_keyword = CONTRACTS[contract].axis_names
+    by_place, by_keyword = CONTRACTS[contract].call.axis_names
     return by_place, (*["mesh"] * CONTRACTS[contract].whole, *by_keyword)
 
 

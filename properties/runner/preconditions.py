@@ -2,49 +2,16 @@
 
 import math
 from collections.abc import Iterator
-from functools import partial
-from typing import Any
 
 import numpy as np
 
 from shardproof.properties.cases.case import MOST_ELEMENTS, Case
 from shardproof.properties.cases.reading import shown
-from shardproof.properties.contracts.contract import Option, of_type
 from shardproof.properties.contracts.features import KEYWORDS
 from shardproof.properties.contracts.forbidden import PARTLY
 from shardproof.properties.contracts.roles import axes_of
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import fitted
-
-
-def _is_dimension(case: Case, value: int, *, stacks: bool = False) -> bool:
-    """A product's result has two dimensions; one that stacks blocks has one more than they."""
-    rank = len(case.operands[0].block) if len(case.contract.operands) == 1 else 2
-    sides = rank + (stacks and not case.keywords["tiled"])
-    return -sides <= value < sides
-
-
-def _is_permutation(case: Case, value: tuple[tuple[int, ...], ...]) -> bool:
-    sides = [*zip(*value, strict=True)] if all(len(pair) == 2 for pair in value) else [(-1,)]
-    return all(len({*side}) == len(side) and {*side} <= {*range(case.participants)} for side in sides)
-
-
-def _are_numbers(value: Any) -> bool:
-    return isinstance(value, tuple) and all(isinstance(v, tuple) and all(map(of_type(int), v)) for v in value)
-
-
-DIMENSION = Option(of_type(int), _is_dimension)
-PARAMETERS: dict[str, Option] = {
-    "axis": Option(of_type(int), partial(_is_dimension, stacks=True)),
-    "scatter_dimension": DIMENSION,
-    "split_axis": DIMENSION,
-    "concat_axis": DIMENSION,
-    "tiled": Option(of_type(bool)),
-    "offset": Option(of_type(int)),
-    "root": Option(of_type(int), lambda case, value: 0 <= value < case.participants),
-    "perm": Option(_are_numbers, _is_permutation),
-}
-"""The keyword arguments of collectives and products whose wrong values an oracle may take for right ones."""
 
 
 def check_case(law: str, case: Case) -> None:
@@ -58,19 +25,20 @@ def check_case(law: str, case: Case) -> None:
         elements = case.mesh.size * math.prod(max(side, 1) for side in operand.block)
         if elements > MOST_ELEMENTS:
             raise ValueError(f"block={operand.block}: {elements} elements on all devices, expected {MOST_ELEMENTS}")
-    several = case.tree and len(contract.operands) == 1 <= len(case.operands)
-    if not several and (case.tree or len(case.operands) != len(contract.names(case))):
-        raise ValueError(f"operands: {len(case.operands)} given, tree={case.tree}: expected {len(contract.operands)}")
-    if sorted(role for role, _ in case.roles) != sorted(contract.roles):
-        raise ValueError(f"roles={case.roles}: expected axes of {', '.join(contract.roles) or 'none'}")
-    known = (*contract.parameters, *sorted({KEYWORDS[name] for name in contract.features if name in KEYWORDS}))
-    missing = [name for name in contract.parameters if name not in case.keywords]
+    wanted = len(contract.call.operands)
+    several = case.tree and wanted == 1 <= len(case.operands)
+    if not several and (case.tree or len(case.operands) != len(contract.call.names(case))):
+        raise ValueError(f"operands: {len(case.operands)} given, tree={case.tree}: expected {wanted}")
+    if sorted(role for role, _ in case.roles) != sorted(contract.call.roles):
+        raise ValueError(f"roles={case.roles}: expected axes of {', '.join(contract.call.roles) or 'none'}")
+    known = (*contract.call.parameters, *sorted({KEYWORDS[name] for name in contract.features if name in KEYWORDS}))
+    missing = [name for name in contract.call.parameters if name not in case.keywords]
     if missing:
         raise ValueError(f"parameter={missing[0]!r}: not given")
     for name, value in case.params:
         if name not in known:
             raise ValueError(f"parameter={name!r}: expected one of {', '.join(known)}")
-        option = contract.options.get(name) or PARAMETERS.get(name)
+        option = contract.call.options.get(name)
         if option is not None and not option.holds(value):
             raise ValueError(f"{name}={shown(value)}: expected a value as {case.contract.name} takes it")
     if len(set(case.manual)) != len(case.manual) or bool(case.manual) != ("partial_manual" in case.chain):
@@ -121,7 +89,7 @@ def _wrong_arguments(case: Case) -> Iterator[str]:
         yield "axis_name"
         return  # the others are judged by the number of participants
     for name, value in case.params:
-        option = contract.options.get(name) or PARAMETERS.get(name)
+        option = contract.call.options.get(name)
         if option is not None and not option.accepts(case, value):
             yield name
     if PARTLY in contract.violations and len({name in case.operands[0].placement.axes for name in axes}) > 1:
@@ -138,7 +106,7 @@ def check_oracle(law: str, case: Case) -> None:
         return
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
     try:
-        results = case.contract.oracle(case, zeros)
+        results = case.contract.oracle.value(case, zeros)
     except Exception as error:
         if law == "error":
             return

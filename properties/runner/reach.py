@@ -86,7 +86,7 @@ def probe(implementation: Implementation, sizes: tuple[int, ...]) -> Case | None
     if implementation.built_in:
         return None
     contract, serves = implementation.contract, implementation.serves
-    others = (1,) * min(max(len(contract.roles) - 1, 0), MAX_AXES - len(sizes))
+    others = (1,) * min(max(len(contract.call.roles) - 1, 0), MAX_AXES - len(sizes))
     scope = Scope(count, count, explicit=False, sizes=(*sizes, *others), whole=implementation.whole)
     scope = replace(scope, layouts=implementation.layouts)
 

@@ -31,7 +31,7 @@ from shardproof.properties.runner.search import find_violation
 
 DRAWN = [m for m in MUTANTS.values() if m.runs != "isolated"]
 WASTEFUL = [m for m in DRAWN if m.law == "communication" and CONTRACTS[m.contract].implementations]
-LOCAL = tuple(name for name, contract in CONTRACTS.items() if contract.local)
+LOCAL = tuple(name for name, contract in CONTRACTS.items() if contract.call.local)
 """The contracts of functions that get no axis to communicate over."""
 
 SEED = 0

@@ -12,6 +12,7 @@ from shardproof.oracles.dtypes import exact_limit
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.communication.bounds import full_bytes, lower_bound
+from shardproof.properties.contracts.numbers import is_moved, operands
 from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.engines.running import all_blocks
 from shardproof.properties.programs.product_cases import SHARDED, received
@@ -132,9 +133,7 @@ def exact(case: Case) -> list[np.ndarray]:
     whoever adds them up in whatever order and dtype: no more than the largest integer that it holds exactly.
     """
     if case.contract.name not in SHARDED:
-        terms = case.contract.terms(case)
-        kind = "distinct" if terms == 1 else "exact"
-        return [case.global_array(i, Data(kind, 0), terms=terms) for i in range(len(case.operands))]
+        return operands(case, Data("distinct" if is_moved(case.structure) else "exact", 0))
     along: tuple[int | None, ...] = CONTRACTED.get(case.contract.name, (-1, None))
     sums = sum(axis is not None for axis in along)  # one product after the other
     most = math.floor(exact_limit(case.operands[0].numpy_dtype) ** (1 / sums) + 1e-9)

@@ -301,7 +301,7 @@ def variants(case: Case) -> Iterator[tuple[str, Change]]:
 
 def _other_values(case: Case) -> Iterator[tuple[str, object]]:
     for name, value in case.params:
-        option, others = case.contract.options.get(name), dict[Any, None]()
+        option, others = case.contract.call.options.get(name), dict[Any, None]()
         if name == "op":
             others = dict.fromkeys(("sum", "mean", "max", "min"))
         elif type(value) is bool:
@@ -319,7 +319,7 @@ def _other_inputs(run: Run) -> Iterator[Hypothesis]:
     """The right results of another operand: a mask that is ignored, or what another participant holds of it."""
     mesh = run.case.mesh
     long = [(at, axis) for at, axis in enumerate(mesh.axis_names) if mesh.shape[axis] > 1]
-    for i, (name, x) in enumerate(zip(run.case.contract.names(run.case), run.inputs, strict=False)):
+    for i, (name, x) in enumerate(zip(run.case.contract.call.names(run.case), run.inputs, strict=False)):
         changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {f"if {name} were ones everywhere": np.ones_like}
         for at, axis in long:
             changes[f"for {name} of the first along {axis}"] = partial(_first_along, at)

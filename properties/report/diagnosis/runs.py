@@ -12,6 +12,7 @@ from shardproof.oracles.dtypes import is_float, rounded, unit_roundoff, wide, wi
 from shardproof.oracles.layout import device_name, nan_equal
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.data import Data
+from shardproof.properties.contracts.numbers import is_moved, largest_of, operands
 from shardproof.properties.engines import Engine, engine_named
 from shardproof.properties.engines.batches import value_over_batch, widened_operands
 from shardproof.properties.engines.running import ready
@@ -23,7 +24,6 @@ from shardproof.properties.laws.gradient import (
     tangents_of,
 )
 from shardproof.properties.laws.value import check_value
-from shardproof.properties.precision.numbers import is_moved, largest_of, operands, pulled_terms
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken, Difference
 from shardproof.properties.runner.violation import LawViolation
@@ -103,7 +103,7 @@ class Run:
         contract, leaf = case.contract, self.difference.leaf
         exact = value_over_batch(case, contract, widened_operands(case, inputs))[leaf]
         doubles = self.difference.in_doubles(case)
-        dtype = np.float64 if doubles else contract.result_dtypes(case, [x.dtype for x in inputs])[leaf]
+        dtype = np.float64 if doubles else contract.oracle.result_dtypes(case, [x.dtype for x in inputs])[leaf]
         return rounded(exact, np.dtype(dtype))
 
     def flat(self, blocks: np.ndarray) -> Blocks:
@@ -125,7 +125,7 @@ class Run:
         if blocks.shape != came.shape or blocks.dtype != came.dtype:
             return False
         off: float | np.ndarray = self.tolerance
-        right = is_float(blocks.dtype) and not self.wrong.any() and not is_moved(self.case)
+        right = is_float(blocks.dtype) and not self.wrong.any() and not is_moved(self.case.structure)
         if off or right:  # the bound is that of the right values, or of right blocks not known
             scale = np.abs(np.where(np.isfinite(blocks), blocks, 0).astype(wide(blocks.dtype)))
             floats = (x for x in [self.actual, *self.inputs] if is_float(x.dtype) and right)
@@ -184,7 +184,7 @@ def _others(case: Case, data: Data, elements: int) -> list[Data]:
     """Data sets on which to run the function again: of small blocks more, and some like that of the failure."""
     seed, count = data.seed + FURTHER, min(3 + _enough(case) // max(elements, 1), MOST_RUNS)
     like = [] if data.kind in ("distinct", "exact") else [data.kind, data.kind, "special" if data.kind == "nan" else ""]
-    kinds = ["distinct" if is_moved(case) else "exact", *["exact"] * count, *like]
+    kinds = ["distinct" if is_moved(case.structure) else "exact", *["exact"] * count, *like]
     return [Data(kind or data.kind, seed + i) for i, kind in enumerate(kinds[: 1 if case.mesh.size > MOST else None])]
 
 
@@ -255,12 +255,12 @@ def _right(violation: LawViolation, case: Case, data: Data) -> np.ndarray:
     if first.of == "result":
         inputs = _inputs(violation, case, data)
         return rounded(Run(violation, case, first, inputs).oracle(case, inputs), first.expected.dtype)
-    primal = operands(case, data, pulled_terms(case))
+    primal = operands(case, data)
     if first.of == "tangent":
         return rounded(exact_tangents(case, primal, tangents_of(case, data))[first.leaf], first.expected.dtype)
     program = ready("reverse gradient", violation.implementation, case, engine_named("simulate"))
     pulled = exact_gradients(case, program.placements, primal, cotangents(case, program, data))
-    return case.blocks(first.leaf, pulled[contract.moving(case).index(first.leaf)]).astype(first.expected.dtype)
+    return case.blocks(first.leaf, pulled[contract.call.moving(case).index(first.leaf)]).astype(first.expected.dtype)
 
 
 def _inputs(violation: LawViolation, case: Case, data: Data | None) -> list[np.ndarray]:

@@ -7,12 +7,12 @@ import numpy as np
 
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
+from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Prepared, XlaEngine
 from shardproof.properties.engines.running import MODES, Ready, traced
 from shardproof.properties.laws.gradient import cotangents, held, tangents_of
 from shardproof.properties.precision.comparison import Reference
 from shardproof.properties.precision.judge import value_references
-from shardproof.properties.precision.numbers import operands, pulled_terms
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
@@ -56,7 +56,7 @@ def gradient_values(implementation: Implementation, case: Case, data: Data) -> G
     traced(forward(case, implementation, seen), case, XlaEngine())
     placements = tuple(derivatives(case, implementation, seen)[1])
     cts = cotangents(case, Ready(Prepared(lambda arrays: []), seen, placements), data)
-    primal, tangents = operands(case, data, pulled_terms(case)), tangents_of(case, data)
+    primal, tangents = operands(case, data), tangents_of(case, data)
     for kind in MODES:  # those that JAX has of the function
         with suppress(NotImplementedError):
             pushed, pulled = next(held(kind, implementation, case, placements, [(primal, tangents, cts)]))

@@ -82,11 +82,11 @@ def can_stand_alone(violation: LawViolation) -> bool:
     """Whether a script needs no shardproof: wrong values of a small case under simple transformations."""
     case, contract = violation.case, violation.case.contract
     shown = violation.law.stands_alone and (violation.difference is not None or violation.kind == "adjoint")
-    simple = set(case.chain) <= set(LINKS) and not case.manual and contract.kept is None and case.out is None
+    simple = set(case.chain) <= set(LINKS) and not case.manual and contract.call.kept is None and case.out is None
     sizes = [math.prod(case.global_shape(i)) for i in range(len(case.operands))]
     if violation.difference is not None:
         sizes.append(violation.difference.expected.size)
-    dtypes = contract.result_dtypes(case, [o.numpy_dtype for o in case.operands]) if shown else []
+    dtypes = contract.oracle.result_dtypes(case, [o.numpy_dtype for o in case.operands]) if shown else []
     derivable = not violation.broken.of_derivative or all(map(is_float, dtypes))
     # double precision shows what a function's own casts to fewer bits hide: those are left out by the interpreter alone
     return shown and simple and derivable and not violation.in_doubles and max(sizes) <= LARGEST
@@ -100,7 +100,7 @@ class Script:
         self.contract = self.case.contract
         self.names = [f"x{i}" for i in range(len(self.case.operands))]
         self.lead = stacked_axes(self.case)
-        self.several = self.case.tree or self.contract.results is not None
+        self.several = self.case.tree or self.contract.call.results is not None
         self.data = violation.data or self.case.data[0]
         self.jit = "jax.jit" if compiled(self.case) else ""
 
@@ -131,8 +131,8 @@ class Script:
     def _call(self) -> list[str]:
         """The call of the function, on one device's blocks or on global arrays."""
         whole = self.violation.implementation.whole
-        given = [tree_text(argument) for argument in self.contract.arguments(self.case, self.names)]
-        by_place, by_keyword = self.contract.axis(self.case, whole=whole)
+        given = [tree_text(argument) for argument in self.contract.call.arguments(self.case, self.names)]
+        by_place, by_keyword = self.contract.call.axis(self.case, whole=whole)
         given += [*map(repr, by_place), *(f"{name}={value!r}" for name, value in by_keyword.items())]
         given += [*(["mesh=mesh"] if whole else []), *(f"{name}={value!r}" for name, value in self.case.params)]
         call = f"implementation({', '.join(given)})"
@@ -158,7 +158,7 @@ class Script:
         outs = [spec_text(tuple((name,) for name in a)) for a in axes]
         out = f"[{', '.join(outs)}]" if self.several else outs[0]
         checked = "" if self.violation.implementation.check_vma else ", check_vma=False"
-        placed = self.contract.placed
+        placed = self.contract.call.placed
         if whole and placed is not None:
             ins = "[" + ", ".join(spec_text(p.partition(case.batch)) for p in placed(case)) + "]"
             ins = f"({ins},)" if self.several else ins[1:-1]
@@ -200,7 +200,7 @@ class Script:
     def _value(self) -> list[str]:
         """Every device's block equals the right one."""
         arrays, right = result_values(self.violation.implementation, self.case, self.data)
-        axes = [self.lead] * len(names_of(self.contract.returned(self.case, self.names)))
+        axes = [self.lead] * len(names_of(self.contract.call.returned(self.case, self.names)))
         specs = [laid_out(self.case, i) for i in range(len(self.names))]
         return [
             *self._program(axes),
@@ -213,7 +213,7 @@ class Script:
 
     def _gradient(self) -> list[str]:
         """Forward mode, reverse mode, or both, whichever is wrong, give the right tangents and gradients."""
-        broken, case, moving = self.violation.broken, self.case, self.contract.moving(self.case)
+        broken, case, moving = self.violation.broken, self.case, self.contract.call.moving(self.case)
         right = gradient_values(self.violation.implementation, case, self.data)
         axes = [placement.stacked for placement in right.placements]
         names, specs = [self.names[i] for i in moving], [laid_out(case, i) for i in range(len(self.names))]

@@ -1,0 +1,72 @@
+"""The numbers of a case: its operands for a data set."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from shardproof.oracles.dtypes import is_float, largest_finite, wide
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.data import Data
+
+Arrays = Sequence[np.ndarray]
+
+MOST_FACTORS = 4
+"""So many arrays may be multiplied by one another: data leave no room for more."""
+
+
+def operands(case: Case, data: Data) -> list[np.ndarray]:
+    """The global arrays of a data set, which leave room for sums and products of them."""
+    terms = longest(case) if data.kind == "partial" else terms_of(case)
+    arrays = [case.global_array(i, data, terms=terms, degree=degree_of(case)) for i in range(len(case.operands))]
+    if data.kind == "special" and is_moved(case.structure):
+        arrays = [_with_largest(array) for array in arrays]
+    return arrays if data.kind == "zeros" else case.contract.adapt(dataclasses.replace(case, data=(data,)), arrays)
+
+
+def _with_largest(array: np.ndarray) -> np.ndarray:
+    """The array with the largest finite numbers in place of every other infinity: nothing is added to them."""
+    if not is_float(array.dtype) or array.dtype.kind == "c":
+        return array
+    infinite = np.isinf(array.astype(np.float64))
+    every_other = infinite & (np.cumsum(infinite).reshape(array.shape) % 2 == 1)
+    largest = np.array(largest_finite(array.dtype)).astype(array.dtype)
+    return np.where(every_other, np.where(array < 0, -largest, largest), array).astype(array.dtype)
+
+
+def magnitude(array: np.ndarray) -> np.ndarray:
+    """|x|, with zero in place of what is not finite: only finite sums have an error bound."""
+    exact = np.abs(array.astype(wide(array.dtype)))
+    return np.where(np.isfinite(exact), exact, 0)
+
+
+def longest(case: Case) -> int:
+    """The longest side of a block: how many numbers one device adds up, as a rule."""
+    return max((side for operand in case.operands for side in operand.block), default=1)
+
+
+def terms_of(case: Case) -> int:
+    """How many numbers are added up as a rule, those of all devices: of calls that feed one another in each."""
+    return (case.mesh.size * max(longest(case), 1)) ** case.calls
+
+
+def degree_of(case: Case) -> int:
+    """How many elements of operands are multiplied by one another."""
+    return 1 if case.contract.linear else min(max(len(case.contract.call.moving(case)), 2), MOST_FACTORS)
+
+
+@lru_cache(maxsize=256)
+def is_moved(structure: Case) -> bool:
+    """True if results are elements of the operands as they are, or zeros, so that any data is exact."""
+    if not structure.contract.linear:
+        return False
+    rng = np.random.default_rng(0)
+    blocks = [rng.random((*structure.mesh.sizes, *operand.block)) for operand in structure.operands]
+    known = np.concatenate([[0.0], *(block.ravel() for block in blocks)])
+    return all(np.isin(result, known).all() for result in structure.contract.oracle.value(structure, blocks))
+
+
+def largest_of(array: np.ndarray) -> float:
+    """The largest finite absolute value; 0 where there is none."""
+    return float(magnitude(array).max(initial=0))

@@ -1,5 +1,6 @@
 """What a dtype can hold exactly, and how far a rounded sum may be from the true one."""
 
+import functools
 import math
 
 import ml_dtypes
@@ -68,6 +69,7 @@ def exact_limit(dtype: np.dtype) -> int:
     return int(min(2.0 ** (int(info.nmant) + 1), float(info.max)))  # int() of a large bfloat16 overflows
 
 
+@functools.cache
 def unit_roundoff(dtype: np.dtype) -> float:
     """Half the distance from 1 to the next number of `dtype`; 0 for exact dtypes."""
     dtype = np.dtype(dtype)

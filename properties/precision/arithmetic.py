@@ -281,20 +281,19 @@ class Sampled(Doubles):
 
     def _chance(self, env: Env, equation: Any, x: Numbers) -> Numbers:
         """Numbers of [0, 1), which broadcast to an array; devices that have the same numbers round them alike."""
-        alike = {d for d in range(1, env.lead) if x.shape[d] > 1 and nan_equal(x, x.take([0], axis=d)).all()}
+        alike = {d for d in range(1, env.lead) if x.shape[d] > 1 and is_alike(x[:1], d) and is_alike(x, d)}
         shape = [1 if d in alike else n for d, n in enumerate(x.shape)]
         count, place = math.prod(shape[1:]), self.turns.setdefault(id(equation), [len(self.turns) * STRIDE])
         start, pool = place[0] % PLACES, chances(self.samples)[self.chosen.start : self.chosen.stop]
         place[0] += TURN
-        if start + count <= PLACES:
-            drawn = pool[:, start : start + count].reshape(len(pool), *shape[1:])
-        else:
-            drawn = pool.take(np.arange(start, start + count), axis=1, mode="wrap").reshape(len(pool), *shape[1:])
+        left = start + count - PLACES  # these go on from the first place, once more after all of them
+        parts = [pool[:, start : start + count], *(pool[:, : left - k] for k in range(0, left, PLACES))]
+        drawn = (np.concatenate(parts, axis=1) if left > 0 else parts[0]).reshape(len(pool), *shape[1:])
         return np.concatenate([drawn] * self.sets) if self.sets > 1 else drawn
 
     def _round(self, env: Env, equation: Any, x: Numbers, to: Format) -> Numbers:
         # a fourth stays between two numbers: what depends on any rounding moves there, however few numbers are near
-        return round_at_random(x, to, functools.partial(self._chance, env, equation), between=slice(1, None, 4))
+        return round_at_random(x, to, functools.partial(self._chance, env, equation), numbers=self.chosen)
 
     def _noise(self, env: Env, equation: Any, x: Numbers, amplitude: Numbers) -> Numbers:
         """Numbers that are off by up to an amplitude, which broadcasts; each sample by as much as it happens."""
@@ -372,7 +371,7 @@ class Sampled(Doubles):
             full[place] = np.abs(factor)
         if name == "scatter-sub":
             full[2] = -full[2]
-        alone = Doubled(equation) if name in PRODUCTS or name.startswith("scatter") else Doubled(Alone(equation, index))
+        alone = doubled(equation) if name in PRODUCTS or name.startswith("scatter") else Doubled(Alone(equation, index))
         found = RULES[name](env, alone, *(full if alone.invars is equation.invars else [full[index]]))
         size = np.asarray(found if isinstance(found, np.ndarray) else found[0]).real
         digits, roundoff = to.digits, to.unit
@@ -425,8 +424,11 @@ def _contracted(env: Env | None, equation: Any) -> int:
 
 def _exactly(env: Env, equation: Any, operands: list[Numbers], x: Numbers) -> Numbers:
     """True where 1 or -1 is the exact value of a function, as of exp at 0, and none that is close to it."""
-    given = (np.isin(operand, (-1.0, 0.0, 1.0)) for operand in aligned(env, equation, tuple(operands)))
-    return (np.abs(x) == 1) & functools.reduce(np.logical_or, given)
+    one = np.abs(x) == 1
+    if not one.any():
+        return one
+    given = ((operand == 0) | (operand == 1) | (operand == -1) for operand in aligned(env, equation, tuple(operands)))
+    return one & functools.reduce(np.logical_or, given)
 
 
 def is_product(equation: Any) -> bool:
@@ -456,6 +458,11 @@ SUMS: Mapping[str, tuple[Callable[..., list[Numbers]], Callable[[Env, Any], int]
 
 ADDITIONS = ("add", "add_any", "sub")
 MULTIPLIES = ("mul", "square", "integer_pow", "dot_general")
+
+
+def is_alike(x: Numbers, dimension: int) -> bool:
+    """True if all along a dimension is equal."""
+    return bool(nan_equal(x, x.take([0], axis=dimension)).all())
 
 
 def is_sum(x: Numbers, a: Numbers, b: Numbers) -> Numbers:

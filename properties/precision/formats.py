@@ -77,7 +77,7 @@ NEARLY_DOUBLE = Format(42, 2.0**-1000, 0.0, float(np.finfo(np.float64).max))
 
 
 def round_at_random(
-    x: Numbers, to: Format, chance: Callable[[Numbers], Numbers], *, between: slice | None = None
+    x: Numbers, to: Format, chance: Callable[[Numbers], Numbers], *, numbers: range | None = None
 ) -> Numbers:
     """Doubles as numbers of a format: what is none of its numbers becomes one nearby, by chance.
 
@@ -85,14 +85,47 @@ def round_at_random(
         x: `[*lead, *block]`.
         to: the format: a number may be off by half of `COARSE` of its steps.
         chance: gives numbers of [0, 1) that broadcast to an array, or to more samples; 1/2 rounds to the nearest.
-        between: the samples that are moved as far, and stay between two numbers.
+        numbers: those of the samples, of which every fourth is moved as far, and stays between two numbers; None: of
+            those from zero on, where none does.
 
     Of each four samples the last two take what is below the normal range for zero, if backends do.
     """
     if x.dtype.kind == "c":
         parts = np.ascontiguousarray(x).view(np.float64).reshape((*x.shape, 2))
-        rounded = np.ascontiguousarray(round_at_random(parts, to, chance, between=between))
+        rounded = np.ascontiguousarray(round_at_random(parts, to, chance, numbers=numbers))
         return rounded.view(np.complex128).reshape(rounded.shape[:-1])
+    size = np.abs(x)
+    least, largest = to.smallest * 2.0 ** (to.digits + 1), to.largest / 4
+    inside = bool(size.max(initial=0) < largest)  # which is False if one is NaN
+    if inside and size.min(initial=least) < least:
+        inside = not ((size < least) & (size > 0)).any()
+    return (_inside if inside else _anywhere)(x, to, chance, numbers)
+
+
+def _inside(x: Numbers, to: Format, chance: Callable[[Numbers], Numbers], numbers: range | None) -> Numbers:
+    """Numbers that are zero, or well inside of the range of normal ones."""
+    exact = are_numbers(x, to.digits)
+    if exact.all():
+        return x
+    step = _binade(x)
+    step *= COARSE * 2.0 ** (1 - to.digits)
+    near = chance(x) - 0.5
+    near = near * step if near.shape != x.shape else np.multiply(near, step, out=near)
+    near += x
+    whole = _binade(near)  # what is added to it is rounded to the step
+    whole *= 1.5 * 2.0 ** (53 - to.digits)
+    result = near + whole
+    result -= whole
+    if numbers is not None:
+        between = slice((1 - numbers.start) % 4, None, 4)
+        result[between] = near[between]
+    np.copyto(result, x, where=exact)
+    return result
+
+
+def _anywhere(x: Numbers, to: Format, chance: Callable[[Numbers], Numbers], numbers: range | None) -> Numbers:
+    """Any numbers."""
+    first = 0 if numbers is None else numbers.start
     step, finite, size = _step(x, to), np.isfinite(x), np.abs(x)
     parts = x / step
     exact = np.rint(parts) == parts
@@ -110,13 +143,14 @@ def round_at_random(
     np.rint(result, out=result)
     result *= step
     np.copyto(result, x, where=~finite)
-    if between is not None:
+    if numbers is not None:
+        between = slice((1 - first) % 4, None, 4)
         result[between] = near[between]
     beyond = np.abs(result) > to.largest
     if beyond.any():
         np.copyto(result, np.copysign(np.inf, result), where=beyond)
     if small.any():
-        flushes = (np.arange(len(result)) % 4 > 1).reshape(-1, *(1,) * (result.ndim - 1))
+        flushes = ((first + np.arange(len(result))) % 4 > 1).reshape(-1, *(1,) * (result.ndim - 1))
         np.copyto(result, 0.0, where=small & flushes)
     return result
 
@@ -148,9 +182,11 @@ def lowest_bit(x: Numbers, kept: int) -> Numbers:
     if x.dtype.kind == "c":
         return np.minimum(lowest_bit(x.real, kept), lowest_bit(x.imag, kept))
     values = np.abs(x)
-    mantissa = values.view(np.int64) & ~EXPONENT | 1 << 52
-    bit = (mantissa & -mantissa) * 2.0**-52 * _binade(values)
-    bit = np.where((values == 0) | ~np.isfinite(values), np.inf, bit)
+    bits = values.view(np.int64) | 1 << 52
+    bits &= -bits
+    bit = bits * 2.0**-52
+    bit *= _binade(values)  # infinite for what is not finite
+    np.copyto(bit, np.inf, where=values == 0)
     return bit.min(axis=tuple(range(kept, x.ndim)), initial=np.inf, keepdims=True)
 
 

@@ -1,6 +1,7 @@
 """Runs of a case's program in double precision, and with each result rounded at random."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ from shardproof.properties.engines.running import ready
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.interpreter import evaluate
+from shardproof.properties.engines.simulate.liveness import widest
 from shardproof.properties.engines.simulate.prepare import beside, of_set
 from shardproof.properties.engines.simulated import failing_as_a_limit
 from shardproof.properties.precision.arithmetic import Doubles, EndlessLoop, Sampled, double
@@ -28,8 +30,8 @@ SAMPLES = 16
 MANY = 64
 """On a mesh of more devices half as many: there is nothing of roundings that a smaller mesh does not show."""
 
-MOST = 2**16
-"""The most numbers of operands, of all data sets and samples, that are run at once; more leave the caches."""
+MOST = 2**19
+"""The most numbers of one value, of all data sets and samples, that are computed at once; more leave the caches."""
 
 
 def interpret_doubles(closed_jaxpr: Any, sets: Sets) -> list[list[np.ndarray]]:
@@ -134,10 +136,14 @@ class Runs:
     def _fused(self) -> Mapping[int, tuple[frozenset[int], ...]]:
         return fused_products(self.program.closed_jaxpr)
 
+    @cached_property
+    def _at_once(self) -> int:
+        """The number of samples that are run at once."""
+        return max(1, MOST // widest(self.program.closed_jaxpr))
+
     def _samples(self, key: Any, arithmetic: Doubles, samples: int, index: int) -> list[np.ndarray]:
         if key not in self._known:
-            each = sum(a.size for a in self.sets[0]) * samples
-            together = 1 if self.case.mesh.size > MANY else max(1, MOST // max(each, 1))
+            together = max(1, self._at_once // samples)
             groups = [self.sets[i : i + together] for i in range(0, len(self.sets), together)]
             self._known[key] = [found for group in groups for found in self._group(group, arithmetic, samples)]
         found = self._known[key][index]
@@ -147,10 +153,7 @@ class Runs:
 
     def _group(self, sets: Sets, arithmetic: Doubles, samples: int) -> list[list[np.ndarray] | EndlessLoop]:
         arithmetic = dataclasses.replace(arithmetic, steps={})
-        size = sum(a.size for a in sets[0]) * samples
-        large = self.case.mesh.size > MANY or size > MOST
-        # of what is large a few, and of what is larger still one, since derivatives keep what they came by
-        at_once = 1 if size > 16 * MOST else 4 if large and samples % 4 == 0 else samples
+        at_once = math.gcd(samples, 1 << self._at_once.bit_length() - 1)
         try:
             each = [
                 run_samples(self.program, sets, arithmetic, samples, range(k, k + at_once))

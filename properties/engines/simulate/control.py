@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardproof.properties.engines.simulate.env import Elsewhere, Env, common_lead
+from shardproof.properties.engines.simulate.env import Elsewhere, Env, common_lead, spread
 from shardproof.properties.engines.simulate.interpreter import evaluate
 from shardproof.properties.engines.simulate.rules import rule
 
@@ -45,7 +45,7 @@ def debug_callback(env: Env, equation: Any, *operands: np.ndarray) -> list[np.nd
 def pure_callback(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """What a function outside of JAX makes of every device's own blocks: called once for those that are held once."""
     lead = common_lead(env, *operands)
-    whole = [np.broadcast_to(x, lead + x.shape[env.lead :]) for x in operands]
+    whole = [spread(env, lead, x) for x in operands]
     results = [np.empty(lead + v.aval.shape, v.aval.dtype) for v in equation.outvars]
     for device in np.ndindex(lead):
         returned = equation.params["callback"](*(jnp.asarray(x[device]) for x in whole))
@@ -105,7 +105,7 @@ def stack_steps(env: Env, values: Sequence[np.ndarray], variable: Any) -> np.nda
     if not values:
         return np.zeros((1,) * env.lead + tuple(variable.aval.shape), variable.aval.dtype)
     lead = common_lead(env, *values)
-    return np.stack([np.broadcast_to(v, lead + v.shape[env.lead :]) for v in values], axis=env.lead)
+    return np.stack([spread(env, lead, v) for v in values], axis=env.lead)
 
 
 def chosen(env: Env, mask: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from shardproof.properties.engines.simulate.env import Env, common_lead, lead_index
+from shardproof.properties.engines.simulate.env import Env, common_lead, lead_index, spread
 from shardproof.properties.engines.simulate.indexing import windows
 from shardproof.properties.engines.simulate.reductions import comparable, extreme, fold
 from shardproof.properties.engines.simulate.rules import Rule, block_rank, result_dtype, rule
@@ -99,7 +99,7 @@ def select_and_gather_add(env: Env, equation: Any, tangents: np.ndarray, x: np.n
     window, place, there = selection(env, equation, x)
     seen = window.flat(env, tangents, np.zeros((), tangents.dtype))
     lead = common_lead(env, tangents, x)
-    seen, place = (np.broadcast_to(a, lead + a.shape[env.lead :]) for a in (seen, place[..., None]))
+    seen, place = (spread(env, lead, a) for a in (seen, place[..., None]))
     return np.where(there, np.take_along_axis(seen, place, -1)[..., 0], 0).astype(result_dtype(equation))
 
 

@@ -127,7 +127,14 @@ class Env:
 
 def common_lead(env: Env, *values: np.ndarray) -> tuple[int, ...]:
     """The leading dimensions that the values have together: 1 where none of them varies."""
-    return np.broadcast_shapes(*(value.shape[: env.lead] for value in values))
+    shapes = {value.shape[: env.lead] for value in values}
+    return shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
+
+
+def spread(env: Env, lead: tuple[int, ...], value: np.ndarray) -> np.ndarray:
+    """A view of a value with these leading dimensions."""
+    shape = lead + value.shape[env.lead :]
+    return value if value.shape == shape else np.broadcast_to(value, shape)
 
 
 def lead_index(env: Env, lead: tuple[int, ...], value: np.ndarray, trailing: int) -> list[np.ndarray]:

@@ -88,10 +88,8 @@ def all_to_all(blocks: np.ndarray, split_dimension: int, concat_dimension: int) 
 def permute(blocks: np.ndarray, pairs: Iterable[tuple[int, int]]) -> np.ndarray:
     """For each (source, destination), the source's block on the destination; zeros where nothing arrives."""
     sources, destinations = np.array(list(pairs), int).reshape(-1, 2).T
-    origin = np.zeros(blocks.shape[1], int)
-    origin[destinations] = sources
-    result = np.take(blocks, origin, axis=1)
-    result[:, np.setdiff1d(np.arange(len(origin)), destinations)] = np.zeros((), blocks.dtype)
+    result = np.zeros_like(blocks)
+    result[:, destinations] = blocks[:, sources]
     return result
 
 

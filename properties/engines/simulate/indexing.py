@@ -10,7 +10,7 @@ from jax.lax import GatherScatterMode
 from numpy.lib.stride_tricks import as_strided
 
 from shardproof.oracles.dtypes import is_float, is_integer, is_signed, wide
-from shardproof.properties.engines.simulate.env import Env, common_lead, lead_index
+from shardproof.properties.engines.simulate.env import Env, common_lead, lead_index, spread
 from shardproof.properties.engines.simulate.interpreter import evaluate
 from shardproof.properties.engines.simulate.rules import Dimensions, rule
 from shardproof.properties.engines.simulate.undetermined import repeated, sorted_positions
@@ -48,7 +48,7 @@ def dynamic_update_slice(env: Env, equation: Any, x: np.ndarray, update: np.ndar
     sizes = update.shape[env.lead :]
     at = clamped(starts, x.shape[env.lead :], sizes)
     lead = common_lead(env, x, update, *at)
-    result = np.broadcast_to(x, lead + x.shape[env.lead :]).copy()
+    result = spread(env, lead, x).copy()
     own = lead_index(env, lead, result, 0)
     windows(env, result, sizes, writeable=True)[(*own, *at)] = update
     return result
@@ -168,7 +168,7 @@ def scatter_windows(
     kept = iter([updates.shape[d] for d in window_dimensions])
     sizes = [1 if d in gone else next(kept) for d in range(len(block))]
     lead = x.shape[: env.lead]
-    updates = np.broadcast_to(updates, lead + updates.shape[env.lead :])
+    updates = spread(env, lead, updates)
     batch_dimensions = [d for d in range(env.lead, updates.ndim) if d not in window_dimensions]
     batch = tuple(updates.shape[d] for d in batch_dimensions)
     contents = updates.transpose(*range(env.lead), *batch_dimensions, *window_dimensions)
@@ -193,7 +193,7 @@ def scatter_windows(
 def written(env: Env, x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
     """A copy of the operand to write into, held for every device that writes something of its own."""
     lead = common_lead(env, x, indices, updates)
-    return np.broadcast_to(x, lead + x.shape[env.lead :]).copy()
+    return spread(env, lead, x).copy()
 
 
 def note(env: Env, equation: Any, at: Sequence[np.ndarray], view: np.ndarray) -> None:

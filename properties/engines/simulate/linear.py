@@ -31,8 +31,8 @@ def dot(env: Env, lhs: np.ndarray, rhs: np.ndarray, dimensions: Contraction) -> 
     rhs_free = remaining(block_rank(env, rhs), rhs_contract, rhs_batch)
     block = [lhs.shape[env.lead + d] for d in (*lhs_batch, *lhs_free)] + [rhs.shape[env.lead + d] for d in rhs_free]
     dtype = np.result_type(env.exact(lhs.dtype), env.exact(rhs.dtype))
-    left = flattened(lhs, env.lead, lhs_batch, lhs_free, lhs_contract).astype(dtype)
-    right = flattened(rhs, env.lead, rhs_batch, rhs_contract, rhs_free).astype(dtype)
+    left = flattened(lhs, env.lead, lhs_batch, lhs_free, lhs_contract).astype(dtype, copy=False)
+    right = flattened(rhs, env.lead, rhs_batch, rhs_contract, rhs_free).astype(dtype, copy=False)
     return np.asarray(np.matmul(left, right)).reshape((*common_lead(env, lhs, rhs), *block))
 
 

@@ -46,6 +46,17 @@ def steps_of(jaxpr: Any, devices: int) -> float:
     return total
 
 
+def widest(jaxpr: Any) -> int:
+    """The most numbers of one value of a program, on all devices together; at least 1."""
+    most = 1
+    for equation in opened(jaxpr)[0].eqns:
+        manual = equation.params.get("newly_manual_axes", ())
+        devices = math.prod(equation.params["mesh"].shape[name] for name in manual)
+        sizes = [math.prod(getattr(v.aval, "shape", ())) for v in (*equation.invars, *equation.outvars)]
+        most = max([most, *sizes, *(devices * widest(inner) for inner in subjaxprs(equation))])
+    return most
+
+
 class Value:
     """What an equation makes, each time that it is called."""
 

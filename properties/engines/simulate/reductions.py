@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float
-from shardproof.properties.engines.simulate.env import Env, common_lead
+from shardproof.properties.engines.simulate.env import Env, common_lead, spread
 from shardproof.properties.engines.simulate.interpreter import evaluate
 from shardproof.properties.engines.simulate.rules import Rule, result_dtype, rule, shifted
 
@@ -130,7 +130,7 @@ def sort(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """All operands in the order of the first `num_keys`, along a dimension."""
     axis = env.lead + equation.params["dimension"]
     lead = common_lead(env, *operands)
-    full = [np.broadcast_to(x, lead + x.shape[env.lead :]) for x in operands]
+    full = [spread(env, lead, x) for x in operands]
     order = ranking(full[: equation.params["num_keys"]], axis)
     return [np.take_along_axis(x, order, axis) for x in full]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.properties.engines.simulate.env import Env, common_lead
+from shardproof.properties.engines.simulate.env import Env, common_lead, spread
 from shardproof.properties.engines.simulate.plans import held_as
 from shardproof.properties.engines.simulate.rules import block_rank, result_dtype, rule, shifted
 from shardproof.properties.engines.simulate.undetermined import ALLOCATES, contents
@@ -51,7 +51,7 @@ def broadcast_in_dim(env: Env, equation: Any, x: np.ndarray, *_: np.ndarray) -> 
 def concatenate(env: Env, equation: Any, *operands: np.ndarray) -> np.ndarray:
     """The operands, one after the other along a dimension."""
     lead = common_lead(env, *operands)
-    parts = [np.broadcast_to(x, lead + x.shape[env.lead :]) for x in operands]
+    parts = [spread(env, lead, x) for x in operands]
     return np.concatenate(parts, axis=env.lead + equation.params["dimension"])
 
 
@@ -59,7 +59,7 @@ def concatenate(env: Env, equation: Any, *operands: np.ndarray) -> np.ndarray:
 def stack(env: Env, equation: Any, *operands: np.ndarray) -> np.ndarray:
     """The operands along a new dimension."""
     lead = common_lead(env, *operands)
-    parts = [np.broadcast_to(x, lead + x.shape[env.lead :]) for x in operands]
+    parts = [spread(env, lead, x) for x in operands]
     return np.stack(parts, axis=env.lead + equation.params["axis"])
 
 

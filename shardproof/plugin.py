@@ -1,40 +1,24 @@
 """The pytest plugin that is there wherever shardproof is installed: it loads the suite's own if a run asks for it.
 
-A run that does not ask is as if shardproof were not installed: no option, marker, fixture, header or profile is added,
-and neither JAX nor Hypothesis is imported. One that has tests made by `program_test` gets the reports of what they
-check, and nothing else.
+pytest imports it in every project, so it is apart from the rest: a run that does not ask is as if shardproof were not
+installed, with no option, marker, fixture, header or profile of ours, and neither JAX nor Hypothesis imported. One that
+has tests made by `program_test` gets the reports of what they check, and nothing else.
 """
 
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-SUITE = "shardproof.properties.report.plugin"
+SUITE, REPORTS = "shardproof.properties.report.plugin", "shardproof reports"
 ASKING = ("--impl", "--replay", "--keep-regression", "--claims", "--expect-communication", "--expect-overlap")
 """The options that ask for the suite. The others belong to these: alone they mean nothing outside of its checkout."""
-OPTIONS = (
-    *ASKING,
-    "--devices",
-    "--engine",
-    "--laws",
-    "--mesh-devices",
-    "--platform",
-    "--profile",
-    "--report",
-)
-"""All of the suite's options that have a value."""
-FLAGS = ("--require-gpu", "--require-tpu", "--require-tpu-compiler")
-"""Those that have none."""
+FILES = ("--replay", "--keep-regression", "--report", "--profile")
+"""The options whose values are files or folders, which pytest takes for tests until it knows the options."""
 TESTS = Path(__file__).parent / "properties"
-REPORTS = ("shardproof.properties.report.results", "shardproof.properties.report.failures.showing")
-"""What shows and counts what tests check, without any option."""
-MADE_TEST = "shardproof_program_test"
-"""What `program_test` marks its tests with."""
-COUNTED = "shardproof"
-"""What their reports have that tell what was counted."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -44,80 +28,48 @@ def pytest_load_initial_conftests(
     """Loads the suite, once the run's own plugins and conftest.py have said which options are theirs."""
     asked = [name for name in ASKING if any(text.partition("=")[0] == name for text in args)]
     if asked:
-        _check_settings(early_config, args)
-        _find_conftests(early_config, args)
+        _look_in_the_project_alone(early_config, args)
     result = yield
-    if not asked or early_config.pluginmanager.has_plugin(SUITE):
-        return result
-    known = vars(parser.parse_known_args(args))
-    taken = [name for name in (*OPTIONS, *FLAGS) if name.strip("-").replace("-", "_") in known]
-    if set(asked) <= set(taken):  # so it is another's option that was given
-        return result
-    if taken:
-        raise pytest.UsageError(
-            f"{asked[0]}: shardproof cannot add its option {taken[0]}, because another plugin or a conftest.py has one "
-            "of that name: expected a run without it, by -p no:NAME or --noconftest"
-        )
-    early_config.pluginmanager.import_plugin(SUITE)
+    theirs = vars(parser.parse_known_args(args))
+    if any(name.strip("-").replace("-", "_") not in theirs for name in asked):
+        early_config.pluginmanager.import_plugin(SUITE)
     return result
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Waits for tests that `program_test` made."""
-    config.pluginmanager.register(Waiting(config), "shardproof waiting")
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Loads the reports for the first test that `program_test` made, which marks it with an attribute."""
+    if hasattr(getattr(item, "function", None), "shardproof_program_test"):
+        _load_reports(item.config)
 
 
-class Waiting:
-    """Loads the reports where there is something to report: a test, or, of a worker's, what comes of it."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.config = config
-
-    def pytest_itemcollected(self, item: pytest.Item) -> None:
-        """Looks for tests that `program_test` made."""
-        if hasattr(getattr(item, "function", None), MADE_TEST):
-            self.load()
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Looks for what such a test sent from a worker, and hands on the first, for which the others are too late."""
-        ours = hasattr(report, COUNTED) or any(
-            str(name).startswith("shardproof ") for name, _ in report.user_properties
-        )
-        if ours:
-            for plugin in self.load():
-                getattr(plugin, "pytest_runtest_logreport", lambda report: None)(report)
-
-    def load(self) -> list[object]:
-        """Registers what is not there yet; gives that."""
-        manager = self.config.pluginmanager
-        if manager.has_plugin(SUITE) or manager.has_plugin(REPORTS[0]):
-            return []
-        before = set(manager.get_plugins())
-        for name in REPORTS:
-            manager.register(import_module(name), name)
-        return [plugin for plugin in manager.get_plugins() if plugin not in before]
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> None:
+    """Loads them in a process that collects nothing, once a worker sends a report of such a test."""
+    if hasattr(report, "shardproof"):
+        _load_reports(config)
 
 
-def _check_settings(early_config: pytest.Config, args: Sequence[str]) -> None:
-    """The settings are those of the user's project: pytest, which knew no option `--replay`, looked beside FILE too.
+def _load_reports(config: pytest.Config) -> None:
+    """Registers the hooks that report what tests check, unless they are there."""
+    manager = config.pluginmanager
+    if not manager.has_plugin(SUITE) and not manager.has_plugin(REPORTS):
+        suite = import_module(SUITE)
+        manager.register(SimpleNamespace(**{name: getattr(suite, name) for name in suite.REPORTING}), REPORTS)
+
+
+def _look_in_the_project_alone(early_config: pytest.Config, args: Sequence[str]) -> None:
+    """Takes settings and conftest.py of the user's project, not those where the suite is or beside a file in `FILES`.
 
     Raises:
-        pytest.UsageError: if pytest found some there.
+        pytest.UsageError: if pytest has found settings beside a file.
     """
-    found, here = early_config.inipath, early_config.invocation_params.dir
-    named = early_config.known_args_namespace.inifilename
-    if "--replay" in args and found and not named and found.parent not in (here, *here.parents):
+    found, here, namespace = early_config.inipath, early_config.invocation_params.dir, early_config.known_args_namespace
+    if "--replay" in args and found and not namespace.inifilename and found.parent not in (here, *here.parents):
         raise pytest.UsageError(
             f"--replay: pytest has taken its settings from {found}, which is neither in the working directory nor "
             "above it: expected --replay=FILE, with the equals sign, so that it looks for none beside FILE"
         )
-
-
-def _find_conftests(early_config: pytest.Config, args: Sequence[str]) -> None:
-    """Looks for conftest.py in the user's project alone: not where the suite is, nor beside a file that is replayed."""
-    namespace = early_config.known_args_namespace
-    values = {value for name, value in pairwise(args) if name in OPTIONS}
+    values = {value for name, value in pairwise(args) if name in FILES}
     namespace.file_or_dir = [path for path in namespace.file_or_dir if path not in values]
     if early_config.rootpath not in TESTS.parents:
         namespace.confcutdir = str(TESTS)

@@ -76,7 +76,7 @@ def test_required_tests_that_were_not_selected_are_a_failure(tmp_path: Path) -> 
 
 
 AS_IF = """
-import shardproof.properties.performance.measured.accelerators as accelerators
+import shardproof.properties.report.accelerators as accelerators
 
 own = accelerators.missing
 accelerators.missing = lambda name, config: own(name, PassingFor(config))

@@ -22,8 +22,7 @@ from shardproof.properties.performance.measured.compiled_overlap import (
     place,
     roomy,
 )
-from shardproof.properties.performance.measured.compiling import Compiling
-from shardproof.properties.performance.tpu_compiler import Compiled, Request, Topology
+from shardproof.properties.performance.tpu_compiler import Compiled, Request, Topology, TpuCompiler
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD, FORWARD
 from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.programs.violation import Broken
@@ -114,9 +113,9 @@ def test_compiles(tpu_compiler):
     raise AssertionError("never")
 """
 WITHOUT = """
-import shardproof.properties.performance.measured.compiling as compiling
+import shardproof.properties.performance.tpu_compiler as tpu_compiler
 
-compiling.missing = lambda: "the engine tpu-compiler needs libtpu, which is not installed"
+tpu_compiler.missing = lambda: "the engine tpu-compiler needs libtpu, which is not installed"
 """
 
 
@@ -170,7 +169,7 @@ def test_every_planted_bug_has_its_place() -> None:
 
 @pytest.mark.tpu_compiler
 @pytest.mark.parametrize("name", BROKEN)
-def test_planted_bugs_are_not_hidden_by_the_compiler(name: str, tpu_compiler: Compiling) -> None:
+def test_planted_bugs_are_not_hidden_by_the_compiler(name: str, tpu_compiler: TpuCompiler) -> None:
     """A planted bug of overlap is reported in its compiled schedule."""
     mutant, (way, told) = MUTANTS[name], BROKEN[name]
     case = roomy(mutant.contract, MESH, AXIS, CHIPS["v5e"])

@@ -208,7 +208,7 @@ def test_the_options_of_a_project_are_its_own(installed: str, project: Path) -> 
     taken = started(project, [*command, "--impl=all_gather=mine:gather"], installed)
     assert taken.returncode == pytest.ExitCode.USAGE_ERROR
     (line,) = [text for text in taken.stderr.splitlines() if text.strip()]
-    assert line.startswith("ERROR: --impl: shardproof cannot add its option --devices, because another plugin or ")
+    assert line.startswith("ERROR: --devices: shardproof cannot add this option of its own, because another plugin or ")
     free = started(project, [*command, "--impl=all_gather=mine:gather", "--noconftest"], installed)
     assert "test_given[all_gather[gather]-simulate]" in free.stdout, free.stderr
 

@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from shardproof.properties.engines import ENGINES
+from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS
+from shardproof.properties.runner.judging import asked
+
 HERE = Path(__file__).resolve().parents[1]
 PACKAGE = __name__.removesuffix(".report.collecting")
+OF_GIVEN = (GIVEN_TESTS.name, GIVEN_MEASURED.name)
 
 
 def is_of_the_suite(path: Path) -> bool:
@@ -34,15 +39,38 @@ def _inside(path: Path) -> Path:
     return path.resolve().relative_to(HERE)
 
 
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """A file of tests has one name, wherever the run was started and however the file was given."""
-    if not is_of_the_suite(module_path):
-        return None
-    outside = parent.config.rootpath not in module_path.parents  # pytest has no name for what is not below its root
-    told = "/".join((*PACKAGE.split("."), *_inside(module_path).parts)) if outside else None
-    return SuiteModule.from_parent(parent, path=module_path, nodeid=told)
+def make_module(path: Path, parent: pytest.Collector) -> pytest.Module:
+    """The collector of a file of tests, by one name, wherever the run was started and however the file was given."""
+    outside = parent.config.rootpath not in path.parents  # pytest has no name for what is not below its root
+    told = "/".join((*PACKAGE.split("."), *_inside(path).parts)) if outside else None
+    return SuiteModule.from_parent(parent, path=path, nodeid=told)
 
 
-def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir | None:
-    """A folder of tests is only a folder: a package pytest would import, by its path."""
-    return pytest.Dir.from_parent(parent, path=path) if is_of_the_suite(path) else None
+def parametrize_given(metafunc: pytest.Metafunc) -> None:
+    """Makes one test for each given function and engine."""
+    if metafunc.definition.path.resolve() == GIVEN_TESTS.resolve() and "engine" in metafunc.fixturenames:
+        pairs = [
+            pytest.param(function, engine, id=f"{function}-{engine}", marks=pytest.mark.engine(engine))
+            for function in metafunc.config.stash[GIVEN]
+            for engine in ENGINES
+            if asked(function, engine)
+        ]
+        metafunc.parametrize(("implementation", "engine"), pairs)
+
+
+def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out other engines and implementations than what was asked for, and fixed meshes that are larger."""
+    devices, engine = config.getoption("--devices"), config.getoption("--engine")
+    kept: list[pytest.Item] = []
+    dropped: list[pytest.Item] = []
+    for item in items:
+        marker, runs_on = item.get_closest_marker("needs_devices"), item.get_closest_marker("engine")
+        too_large = marker is not None and marker.args[0] > devices
+        other = runs_on is not None and engine not in (runs_on.args[0], "all")
+        # with --impl only the given functions are checked, without it only the built-in ones
+        own = item.path.resolve().parent == GIVEN_TESTS.resolve().parent
+        other |= own and (item.path.name in OF_GIVEN) != bool(config.stash[GIVEN])
+        (dropped if too_large or other else kept).append(item)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept

@@ -1,120 +1,114 @@
-"""The pytest side of the suite: which tests there are, what they run on, and what becomes of what they raise."""
+"""All hooks of the suite's pytest plugin, in the order in which pytest calls them; the work is done where they point.
 
-import time
-from collections.abc import Callable
+`shardproof/plugin.py` loads it where a run asks for it, the `conftest.py` of this checkout always.
+"""
 
-import jax
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
-from hypothesis import Phase, settings
-from hypothesis.database import DirectoryBasedExampleDatabase
 
-from shardproof.properties.contracts import Scope
-from shardproof.properties.engines import ENGINES, Engine, engine_named
-from shardproof.properties.laws import Law
-from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.report.asking import ask, chosen_laws, conclude, local_search
-from shardproof.properties.report.failures.causes import Told
-from shardproof.properties.report.session import COUNTED, GIVEN, GIVEN_MEASURED, GIVEN_TESTS, seed_in_force
-from shardproof.properties.runner import profiles
-from shardproof.properties.runner.judging import asked
+from shardproof.properties.report import accelerators, collecting, options, results, session
+from shardproof.properties.report.failures import commands, showing
 
-pytest_plugins = (
-    "shardproof.properties.report.collecting",
-    "shardproof.properties.report.options",  # the first of those that have options: it names their group
-    "shardproof.properties.performance.measured.accelerators",
-    "shardproof.properties.performance.measured.compiling",
-    "shardproof.properties.report.results",
-    "shardproof.properties.report.failures.plugin",
-    "shardproof.properties.report.failures.showing",
-)
+pytest_plugins = ("shardproof.properties.report.fixtures",)
 
-OF_GIVEN = (GIVEN_TESTS.name, GIVEN_MEASURED.name)
+REPORTING = ("pytest_runtest_makereport", "pytest_sessionfinish", "pytest_terminal_summary")
+"""The hooks that tests made by `program_test` need, in any project and without an option."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the options of `pytest --help`."""
+    options.add_options(parser)
+
+
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Keeps a regression instead of running tests, if that is asked for."""
+    return commands.keep_regression(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes the devices before JAX's backends start, and registers the profiles before Hypothesis loads one."""
+    commands.choose_failures(config)  # which may need more devices
+    options.set_up(config)
+
+
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Gives each worker enough memory."""
+    return options.workers_that_fit()
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Says what is verified, on what."""
+    return session.header(config)
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir | None:
+    """Takes a folder of the suite for a folder: a package pytest would import, by its path."""
+    return pytest.Dir.from_parent(parent, path=path) if collecting.is_of_the_suite(path) else None
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Imports tests of the suite by their names."""
+    return collecting.make_module(module_path, parent) if collecting.is_of_the_suite(module_path) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Gives the session the files of `--replay`, so that nothing that lies beside one is imported."""
+    report: Any = yield
+    if isinstance(collector, pytest.Session):
+        report.result = [*report.result, *commands.replay_files(collector)]
+    return report
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test per given function and engine."""
-    if metafunc.definition.path.resolve() == GIVEN_TESTS.resolve() and "engine" in metafunc.fixturenames:
-        pairs = [
-            pytest.param(function, engine, id=f"{function}-{engine}", marks=pytest.mark.engine(engine))
-            for function in metafunc.config.stash[GIVEN]
-            for engine in ENGINES
-            if asked(function, engine)
-        ]
-        metafunc.parametrize(("implementation", "engine"), pairs)
+    """Makes one test for each function of `--impl` and engine."""
+    collecting.parametrize_given(metafunc)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out other engines and implementations than what was asked for, and fixed meshes that are larger."""
-    devices, engine = config.getoption("--devices"), config.getoption("--engine")
-    kept: list[pytest.Item] = []
-    dropped: list[pytest.Item] = []
-    for item in items:
-        marker, runs_on = item.get_closest_marker("needs_devices"), item.get_closest_marker("engine")
-        too_large = marker is not None and marker.args[0] > devices
-        other = runs_on is not None and engine not in (runs_on.args[0], "all")
-        # with --impl only the given functions are checked, without it only the built-in ones
-        own = item.path.resolve().parent == GIVEN_TESTS.resolve().parent
-        other |= own and (item.path.name in OF_GIVEN) != bool(config.stash[GIVEN])
-        (dropped if too_large or other else kept).append(item)
-    if dropped:
-        config.hook.pytest_deselected(items=dropped)
-        items[:] = kept
+    """Leaves out what is not asked for; of a replay nothing else runs."""
+    collecting.deselect(config, items)
+    commands.leave_replays(config, items)
 
 
-@pytest.fixture(scope="session")
-def devices(pytestconfig: pytest.Config) -> int:
-    """How many devices there are, which is as many as were asked for.
-
-    Too few is a failure: what was asked for would not be verified.
-    """
-    wanted, found = pytestconfig.getoption("--devices"), len(jax.devices())
-    if found < wanted:  # something made JAX's devices before this plugin could
-        pytest.fail(f"--devices={wanted}: expected {wanted} devices, found {found}", pytrace=False)
-    return int(wanted)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test whose devices or compiler are missing, unless they are required."""
+    accelerators.skip_if_missing(item)
 
 
-@pytest.fixture(scope="session")
-def scope(devices: int, pytestconfig: pytest.Config) -> Scope:
-    """What cases may use on this machine."""
-    return Scope(max_devices=devices, available=devices, large=pytestconfig.getoption("--mesh-devices"))
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Fails one whose devices or compiler are required, and missing."""
+    accelerators.fail_if_missing(item)
 
 
-@pytest.fixture(scope="session")
-def engines() -> dict[str, Engine]:
-    """What runs the implementations, by name."""
-    return {name: engine_named(name) for name in ENGINES}
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Shows a violation in place of a traceback, and sends what a test counted along with its report."""
+    report: Any = yield
+    showing.show_violations(item, call, report)
+    results.send_tallies(item, report)
+    return report
 
 
-@pytest.fixture(scope="session")
-def laws(pytestconfig: pytest.Config) -> list[Law]:
-    """The laws that are asked."""
-    return chosen_laws(pytestconfig.getoption("--laws"))
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fails a run that did not do what was asked for, and has pytest print one failure for each cause."""
+    if session.config.pluginmanager.has_plugin("terminalreporter"):  # which workers have not
+        results.require_results(session)
+        showing.show_causes(session.config, exitstatus)
 
 
-@pytest.fixture
-def verify(
-    implementation: Implementation, engine: str, laws: list[Law], scope: Scope, request: pytest.FixtureRequest
-) -> Callable[[], None]:
-    """Asks the laws of an implementation on an engine, on drawn cases; what they counted goes into the report."""
-    profile = settings()
-    seed = seed_in_force(request.config)
-    if seed is not None:
-        seed = profiles.seed_of(seed, implementation, engine)
-    elif not profile.derandomize:
-        seed = time.time_ns() % 2**32
-
-    def verify() -> None:
-        __tracebackhide__ = True
-        if not asked(implementation, engine, laws):
-            pytest.skip(f"nothing to ask of {implementation} on {engine}: {', '.join(law.name for law in laws)}")
-        folder = profiles.DATABASE / f"devices-{scope.available}" / f"{implementation}-{engine}"
-        kept = profile.database and DirectoryBasedExampleDatabase(folder)
-        shrinks = Phase.shrink in profile.phases
-        find = local_search(implementation, engine, scope, random_seed=seed, shrink=shrinks, database=kept)
-        start = time.perf_counter()
-        answers = ask(implementation, engine, laws, Told(), find, max_examples=profiles.structures_in_force())
-        request.node.stash[COUNTED] = [*answers.tallies.values()]
-        request.node.stash[COUNTED][0].seconds = time.perf_counter() - start
-        conclude(answers, implementation)
-
-    return verify
+@pytest.hookimpl(tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Prints what was verified and measured, after the failures and before the list of them, which has all."""
+    showing.restore_failures(terminalreporter)
+    results.write_results(terminalreporter)
+    accelerators.write_tables(terminalreporter)

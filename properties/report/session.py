@@ -1,10 +1,8 @@
-"""What the parts of the pytest plugin share: the given functions, where their tests are, and the header.
-
-It is no plugin itself: pytest rewrites the asserts of a plugin, and will not if another has imported it before.
-"""
+"""What the parts of the pytest plugin share: the given functions, where their tests are, reports, and the header."""
 
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -16,9 +14,6 @@ from shardproof.properties.runner.tally import Tally
 
 COUNTED = pytest.StashKey[list[Tally]]()
 """What a test counted, by law."""
-
-TABLES = pytest.StashKey[list[str]]()
-"""The tables that are printed of what was measured."""
 
 MADE_TEST = "shardproof_program_test"
 """What a test is marked with that `program_test` made: by an attribute, since a project's markers are its own."""
@@ -37,6 +32,18 @@ def seed_in_force(config: pytest.Config) -> int | None:
     """The seed that Hypothesis was given, if it was."""
     seed = config.getoption("--hypothesis-seed", default=None)
     return None if seed in (None, "random") else int(seed)
+
+
+def reports_of(config: pytest.Config) -> list[Any]:
+    """The reports of all tests, whichever process ran them, in the process that has the terminal."""
+    terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
+    return [one for some in terminal.stats.values() for one in some]
+
+
+def properties_of(config: pytest.Config, wanted: str) -> list[str]:
+    """What tests that are over have as a property."""
+    ended = [one.user_properties for one in reports_of(config) if getattr(one, "when", "") == "teardown"]
+    return [str(value) for properties in ended for name, value in properties if name == wanted]
 
 
 def header(config: pytest.Config) -> list[str]:

@@ -7,8 +7,7 @@ import pytest
 
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.measured.compiled_overlap import check_compiled_overlap, place, roomy, share_of
-from shardproof.properties.performance.measured.compiling import Compiling
-from shardproof.properties.performance.tpu_compiler import Request, Topology
+from shardproof.properties.performance.tpu_compiler import Request, Topology, TpuCompiler
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD, FORWARD, WAYS
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.violation import Broken
@@ -53,7 +52,7 @@ These are findings, and no exceptions: the law must report each of them. One tha
 @pytest.mark.tpu_compiler
 @pytest.mark.parametrize(("one", "topology", "way"), PROGRAMS, ids=str)
 def test_what_claims_to_overlap_is_scheduled_so(
-    one: Implementation, topology: str, way: str, tpu_compiler: Compiling
+    one: Implementation, topology: str, way: str, tpu_compiler: TpuCompiler
 ) -> None:
     """Permutes alone, begun before the products that hide them, next to nothing of them waited for."""
     chips = Topology.parse(topology)

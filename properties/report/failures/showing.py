@@ -1,29 +1,23 @@
 """What pytest shows of failures: their own text in place of a traceback, in colour, and once for each cause."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback, TerminalRepr
-from _pytest._io import TerminalWriter
 
 from shardproof.properties.report.failures.causes import by_cause, others
 from shardproof.properties.report.failures.text import coloured, report
 from shardproof.properties.report.report import FAILURE
 from shardproof.properties.runner.violation import LawViolation
 
-HEADLINE = "headline"
-PROPERTY = f"shardproof {HEADLINE}"
+PREFIX, HEADLINE = "shardproof ", "headline"
+"""What the properties of a failure's report begin with, and the first of them."""
 
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Colours and causes are for the process that has the terminal."""
-    if not hasattr(config, "workerinput"):
-        shown = Shown()
-        config.pluginmanager.register(shown, "shardproof failures shown")
-        config.pluginmanager.register(AllCounted(shown), "shardproof failures counted")
+FAILED = pytest.StashKey[list[Any]]()
+"""The reports of all failures, while pytest has one for each cause."""
 
 
 def violations_in(error: BaseException | None) -> Iterator[LawViolation]:
@@ -35,89 +29,71 @@ def violations_in(error: BaseException | None) -> Iterator[LawViolation]:
             yield from violations_in(part)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+def show_violations(item: pytest.Item, call: pytest.CallInfo[None], made: pytest.TestReport) -> None:
     """Writes the script and the case of a failed law, and shows its text in place of a traceback."""
-    made = yield
     found = list(violations_in(call.excinfo.value)) if call.excinfo is not None else []
-    if not found or not made.failed:
-        return made
+    if call.excinfo is None or not found or not made.failed:
+        return
     entries = [report(violation) for violation in found]
     item.stash[FAILURE] = {one.law.name: entry for one, entry in zip(found, entries, strict=True)}
-    for one in entries:
-        named = [(f"shardproof {name}", value) for name, value in one.items() if name != "text"]
-        item.user_properties.extend(named)  # for JUnit XML, which has the text anyway
-        made.user_properties.extend(named)
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    location = ReprFileLocation(os.fspath(item.path), item.location[1] or 0, found[0].headline + more)
-    text = "\n\n".join(one["text"] for one in entries) + "\n"
-    made.longrepr = ReprExceptionInfo(ReprTraceback([ReprEntryNative([text])], None, "native"), location)
-    return made
+    named = [(f"{PREFIX}{name}", value) for one in entries for name, value in one.items() if name != "text"]
+    item.user_properties.extend(named)  # for JUnit XML, which has the text anyway
+    made.user_properties.extend(named)
+    text = AssertionError("\n\n".join(one["text"] for one in entries) + "\n")
+    shown = pytest.ExceptionInfo.from_exception(text.with_traceback(call.excinfo.tb)).getrepr(style="value")
+    if shown.reprcrash is not None:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        shown.reprcrash.message = found[0].headline + more
+        shown.reprcrash.path, shown.reprcrash.lineno = os.fspath(item.path), item.location[1] or 0
+    made.longrepr = shown
 
 
-class ColouredText(TerminalRepr):
-    """The text of a failure, with colour where the terminal has it."""
+@dataclass
+class Text:
+    """The text of a failure for the terminal, in colour where it has that; `reprcrash` is its place and headline."""
 
-    def __init__(self, plain: ReprExceptionInfo) -> None:
-        self.reprtraceback = plain.reprtraceback
-        self.reprcrash = plain.reprcrash
-        self.text = str(plain)
+    text: str
+    reprcrash: object
 
     def __str__(self) -> str:
         return self.text
 
-    def toterminal(self, tw: TerminalWriter) -> None:
+    def toterminal(self, writer: Any) -> None:
         """Writes the text."""
-        tw.line(coloured(self.text) if tw.hasmarkup else self.text)
-        tw.line()
+        writer.line(coloured(self.text) if writer.hasmarkup else self.text)
+        writer.line()
 
 
-def once_per_cause(reports: Sequence[pytest.TestReport]) -> list[pytest.TestReport]:
+def once_per_cause(reports: list[Any]) -> list[Any]:
     """The reports that tell a cause first, with a line for each other violation of it; other failures as they are."""
     entries: list[dict[str, str]] = []
     for number, one in enumerate(reports):
-        own = [(name.removeprefix("shardproof "), str(value)) for name, value in one.user_properties]
+        own = [
+            (name.removeprefix(PREFIX), str(value)) for name, value in one.user_properties if name.startswith(PREFIX)
+        ]
         starts = [i for i, (name, _) in enumerate(own) if name == HEADLINE] or [0]
         for start, end in pairwise([*starts, len(own)]):
             entries.append({"cause": one.nodeid, "number": str(number), **dict(own[start:end])})
-    shown: dict[int, pytest.TestReport] = {}
+    shown: dict[int, Any] = {}
     for group in by_cause(entries):
-        first = reports[int(group[0]["number"])]
-        shown[int(group[0]["number"])] = first
-        if isinstance(first.longrepr, ColouredText):
+        number = int(group[0]["number"])
+        first = shown[number] = reports[number]
+        if HEADLINE in group[0]:
             elsewhere = [group[0], *(one for one in group[1:] if one["number"] != group[0]["number"])]
-            first.longrepr.text = "\n".join([first.longrepr.text.rstrip(), *others(elsewhere), ""])
+            text = "\n".join([str(first.longrepr).rstrip(), *others(elsewhere), ""])
+            first.longrepr = Text(text, first.longrepr.reprcrash)
     return [*shown.values()]
 
 
-class Shown:
-    """What the process that has the terminal does with the reports: from a worker they come as plain text."""
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Replaces the plain text of a failed law by one that has colour."""
-        if any(name == PROPERTY for name, _ in report.user_properties) and isinstance(
-            report.longrepr, ReprExceptionInfo
-        ):
-            report.longrepr = ColouredText(report.longrepr)
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-        """While pytest prints the failures, there is one for each cause."""
-        self.failed = terminalreporter.stats.get("failed", [])
-        if self.failed:
-            terminalreporter.stats["failed"] = once_per_cause(self.failed)
-        return (yield)
+def show_causes(config: pytest.Config, exitstatus: int) -> None:
+    """While pytest prints the failures, there is one for each cause."""
+    terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal.stats.get("failed") and exitstatus != pytest.ExitCode.INTERNAL_ERROR:  # after which none is printed
+        config.stash[FAILED] = terminal.stats["failed"]
+        terminal.stats["failed"] = once_per_cause(config.stash[FAILED])
 
 
-class AllCounted:
-    """Once they are printed, all failures count again."""
-
-    def __init__(self, shown: Shown) -> None:
-        self.shown = shown
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Gives pytest back what it lists and counts."""
-        if self.shown.failed:
-            terminalreporter.stats["failed"] = self.shown.failed
+def restore_failures(terminalreporter: pytest.TerminalReporter) -> None:
+    """Gives pytest all failures back, which it lists and counts once they are printed."""
+    if FAILED in terminalreporter.config.stash:
+        terminalreporter.stats["failed"] = terminalreporter.config.stash[FAILED]

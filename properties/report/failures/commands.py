@@ -1,11 +1,10 @@
-"""The pytest side of recorded failures: replaying them, and keeping them."""
+"""The options `--replay` and `--keep-regression`: what takes the place of a run's tests."""
 
 import contextlib
 import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,45 +23,24 @@ from shardproof.properties.report.failures.replay import (
     read,
     text_of,
 )
+from shardproof.properties.report.options import usage_errors
 from shardproof.properties.report.session import MADE_TEST
-from shardproof.properties.runner.given import Given, GivenError
+from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.named import NotAFailure, held_by_a_module
 from shardproof.properties.runner.programs import Program
 
-REPLAYED = pytest.StashKey[tuple[Path, ...]]()
+REPLAYED = pytest.StashKey[list[Path]]()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options for recorded failures."""
-    group = parser.getgroup("shardproof", "shardproof: verification of distributed JAX")
-    group.addoption(
-        "--replay",
-        action="append",
-        default=[],
-        metavar="FILE_OR_FOLDER",
-        help="run only this recorded failure (.shardproof/failures/*.json), or a folder of them; may be repeated. The "
-        "function is named with --impl, or its program_test's file is; one of this project's own needs neither",
-    )
-    group.addoption(
-        "--keep-regression",
-        metavar="FILE",
-        help="copy a recorded failure to where every run checks it first: properties/regressions/ for one of this "
-        "project's own implementations, shardproof_regressions/ beside the test file, or the module of --impl, that is "
-        "named as well for one of a Program; runs no tests",
-    )
-
-
-def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Keeps a regression, if that is what was asked for."""
+def keep_regression(config: pytest.Config) -> int | None:
+    """Keeps a regression, if that is what was asked for; gives the exit code then."""
     given = config.getoption("--keep-regression")
     if given is None:
         return None
     path = Path(given)
-    try:
+    with usage_errors("--keep-regression: "):
         recorded, text = read(path), text_of(path)
         folder = REGRESSIONS if recorded.built_in else folder_of_program(config, recorded)
-    except (NotAFailure, GivenError) as error:
-        raise pytest.UsageError(f"--keep-regression: {error}") from error
     target = folder / f"{path.stem}.json"
     known = target.exists()
     replace(target, json.dumps(json.loads(text), indent=1, sort_keys=True) + "\n")
@@ -94,28 +72,16 @@ def named_files(config: pytest.Config) -> bool:
     return config.args_source is pytest.Config.ArgsSource.ARGS
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_configure(config: pytest.Config) -> None:
-    """Lets the replays take the place of all tests, with as many devices as they need."""
-    config.stash[REPLAYED] = ()
-    given = config.getoption("--replay")
-    if not given:
-        return
-    try:
-        paths = list(dict.fromkeys(path.resolve() for name in given for path in files(Path(name))))
-        given_to(config)
-    except NotAFailure as error:
-        raise pytest.UsageError(f"--replay: {error}") from error
-    except GivenError as error:  # which begins with the option that it is about
-        raise pytest.UsageError(str(error)) from error
-    found = dict(readable(paths))
-    recorded = list(found.values())
-    paths.sort(key=lambda path: order_of(found.get(path)))
-    config.stash[REPLAYED] = tuple(paths)
-    if not named_files(config):  # where files are, the failures are those of the programs in them
+def choose_failures(config: pytest.Config) -> None:
+    """Lets the failures of `--replay` take the place of all tests, with as many devices as they need."""
+    with usage_errors("--replay: "):
+        named = [path.resolve() for name in config.getoption("--replay") for path in files(Path(name))]
+    found = dict(readable(named))
+    config.stash[REPLAYED] = sorted(dict.fromkeys(named), key=lambda path: order_of(found.get(path)))
+    if named and not named_files(config):  # where files are, the failures are those of the programs in them
         config.args = []  # on its way to a path, pytest imports the conftest.py and __init__.py of every folder
-    if getattr(config.option, "platform", "") == "cpu":
-        config.option.devices = max([config.option.devices, *map(devices_needed, recorded)])
+    if config.getoption("--platform") == "cpu":
+        config.option.devices = max([config.option.devices, *map(devices_needed, found.values())])
 
 
 def readable(paths: Iterable[Path]) -> Iterator[tuple[Path, Recorded]]:
@@ -132,23 +98,14 @@ def order_of(recorded: Recorded | None) -> tuple[int, int]:
     return list(LAWS).index(recorded.law), list(ENGINES).index(recorded.engine)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector: pytest.Collector) -> Any:
-    """The session itself has the files that were given to `--replay`, so nothing that lies beside one is imported."""
-    made = yield
-    if isinstance(collector, pytest.Session):
-        made.result = [*made.result, *(replay_file(collector, path) for path in collector.config.stash[REPLAYED])]
-    return made
+def replay_files(session: pytest.Session) -> Iterator[ReplayFile]:
+    """The collectors of the files that are replayed."""
+    for path in session.config.stash[REPLAYED]:
+        outside = session.config.rootpath not in path.parents  # pytest has no name for what is not below its root
+        yield ReplayFile.from_parent(session, path=path, nodeid=path.as_posix() if outside else None)
 
 
-def replay_file(session: pytest.Session, path: Path) -> ReplayFile:
-    """The collector of a file."""
-    outside = session.config.rootpath not in path.parents  # pytest has no name for what is not below its root
-    return ReplayFile.from_parent(session, path=path, nodeid=path.as_posix() if outside else None)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def leave_replays(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The regressions run first; of a replay nothing else runs, and the programs of the tests named are at hand."""
     if config.stash[REPLAYED]:
         programs = list(programs_of(items))

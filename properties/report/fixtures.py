@@ -1,0 +1,105 @@
+"""The fixtures of the suite's tests."""
+
+import io
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+
+import jax
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+from rich.console import Console, RenderableType
+
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import ENGINES, Engine, engine_named
+from shardproof.properties.laws import Law
+from shardproof.properties.performance.tpu_compiler import TpuCompiler, missing
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.report.accelerators import MEASURED
+from shardproof.properties.report.asking import ask, chosen_laws, conclude, local_search
+from shardproof.properties.report.failures.causes import Told
+from shardproof.properties.report.session import COUNTED, seed_in_force
+from shardproof.properties.runner import profiles
+from shardproof.properties.runner.judging import asked
+
+WIDTH = 160
+"""How many columns a table of what was measured has."""
+
+
+@pytest.fixture(scope="session")
+def devices(pytestconfig: pytest.Config) -> int:
+    """How many devices there are, which is as many as were asked for.
+
+    Too few is a failure: what was asked for would not be verified.
+    """
+    wanted, found = pytestconfig.getoption("--devices"), len(jax.devices())
+    if found < wanted:  # something made JAX's devices before this plugin could
+        pytest.fail(f"--devices={wanted}: expected {wanted} devices, found {found}", pytrace=False)
+    return int(wanted)
+
+
+@pytest.fixture(scope="session")
+def scope(devices: int, pytestconfig: pytest.Config) -> Scope:
+    """What cases may use on this machine."""
+    return Scope(max_devices=devices, available=devices, large=pytestconfig.getoption("--mesh-devices"))
+
+
+@pytest.fixture(scope="session")
+def engines() -> dict[str, Engine]:
+    """What runs the implementations, by name."""
+    return {name: engine_named(name) for name in ENGINES}
+
+
+@pytest.fixture(scope="session")
+def laws(pytestconfig: pytest.Config) -> list[Law]:
+    """The laws that are asked."""
+    return chosen_laws(pytestconfig.getoption("--laws"))
+
+
+@pytest.fixture
+def verify(
+    implementation: Implementation, engine: str, laws: list[Law], scope: Scope, request: pytest.FixtureRequest
+) -> Callable[[], None]:
+    """Asks the laws of an implementation on an engine, on drawn cases; what they counted goes into the report."""
+    profile = settings()
+    seed = seed_in_force(request.config)
+    if seed is not None:
+        seed = profiles.seed_of(seed, implementation, engine)
+    elif not profile.derandomize:
+        seed = time.time_ns() % 2**32
+
+    def verify() -> None:
+        __tracebackhide__ = True
+        if not asked(implementation, engine, laws):
+            pytest.skip(f"nothing to ask of {implementation} on {engine}: {', '.join(law.name for law in laws)}")
+        folder = profiles.DATABASE / f"devices-{scope.available}" / f"{implementation}-{engine}"
+        kept = profile.database and DirectoryBasedExampleDatabase(folder)
+        shrinks = Phase.shrink in profile.phases
+        find = local_search(implementation, engine, scope, random_seed=seed, shrink=shrinks, database=kept)
+        start = time.perf_counter()
+        answers = ask(implementation, engine, laws, Told(), find, max_examples=profiles.structures_in_force())
+        request.node.stash[COUNTED] = [*answers.tallies.values()]
+        request.node.stash[COUNTED][0].seconds = time.perf_counter() - start
+        conclude(answers, implementation)
+
+    return verify
+
+
+@pytest.fixture
+def record_table(record_property: Callable[[str, object], None]) -> Callable[[RenderableType], None]:
+    """Takes a table that is printed at the end of the run."""
+
+    def record(table: RenderableType) -> None:
+        console = Console(file=io.StringIO(), width=WIDTH, force_terminal=False)
+        console.print(table)
+        record_property(MEASURED, console.file.getvalue())  # type: ignore[attr-defined]
+
+    return record
+
+
+@pytest.fixture(scope="session")
+def tpu_compiler() -> Iterator[TpuCompiler | None]:
+    """The compiler that all tests share; None without libtpu, where a test that needs it fails before it runs."""
+    with nullcontext() if missing() else TpuCompiler() as compiler:
+        yield compiler

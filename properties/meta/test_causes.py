@@ -208,7 +208,7 @@ def test_a_run_shows_a_cause_once(tmp_path: Path) -> None:
         "def shift(x, axis_name, *, offset=1):\n    return right(x, axis_name, offset=offset + 1)\n"
     )
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
-    command += ["--rootdir", str(ROOT), str(ROOT / "properties/suite/test_given.py"), "--hypothesis-profile=matrix"]
+    command += ["--rootdir", str(ROOT), str(ROOT / "properties/given/laws.py"), "--hypothesis-profile=matrix"]
     command += ["--impl=ring_shift=mine:shift", "--expect-communication=permute=p", "--report=report.md"]
     command += ["--laws=value,communication"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=500)

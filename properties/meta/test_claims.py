@@ -206,7 +206,7 @@ def test_a_claim_reaches_the_check(tmp_path: Path) -> None:
         "    return collectives.ring_shift(sent, axis_name, offset=offset).astype(x.dtype)\n"
     )
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(root / "pyproject.toml")]
-    rooted = ["--rootdir", str(root), str(root / "properties" / "suite" / "test_given.py")]
+    rooted = ["--rootdir", str(root), str(root / "properties" / "given" / "laws.py")]
     many = ["--hypothesis-profile=thorough", "--hypothesis-seed=1", "--laws=value", "--engine=simulate"]
     function = ["--impl=ring_shift=mine:narrow", "--claims=x64", "--devices=2"]
     done = subprocess.run(

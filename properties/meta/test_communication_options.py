@@ -81,7 +81,7 @@ def test_expectations_belong_to_functions_in_order() -> None:
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Pytest on the given functions, from another folder."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
-    rooted = ["--rootdir", str(ROOT), str(ROOT / "properties/suite/test_given.py"), "--hypothesis-profile=matrix"]
+    rooted = ["--rootdir", str(ROOT), str(ROOT / "properties/given/laws.py"), "--hypothesis-profile=matrix"]
     selected = ["--laws=communication", "--engine=simulate", *arguments]
     return subprocess.run([*command, *rooted, *selected], cwd=folder, capture_output=True, text=True, timeout=300)
 

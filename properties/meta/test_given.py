@@ -81,7 +81,7 @@ def project(tmp_path: Path) -> Path:
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Pytest on the checkout, from another folder."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
-    rooted = ["--rootdir", str(ROOT), str(ROOT / "properties/suite/test_given.py"), "--hypothesis-profile=matrix"]
+    rooted = ["--rootdir", str(ROOT), str(ROOT / "properties/given/laws.py"), "--hypothesis-profile=matrix"]
     return subprocess.run([*command, *rooted, *arguments], cwd=folder, capture_output=True, text=True, timeout=LIMIT)
 
 

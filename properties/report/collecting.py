@@ -1,6 +1,6 @@
 """How pytest imports the tests of the suite: by the name that they have wherever the suite is, never by their path.
 
-By its path pytest takes `properties/suite/test_given.py` of a checkout for a module of a package `properties`, a second
+By its path pytest takes `properties/given/laws.py` of a checkout for a module of a package `properties`, a second
 copy of what is `shardproof.properties`, and puts the folder above it on `sys.path`, before what the user has there.
 """
 
@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from shardproof.properties.engines import ENGINES
-from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS
+from shardproof.properties.report.session import GIVEN, GIVEN_TESTS
 from shardproof.properties.runner.judging import asked
 
 HERE = Path(__file__).resolve().parents[1]
 PACKAGE = __name__.removesuffix(".report.collecting")
-OF_GIVEN = (GIVEN_TESTS.name, GIVEN_MEASURED.name)
+
+BUILT_IN = HERE / "suite"
+"""The tests of this project's own implementations, which only a checkout has."""
 
 
 def is_of_the_suite(path: Path) -> bool:
@@ -67,9 +69,8 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
         marker, runs_on = item.get_closest_marker("needs_devices"), item.get_closest_marker("engine")
         too_large = marker is not None and marker.args[0] > devices
         other = runs_on is not None and engine not in (runs_on.args[0], "all")
-        # with --impl only the given functions are checked, without it only the built-in ones
-        own = item.path.resolve().parent == GIVEN_TESTS.resolve().parent
-        other |= own and (item.path.name in OF_GIVEN) != bool(config.stash[GIVEN])
+        # with --impl only the given functions are checked
+        other |= item.path.resolve().parent == BUILT_IN and bool(config.stash[GIVEN])
         (dropped if too_large or other else kept).append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)

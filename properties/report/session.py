@@ -21,10 +21,10 @@ MADE_TEST = "shardproof_program_test"
 GIVEN = pytest.StashKey[list[Implementation]]()
 """The functions that `--impl` names."""
 
-GIVEN_TESTS = Path(__file__).parents[1] / "suite" / "test_given.py"
+GIVEN_TESTS = Path(__file__).parents[1] / "given" / "laws.py"
 """The tests of given functions; in a checkout, reached by a link."""
 
-GIVEN_MEASURED = GIVEN_TESTS.with_name("test_given_performance.py")
+GIVEN_MEASURED = GIVEN_TESTS.with_name("performance.py")
 """The tests that measure given functions, on an accelerator."""
 
 

@@ -40,7 +40,7 @@ def keep_regression(config: pytest.Config) -> int | None:
     path = Path(given)
     with usage_errors("--keep-regression: "):
         recorded, text = read(path), text_of(path)
-        folder = REGRESSIONS if recorded.built_in else folder_of_program(config, recorded)
+        folder = folder_of(config, recorded)
     target = folder / f"{path.stem}.json"
     known = target.exists()
     replace(target, json.dumps(json.loads(text), indent=1, sort_keys=True) + "\n")
@@ -48,12 +48,16 @@ def keep_regression(config: pytest.Config) -> int | None:
     return int(pytest.ExitCode.OK)
 
 
-def folder_of_program(config: pytest.Config, recorded: Recorded) -> Path:
-    """The folder for regressions of a program: beside the test file that is named, or the module that `--impl` names.
+def folder_of(config: pytest.Config, recorded: Recorded) -> Path:
+    """The folder for a regression; of a program beside the test file that is named, or the module that `--impl` names.
 
     Raises:
-        NotAFailure: if neither is.
+        NotAFailure: if neither is, or the failure is of this project's own implementation and this is no checkout.
     """
+    if recorded.built_in:
+        if not REGRESSIONS.is_dir():
+            raise NotAFailure(f"{recorded.name!r} is this project's own: expected a checkout of shardproof")
+        return REGRESSIONS
     beside = [Path(name.partition("::")[0]) for name in config.args if named_files(config)]
     for one in given_to(config):
         program = None if one.contract else one.load().program

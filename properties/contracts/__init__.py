@@ -3,6 +3,7 @@
 A module of this package that has a `CONTRACT`, or several `CONTRACTS`, adds them by being there.
 """
 
+import copyreg
 import pkgutil
 from importlib import import_module
 from typing import Any
@@ -34,6 +35,9 @@ def listed(contract: Contract) -> bool:
 def contract_of(name: str) -> Contract:
     """The contract of that name: of a user's program, of which a file holds no more, one that says nothing."""
     return CONTRACTS.get(name) or Contract(name, _unknown, Call(), Oracle(_unknown, _unknown, _unknown))
+
+
+copyreg.pickle(Contract, lambda contract: (contract_of, (contract.name,)))  # of another process's own
 
 
 def _unknown(*given: Any) -> Any:

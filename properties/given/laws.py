@@ -42,7 +42,7 @@ def test_given(
         random_seed=seed_in_force(request.config),
         diagnose=diagnosed,
         platform=request.config.getoption("--platform"),
-        precision=of_products(),
+        options={"jax_default_matmul_precision": of_products()},
     )
     if hung := unending(task):
         pytest.fail(f"{implementation}: not run on {engine}: it did not end under {hung}", pytrace=False)

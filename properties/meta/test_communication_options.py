@@ -21,12 +21,13 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.communication import pictures as drawn
 from shardproof.properties.communication.pictures import Step, steps
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.laws import Law
+from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.meta.pages import README
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, value
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report import draw
+from shardproof.properties.runner.child import Task
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import Given, GivenError, parse_all
 from shardproof.properties.runner.tally import Tally
@@ -119,7 +120,11 @@ def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(implementation.communication)
         return Finding(None, {law.name: Tally("ring_shift", "mine", law.name, structures=1) for law in laws})
 
+    def isolated(task: Task, tell: Any) -> Finding:
+        return find([LAWS[name] for name in task.laws], task.given.load())
+
     monkeypatch.setattr("shardproof.properties.report.asking.find_violation", find)
+    monkeypatch.setattr("shardproof.properties.report.asking.check_isolated", isolated)
     check("ring_shift", ring_shift, laws=["communication"], communication="permute=1,bytes=n")
     assert seen == [Expectation.parse("permute=1,bytes=n")] * 2
     with pytest.raises(ValueError, match=r"^communication=permutes=2: "):

@@ -66,15 +66,15 @@ def no_memory() -> Iterator[None]:
     """Another test knows nothing of the functions of this one, nor runs them in its process."""
     yield
     isolation._unending.clear()
-    if isolation._child is not None:
-        isolation._child.end()
-        isolation._child = None
+    isolation.end()
 
 
 def test_the_process_multiplies_as_precisely_as_it_is_told() -> None:
     """The child process uses the precision of products of its task."""
     for told in ("float32", None, "bfloat16"):
-        found = check_isolated(dataclasses.replace(task("says_its_precision"), precision=told))
+        found = check_isolated(
+            dataclasses.replace(task("says_its_precision"), options={"jax_default_matmul_precision": told})
+        )
         assert {reason.rsplit(": ", 1)[-1] for reason in found.tally.unsupported} == {f"told {told}"}
 
 

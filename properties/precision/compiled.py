@@ -5,25 +5,59 @@ doubles equal the reference's to ten digits, and in its own dtypes a program is 
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float, unit_roundoff
+from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
-from shardproof.properties.engines import ENGINES
+from shardproof.properties.engines import Prepared, XlaEngine
 from shardproof.properties.engines.running import ready, traced
 from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.precision.arithmetic import double
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import precision_of
-from shardproof.properties.programs.program import Seen, forward
+from shardproof.properties.programs.program import Program, Seen, forward
 
-COMPILER = ENGINES["xla"]()
-"""The engine for programs that the interpreter cannot run."""
+
+class CompiledElsewhere(BaseException):
+    """A program is to be compiled, and not in this process.
+
+    It is no Exception, which would be taken for one of the program's.
+    """
+
+
+class Compiler(XlaEngine):
+    """The engine for programs that the interpreter cannot run."""
+
+    elsewhere = False
+
+    def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
+        """Traces a program for a mesh.
+
+        Raises:
+            CompiledElsewhere: within `only_interpreting`.
+        """
+        if self.elsewhere:
+            raise CompiledElsewhere
+        return super().prepare(program, mesh)
+
+    @contextmanager
+    def only_interpreting(self) -> Iterator[None]:
+        """Lets no program be compiled because the interpreter cannot run it."""
+        self.elsewhere = True
+        try:
+            yield
+        finally:
+            self.elsewhere = False
+
+
+COMPILER = Compiler()
 
 DIGITS = 1e-10
 """The error of doubles whose roundings nobody followed, relative to the largest number of an array, or to 1."""

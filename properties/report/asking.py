@@ -1,5 +1,6 @@
 """Every law of one implementation on an engine, one violation after the other: for `check` and for tests."""
 
+import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,19 +10,25 @@ import pytest
 from hypothesis.database import ExampleDatabase
 
 from shardproof.properties.cases import suggestion
+from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import ENGINES, engine_named
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.value import VALUE
+from shardproof.properties.precision.compiled import COMPILER, CompiledElsewhere
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.violation import DEATHS, SuiteError
+from shardproof.properties.programs.violation import DEATHS, Kind, SuiteError
 from shardproof.properties.report.failures.causes import LEFT_OUT, Told
+from shardproof.properties.report.failures.text import diagnosed
+from shardproof.properties.runner.child import Task
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import named
+from shardproof.properties.runner.isolation import NeverBegan, check_isolated
 from shardproof.properties.runner.judging import ENOUGH, asked, require_held, tallies_of
 from shardproof.properties.runner.platforms import DEVICES
 from shardproof.properties.runner.profiles import compiled_of
 from shardproof.properties.runner.search import find_violation
+from shardproof.properties.runner.sending import Here, NotSent
 from shardproof.properties.runner.tally import HeldOnNothing, Tally
 from shardproof.properties.runner.violation import LawViolation
 
@@ -36,6 +43,10 @@ FEW = 4
 
 SHORTER = 4
 """What part of the structures is drawn once more for the other laws, where one is broken."""
+
+
+UNLIKE: tuple[Kind, ...] = ("raises", "tree")
+"""What may be wrong of a function in another process alone, where JAX was not told of the classes that it uses."""
 
 
 @dataclass
@@ -109,7 +120,7 @@ def ask(
     find: Find,
     *,
     max_examples: int,
-    tell: Callable[[LawViolation], None] = lambda violation: None,
+    tell: Callable[[Law, Case], None] = lambda law, case: None,
 ) -> Answers:
     """Asks all laws at once, and once more those that are left after each that is broken.
 
@@ -120,13 +131,13 @@ def ask(
         known: what was told of the function before; what is found here is added.
         find: how a violation is searched for.
         max_examples: the structures that are drawn.
-        tell: called with every violation of a cause that is new, before the smallest is found.
+        tell: called with every law that is broken for a cause that is new, before the smallest case is found.
     """
 
     def was_told(violation: LawViolation) -> bool:
         if known.before(violation):
             return True
-        tell(violation)
+        tell(violation.law, violation.case)
         return False
 
     left = asked(implementation, engine, laws)
@@ -239,6 +250,77 @@ def local_search(
         )
 
     return find
+
+
+@dataclass
+class Searches:
+    """The searches of a check: in this process where the interpreter runs, in a child where XLA compiles.
+
+    Arguments:
+        implementation: of what.
+        known: what was told of it.
+        random_seed: as `find_violation` takes it.
+        tell: as `ask` takes it.
+        reason: why XLA compiles in this process as well, which it may end; empty: it does not.
+    """
+
+    implementation: Implementation
+    known: Told
+    random_seed: int | None
+    tell: Callable[[Law, Case], None]
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if jax.default_backend() != "cpu":
+            self.reason = f"the devices of platform {jax.default_backend()} are this process's"
+        elif multiprocessing.current_process().daemon:
+            self.reason = "it is a daemonic process, which has no children"
+
+    def on(self, engine: str, until: float | None) -> Find:
+        """The search on an engine, which ends as that of `find_violation` does."""
+        scope, compiles = scope_of(engine), engine == "xla"
+        here = local_search(self.implementation, engine, scope, random_seed=self.random_seed, until=until)
+
+        def find(
+            laws: Sequence[Law], max_examples: int, was_told: Callable[[LawViolation], bool], patience: int
+        ) -> Finding:
+            nonlocal compiles
+            if not (compiles or self.reason):
+                try:
+                    with COMPILER.only_interpreting():
+                        return here(laws, max_examples, was_told, patience)
+                except CompiledElsewhere:  # from the first case on, as the interpreter lacks something
+                    compiles = True
+            if self.reason:
+                return here(laws, max_examples, was_told, patience)
+            task = Task(
+                Here(self.implementation),
+                tuple(law.name for law in laws),
+                engine,
+                scope,
+                max_examples if engine == "simulate" else compiled_of(max_examples),
+                self.random_seed,
+                "cpu",
+                diagnose=diagnosed,
+                options={**jax.config.values, "jax_platforms": "cpu", "jax_num_cpu_devices": len(jax.devices())},
+                was_told=self.known.before,
+                patience=patience,
+                until=until,
+            )
+            try:
+                found = check_isolated(task, self.tell)
+            except (NotSent, NeverBegan) as error:
+                self.reason = str(error)
+                return here(laws, max_examples, was_told, patience)
+            odd = found.violation
+            if odd is None or odd.kind not in UNLIKE or self.known.before(odd):
+                return found
+            again = here(laws, max_examples, was_told, patience)
+            if again.violation is None:
+                self.reason = f"in another, {self.implementation} {odd.finding}"
+            return again
+
+        return find
 
 
 def scope_of(engine: str) -> Scope:

@@ -15,10 +15,11 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.programs.violation import SuiteError
 from shardproof.properties.report import failures
-from shardproof.properties.report.asking import ask, chosen_laws, engines_for, idle_of, local_search, scope_of
+from shardproof.properties.report.asking import Searches, ask, chosen_laws, engines_for, idle_of
 from shardproof.properties.report.failures.causes import LEFT_OUT, Told, by_cause, told
 from shardproof.properties.report.progress import Progress, devices_note
 from shardproof.properties.report.summary import Summary
+from shardproof.properties.runner import isolation
 from shardproof.properties.runner.given import check_contract, check_draws, check_signature, claimed, named
 from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.tally import Tally
@@ -55,7 +56,9 @@ def check(
 ) -> Summary:
     """Checks a device-local function against a contract, simulated and on the devices at hand; for use in any test.
 
-    It runs in this process, which one that aborts or hangs takes along: for such a function there is `--impl`.
+    What is compiled runs in a child process, which is kept for further calls: what aborts, hangs or eats memory there
+    is reported. The child imports the function from its module; one of a notebook or script, or inside another, is sent
+    to it by value. What cannot be sent, or runs on GPUs or TPUs, is compiled in this process; the summary says so then.
 
     Arguments:
         contract: the contract's name, `"all_gather"` say.
@@ -119,16 +122,19 @@ def checked(
     began = time.perf_counter()
 
     with Progress(f"check {implementation}", len(engines), devices_note(devices)) as progress:
-        for engine in engines:  # the interpreter first: what it refuses would end this process if it were run
+        searches = Searches(implementation, known, random_seed, progress.violation)
+        if "xla" in engines and not searches.reason:
+            isolation.start()  # it imports JAX while the interpreter runs
+        for engine in engines:  # the interpreter first: what it finds stuck is not run
             progress.engine(engine)
             if known.stuck and engine != "simulate":
-                notes.append(f"not run on {engine}, since devices would wait for one another for ever")
+                notes.append(f"not run on {engine}, since {known.stuck}")
                 continue
             start = time.perf_counter()
             told_before = Told(set(known.causes))
             share = PART if engine != engines[-1] else 1.0
             until = None if max_seconds is None else began + share * max_seconds
-            find = local_search(implementation, engine, scope_of(engine), random_seed=random_seed, until=until)
+            find = searches.on(engine, until)
             answers = ask(
                 implementation, engine, wanted, known, find, max_examples=max_examples, tell=progress.violation
             )
@@ -145,6 +151,8 @@ def checked(
             tallies += answers.tallies.values()
             notes += [f"{engine}: max_seconds={max_seconds:g} ended it {answers.ended}"] if answers.ended else []
             notes += [] if answers.tallies or not answers.left_out else [f"{LEFT_OUT}: {', '.join(answers.left_out)}"]
+    if searches.reason and "xla" in engines:
+        notes.append(f"compiled in this process, which ends if XLA aborts: {searches.reason}")
     if not reports and not empty and not any(t.verifies and not LAWS[t.law].partial for t in tallies):
         empty += [reason for t in tallies if t.outcome == "skipped" for reason in t.findings]
     if laws and (idle := idle_of(implementation, wanted)):

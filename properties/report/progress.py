@@ -9,7 +9,8 @@ import jax
 from rich.console import Console
 from rich.status import Status
 
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.cases.case import Case
+from shardproof.properties.laws import Law
 
 QUIET_SECONDS = 5.0
 """How often a line is written where there is no terminal; a check that takes less says nothing."""
@@ -60,10 +61,10 @@ class Progress:
         self.line, self.violated = f"{self.title}: on {name} ({self.done} of {self.total})", False
         self._say(self.line)
 
-    def violation(self, violation: LawViolation) -> None:
+    def violation(self, law: Law, case: Case) -> None:
         """A law is broken; of what breaks it then, the smallest is sought, which may take minutes."""
         if not self.violated:
-            broken = f"{violation.law.name} violated on mesh {violation.case.mesh}"
+            broken = f"{law.name} violated on mesh {case.mesh}"
             self.violated = self._say(f"{self.line}: {broken}; the smallest is sought")
 
     def _say(self, line: str) -> bool:

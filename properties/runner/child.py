@@ -1,13 +1,15 @@
 """The process that checks a function: it names every case before it runs it, and answers."""
 
 import os
+import signal
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
+import cloudpickle
 import jax
 
 from shardproof.properties.cases.case import Case
@@ -16,8 +18,9 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner.draws import Finding
-from shardproof.properties.runner.judging import judge
+from shardproof.properties.runner.judging import ENOUGH, judge
 from shardproof.properties.runner.named import NotAFailure
 from shardproof.properties.runner.platforms import use
 from shardproof.properties.runner.preconditions import check_case, check_oracle
@@ -29,15 +32,21 @@ from shardproof.properties.runner.watching import BUSY_SECONDS, die_with_parent,
 RENDEZVOUS_SECONDS = (5, 15)
 """After the first, XLA:CPU warns of a collective that some devices do not reach; after the second more, it gives up."""
 
-READY = {"ready": True}
-"""What it says when it has imported the function: from now on the limit of a case holds."""
+READY, VIOLATED, DIAGNOSES = "ready", "violated", "diagnoses"
+"""What it says when it has the function, and the limit of a case holds from now on; when the case that it named last
+breaks a law, of which a smaller one is sought; and when it looks for words for that, which no such limit ends."""
 
 
 class Source(Protocol):
-    """Where the implementation comes from: a name, which the child looks up as well."""
+    """Where the implementation comes from: a name, which the child looks up as well, or one that is sent to it."""
 
     def load(self) -> Implementation:
         """The implementation."""
+
+
+def nothing_was_told(violation: LawViolation) -> bool:
+    """Of no violation."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -57,13 +66,26 @@ class Task:
     case: str = ""
     diagnose: Callable[[LawViolation], Sequence[str]] | None = None
     """Says in words what is wrong, in the process in which it went wrong."""
-    precision: str | None = None
-    """The precision of products that JAX is told in the child."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of JAX in the child, by their names."""
+    was_told: Callable[[LawViolation], bool] = nothing_was_told
+    patience: int = ENOUGH
+    until: float | None = None
+    """These three as `find_violation` takes them; all processes of a machine have one clock."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found, with the parts of the violation, if there is one, instead of it."""
+
+    found: Finding
+    violation: tuple[str, str, Broken, Sequence[str], Sequence[str] | None] | None
 
 
 def serve(connection: Connection, words: str, parent: int) -> None:
     """Runs in the child: checks what it is sent, naming every case before it runs, and answers."""
     die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the parent's terminal: the parent ends it, or needs it once more
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {patience(*RENDEZVOUS_SECONDS)}".strip()
     with Path(words).open("wb") as log:  # what XLA prints when it aborts fills screens
         os.dup2(log.fileno(), 2)
@@ -73,29 +95,49 @@ def serve(connection: Connection, words: str, parent: int) -> None:
             task: Task = connection.recv()
         except EOFError:  # the parent is done
             return
-        jax.config.update("jax_default_matmul_precision", task.precision)
-        if not started:
-            use(task.platform)
-            if task.platform == "cpu":
-                jax.config.update("jax_num_cpu_devices", task.scope.available)
-            started = True
         try:
+            for name, value in task.options.items():
+                if jax.config.values[name] != value:
+                    jax.config.update(name, value)
+            if not started:
+                use(task.platform)
+                if task.platform == "cpu":
+                    devices = task.options.get("jax_num_cpu_devices", task.scope.available)
+                    jax.config.update("jax_num_cpu_devices", devices)
+                started = True
             implementation = task.given.load()
             connection.send(READY)
-            connection.send(_answer(task, implementation, connection.send))
-        except NotAFailure as error:
-            connection.send({"refused": str(error)})
-        except Exception:
-            connection.send({"error": traceback.format_exc()})
+            answer: Any = _answer(task, implementation, connection.send)
+        except Exception as error:
+            answer = _portable(error)
+        connection.send(answer)
 
 
-def _answer(task: Task, implementation: Implementation, name: Callable[[tuple[str, str]], None]) -> dict[str, Any]:
+def _portable(error: Exception) -> bytes:
+    """An exception that is raised in the parent, with the traceback that it has here; as text where it stays here."""
+    text = f"in the process that was to check it:\n{traceback.format_exc()}"
+    error.add_note(text)
+    try:
+        content: bytes = cloudpickle.dumps(error)
+        cloudpickle.loads(content)
+    except Exception:  # as one may raise anything that is made of other arguments than it has
+        content = cloudpickle.dumps(RuntimeError(text))
+    return content
+
+
+def _answer(task: Task, implementation: Implementation, tell: Callable[[Any], None]) -> Answer:
     """Checks one task, naming every case before it runs."""
 
     def before(law: Law, case: Case) -> str:
         text = case.to_json()
-        name((law.name, text))  # even one that is known: it is traced and interpreted, which may end the process too
+        tell((law.name, text))  # even one that is known: it is traced and interpreted, which may end the process too
         return task.known.get(text, "")
+
+    def was_told(violation: LawViolation) -> bool:
+        if task.was_told(violation):
+            return True
+        tell(VIOLATED)
+        return False
 
     if task.case:
         case = Case.from_json(task.case, lambda name: implementation.contract)
@@ -109,20 +151,19 @@ def _answer(task: Task, implementation: Implementation, name: Callable[[tuple[st
             max_examples=task.max_examples,
             random_seed=task.random_seed,
             before=before,
+            was_told=was_told,
+            patience=task.patience,
+            until=task.until,
         )
     violation = found.violation
-    report: dict[str, Any] = {
-        "error": "",
-        "violation": None,
-        "tallies": found.tallies,
-        "caught_after": found.caught_after,
-        "caught_seconds": found.caught_seconds,
-        "seconds": found.seconds,
-    }
-    if violation is not None:
-        told = None if task.diagnose is None else task.diagnose(violation)  # here, since it runs the function again
-        report["violation"] = (violation.law.name, violation.case.to_json(), violation.broken, violation.origin, told)
-    return report
+    if violation is None:
+        return Answer(found, None)
+    diagnosis = violation.diagnosis
+    if task.diagnose is not None and not task.was_told(violation):  # here, since it runs the function again
+        tell(DIAGNOSES)
+        diagnosis = task.diagnose(violation)
+    parts = (violation.law.name, violation.case.to_json(), violation.broken, violation.origin, diagnosis)
+    return Answer(replace(found, violation=None), parts)
 
 
 def _judged(task: Task, implementation: Implementation, case: Case, defect: str) -> Finding:

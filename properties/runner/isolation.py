@@ -10,26 +10,42 @@ import dataclasses
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+import cloudpickle
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.known_defects import fatal
-from shardproof.properties.laws import LAWS
+from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.law import LARGE
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
-from shardproof.properties.runner.child import READY, RENDEZVOUS_SECONDS, Source, Task, serve
+from shardproof.properties.runner.child import (
+    DIAGNOSES,
+    READY,
+    RENDEZVOUS_SECONDS,
+    VIOLATED,
+    Answer,
+    Source,
+    Task,
+    serve,
+)
 from shardproof.properties.runner.draws import Finding
-from shardproof.properties.runner.named import NotAFailure
+from shardproof.properties.runner.sending import NotSent, in_words
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
-from shardproof.properties.runner.watching import AGAIN_SECONDS, GAVE_UP, Death, Watch
+from shardproof.properties.runner.watching import AGAIN_SECONDS, GAVE_UP, MEMORY_BYTES, Death, Watch, memory
 
 START_SECONDS = 120.0
-"""How long a process may compute before its first case: it starts, and imports the user's module."""
+"""How long a process may compute before its first case: it starts, and imports the user's module; and what it may take
+to find words for a violation."""
 
 MOST_KNOWN = 20
 """How many cases that a known defect ends are left out before that is taken for a result."""
@@ -45,20 +61,28 @@ class NeverBegan(RuntimeError):
     """The process that was to check a function ended before its first case; the message says how."""
 
 
-def check_isolated(task: Task) -> Finding:
+def check_isolated(task: Task, tell: Callable[[Law, Case], None] = lambda law, case: None) -> Finding:
     """`find_violation` in a child process; a crash, a hang and a lack of memory are violations too.
 
     A case on which a known defect of JAX or XLA ends the process is counted and left out. One that is
     still being computed on a large mesh is no violation: larger ones are left out, and the report says so.
+
+    Arguments:
+        task: what is checked.
+        tell: called with every law that a case breaks, before the smallest such case is found.
+
+    Raises:
+        NotSent: if the function cannot be sent to the child.
+        NeverBegan: if the child ended before its first case.
     """
-    found, death = _past_known_defects(task)
+    found, death = _past_known_defects(task, tell)
     if task.case:
         return found
     unfinished: list[Case] = []
     while death and death.busy and found.violation and SMALL < found.violation.case.mesh.size <= task.scope.large:
         unfinished.append(found.violation.case)
         task = _without(task, found.violation.case.mesh.size)
-        found, death = _past_known_defects(task)
+        found, death = _past_known_defects(task, tell)
     if unfinished:
         reason = (
             f"not finished after {task.busy_seconds:.0f} s, so without meshes of more than {task.scope.large} devices"
@@ -77,7 +101,9 @@ def check_isolated(task: Task) -> Finding:
         if devices < min(task.scope.max_devices, size):
             scope = dataclasses.replace(task.scope, max_devices=devices, large=0)
             try:
-                again, death = _run(dataclasses.replace(task, scope=scope, busy_seconds=AGAIN_SECONDS))
+                again, death = _run(
+                    dataclasses.replace(task, scope=scope, busy_seconds=AGAIN_SECONDS, until=None), tell
+                )
             except NeverBegan:  # what was found on more devices stays found
                 return found
             if death:
@@ -99,84 +125,140 @@ def unending(task: Task) -> str:
     return _unending.get((task.given, "")) or _unending.get((task.given, task.engine), "")
 
 
-def _past_known_defects(task: Task) -> tuple[Finding, Death | None]:
+def _past_known_defects(task: Task, tell: Callable[[Law, Case], None]) -> tuple[Finding, Death | None]:
     ended: dict[str, tuple[Finding, Death]] = {}
-    found, died = _run(task)
+    found, died = _run(task, tell)
     while died and found.violation and (defect := fatal(found.violation.case, died.words)):
         text = found.violation.case.to_json()
         if text in task.known or len(task.known) == MOST_KNOWN:
             break
         ended[text] = found, died
         task = dataclasses.replace(task, known={**task.known, text: defect.name})
-        found, died = _run(task)
+        found, died = _run(task, tell)
     if found.violation and found.violation.kind == "ended":  # no defect is at fault
         return ended[found.violation.case.to_json()]
     return found, died
 
 
 class Child:
-    """A process that checks one task after another, until one kills it."""
+    """A process that checks one task after another, until one kills it.
 
-    def __init__(self) -> None:
+    Arguments:
+        main: whether it has the program that runs here: as `multiprocessing` runs that once more, a script that checks
+            its functions would do so in the child as well, and have one of its own.
+    """
+
+    def __init__(self, main: bool) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         handle, words = tempfile.mkstemp(prefix="shardproof-", suffix=".log")
         os.close(handle)
         self.words = Path(words)
         """Where its standard error goes."""
-        self.process = context.Process(target=serve, args=(theirs, words, os.getpid()), daemon=True)
-        self.process.start()
+        self.parent, self.started, self.main = os.getpid(), time.time(), main
+        self.process = context.Process(target=serve, args=(theirs, words, self.parent), daemon=True)
+        with nullcontext() if main else _without_main():
+            self.process.start()
         atexit.register(self.words.unlink, missing_ok=True)
         theirs.close()
 
+    @property
+    def serves(self) -> bool:
+        """Whether it can check one more task, with the modules that are there now, and memory enough for it."""
+        if self.parent != os.getpid() or not self.process.is_alive():
+            return False
+        return memory(self.process.pid or 0) < MEMORY_BYTES // 2 and not _written_since(self.started)
+
     def end(self) -> None:
         """Ends the process, whatever it is doing."""
-        self.process.kill()
-        self.process.join()
-        self.words.unlink(missing_ok=True)
+        if self.parent == os.getpid():
+            self.process.kill()
+            self.process.join()
+            self.words.unlink(missing_ok=True)
         self.connection.close()
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hides the program that runs from `multiprocessing`."""
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _written_since(then: float) -> bool:
+    """Whether the file of a module was written since, so that the child may have imported what it was before."""
+    for module in [*sys.modules.values()]:
+        file = getattr(module, "__file__", None)
+        with suppress(OSError):  # a file may be gone, or inside of another one
+            if isinstance(file, str) and Path(file).stat().st_mtime > then:
+                return True
+    return False
 
 
 _child: Child | None = None
 
 
-def _run(task: Task) -> tuple[Finding, Death | None]:
+def start(main: bool = False) -> Child:
+    """The child, which takes seconds to import JAX; it is kept for what is checked later, while it serves."""
     global _child
-    child = _child or Child()
-    _child = child  # starting one costs as much as a small law, so it stays for the next
+    if _child is None or not _child.serves or main > _child.main:
+        end()
+        _child = Child(main)
+    return _child
+
+
+def end() -> None:
+    """Ends the child, if there is one."""
+    global _child
+    if _child is not None:
+        _child.end()
+        _child = None
+
+
+def _run(task: Task, tell: Callable[[Law, Case], None]) -> tuple[Finding, Death | None]:
+    child = start(main=getattr(task.given, "module", "") == "__main__")
     implementation = task.given.load()
-    start = time.perf_counter()
-    child.connection.send(task)
+    began = time.perf_counter()
+    try:
+        child.connection.send(task)
+    except Exception as error:  # whatever pickling raises
+        raise NotSent(in_words(error)) from error
     last: Case | None = None
     law = LAWS[task.laws[0]]
     cases = 0
     watch = Watch(child.process.pid or 0, START_SECONDS)
-    while True:
-        message = _receive(child, watch)
-        if message == READY:
-            watch.limit = task.busy_seconds
-        elif isinstance(message, tuple):
-            law, last, cases = (
-                LAWS[message[0]],
-                Case.from_json(message[1], lambda name: implementation.contract),
-                cases + 1,
-            )
-        elif isinstance(message, dict):
-            return _finding(message, implementation, task), None
-        else:
-            break
-    child.end()
-    _child = None
+    try:
+        while True:
+            message = _receive(child, watch)
+            if message in (READY, DIAGNOSES):
+                watch.limit = task.busy_seconds if message == READY else START_SECONDS
+            elif message == VIOLATED:
+                assert last is not None
+                tell(law, last)
+            elif isinstance(message, tuple):
+                law, cases = LAWS[message[0]], cases + 1
+                last = Case.from_json(message[1], lambda name: implementation.contract)
+            else:
+                break
+    except BaseException:  # such as Ctrl-C, while it is in the middle of something
+        end()
+        raise
+    if isinstance(message, bytes):
+        raise cloudpickle.loads(message)
+    if isinstance(message, Answer):
+        return _finding(message, implementation, task), None
+    end()
     if last is None:
-        raise NeverBegan(
-            f"--impl={task.given}: the process that was to check it {message.reason} before the first case"
-        )
+        raise NeverBegan(f"{task.given}: the process that was to check it {message.reason} before the first case")
     broken = Broken(message.kind, message.reason)
     violation = LawViolation(implementation, law, last, task.engine, broken)
     tally = Tally(
         implementation.contract.name, implementation.name, law.name, task.engine, cases, largest=last.mesh.size
     )
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - began
     return Finding(violation, {law.name: tally}, cases, seconds, seconds), message
 
 
@@ -200,21 +282,11 @@ def _receive(child: Child, watch: Watch) -> Any:
         return Death(f"aborts the process ({how})", "aborts", words)
 
 
-def _finding(message: dict[str, Any], implementation: Implementation, task: Task) -> Finding:
+def _finding(answer: Answer, implementation: Implementation, task: Task) -> Finding:
     """The child's finding, about the parent's own copy of the function."""
-    violation = None
-    if "refused" in message:
-        raise NotAFailure(message["refused"])
-    if message["error"]:
-        raise RuntimeError(f"--impl={task.given}: the process that was to check it failed:\n{message['error']}")
-    if message["violation"] is not None:
-        law, text, broken, origin, told = message["violation"]
-        case = Case.from_json(text, lambda name: implementation.contract)
-        violation = LawViolation(implementation, LAWS[law], case, task.engine, broken, origin=origin, diagnosis=told)
-    return Finding(
-        violation,
-        message["tallies"],
-        message["caught_after"],
-        message["caught_seconds"],
-        message["seconds"],
-    )
+    if answer.violation is None:
+        return answer.found
+    law, text, broken, origin, told = answer.violation
+    case = Case.from_json(text, lambda name: implementation.contract)
+    violation = LawViolation(implementation, LAWS[law], case, task.engine, broken, origin=origin, diagnosis=told)
+    return dataclasses.replace(answer.found, violation=violation)

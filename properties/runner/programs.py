@@ -121,6 +121,10 @@ class Program:
             self._check_serves(self.serves)
         check_call(self.function, self.signature, self.conditions, whole=self.whole)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What it is in another process, which makes its own contract of it."""
+        return {name: value for name, value in vars(self).items() if name not in ("contract", "implementation")}
+
     @cached_property
     def signature(self) -> Signature:
         """Its arguments and results."""

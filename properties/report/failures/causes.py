@@ -73,13 +73,16 @@ class Told:
     causes: set[str] = field(default_factory=set)
     in_vain: bool = False
     """Whether a law held on nothing."""
-    stuck: bool = False
-    """Whether devices wait for one another for ever."""
+    stuck: str = ""
+    """Why nothing more is to be compiled, if so: it would not end."""
 
     def add(self, violation: LawViolation) -> None:
         """Notes what is told."""
         self.causes.add(cause(violation))
-        self.stuck |= violation.kind == "deadlock"
+        if violation.kind == "deadlock":
+            self.stuck = "devices would wait for one another for ever"
+        elif violation.kind == "unfinished":
+            self.stuck = f"it did not end on {violation.engine}"
 
     def before(self, violation: LawViolation) -> bool:
         """Whether the same was told, or what it follows from."""

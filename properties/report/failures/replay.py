@@ -170,7 +170,7 @@ def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platfo
         max_examples=1,
         random_seed=None,
         platform=platform,
-        precision=of_products(),
+        options={"jax_default_matmul_precision": of_products()},
         case=recorded.case.to_json(),
         diagnose=diagnosed,
     )

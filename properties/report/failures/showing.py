@@ -88,7 +88,8 @@ def once_per_cause(reports: list[Any]) -> list[Any]:
 def show_causes(config: pytest.Config, exitstatus: int) -> None:
     """While pytest prints the failures, there is one for each cause."""
     terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
-    if terminal.stats.get("failed") and exitstatus != pytest.ExitCode.INTERNAL_ERROR:  # after which none is printed
+    printed = exitstatus != pytest.ExitCode.INTERNAL_ERROR and not config.getoption("no_summary")
+    if printed and terminal.stats.get("failed"):
         config.stash[FAILED] = terminal.stats["failed"]
         terminal.stats["failed"] = once_per_cause(config.stash[FAILED])
 

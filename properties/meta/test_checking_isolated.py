@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,8 +24,10 @@ from jax import Array, lax
 from shardproof import Program, check, check_program
 from shardproof.impl.collectives import ring_shift
 from shardproof.properties.report import asking
+from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.summary import Summary
 from shardproof.properties.runner import isolation, watching
+from shardproof.properties.runner.sending import Arrived, Here
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "compiled in this process, which ends if XLA aborts: "
@@ -278,3 +281,10 @@ def test_a_child_is_kept_until_a_module_is_rewritten(tmp_path: Path, monkeypatch
         assert isolation.start().process is process
     finally:
         del sys.modules["edited_module"]
+
+
+def test_code_that_is_sent_keeps_its_lines() -> None:
+    """What is sent by value has the file and line by which reports tell where something is."""
+    there, (content, *_) = Here(user_implementation("ring_shift", lambda x, axis_name: x)).__reduce__()
+    assert there is Arrived
+    assert cloudpickle.loads(content).function.__code__.co_filename == __file__

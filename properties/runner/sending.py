@@ -5,6 +5,7 @@ import sys
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import cloudpickle
@@ -72,6 +73,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no annotatio
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Primitive):  # JAX finds its rules by its identity
             raise NotSent(f"it refers to the primitive {value} itself")
+        if isinstance(value, CodeType):  # which keeps the name of its file, since reports tell lines
+            make, parts = self.dispatch_table[CodeType](value)
+            return make, tuple(value.co_filename if part == "<dynamic-code>" else part for part in parts)
         return super().reducer_override(value)
 
 

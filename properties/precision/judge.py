@@ -214,7 +214,7 @@ def bound_of(
         drift = np.abs(samples[0] - double)  # of the sample that rounds to the nearest
         reach = np.where(drift <= DRIFT * size, np.maximum(reach, FACTOR * drift + more), reach)
         moves = (reach > 0) | ~nan_equal(rounded(exact, dtype).astype(exact.dtype), exact)
-        bound = reach + np.where(moves, half_spacing(size + reach, dtype) + flushed(dtype), 0.0)
+        bound = reach + np.where(moves, half_spacing(np.asarray(size + reach), dtype) + flushed(dtype), 0.0)
         beyond = ~(size + bound <= largest_finite(dtype))
         overflows, lost = (~some & np.isfinite(double) for some in (known.all(axis=0), known.any(axis=0)))
         must = np.where(beyond, -bound, np.where(lost, ANY_FINITE, bound))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from jax import lax
 
@@ -55,6 +56,17 @@ def slow_beyond_sixteen(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
     return collectives.ring_shift(x, axis_name, offset=offset)
 
 
+def compiles_for_long(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+    """Right, and compiles programs for longer than a case may compute."""
+    end = time.monotonic() + 20 * (not _compiled)
+    while time.monotonic() < end:
+        _compiled.append(jax.jit(lambda x: x + len(_compiled)).lower(0).compile())
+    return collectives.ring_shift(x, axis_name, offset=offset)
+
+
+_compiled: list[Any] = []
+
+
 def task(function: str, law: str = "value") -> Task:
     """A task whose cases may compute for some seconds of processor time, the most expensive takes less than one."""
     given = Given("ring_shift", __name__, function)
@@ -90,6 +102,11 @@ def test_what_computes_for_ever_is_a_failure_once() -> None:
 
 
 @pytest.mark.lengthy
+def test_what_compiles_for_long_is_no_failure() -> None:
+    """A case without `jit` has hundreds of programs: only what computes without compiling any is ended."""
+    assert check_isolated(task("compiles_for_long")).violation is None
+
+
 def test_what_waits_for_ever_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that waits without computing is reported as such."""
     monkeypatch.setattr(watching, "IDLE_SECONDS", 5.0)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,9 +33,13 @@ from shardproof.properties.runner.watching import BUSY_SECONDS, die_with_parent,
 RENDEZVOUS_SECONDS = (5, 15)
 """After the first, XLA:CPU warns of a collective that some devices do not reach; after the second more, it gives up."""
 
-READY, VIOLATED, DIAGNOSES = "ready", "violated", "diagnoses"
+READY, VIOLATED, DIAGNOSES, COMPILED = "ready", "violated", "diagnoses", "compiled"
 """What it says when it has the function, and the limit of a case holds from now on; when the case that it named last
-breaks a law, of which a smaller one is sought; and when it looks for words for that, which no such limit ends."""
+breaks a law, of which a smaller one is sought; when it looks for words for that, which no such limit ends; and when XLA
+has compiled a program, of which there are hundreds in a case without `jit`, so that the limit begins once more."""
+
+COMPILATION = "/jax/core/compile/backend_compile_duration"
+"""JAX's event of a program that was compiled."""
 
 
 class Source(Protocol):
@@ -89,7 +94,13 @@ def serve(connection: Connection, words: str, parent: int) -> None:
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {patience(*RENDEZVOUS_SECONDS)}".strip()
     with Path(words).open("wb") as log:  # what XLA prints when it aborts fills screens
         os.dup2(log.fileno(), 2)
-    started = False
+    started, main = False, threading.get_ident()
+
+    def compiled(event: str, duration_secs: float, **_: Any) -> None:
+        if event == COMPILATION and threading.get_ident() == main:  # a callback may compile as well
+            connection.send(COMPILED)
+
+    jax.monitoring.register_event_duration_secs_listener(compiled)
     while True:
         try:
             task: Task = connection.recv()

@@ -28,6 +28,7 @@ from shardproof.properties.laws.law import LARGE
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner.child import (
+    COMPILED,
     DIAGNOSES,
     READY,
     RENDEZVOUS_SECONDS,
@@ -235,6 +236,8 @@ def _run(task: Task, tell: Callable[[Law, Case], None]) -> tuple[Finding, Death 
             message = _receive(child, watch)
             if message in (READY, DIAGNOSES):
                 watch.limit = task.busy_seconds if message == READY else START_SECONDS
+            elif message == COMPILED:
+                continue
             elif message == VIOLATED:
                 assert last is not None
                 tell(law, last)

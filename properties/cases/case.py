@@ -219,7 +219,8 @@ def bounded(case: Case, contract_of: Callable[[str], Contract]) -> Case:
     ):
         if len(found) > most:
             raise reading.Unreadable(f"{what}: {len(found)} of them: expected at most {most}")
-    named: list[tuple[str, Any]] = [("contract", case.contract), *(("axis_name", name) for name in case.axes)]
+    contract = str(case.contract)  # of a file its name
+    named = [("contract", contract), *(("axis_name", name) for name in case.axes)]
     named += [("manual", name) for name in case.manual] + [("role", role) for role, _ in case.roles]
     named += [("roles", name) for _, axes in case.roles for name in as_axes(axes)]
     named += [("forbidden", case.forbidden)] if case.forbidden else []
@@ -233,7 +234,7 @@ def bounded(case: Case, contract_of: Callable[[str], Contract]) -> Case:
     for placed in case.out or ():
         check_placement(placed, case.mesh, len(placed.spec))
     params = ((reading.identifier("parameter", name), parameter(name, value)) for name, value in case.params)
-    return dataclasses.replace(case, contract=contract_of(named[0][1]), params=tuple(params))
+    return dataclasses.replace(case, contract=contract_of(contract), params=tuple(params))
 
 
 def parameter(name: str, value: Any, *, depth: int = 2) -> Any:

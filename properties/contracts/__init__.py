@@ -37,7 +37,7 @@ def contract_of(name: str) -> Contract:
     return CONTRACTS.get(name) or Contract(name, _unknown, Call(), Oracle(_unknown, _unknown, _unknown))
 
 
-copyreg.pickle(Contract, lambda contract: (contract_of, (contract.name,)))  # of another process's own
+copyreg.pickle(Contract, lambda contract: (contract_of, (contract.name,)))  # of which another process has its own
 
 
 def _unknown(*given: Any) -> Any:

@@ -11,10 +11,7 @@ from shardproof.oracles.moe.whole import whole_moe_layer
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import moe, moe_claims
 from shardproof.properties.contracts.call import Option, of_type
-from shardproof.properties.contracts.contract import (
-    Claim,
-    Contract,
-)
+from shardproof.properties.contracts.contract import Claim, Contract
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.floats import floats
 from shardproof.properties.contracts.roles import Conditions

@@ -1,16 +1,13 @@
 """The numbers of a case: its operands for a data set."""
 
 import dataclasses
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float, largest_finite, wide
+from shardproof.oracles.dtypes import is_float, largest_finite
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
-
-Arrays = Sequence[np.ndarray]
 
 MOST_FACTORS = 4
 """So many arrays may be multiplied by one another: data leave no room for more."""
@@ -33,12 +30,6 @@ def _with_largest(array: np.ndarray) -> np.ndarray:
     every_other = infinite & (np.cumsum(infinite).reshape(array.shape) % 2 == 1)
     largest = np.array(largest_finite(array.dtype)).astype(array.dtype)
     return np.where(every_other, np.where(array < 0, -largest, largest), array).astype(array.dtype)
-
-
-def magnitude(array: np.ndarray) -> np.ndarray:
-    """|x|, with zero in place of what is not finite: only finite sums have an error bound."""
-    exact = np.abs(array.astype(wide(array.dtype)))
-    return np.where(np.isfinite(exact), exact, 0)
 
 
 def longest(case: Case) -> int:
@@ -65,8 +56,3 @@ def is_moved(structure: Case) -> bool:
     blocks = [rng.random((*structure.mesh.sizes, *operand.block)) for operand in structure.operands]
     known = np.concatenate([[0.0], *(block.ravel() for block in blocks)])
     return all(np.isin(result, known).all() for result in structure.contract.oracle.value(structure, blocks))
-
-
-def largest_of(array: np.ndarray) -> float:
-    """The largest finite absolute value; 0 where there is none."""
-    return float(magnitude(array).max(initial=0))

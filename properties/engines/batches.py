@@ -9,7 +9,7 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float, rounded, wide
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts import Contract, listed
+from shardproof.properties.contracts import listed
 from shardproof.properties.programs.feeding import fed_operands, refilled
 from shardproof.properties.programs.violation import SuiteError
 
@@ -21,7 +21,7 @@ Place = int | None
 
 def reference_blocks(case: Case, operands: Arrays) -> list[np.ndarray]:
     """The oracle's results `[*mesh.sizes, *batch, *block]` in wide floats, before they are rounded."""
-    return value_over_batch(case, case.contract, widened_operands(case, operands))
+    return value_over_batch(case, widened_operands(case, operands))
 
 
 def widened_operands(case: Case, operands: Arrays) -> list[np.ndarray]:
@@ -42,25 +42,25 @@ def oracle_blocks(case: Case, operands: Arrays) -> list[np.ndarray]:
     return [rounded(e, dtype) for e, dtype in zip(exact, dtypes, strict=False)]  # a product has one result
 
 
-def value_over_batch(case: Case, rules: Contract, operands: Arrays) -> list[np.ndarray]:
-    """The results by some rules, given blocks of the operands."""
+def value_over_batch(case: Case, operands: Arrays) -> list[np.ndarray]:
+    """The oracle's results, given blocks of the operands."""
     return _over_batch(
-        case, operands, range(len(operands)), lambda blocks: rules.oracle.value(case, _calls(case, rules, blocks)[-1])
+        case, operands, range(len(operands)), lambda blocks: case.contract.oracle.value(case, _calls(case, blocks)[-1])
     )
 
 
-def pushed_over_batch(case: Case, rules: Contract, operands: Arrays, tangents: Arrays) -> list[np.ndarray]:
-    """The results' tangents by some rules, given blocks of the operands and of the tangents of those that move."""
+def pushed_over_batch(case: Case, operands: Arrays, tangents: Arrays) -> list[np.ndarray]:
+    """The results' tangents, given blocks of the operands and of the tangents of those that move."""
     count, moving = len(operands), case.contract.call.moving(case)
     return _over_batch(
         case,
         [*operands, *tangents],
         [*range(count), *moving],
-        lambda blocks: _pushed(case, rules, blocks[:count], blocks[count:]),
+        lambda blocks: _pushed(case, blocks[:count], blocks[count:]),
     )
 
 
-def pulled_over_batch(case: Case, rules: Contract, operands: Arrays, cotangents: Arrays) -> list[np.ndarray]:
+def pulled_over_batch(case: Case, operands: Arrays, cotangents: Arrays) -> list[np.ndarray]:
     """The cotangents of the operands that move, given blocks of the operands and of the results' cotangents.
 
     Of an operand that a part of the batch shares they are added up.
@@ -70,48 +70,48 @@ def pulled_over_batch(case: Case, rules: Contract, operands: Arrays, cotangents:
         case,
         [*operands, *cotangents],
         [*range(count), *(None for _ in cotangents)],
-        lambda blocks: _pulled(case, rules, blocks[:count], blocks[count:]),
+        lambda blocks: _pulled(case, blocks[:count], blocks[count:]),
         moving,
     )
 
 
-def _calls(case: Case, rules: Contract, blocks: Arrays) -> list[Arrays]:
+def _calls(case: Case, blocks: Arrays) -> list[Arrays]:
     """The operands of every call, each but the first fed by the one before it."""
     calls = [blocks]
     while len(calls) < case.calls:
-        calls.append(refilled(fed_operands(case), calls[-1], rules.oracle.value(case, calls[-1])))
+        calls.append(refilled(fed_operands(case), calls[-1], case.contract.oracle.value(case, calls[-1])))
     return calls
 
 
-def _pushed(case: Case, rules: Contract, blocks: Arrays, tangents: Arrays) -> Arrays:
+def _pushed(case: Case, blocks: Arrays, tangents: Arrays) -> Arrays:
     """The tangents of the results of the last call: those of one are tangents of the operands that it feeds."""
     if case.calls == 1:
-        return rules.oracle.pushforward(case, blocks, tangents)
+        return case.contract.oracle.pushforward(case, blocks, tangents)
     moving, fed = case.contract.call.moving(case), fed_operands(case)
     among = {moving.index(place): number for place, number in fed.items()}
-    first, *rest = _calls(case, rules, blocks)
-    pushed = rules.oracle.pushforward(case, first, tangents)
+    first, *rest = _calls(case, blocks)
+    pushed = case.contract.oracle.pushforward(case, first, tangents)
     for operands in rest:
-        pushed = rules.oracle.pushforward(case, operands, refilled(among, tangents, pushed))
+        pushed = case.contract.oracle.pushforward(case, operands, refilled(among, tangents, pushed))
     return pushed
 
 
-def _pulled(case: Case, rules: Contract, blocks: Arrays, cotangents: Arrays) -> Arrays:
+def _pulled(case: Case, blocks: Arrays, cotangents: Arrays) -> Arrays:
     """The cotangents of the operands of the first call, with those of what all calls share, which add up."""
     if case.calls == 1:
-        return rules.oracle.pullback(case, blocks, cotangents)
+        return case.contract.oracle.pullback(case, blocks, cotangents)
     moving, fed = case.contract.call.moving(case), fed_operands(case)
-    first, *rest = _calls(case, rules, blocks)
+    first, *rest = _calls(case, blocks)
     shared: list[np.ndarray] | None = None
     for operands in reversed(rest):
-        pulled = dict(zip(moving, rules.oracle.pullback(case, operands, cotangents), strict=True))
+        pulled = dict(zip(moving, case.contract.oracle.pullback(case, operands, cotangents), strict=True))
         cotangents = [np.zeros_like(ct) for ct in cotangents]
         for place, number in fed.items():
             cotangents[number] = pulled[place]
         own = [np.zeros_like(ct) if place in fed else ct for place, ct in pulled.items()]
         shared = own if shared is None else _added(shared, own)
     assert shared is not None
-    return _added(shared, rules.oracle.pullback(case, first, cotangents))
+    return _added(shared, case.contract.oracle.pullback(case, first, cotangents))
 
 
 def _added(some: Arrays, others: Arrays) -> list[np.ndarray]:

@@ -10,13 +10,13 @@ from shardproof.oracles.dtypes import finest, is_float, wide
 from shardproof.oracles.transposes import enter, leave
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data, generate
-from shardproof.properties.contracts.numbers import degree_of, magnitude, operands, terms_of
+from shardproof.properties.contracts.numbers import degree_of, operands, terms_of
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.batches import pulled_over_batch, pushed_over_batch, reference_blocks, widened
 from shardproof.properties.engines.running import MODES, Ready, placed_blocks, ready
 from shardproof.properties.laws.checked import checked_sets
 from shardproof.properties.laws.law import LARGE, Law, whole_case
-from shardproof.properties.precision.comparison import Reference, compare
+from shardproof.properties.precision.comparison import Reference, compare, magnitude
 from shardproof.properties.precision.judge import (
     check_mathematics,
     derivative_references,
@@ -127,14 +127,13 @@ def exact_gradients(
     cts: Sequence[np.ndarray],
 ) -> list[np.ndarray]:
     """J^T c, not rounded: into the results' blocks, through the pullback, out of the operands'."""
-    mesh, contract = case.mesh, case.contract
-    moving = contract.call.moving(case)
+    mesh, moving = case.mesh, case.contract.call.moving(case)
     blocks = []
     for ct, placement in zip(cts, placements, strict=True):
         held = enter(widened(ct), mesh, placement.partition())
         blocks.append(held.reshape(*mesh.sizes, *held.shape[len(mesh.sizes) + len(placement.stacked) :]))
     held_primal = [case.blocks(i, widened(array) if i in moving else array) for i, array in enumerate(primal)]
-    pulled = pulled_over_batch(case, contract, held_primal, blocks)
+    pulled = pulled_over_batch(case, held_primal, blocks)
     return [
         leave(
             t.reshape(*mesh.sizes, *(1 for _ in case.operands[i].placement.stacked), *t.shape[len(mesh.sizes) :]),
@@ -147,11 +146,10 @@ def exact_gradients(
 
 def exact_tangents(case: Case, primal: Sequence[np.ndarray], tangents: Sequence[np.ndarray]) -> list[np.ndarray]:
     """J d, not rounded."""
-    contract = case.contract
-    moving = contract.call.moving(case)
+    moving = case.contract.call.moving(case)
     blocks = [case.blocks(i, widened(array) if i in moving else array) for i, array in enumerate(primal)]
     along = [case.blocks(i, widened(d)) for i, d in zip(moving, tangents, strict=True)]
-    return pushed_over_batch(case, contract, blocks, along)
+    return pushed_over_batch(case, blocks, along)
 
 
 Arrays = tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]

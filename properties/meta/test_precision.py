@@ -1,6 +1,7 @@
 """The judge of precision: samples of roundings cover what is right, and tell it from what is not."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from jax import Array, lax
 from jax.lax import linalg
 
+from shardproof import check
 from shardproof.oracles.dtypes import exact_limit, is_float
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.engines import simulate
@@ -584,3 +586,31 @@ def test_narrow_operations_may_be_charged_as_wider_ones() -> None:
     ((_, known),), ((_, own),) = (bounds(program, [x, y], charges) for charges in (Charges("float32"), OWN))
     assert (own >= known).all()
     assert (own > known).mean() > 0.5
+
+
+def test_what_no_sample_can_tell_may_be_what_rounding_to_the_nearest_makes() -> None:
+    """A step by the root of a small square: where that is rounded to zero, it is far larger than in any other sample."""
+    x = np.array([6.0, 7.0, 0.5])
+    double = 1 / (1 - np.tanh(x) ** 2 + 1e-8)
+    nearest = np.array([1e8, 1e8, 1.28])
+    others = double + np.array([[-0.99, 0.9, -0.01], [-0.95, -0.9, 0.01], [0.9, 0.95, 0.02]]) * double
+    bound = bound_of(double, double, np.stack([nearest, *others]), np.dtype("bfloat16"))
+    assert (np.abs(nearest - double) <= np.abs(bound)).tolist() == [True, True, True]
+    still = np.array([256.0])  # of 1,024 ones
+    counted = np.concatenate([still, 1024 + np.linspace(-90, 90, SAMPLES - 1)])[:, None]
+    assert abs(bound_of(still * 4, still * 4, counted, np.dtype("bfloat16"))[0]) < 768
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_device_rounds_its_sum_once(once: bool) -> None:
+    """Of a product over devices a device's own sum may be rounded before it is sent, and not whenever it grows."""
+
+    def product(lhs: Array, rhs: Array, axis_name: Any) -> Array:
+        wide = jnp.float32 if lhs.dtype in (jnp.bfloat16, jnp.float16) else lhs.dtype
+        total = jnp.zeros((*lhs.shape[:-1], rhs.shape[1]), wide if once else lhs.dtype)
+        for k in range(lhs.shape[-1]):
+            total = (total.astype(wide) + lhs[..., k, None].astype(wide) * rhs[k].astype(wide)).astype(total.dtype)
+        return lax.psum(total.astype(lhs.dtype), axis_name)
+
+    with nullcontext() if once else pytest.raises(AssertionError, match=r"value: .* wrong"):
+        check("matmul_all_reduce", product, laws="value", max_examples=40)

@@ -59,6 +59,9 @@ APPROXIMATED = frozenset({
 })  # fmt: skip
 """Functions that backends approximate, to a few units in the last place."""
 
+RANGES = {"tanh": (-1, 1), "erf": (-1, 1), "sin": (-1, 1), "cos": (-1, 1), "logistic": (0, 1), "erfc": (0, 2)}
+"""What the results of some of them are never beyond, and often are where they are near it."""
+
 PRODUCTS_OF_FEW = ("integer_pow", "cumprod", "reduce_prod")
 """Those whose results are exact where they are numbers of the dtype."""
 
@@ -223,6 +226,7 @@ class Sampled(Doubles):
             stand one behind the other along the first dimension.
         known: how often each loop's predicate is evaluated in double precision, if that is known.
         parts: the equations, by their identities, that round a part of a sum.
+        own: those that are rounded to their own dtype, whatever the charges say of their primitives.
         fused: of additions, the products that their terms are (see `fused_products`).
     """
 
@@ -232,9 +236,10 @@ class Sampled(Doubles):
     sets: int = 1
     known: Mapping[int, int] = field(default_factory=dict, compare=False)
     parts: frozenset[int] = frozenset()
+    own: frozenset[int] = frozenset()
     fused: Mapping[int, tuple[frozenset[int], ...]] = field(default_factory=dict, compare=False)
     inexact: dict[int, np.ndarray] = field(default_factory=dict, compare=False)
-    """Products that were rounded, by their identities, and in which data sets: a boolean for each sample."""
+    """Products that were rounded, by their identities, and where."""
 
     turns: dict[int, list[int]] = field(default_factory=dict, compare=False)
     """The place from which each equation, by its identity, takes the next numbers."""
@@ -270,8 +275,11 @@ class Sampled(Doubles):
         """Doubles as numbers of a dtype whose bits are looked at: near ones."""
         return self._round(env, equation, x, format_of(dtype)).astype(dtype)
 
-    def _format(self, dtype: np.dtype, name: str) -> Format:
-        return NEARLY_DOUBLE if self.charges is None else self.charges.format(dtype, name)
+    def _format(self, dtype: np.dtype, name: str, equation: Any = None) -> Format:
+        own = id(equation) in self.own
+        if self.charges is None:
+            return format_of(dtype) if own else NEARLY_DOUBLE
+        return self.charges.format(dtype, name, own=own)
 
     def _carried(self, to: Format) -> Format:
         """The format in which a sum is carried whose result has another."""
@@ -312,14 +320,10 @@ class Sampled(Doubles):
         rounded = []
         for i, x in enumerate(results):
             dtype = equation.outvars[i].aval.dtype
-            if (
-                not isinstance(dtype, np.dtype)
-                or not is_float(dtype)
-                or (name == "optimization_barrier" and not (self.charges is not None and name in self.charges.own))
-            ):
+            if not isinstance(dtype, np.dtype) or not is_float(dtype) or name == "optimization_barrier":
                 rounded.append(x)
                 continue
-            to = self._format(_precision(equation) if name == "reduce_precision" else dtype, name)
+            to = self._format(_precision(equation) if name == "reduce_precision" else dtype, name, equation)
             carried = self._carried(to)
             if id(equation) in self.parts:
                 to = carried
@@ -341,17 +345,19 @@ class Sampled(Doubles):
                 for products, term in zip(
                     self.fused[id(equation)], aligned(env, equation, tuple(operands)), strict=True
                 ):
-                    if off := [self.inexact[product] for product in products if product in self.inexact]:
-                        sets = np.logical_or.reduce(off).reshape(-1, *(1,) * (x.ndim - 1))
-                        x = self._noise(env, equation, x, COARSE / 2 * to.unit * np.abs(term) * sets)
-            rounded.append(self._round(env, equation, x, to))
-            if name in MULTIPLIES and rounded[-1] is not x:
-                self.inexact[id(equation)] = self._sets_that_differ(rounded[-1], x)
+                    for product in products & self.inexact.keys():
+                        off = self.inexact[product]
+                        if off.shape[1:] != term.shape[1:]:
+                            off = np.repeat(off.reshape(self.sets, -1).any(axis=1), len(off) // self.sets)
+                            off = off.reshape(-1, *(1,) * (x.ndim - 1))
+                        x = self._noise(env, equation, x, COARSE / 2 * to.unit * np.abs(term) * off)
+            found = self._round(env, equation, x, to)
+            if name in RANGES and x.dtype.kind != "c":
+                found = np.clip(found, *RANGES[name])
+            if name in MULTIPLIES and found is not x:
+                self.inexact[id(equation)] = found != x
+            rounded.append(found)
         return rounded
-
-    def _sets_that_differ(self, rounded: Numbers, x: Numbers) -> np.ndarray:
-        differs = (rounded != x).reshape(self.sets, -1).any(axis=1)
-        return np.repeat(differs, len(rounded) // self.sets)
 
     def _of_order(
         self, env: Env, equation: Any, operands: list[Numbers], index: int, to: Format, x: Numbers

@@ -17,10 +17,6 @@ ACCUMULATED_BY_JAX = frozenset(
 """Primitives of JAX's derivatives in the operands' dtype: the cotangents of several uses, and of replicas, add up."""
 
 
-ROUNDED_ON_A_DEVICE = frozenset({"dot_general", "convert_element_type", "reduce_precision"})
-"""What may round a device's own sums to the operands' dtype before they are sent, or go on."""
-
-
 @dataclass(frozen=True)
 class Charges:
     """The dtype to which each operation is rounded.
@@ -32,6 +28,7 @@ class Charges:
         split: whether a compiler may divide any sum over devices, as in a program of global arrays: its parts are then
             sent in the dtype of the sum.
         sums: the dtype in which sums of narrower floats are carried, whatever the program writes; empty: its own.
+        on_the_way: whether that is so of what goes into a product, or a sum over devices, as well.
     """
 
     least: str = ""
@@ -39,10 +36,11 @@ class Charges:
     floor: str = ""
     split: bool = False
     sums: str = ""
+    on_the_way: bool = False
 
-    def format(self, dtype: np.dtype, primitive: str) -> Format:
-        """The format to which a result of a traced dtype is rounded."""
-        real, least = real_of(dtype), self.floor if primitive in self.own else self.least
+    def format(self, dtype: np.dtype, primitive: str, *, own: bool = False) -> Format:
+        """The format to which a result of a traced dtype is rounded; `own`: as those of the primitives in `own`."""
+        real, least = real_of(dtype), self.floor if own or primitive in self.own else self.least
         coarse = least and unit_roundoff(real) > unit_roundoff(np.dtype(least))
         return format_of(np.dtype(least) if coarse else real)
 
@@ -69,8 +67,9 @@ def charges_of(implementation: Implementation, case: Case, *, derivative: bool) 
     carried = float32_accumulator(held) if contract.accumulator and not whole else held
     least = max([carried, *contract.oracle.casts], key=unit_roundoff)
     if not derivative:
-        own = ROUNDED_ON_A_DEVICE if contract.accumulator == "float32 on a device" else frozenset()
-        return Charges(real_of(least).name, own, real_of(held).name, split=whole, sums=sums)
+        on_the_way = contract.accumulator == "float32 on a device"
+        floor = real_of(held).name
+        return Charges(real_of(least).name, floor=floor, split=whole, sums=sums, on_the_way=on_the_way)
     # JAX adds up in dtypes of the case: what is narrower was written
-    floor = max(map(real_of, met), key=unit_roundoff)
-    return Charges(real_of(least).name, ACCUMULATED_BY_JAX, floor.name, split=whole)
+    narrowest = max(map(real_of, met), key=unit_roundoff)
+    return Charges(real_of(least).name, ACCUMULATED_BY_JAX, narrowest.name, split=whole)

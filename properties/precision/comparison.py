@@ -15,6 +15,12 @@ VACUOUS = 0.125
 """A number of which nothing is known is taken so far by one step at each rounding, relative to its array's largest."""
 
 
+def magnitude(array: np.ndarray) -> np.ndarray:
+    """|x|, with zero in place of what is not finite: only finite sums have an error bound."""
+    exact = np.abs(array.astype(wide(array.dtype)))
+    return np.where(np.isfinite(exact), exact, 0)
+
+
 class Judged(NamedTuple):
     """The judgement of runs in double precision and of samples on a result.
 

@@ -17,14 +17,14 @@ from shardproof.oracles.dtypes import flushed, half_spacing, is_float, largest_f
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
-from shardproof.properties.contracts.numbers import is_moved, magnitude
+from shardproof.properties.contracts.numbers import is_moved
 from shardproof.properties.engines import Sets
 from shardproof.properties.engines.batches import reference_blocks
 from shardproof.properties.engines.running import all_blocks, placed_blocks
 from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.precision.arithmetic import EndlessLoop
 from shardproof.properties.precision.charges import charges_of
-from shardproof.properties.precision.comparison import Judged, Reference, compare
+from shardproof.properties.precision.comparison import Judged, Reference, compare, magnitude
 from shardproof.properties.precision.compiled import in_doubles
 from shardproof.properties.precision.formats import COARSE
 from shardproof.properties.precision.runs import SAMPLES, Runs
@@ -42,7 +42,7 @@ LARGER = math.sqrt(8.0)
 
 DRIFT = 1 / 32
 """A result may drift by such a part of it where roundings to the nearest go one way many times in a row; what drifts
-further, as a count that stands still does, is wrong."""
+further, as a count that stands still does, is wrong, unless the other samples leave no digit of it certain."""
 
 LARGE = 1e30
 """The number that a dtype must reach so that small ones do not overflow on their way."""
@@ -212,7 +212,8 @@ def bound_of(
             reach = np.where(off & known.all(axis=0) & np.isfinite(double), np.inf, reach)
         size = magnitude(exact).astype(np.float64)
         drift = np.abs(samples[0] - double)  # of the sample that rounds to the nearest
-        reach = np.where(drift <= DRIFT * size, np.maximum(reach, FACTOR * drift + more), reach)
+        uncertain = np.isfinite(drift) & (2 * spread_of(samples, double) > size)  # not even its first digit is certain
+        reach = np.where((drift <= DRIFT * size) | uncertain, np.maximum(reach, FACTOR * drift + more), reach)
         moves = (reach > 0) | ~nan_equal(rounded(exact, dtype).astype(exact.dtype), exact)
         bound = reach + np.where(moves, half_spacing(np.asarray(size + reach), dtype) + flushed(dtype), 0.0)
         beyond = ~(size + bound <= largest_finite(dtype))

@@ -19,7 +19,7 @@ from shardproof.properties.engines.simulate.prepare import beside, of_set
 from shardproof.properties.engines.simulated import failing_as_a_limit
 from shardproof.properties.precision.arithmetic import Doubles, EndlessLoop, Sampled, double
 from shardproof.properties.precision.charges import Charges
-from shardproof.properties.precision.sums import fused_products, rounded_sums
+from shardproof.properties.precision.sums import fused_products, narrowed_constants, rounded_on_the_way, rounded_sums
 from shardproof.properties.programs.implementations import Implementation
 
 INTERPRETER = SimulateEngine()
@@ -121,7 +121,8 @@ class Runs:
 
     def nearly(self, index: int) -> list[np.ndarray]:
         """`[samples, ...]` of what doubles may give that round otherwise, of constants as the source may have them."""
-        sampled = Sampled(samples=SAMPLES // 2, known=self._steps, fused=self._fused)
+        own = narrowed_constants(self.program.closed_jaxpr)
+        sampled = Sampled(samples=SAMPLES // 2, known=self._steps, own=own, fused=self._fused)
         return self._samples("nearly", sampled, SAMPLES // 2, index)
 
     def rounded(self, index: int, charges: Charges) -> list[np.ndarray]:
@@ -130,6 +131,8 @@ class Runs:
         if charges.sums:
             parts = frozenset(id(one.equation) for one in rounded_sums(self.program.closed_jaxpr))
             sampled = dataclasses.replace(sampled, parts=parts)
+        if charges.on_the_way:
+            sampled = dataclasses.replace(sampled, own=rounded_on_the_way(self.program.closed_jaxpr))
         return self._samples(charges, sampled, self.samples, index)
 
     @cached_property

@@ -13,12 +13,13 @@ from jax.extend import core
 
 from shardproof.oracles.dtypes import is_float, real_of
 from shardproof.properties.engines.simulate.control import scan_counts
-from shardproof.properties.engines.simulate.liveness import opened, subjaxprs
+from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
 from shardproof.properties.precision.arithmetic import (
     ACROSS_DEVICES,
     ADDITIONS,
     MULTIPLIES,
     ONLY_MOVES,
+    PRODUCTS,
     SUMS,
     is_product,
 )
@@ -48,7 +49,8 @@ class Rounded(NamedTuple):
 class _Flow:
     """Which variables' numbers go on in which, over the borders of inner programs."""
 
-    def __init__(self, jaxpr: Any) -> None:
+    def __init__(self, jaxpr: Any, goes_on: frozenset[str] = GOES_ON) -> None:
+        self.goes_on = goes_on
         self.onward: dict[Any, set[Any]] = defaultdict(set)
         self.back: dict[Any, set[Any]] = defaultdict(set)
         self.added: dict[Any, set[Any]] = defaultdict(set)
@@ -65,7 +67,7 @@ class _Flow:
                 continue
             self.equations.append(equation)
             scaled = name in ("mul", "div") and any(not _variables([v]) or not v.aval.shape for v in equation.invars)
-            if name in GOES_ON or name in RECEIVES or scaled:
+            if name in self.goes_on or name in RECEIVES or scaled:
                 self._move(equation.invars, [equation.outvars[0]] * len(equation.invars))
             if name in ADDITIONS:
                 for v in _variables(equation.invars):
@@ -111,6 +113,34 @@ def rounded_sums(jaxpr: Any) -> list[Rounded]:
         for e in flow.equations
         if _is_narrow(e) and e.primitive.name not in ONLY_MOVES and e.outvars[0] in parts & (sent | held)
     ]
+
+
+def rounded_on_the_way(jaxpr: Any) -> frozenset[int]:
+    """The equations, by their identities, that round to 16 bits what goes into a product, or a sum over devices.
+
+    Not those in a loop that round what the loop had before.
+    """
+    flow = _Flow(jaxpr, GOES_ON | {"max"})  # a relu
+    into = [e for e in flow.equations if e.primitive.name in (*ACROSS_DEVICES, *PRODUCTS)]
+    reached = _reached([v for e in into for v in _variables(e.invars)], flow.back)
+    return frozenset(
+        id(e)
+        for e in flow.equations
+        if _is_narrow(e) and e.primitive.name not in ONLY_MOVES and e.outvars[0] in reached and not _comes_back(flow, e)
+    )
+
+
+def narrowed_constants(jaxpr: Any) -> frozenset[int]:
+    """The casts of constants to floats, by their identities: JAX casts once it has made them vary over the devices."""
+    made: set[Any] = set()
+    casts = set()
+    for e in equations(opened(jaxpr)[0]):
+        if e.primitive.name in ("pvary", "broadcast_in_dim", "convert_element_type") and made.issuperset(
+            _variables(e.invars)
+        ):
+            made.update(e.outvars)
+            casts |= {id(e)} if e.primitive.name == "convert_element_type" else set()
+    return frozenset(casts)
 
 
 def fused_products(jaxpr: Any) -> dict[int, tuple[frozenset[int], ...]]:

@@ -12,7 +12,7 @@ from shardproof.oracles.dtypes import is_float, rounded, unit_roundoff, wide, wi
 from shardproof.oracles.layout import device_name, nan_equal
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.data import Data
-from shardproof.properties.contracts.numbers import is_moved, largest_of, operands
+from shardproof.properties.contracts.numbers import is_moved, operands
 from shardproof.properties.engines import Engine, engine_named
 from shardproof.properties.engines.batches import value_over_batch, widened_operands
 from shardproof.properties.engines.running import ready
@@ -24,6 +24,7 @@ from shardproof.properties.laws.gradient import (
     tangents_of,
 )
 from shardproof.properties.laws.value import check_value
+from shardproof.properties.precision.comparison import magnitude
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken, Difference
 from shardproof.properties.runner.violation import LawViolation
@@ -100,10 +101,10 @@ class Run:
 
     def oracle(self, case: Case, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The right results `[*mesh.sizes, *block]` of a case like this, given the blocks that go in."""
-        contract, leaf = case.contract, self.difference.leaf
-        exact = value_over_batch(case, contract, widened_operands(case, inputs))[leaf]
+        leaf = self.difference.leaf
+        exact = value_over_batch(case, widened_operands(case, inputs))[leaf]
         doubles = self.difference.in_doubles(case)
-        dtype = np.float64 if doubles else contract.oracle.result_dtypes(case, [x.dtype for x in inputs])[leaf]
+        dtype = np.float64 if doubles else case.contract.oracle.result_dtypes(case, [x.dtype for x in inputs])[leaf]
         return rounded(exact, np.dtype(dtype))
 
     def flat(self, blocks: np.ndarray) -> Blocks:
@@ -129,7 +130,7 @@ class Run:
         if off or right:  # the bound is that of the right values, or of right blocks not known
             scale = np.abs(np.where(np.isfinite(blocks), blocks, 0).astype(wide(blocks.dtype)))
             floats = (x for x in [self.actual, *self.inputs] if is_float(x.dtype) and right)
-            scale = np.maximum(scale, max(map(largest_of, floats), default=0.0))
+            scale = np.maximum(scale, max((float(magnitude(x).max(initial=0)) for x in floats), default=0.0))
             off = np.maximum(off, COARSER * unit_roundoff(blocks.dtype) * scale)
         return bool(self.near(blocks, came, off).all())
 
@@ -250,7 +251,7 @@ def _observed(violation: LawViolation, case: Case, data: Data, engine: Engine) -
 
 def _right(violation: LawViolation, case: Case, data: Data) -> np.ndarray:
     """The right blocks on a data set on which the function is right."""
-    first, contract = violation.difference, case.contract
+    first = violation.difference
     assert first is not None
     if first.of == "result":
         inputs = _inputs(violation, case, data)
@@ -260,7 +261,8 @@ def _right(violation: LawViolation, case: Case, data: Data) -> np.ndarray:
         return rounded(exact_tangents(case, primal, tangents_of(case, data))[first.leaf], first.expected.dtype)
     program = ready("reverse gradient", violation.implementation, case, engine_named("simulate"))
     pulled = exact_gradients(case, program.placements, primal, cotangents(case, program, data))
-    return case.blocks(first.leaf, pulled[contract.call.moving(case).index(first.leaf)]).astype(first.expected.dtype)
+    gradient = pulled[case.contract.call.moving(case).index(first.leaf)]
+    return case.blocks(first.leaf, gradient).astype(first.expected.dtype)
 
 
 def _inputs(violation: LawViolation, case: Case, data: Data | None) -> list[np.ndarray]:

@@ -589,7 +589,7 @@ def test_narrow_operations_may_be_charged_as_wider_ones() -> None:
 
 
 def test_what_no_sample_can_tell_may_be_what_rounding_to_the_nearest_makes() -> None:
-    """A step by the root of a small square: where that is rounded to zero, it is far larger than in any other sample."""
+    """A step by the root of a small square: where that is rounded to zero, it is far larger than in other samples."""
     x = np.array([6.0, 7.0, 0.5])
     double = 1 / (1 - np.tanh(x) ** 2 + 1e-8)
     nearest = np.array([1e8, 1e8, 1.28])

@@ -23,7 +23,7 @@ from shardproof.properties.report.failures.text import diagnosed
 from shardproof.properties.runner.child import Task
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import named
-from shardproof.properties.runner.isolation import NeverBegan, check_isolated
+from shardproof.properties.runner.isolation import NeverBegan, Tell, check_isolated
 from shardproof.properties.runner.judging import ENOUGH, asked, require_held, tallies_of
 from shardproof.properties.runner.platforms import DEVICES
 from shardproof.properties.runner.profiles import compiled_of
@@ -120,7 +120,7 @@ def ask(
     find: Find,
     *,
     max_examples: int,
-    tell: Callable[[Law, Case], None] = lambda law, case: None,
+    tell: Tell = lambda law, case, breaks: None,
 ) -> Answers:
     """Asks all laws at once, and once more those that are left after each that is broken.
 
@@ -131,13 +131,13 @@ def ask(
         known: what was told of the function before; what is found here is added.
         find: how a violation is searched for.
         max_examples: the structures that are drawn.
-        tell: called with every law that is broken for a cause that is new, before the smallest case is found.
+        tell: called with every case that breaks a law for a cause that is new, before the smallest one is found.
     """
 
     def was_told(violation: LawViolation) -> bool:
         if known.before(violation):
             return True
-        tell(violation.law, violation.case)
+        tell(violation.law, violation.case, True)
         return False
 
     left = asked(implementation, engine, laws)
@@ -229,8 +229,13 @@ def local_search(
     shrink: bool = True,
     database: ExampleDatabase | None = None,
     until: float | None = None,
+    tell: Tell = lambda law, case, breaks: None,
 ) -> Find:
-    """A search in this process (see `find_violation`)."""
+    """A search in this process (see `find_violation`); `tell` is called with every case that a law is asked of."""
+
+    def before(law: Law, case: Case) -> str:
+        tell(law, case, False)
+        return ""
 
     def find(
         laws: Sequence[Law], max_examples: int, was_told: Callable[[LawViolation], bool], patience: int
@@ -243,6 +248,7 @@ def local_search(
             max_examples=max_examples if engine == "simulate" else compiled_of(max_examples),
             random_seed=random_seed,
             shrink=shrink,
+            before=before,
             was_told=was_told,
             patience=patience,
             database=database,
@@ -260,14 +266,14 @@ class Searches:
         implementation: of what.
         known: what was told of it.
         random_seed: as `find_violation` takes it.
-        tell: as `ask` takes it.
+        tell: as `check_isolated` takes it.
         reason: why XLA compiles in this process as well, which it may end; empty: it does not.
     """
 
     implementation: Implementation
     known: Told
     random_seed: int | None
-    tell: Callable[[Law, Case], None]
+    tell: Tell
     reason: str = ""
 
     def __post_init__(self) -> None:
@@ -279,7 +285,9 @@ class Searches:
     def on(self, engine: str, until: float | None) -> Find:
         """The search on an engine, which ends as that of `find_violation` does."""
         scope, compiles = scope_of(engine), engine == "xla"
-        here = local_search(self.implementation, engine, scope, random_seed=self.random_seed, until=until)
+        here = local_search(
+            self.implementation, engine, scope, random_seed=self.random_seed, until=until, tell=self.tell
+        )
 
         def find(
             laws: Sequence[Law], max_examples: int, was_told: Callable[[LawViolation], bool], patience: int

@@ -22,6 +22,7 @@ from shardproof.properties.report.summary import Summary
 from shardproof.properties.runner import isolation
 from shardproof.properties.runner.given import check_contract, check_draws, check_signature, claimed, named
 from shardproof.properties.runner.platforms import make_devices
+from shardproof.properties.runner.profiles import compiled_of
 from shardproof.properties.runner.tally import Tally
 
 EXAMPLES = 64
@@ -122,11 +123,11 @@ def checked(
     began = time.perf_counter()
 
     with Progress(f"check {implementation}", len(engines), devices_note(devices)) as progress:
-        searches = Searches(implementation, known, random_seed, progress.violation)
+        searches = Searches(implementation, known, random_seed, progress.case)
         if "xla" in engines and not searches.reason:
             isolation.start()  # it imports JAX while the interpreter runs
         for engine in engines:  # the interpreter first: what it finds stuck is not run
-            progress.engine(engine)
+            progress.engine(engine, max_examples if engine == "simulate" else compiled_of(max_examples))
             if known.stuck and engine != "simulate":
                 notes.append(f"not run on {engine}, since {known.stuck}")
                 continue
@@ -135,9 +136,7 @@ def checked(
             share = PART if engine != engines[-1] else 1.0
             until = None if max_seconds is None else began + share * max_seconds
             find = searches.on(engine, until)
-            answers = ask(
-                implementation, engine, wanted, known, find, max_examples=max_examples, tell=progress.violation
-            )
+            answers = ask(implementation, engine, wanted, known, find, max_examples=max_examples, tell=progress.case)
             for tally in list(answers.tallies.values())[:1]:
                 tally.seconds = time.perf_counter() - start
             for violation in answers.violations:

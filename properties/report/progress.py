@@ -1,4 +1,4 @@
-"""What a check is doing, on standard error: a line that changes on a terminal, a line now and then elsewhere."""
+"""What a check is doing, on standard error: a bar with the time left on a terminal, a line now and then elsewhere."""
 
 import sys
 import time
@@ -7,7 +7,8 @@ from typing import Self
 
 import jax
 from rich.console import Console
-from rich.status import Status
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.laws import Law
@@ -40,36 +41,44 @@ class Progress:
         self.done = 0
         self.line, self.violated = title, False
         self.console = Console(file=sys.stderr, soft_wrap=True, highlight=False, markup=False)
-        self.status: Status | None = Status("", console=self.console) if self.console.is_terminal else None
+        columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(24), TimeRemainingColumn()
+        self.bar = Bar(*columns, console=self.console, transient=True) if self.console.is_terminal else None
+        self.task = self.bar.add_task(title, total=None) if self.bar is not None else None
+        self.first: Law | None = None
         self.told = time.monotonic()
 
     def __enter__(self) -> Self:
-        if self.status is not None:
+        if self.bar is not None:
             self._say_notes()
-            self.status.start()
+            self.bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self.status is not None:
-            self.status.stop()
+        if self.bar is not None:
+            self.bar.stop()
 
-    def engine(self, name: str) -> None:
-        """The laws are about to be asked on an engine."""
+    def engine(self, name: str, structures: int) -> None:
+        """The laws are about to be asked of so many structures on an engine."""
         self.done += 1
-        self.line, self.violated = f"{self.title}: on {name} ({self.done} of {self.total})", False
+        self.line, self.violated, self.first = f"{self.title}: on {name} ({self.done} of {self.total})", False, None
+        if self.bar is not None and self.task is not None:
+            self.bar.reset(self.task, total=structures)
         self._say(self.line)
 
-    def violation(self, law: Law, case: Case) -> None:
-        """A law is broken; of what breaks it then, the smallest is sought, which may take minutes."""
-        if not self.violated:
+    def case(self, law: Law, case: Case, breaks: bool) -> None:
+        """A law is asked of a case, or is broken: of what breaks it then, the smallest is sought, which may be long."""
+        if breaks and not self.violated:
             broken = f"{law.name} violated on mesh {case.mesh}"
             self.violated = self._say(f"{self.line}: {broken}; the smallest is sought")
+        elif self.bar is not None and self.task is not None and not self.violated:
+            self.first = self.first or law
+            self.bar.advance(self.task, float(law is self.first))
 
     def _say(self, line: str) -> bool:
-        if self.status is not None:
-            self.status.update(line)
+        if self.bar is not None and self.task is not None:
+            self.bar.update(self.task, description=line)
         elif time.monotonic() - self.told > QUIET_SECONDS:
             self._say_notes()
             self.console.print(line)

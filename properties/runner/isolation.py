@@ -58,11 +58,15 @@ SMALL = LARGE
 """The most devices of a mesh on which a right function ends in time: one that does not end on more may be slow."""
 
 
+Tell = Callable[[Law, Case, bool], None]
+"""Gets a law, a case that it is asked of, and whether the case breaks it."""
+
+
 class NeverBegan(RuntimeError):
     """The process that was to check a function ended before its first case; the message says how."""
 
 
-def check_isolated(task: Task, tell: Callable[[Law, Case], None] = lambda law, case: None) -> Finding:
+def check_isolated(task: Task, tell: Tell = lambda law, case, breaks: None) -> Finding:
     """`find_violation` in a child process; a crash, a hang and a lack of memory are violations too.
 
     A case on which a known defect of JAX or XLA ends the process is counted and left out. One that is
@@ -70,7 +74,8 @@ def check_isolated(task: Task, tell: Callable[[Law, Case], None] = lambda law, c
 
     Arguments:
         task: what is checked.
-        tell: called with every law that a case breaks, before the smallest such case is found.
+        tell: called with every case that a law is asked of, and with those that break one, before the smallest of them
+            is found.
 
     Raises:
         NotSent: if the function cannot be sent to the child.
@@ -126,7 +131,7 @@ def unending(task: Task) -> str:
     return _unending.get((task.given, "")) or _unending.get((task.given, task.engine), "")
 
 
-def _past_known_defects(task: Task, tell: Callable[[Law, Case], None]) -> tuple[Finding, Death | None]:
+def _past_known_defects(task: Task, tell: Tell) -> tuple[Finding, Death | None]:
     ended: dict[str, tuple[Finding, Death]] = {}
     found, died = _run(task, tell)
     while died and found.violation and (defect := fatal(found.violation.case, died.words)):
@@ -219,7 +224,7 @@ def end() -> None:
         _child = None
 
 
-def _run(task: Task, tell: Callable[[Law, Case], None]) -> tuple[Finding, Death | None]:
+def _run(task: Task, tell: Tell) -> tuple[Finding, Death | None]:
     child = start(main=getattr(task.given, "module", "") == "__main__")
     implementation = task.given.load()
     began = time.perf_counter()
@@ -240,10 +245,11 @@ def _run(task: Task, tell: Callable[[Law, Case], None]) -> tuple[Finding, Death 
                 continue
             elif message == VIOLATED:
                 assert last is not None
-                tell(law, last)
+                tell(law, last, True)
             elif isinstance(message, tuple):
                 law, cases = LAWS[message[0]], cases + 1
                 last = Case.from_json(message[1], lambda name: implementation.contract)
+                tell(law, last, False)
             else:
                 break
     except BaseException:  # such as Ctrl-C, while it is in the middle of something

@@ -79,10 +79,14 @@ def unchecked(violation: LawViolation) -> list[str]:
     ]
 
 
+REFUSALS = tuple(f"raises {name}" for name in ("ValueError", "AssertionError", "RuntimeError", "SimulationError"))
+"""How a function, or JAX, refuses a case, as JAX does a `ppermute` over axes that are not in mesh order."""
+
+
 def unstated(violation: LawViolation) -> list[str]:
     """How a program is said not to be meant for a case that it refuses, other than by NotImplementedError."""
     program = violation.implementation.program
-    if program is None or not violation.finding.startswith(("raises ValueError", "raises AssertionError")):
+    if program is None or not violation.finding.startswith(REFUSALS):
         return []
     names = ", ".join([*program.signature.parts(dict.fromkeys(program.signature.roles, 1)), *program.signature.roles])
     return [

@@ -212,8 +212,10 @@ def bound_of(
             reach = np.where(off & known.all(axis=0) & np.isfinite(double), np.inf, reach)
         size = magnitude(exact).astype(np.float64)
         drift = np.abs(samples[0] - double)  # of the sample that rounds to the nearest
-        uncertain = np.isfinite(drift) & (2 * spread_of(samples, double) > size)  # not even its first digit is certain
-        reach = np.where((drift <= DRIFT * size) | uncertain, np.maximum(reach, FACTOR * drift + more), reach)
+        drifts = drift <= DRIFT * size
+        if not drifts.all():  # or not even its first digit is certain
+            drifts |= np.isfinite(drift) & (2 * spread_of(samples, double) > size)
+        reach = np.where(drifts, np.maximum(reach, FACTOR * drift + more), reach)
         moves = (reach > 0) | ~nan_equal(rounded(exact, dtype).astype(exact.dtype), exact)
         bound = reach + np.where(moves, half_spacing(np.asarray(size + reach), dtype) + flushed(dtype), 0.0)
         beyond = ~(size + bound <= largest_finite(dtype))

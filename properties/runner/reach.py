@@ -38,6 +38,17 @@ EQUATIONS = 1_500
 """The most equations of a forward pass on a large mesh: its derivatives have several times as many."""
 
 
+_last: tuple[Implementation, int, int] | None = None
+
+
+def reached(implementation: Implementation, most: int, before: Callable[[Case], object]) -> int:
+    """What `reach` says, kept for the last function: it is searched once more for each law that it breaks."""
+    global _last
+    if _last is None or _last[:2] != (implementation, most):
+        _last = implementation, most, reach(implementation, most, before)
+    return _last[2]
+
+
 def reach(implementation: Implementation, most: int, before: Callable[[Case], object]) -> int:
     """On how many devices, up to `most`, the function is interpreted in seconds, by how its equations grow.
 

@@ -19,7 +19,7 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, SuiteError
 from shardproof.properties.runner.draws import Finding, search
 from shardproof.properties.runner.judging import ENOUGH, judge
-from shardproof.properties.runner.reach import reach
+from shardproof.properties.runner.reach import reached
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation, once
 
@@ -65,7 +65,7 @@ def find_violation(
     """
     start = time.perf_counter()
     wanted = scope.large if engine.name == "simulate" else 0
-    scope = dataclasses.replace(scope, large=reach(implementation, wanted, partial(before, laws[0])) if wanted else 0)
+    scope = dataclasses.replace(scope, large=reached(implementation, wanted, partial(before, laws[0])) if wanted else 0)
     found = search(
         laws, implementation, engine, scope, max_examples, random_seed, shrink, before, was_told, patience,
         database=database,

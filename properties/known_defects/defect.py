@@ -12,6 +12,9 @@ import jax
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Engine
 
+MOST = ("0.10.2", "0.12.0.1")
+"""The versions on which most were seen."""
+
 
 @dataclass(frozen=True)
 class Defect:
@@ -24,7 +27,6 @@ class Defect:
         name: also the name of its script.
         sentence: what is wrong.
         seen_on: the JAX versions on which the script showed it; it is taken to be in those between them, and no others.
-            Most were seen on 0.10.2 and on 0.12.0.1.
         engine: `xla` where the interpreter does not have it; empty: it is in what JAX does while it traces.
         platform: the platform whose compiler has it; empty: any.
         at_fault: case and traced program to the primitive at fault, if it is in the program with the parameters that
@@ -41,7 +43,7 @@ class Defect:
 
     name: str
     sentence: str
-    seen_on: tuple[str, ...] = ("0.10.2", "0.12.0.1")
+    seen_on: tuple[str, ...] = MOST
     engine: str = ""
     platform: str = ""
     at_fault: Callable[[Case, Any], Any] = lambda case, program: None
@@ -79,22 +81,3 @@ def release(version: str) -> tuple[int, ...]:
     while numbers[-1:] == [0]:
         numbers.pop()
     return tuple(numbers)
-
-
-BUFFER_MISSING = b"Check failed: buffer != nullptr"
-"""What XLA prints when it reads a constant of which it made no elements, and ends the process."""
-
-
-def under_vmap(case: Case) -> bool:
-    """Whether something is mapped: the call, or its derivative."""
-    return any("vmap" in name or name == "jacobian" for name in case.chain)
-
-
-def of_complex(case: Case) -> bool:
-    """Whether an operand is of complex numbers."""
-    return any(operand.dtype.startswith("complex") for operand in case.operands)
-
-
-def by_compiler(error: Exception, words: str) -> bool:
-    """Whether it is the compiler that refuses a program, in these words."""
-    return isinstance(error, jax.errors.JaxRuntimeError) and words in str(error)

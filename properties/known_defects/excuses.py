@@ -57,7 +57,7 @@ def excused(
         if verdict is not None and defect.confirmed and verdict.kind == "excused":
             check = partial(law.check, implementation, case, engine)
             others = partial(excused, law, implementation, case, engine, repaired=repaired | {defect.name})
-            verdict = _confirmed(verdict, defect, primitive, check, others)
+            verdict = _confirmed(defect, primitive, check, others)
         if verdict is not None:
             return verdict
     return None
@@ -109,8 +109,8 @@ def spared(defect: Defect, law: Law, implementation: Implementation, case: Case)
 
 
 def _undecided(defect: Defect, lacks: str) -> Verdict:
-    what = f"known defect {defect.name}: {defect.sentence.rstrip('.')}"
-    return Verdict("not run", f"{what}; and the interpreter cannot run {lacks}")
+    told = f"known defect {defect.name}: {defect.sentence.rstrip('.')}"
+    return Verdict("not run", f"{told}; and the interpreter cannot run {lacks}")
 
 
 def at_fault(
@@ -148,12 +148,7 @@ def _traced(kind: str, implementation: Implementation, case: Case, engine: Engin
 
 
 def _without(
-    defect: Defect,
-    primitive: Any,
-    law: Law,
-    implementation: Implementation,
-    case: Case,
-    engine: Engine,
+    defect: Defect, primitive: Any, law: Law, implementation: Implementation, case: Case, engine: Engine
 ) -> Verdict | None:
     """The verdict without the defect: in the interpreter, or where that lacks a rule, by the compiler and repaired.
 
@@ -161,33 +156,24 @@ def _without(
     """
     inside_jax = not defect.engine and not defect.platform
     repaired = defect.repair(primitive) if defect.repair is not None else None
-    check = in_the_interpreter(law)
+    check, told = in_the_interpreter(law), f"known defect {defect.name}: {defect.sentence.rstrip('.')}"
     try:
-        if inside_jax and repaired is not None:
-            with repaired:
-                try:
-                    check(implementation, case, INTERPRETER)
-                except InterpreterLimit as limit:
-                    if engine.name == INTERPRETER.name:
-                        return _undecided(defect, limit.lacks)
+        with repaired if inside_jax and repaired is not None else contextlib.nullcontext():
+            try:
+                check(implementation, case, INTERPRETER)
+            except InterpreterLimit as limit:
+                # without a repair the compiler refuses the program, which is nothing that a function does
+                if repaired is None or (inside_jax and engine.name == INTERPRETER.name):
+                    return _undecided(defect, limit.lacks)
+                with contextlib.nullcontext() if inside_jax else repaired:
                     check(implementation, case, engine)
-            return Verdict("excused", defect.name)
-        try:
-            check(implementation, case, INTERPRETER)
-        except InterpreterLimit as limit:
-            if repaired is None:  # the compiler refuses the program, which is nothing that a function does
-                return _undecided(defect, limit.lacks)
-            with repaired:
-                check(implementation, case, engine)
-            return Verdict("excused", defect.name)
     except SuiteError:
         raise
     except NotRun as error:
         return _not_run(defect, error)
     except Exception as error:
         if inside_jax and repaired is None and defect.shows(case, error) and raised_in(error).startswith("jax."):
-            what = f"known defect {defect.name}: {defect.sentence.rstrip('.')}"
-            return Verdict("not run", f"{what}; and JAX cannot trace it")
+            return Verdict("not run", f"{told}; and JAX cannot trace it")
         # without the defect it fails as well, so the defect explains nothing, unless another one explains the rest
         if inside_jax or engine.name == INTERPRETER.name:
             return None
@@ -200,13 +186,9 @@ def _not_run(defect: Defect, error: NotRun) -> Verdict:
 
 
 def _confirmed(
-    verdict: Verdict,
-    defect: Defect,
-    primitive: Any,
-    check: Callable[[], object],
-    otherwise: Callable[[Exception], Verdict | None],
+    defect: Defect, primitive: Any, check: Callable[[], object], otherwise: Callable[[Exception], Verdict | None]
 ) -> Verdict | None:
-    """The verdict, if the compiler holds as well once it is repaired; otherwise what is said of how it does not."""
+    """Excused, if the compiler holds as well once it is repaired; otherwise what is said of how it does not."""
     assert defect.repair is not None, defect.name
     with defect.repair(primitive):
         try:
@@ -217,4 +199,4 @@ def _confirmed(
             return _not_run(defect, error)
         except Exception as error:
             return otherwise(error)
-    return verdict
+    return Verdict("excused", defect.name)

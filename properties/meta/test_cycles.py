@@ -3,7 +3,7 @@
 import pytest
 
 from shardproof.properties.performance.chips import chip
-from shardproof.properties.performance.modelled import Place, Work
+from shardproof.properties.performance.compiled import Place, Work
 from shardproof.properties.performance.tpu_compiler import Topology, TpuCompiler, missing
 
 PLACES = {"v4:2x2x1": 4, "v5e:2x2": 4, "v5p:2x2x1": 4, "v6e:2x2": 4, "tpu7x:2x2x1": 8}

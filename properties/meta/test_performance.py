@@ -15,29 +15,31 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.measured.expectations import ON_TOP, broken
-from shardproof.properties.performance.measured.placing import KINDS, chip_of, mesh_of, placed, topology_of
-from shardproof.properties.performance.measured.row import (
-    COLUMNS,
+from shardproof.properties.performance.measured.work import (
+    COLLECTIVES,
+    KINDS,
+    MEASURED,
+    NAIVE,
+    TABLE,
+    UNSHARDED,
+    Form,
     Row,
     Traffic,
     Wrong,
+    chip_of,
+    collective_case,
     exact,
     expected,
-    table,
-    thinned,
-    traffic,
-)
-from shardproof.properties.performance.measured.work import (
-    COLLECTIVES,
-    MEASURED,
-    NAIVE,
-    UNSHARDED,
-    Form,
-    collective_case,
     forms,
     measure,
     medians,
+    mesh_of,
+    placed,
+    table,
+    thinned,
+    topology_of,
     tracing,
+    traffic,
 )
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
 from shardproof.properties.programs.product_cases import SHARDED, product_case
@@ -107,7 +109,7 @@ def test_bandwidths_of_a_row() -> None:
     assert (row.algorithm, row.bus) == (4e9, 6e9)
     assert row.cells == ("all_reduce", "lax", "float32 8", "2000", "4", "6", "0", "8")
     assert Row("x", UNSHARDED, "", 1.0, None, Wrong(0, 1)).cells[4:6] == ("-", "-")
-    assert [column.header for column in table([row]).columns] == [*COLUMNS]
+    assert [column.header for column in table([row]).columns] == [*TABLE]
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.commands import crossover
 from shardproof.properties.performance.commands import timeline as command
-from shardproof.properties.performance.gantt import gantt
-from shardproof.properties.performance.lanes import laid_out
+from shardproof.properties.performance.lanes import gantt, laid_out
 from shardproof.properties.performance.operations import Operation
 from shardproof.properties.performance.routes import Loads
 from shardproof.properties.performance.timeline import timeline

@@ -15,10 +15,9 @@ from fractions import Fraction
 
 from shardproof.properties.communication.hlo import collectives
 from shardproof.properties.communication.text import Computation, HloError, Instruction, Module, bare, read
-from shardproof.properties.performance.frames import Frames
 from shardproof.properties.performance.timeline import Exposure, length, union
 from shardproof.properties.performance.tpu_compiler.topology import Coordinates, Topology
-from shardproof.properties.performance.walking import Sent, Walk, Work
+from shardproof.properties.performance.walking import Frames, Sent, Walk, Work
 
 
 @dataclass(frozen=True)

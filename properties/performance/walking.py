@@ -2,16 +2,150 @@
 
 import copy
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from pathlib import PurePath
 
-from shardproof.properties.communication.hlo import OPCODES, CompiledCollective
+from shardproof.properties.communication.hlo import OPCODES, CompiledCollective, known_trips
 from shardproof.properties.communication.text import Computation, HloError, Instruction, Module, bare
 from shardproof.properties.performance.chips import chip
-from shardproof.properties.performance.frames import Frames
 from shardproof.properties.performance.tpu_compiler.topology import Coordinates, Hop, Topology, passage
-from shardproof.properties.performance.trips import trips
+
+INNERMOST = 3
+"""How many frames are told: what was called, and by what."""
+
+TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+NUMBERED = re.compile(r"(\d+) (.+)")
+FIELD = re.compile(r"(\w+)=(\d+)")
+FRAME = re.compile(r"stack_frame_id=(\d+)")
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The frames of a text by their numbers: where each is, and the number of what called it.
+
+    A text without them has none, and then nothing is told.
+    """
+
+    places: Mapping[int, tuple[str, int]]
+
+    @classmethod
+    def read(cls, text: str) -> "Frames":
+        """The frames of a text."""
+        tables: dict[str, dict[int, str]] = {name: {} for name in TABLES}
+        current: dict[int, str] | None = None
+        for line in text.splitlines():
+            if line.strip() in TABLES:
+                current = tables[line.strip()]
+            elif current is not None and (entry := NUMBERED.fullmatch(line.strip())):
+                current[int(entry[1])] = entry[2]
+            elif line.strip():
+                current = None
+        files, functions, locations, frames = (tables[name] for name in TABLES)
+        places: dict[int, tuple[str, int]] = {}
+        for number, row in frames.items():
+            frame = dict(FIELD.findall(row))
+            at = dict(FIELD.findall(locations.get(int(frame.get("file_location_id", 0)), "")))
+            file = files.get(int(at.get("file_name_id", 0)), "").strip('"')
+            function = functions.get(int(at.get("function_name_id", 0)), "").strip('"')
+            parent = int(frame.get("parent_frame_id", 1)) - 1  # written one higher, so that none is 1
+            places[number] = (f"{PurePath(file).name}:{at.get('line', '?')} in {function}", parent)
+        return cls(places)
+
+    def where(self, instruction: Instruction) -> str:
+        """The innermost places that an instruction comes from; empty if the text does not say."""
+        frame = FRAME.search(instruction.attributes.get("metadata", ""))
+        told: list[str] = []
+        number = int(frame[1]) if frame else 0
+        while number in self.places and len(told) < INNERMOST:
+            place, parent = self.places[number]
+            told.append(place)
+            number = parent if parent < number else 0
+        return ", called at ".join(told)
+
+
+COPIES = ("copy", "bitcast")
+
+STEPS_BACK = 100
+"""How many instructions a value is followed through to the constant that it is."""
+
+
+def trips(module: Module, inside: Computation, loop: Instruction) -> int:
+    """How often a `while` runs its body: what is written down, or what a counter that is compared with a constant does.
+
+    Arguments:
+        module: the whole text.
+        inside: the computation that the loop stands in.
+        loop: the `while`.
+
+    Raises:
+        HloError: if neither says it.
+    """
+    known = known_trips(loop)
+    if known is not None:
+        return known
+    condition, body = (module.computations[loop.called(name)] for name in ("condition", "body"))
+    root = condition.root
+    untold = HloError(f"how often the loop {loop.name} runs is not told: {root.line}")
+    if root.opcode != "compare" or root.attributes.get("direction") != "LT":
+        raise untold
+    counter, limit = (condition.instructions[bare(name)] for name in root.operands)
+    before = inside.instructions[bare(loop.operands[0])]
+    after = body.root
+    if counter.opcode != "get-tuple-element" or before.opcode != "tuple" or after.opcode != "tuple":
+        raise untold
+    index = int(counter.attributes["index"])
+    first = _constant(inside, before.operands[index], None)
+    last = _constant(condition, limit.name, (inside, before))
+    step = _step(body, body.instructions[bare(after.operands[index])], (inside, before))
+    if first is None or last is None or not step or step < 0:
+        raise untold
+    return max(0, -(-(last - first) // step))
+
+
+Around = tuple[Computation, Instruction]
+"""The computation that a loop stands in, and the tuple that it begins with."""
+
+
+def _constant(computation: Computation, name: str, around: Around | None) -> int | None:
+    """The number that a value is; what a loop carries unchanged is taken from before it."""
+    for _ in range(STEPS_BACK):
+        found = computation.instructions.get(bare(name))
+        if found is None:
+            return None
+        if found.opcode == "constant":
+            return int(found.operands[0]) if found.operands and found.operands[0].lstrip("-").isdigit() else None
+        if found.opcode == "get-tuple-element" and around is not None:
+            computation, start = around
+            name, around = start.operands[int(found.attributes["index"])], None
+        elif found.opcode in COPIES:
+            name = found.operands[0]
+        else:
+            return None
+    return None
+
+
+def _source(computation: Computation, name: str) -> Instruction:
+    """What a value is a copy of."""
+    found = computation.instructions[bare(name)]
+    while found.opcode in COPIES:
+        found = computation.instructions[bare(found.operands[0])]
+    return found
+
+
+def _step(body: Computation, following: Instruction, around: Around) -> int | None:
+    """What an iteration adds to the counter."""
+    if following.opcode != "add":
+        return None
+    steps = [_constant(body, name, around) for name in following.operands]
+    counters = [_source(body, name).opcode == "get-tuple-element" for name in following.operands]
+    for step, other in ((steps[1], counters[0]), (steps[0], counters[1])):
+        if step is not None and other:
+            return step
+    return None
+
 
 FUSED_SCATTER = "all-reduce-scatter"
 """A fusion of an all-reduce and a slice, for which the compiler has an algorithm of its own: a reduce-scatter."""

@@ -10,7 +10,6 @@ from shardproof.properties.cases import suggestion
 from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.performance.chips import CHIPS
-from shardproof.properties.performance.crossover import SIDES
 from shardproof.properties.performance.routes import Untold
 from shardproof.properties.programs.examples import EXAMPLES
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
@@ -119,16 +118,3 @@ def parse_dtype(text: str) -> str:
         return as_dtype(text).name
     except ValueError as error:
         raise RequestError(f"--{error}") from error
-
-
-def parse_sides(text: str) -> tuple[int, int, int]:
-    """Rows, contracted size and columns.
-
-    Raises:
-        RequestError: if the text does not list them.
-    """
-    parts = text.split(",")
-    if len(parts) != len(SIDES) or not all(part.isdecimal() and int(part) for part in parts):
-        raise RequestError(f"--sides={text}: expected rows, contracted size and columns, as in 512,2048,8192")
-    m, k, n = map(int, parts)
-    return m, k, n

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shardproof.properties.report import accelerators, collecting, options, results, session
-from shardproof.properties.report.failures import commands, showing
+from shardproof.properties.report.failures import replay, showing
 
 pytest_plugins = ("shardproof.properties.report.fixtures",)
 
@@ -25,13 +25,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Keeps a regression instead of running tests, if that is asked for."""
-    return commands.keep_regression(config)
+    return replay.keep_regression(config)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Makes the devices before JAX's backends start, and registers the profiles before Hypothesis loads one."""
-    commands.choose_failures(config)  # which may need more devices
+    replay.choose_failures(config)  # which may need more devices
     options.set_up(config)
 
 
@@ -61,7 +61,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
     """Gives the session the files of `--replay`, so that nothing that lies beside one is imported."""
     report: Any = yield
     if isinstance(collector, pytest.Session):
-        report.result = [*report.result, *commands.replay_files(collector)]
+        report.result = [*report.result, *replay.replay_files(collector)]
     return report
 
 
@@ -74,7 +74,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what is not asked for; of a replay nothing else runs."""
     collecting.deselect(config, items)
-    commands.leave_replays(config, items)
+    replay.leave_replays(config, items)
 
 
 @pytest.hookimpl(tryfirst=True)

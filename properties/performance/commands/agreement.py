@@ -10,8 +10,7 @@ from rich.console import Console
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.choosing import choice, forms
 from shardproof.properties.performance.commands.tpu import add_options
-from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Records
-from shardproof.properties.performance.modelled import Place, Work
+from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Place, Records, Work
 from shardproof.properties.performance.tables import form_of, table
 from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology, missing
 from shardproof.properties.programs.product_cases import SHAPES

@@ -13,10 +13,9 @@ import jax
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.cases.strategies.dtypes import WIDE
-from shardproof.properties.performance import gantt
 from shardproof.properties.performance.chips import Chip, chip, in_words
 from shardproof.properties.performance.choosing import scheduled
-from shardproof.properties.performance.lanes import KEY, laid_out, text
+from shardproof.properties.performance.lanes import KEY, gantt, laid_out, text
 from shardproof.properties.performance.operations import Operation, operations_of
 from shardproof.properties.performance.shaped import KNOWN, laid_out_for, parse_shapes, shaped
 from shardproof.properties.performance.timeline import Timeline, timeline
@@ -75,7 +74,7 @@ def _drawn(options: argparse.Namespace) -> None:
         print(sources(machine))
     if lanes.total:
         path = options.output or Path(f"{_file_name(options.name)}-{machine.name}.svg")
-        gantt.write(path, title, lanes)
+        gantt(title, lanes).save_svg(str(path))
         print(f"wrote {path}")
 
 

@@ -13,11 +13,13 @@ from shardproof.properties.performance.compiled import (
     RECORDED,
     UNSHARDED,
     Figures,
+    Place,
     Records,
+    Work,
     key_of,
+    modelled,
     read,
 )
-from shardproof.properties.performance.modelled import Place, Work, modelled
 from shardproof.properties.performance.tables import form_of, markdown, table
 from shardproof.properties.performance.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, TpuCompiler, missing
 from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS

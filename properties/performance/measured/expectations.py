@@ -5,9 +5,7 @@ from dataclasses import dataclass
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.performance.chips import Chip
-from shardproof.properties.performance.measured.placing import MODEL
-from shardproof.properties.performance.measured.row import Row
-from shardproof.properties.performance.measured.work import BUILT_IN_FORM, NAIVE, UNSHARDED, by_speed
+from shardproof.properties.performance.measured.work import BUILT_IN_FORM, MODEL, NAIVE, UNSHARDED, Row, by_speed
 
 
 @dataclass(frozen=True)

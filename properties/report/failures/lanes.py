@@ -4,8 +4,7 @@ from fractions import Fraction
 
 from shardproof.properties.laws.overlap import MACHINE
 from shardproof.properties.performance.choosing import scheduled
-from shardproof.properties.performance.gantt import gantt
-from shardproof.properties.performance.lanes import KEY, Lanes, laid_out, text
+from shardproof.properties.performance.lanes import KEY, Lanes, gantt, laid_out, text
 from shardproof.properties.performance.timeline import Balanced, timeline
 from shardproof.properties.runner.violation import LawViolation
 

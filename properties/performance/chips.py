@@ -199,15 +199,18 @@ CHIPS: dict[str, Chip] = {
             "cycle": (2**19, f"{COMPILED} 1.16 times what they imply; {DOCS}/v6e has half as many, 2 units of 256x256"),
         }),
         _stated("tpu7x", 3, {
-            "bfloat16": (2307 * TERA, f"{DOCS}/tpu7x; of a chip, which JAX shows as two devices: what each of the two "
-                         "has of the links is not published, so a device here is a chip"),
+            "bfloat16": (2307 * TERA, (
+                f"{DOCS}/tpu7x; of a chip, which JAX shows as two devices: what each of the two has of the links is "
+                "not published, so a device here is a chip"
+            )),
             "float32": (2307 * TERA, ONE_PASS),
             FLOAT8: (4614 * TERA, f"{DOCS}/tpu7x"),
             "memory": (7380 * GIGA, f"{DOCS}/tpu7x, of a chip"),
             "link": (100 * GIGA, f"{DOCS}/tpu7x: 1200 GB/s both ways over the six links of a chip; no measured figure"),
             "latency": (MICRO, f"{HOP}; none is published of this generation"),
-            "cycle": (2**20, f"{COMPILED} 1.18 times what they imply, for both cores of a chip; {TPU_INFO} has half as "
-                      "many"),
+            "cycle": (2**20, (
+                f"{COMPILED} 1.18 times what they imply, for both cores of a chip; {TPU_INFO} has half as many"
+            )),
         }, assumed=("latency",)),
         _stated("h100", 0, {
             "bfloat16 float16": (989 * TERA, f"{H100}, half of the figure with sparsity"),
@@ -216,8 +219,9 @@ CHIPS: dict[str, Chip] = {
             f"int8 {FLOAT8}": (1979 * TERA, f"{H100}, half of the figure with sparsity"),
             "memory": (3350 * GIGA, H100),
             "link": (450 * GIGA, f"{H100}: NVLink 900 GB/s, both ways together; in-switch reduction left out"),
-            "latency": (Fraction(34, 10**7), "https://github.com/NVIDIA/nccl src/graph/tuning.cc: 3.4 us a step of a "
-                        "ring of the Simple protocol"),
+            "latency": (Fraction(34, 10**7), (
+                "https://github.com/NVIDIA/nccl src/graph/tuning.cc: 3.4 us a step of a ring of the Simple protocol"
+            )),
         }),
     )
 }  # fmt: skip

@@ -4,11 +4,10 @@ import dataclasses
 import functools
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
@@ -17,11 +16,10 @@ from shardproof.properties.performance.chips import CHIPS, Chip, chip
 from shardproof.properties.performance.scheduled import Schedule, schedule
 from shardproof.properties.performance.tpu_compiler import NotCompiled, Request, Topology, TpuCompiler
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD, COMPILER, FORWARD
-from shardproof.properties.programs.product_cases import product_case, whole_sides
+from shardproof.properties.programs.product_cases import product_case, received, whole_sides
 
 MODEL = "model"
-ELEMENT = 2
-"""Bytes of a bfloat16."""
+Modelled = tuple[Schedule, int]
 
 
 @dataclass(frozen=True)
@@ -72,68 +70,39 @@ def sides(contract: str, shape: str | tuple[int, int, int], data: int, p: int) -
     return rows // cut[0], contracted // cut[1], columns // cut[2]
 
 
+GATHERED = {
+    "all_gather_matmul_lhs_contracting": 1,
+    "all_gather_matmul_lhs": 0,
+    "all_gather_matmul_rhs": 1,
+    "matmul_reduce_scatter": 0,
+    "transformer_block": 1,
+}
+"""Of rows, contracted size and columns, the one of which a device has a part before anything is gathered."""
+
+
 def alone(contract: str, m_k_n: tuple[int, int, int], p: int) -> tuple[int, int, int]:
     """The same for the product that a device does in all, nothing of which is gathered or added up."""
-    m, k, n = m_k_n
-    return {
-        "all_gather_matmul_lhs_contracting": (m, k * p, n),
-        "all_gather_matmul_lhs": (m * p, k, n),
-        "all_gather_matmul_rhs": (m, k * p, n),
-        "matmul_reduce_scatter": (m * p, k, n),
-        "matmul_all_reduce": (m, k, n),
-        "transformer_block": (m, k * p, n),
-    }[contract]
+    m, k, n = (size * p if i == GATHERED.get(contract) else size for i, size in enumerate(m_k_n))
+    return m, k, n
 
 
-def transfers(contract: str, way: str, m_k_n: tuple[int, int, int], p: int) -> Fraction:
-    """The bytes that each device must pass on in all, in bfloat16: p-1 blocks of what is gathered, or of a sum.
+AGAIN = {"matmul_reduce_scatter": Fraction(1), "matmul_all_reduce": Fraction(0), "transformer_block": Fraction(3, 2)}
+"""How often backward what forward must be sent is: a gather is followed by the sums of what was gathered, twice.
 
-    Backward a gather is followed by the sums of the operand that was gathered, a reduce-scatter by a gather, and an
-    all-reduce by nothing; a transformer block gathers its input and the cotangent, and scatters sums.
-    """
-    m, k, n = m_k_n
-    blocks: dict[str, Fraction | int] = {
-        "all_gather_matmul_lhs_contracting": m * k,
-        "all_gather_matmul_lhs": m * k,
-        "all_gather_matmul_rhs": k * n,
-        "matmul_reduce_scatter": m * n,
-        "matmul_all_reduce": Fraction(2 * m * n, p),
-        "transformer_block": 2 * m * k,
-    }
-    times = {
-        "matmul_reduce_scatter": Fraction(1),
-        "matmul_all_reduce": Fraction(0),
-        "transformer_block": Fraction(3, 2),
-    }
-    again = times.get(contract, Fraction(2)) if way == BACKWARD else Fraction(1)
-    return ELEMENT * (p - 1) * again * blocks[contract]
-
-
-@dataclass(frozen=True)
-class Modelled:
-    """One program on one topology.
-
-    Arguments:
-        schedule: when it computes and waits.
-        temporary_bytes: what it holds at most beside its arguments and results.
-        argument_bytes: its arguments.
-    """
-
-    schedule: Schedule
-    temporary_bytes: int
-    argument_bytes: int
+A reduce-scatter by a gather, and an all-reduce by nothing; a block gathers its input and the cotangent, and scatters
+sums.
+"""
 
 
 def modelled(compiler: TpuCompiler, place: Place, case: Case, implementation: str, way: str = FORWARD) -> Modelled:
-    """Compiles an implementation of a case, and walks through what comes out.
+    """The schedule of an implementation of a case, and the bytes that it holds at most beside arguments and results.
 
     Raises:
         NotCompiled: if it cannot be compiled.
         HloError: if what comes out cannot be read.
     """
     compiled = compiler.compile(Request(str(place.topology), case, implementation, way))
-    found = schedule(compiled.text, place.topology, compiled.chips)
-    return Modelled(found, compiled.temporary_bytes, compiled.argument_bytes)
+    return schedule(compiled.text, place.topology, compiled.chips), compiled.temporary_bytes
 
 
 @dataclass(frozen=True)
@@ -196,7 +165,8 @@ class Work:
         """
         p, link = self.place.model, chip(self.place.topology.generation).link
         cores = self.place.devices // self.place.topology.chips
-        sent = transfers(self.contract, self.way, self.sides, p) * cores / (2 * link)
+        again = AGAIN.get(self.contract, 2) if self.way == BACKWARD else 1
+        sent = again * received(self.case()) * cores / (2 * link)
         products = 2 if self.way == BACKWARD or self.contract == "transformer_block" else 1
         return max(Fraction(1), sent / unsharded + Fraction(1, products * p))
 
@@ -245,7 +215,7 @@ class Figures:
     @classmethod
     def of(cls, found: Modelled) -> "Figures":
         """Those of a compiled program."""
-        timed = found.schedule
+        timed, held = found
         return cls(
             round(MICRO * float(timed.total), 3),
             round(MICRO * float(timed.compute), 3),
@@ -253,7 +223,7 @@ class Figures:
             timed.permutes,
             len(timed.synchronous),
             len(timed.monolithic),
-            found.temporary_bytes,
+            held,
         )
 
 
@@ -262,7 +232,7 @@ def key_of(work: Work, form: str) -> Key:
     return str(work.place.topology), work.place.model, work.shape, work.way, work.contract, form
 
 
-class Records:
+class Records(ExitStack):
     """Figures of programs, compiled where they are not known yet; the compiler lives as long as the `with` statement.
 
     Arguments:
@@ -270,18 +240,10 @@ class Records:
     """
 
     def __init__(self, path: Path | None = None) -> None:
+        super().__init__()
         self.path = path
         self.known = {} if path is None or not path.exists() else read(path)
         self._compiler: TpuCompiler | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._compiler is not None:
-            self._compiler.end()
 
     def of(self, work: Work, form: str) -> Figures:
         """The figures of a form of a product, `UNSHARDED`, or `COMPILER`.
@@ -304,7 +266,7 @@ class Records:
         return found
 
     def _compiled(self, work: Work, form: str) -> Figures | str:
-        self._compiler = self._compiler or TpuCompiler()
+        self._compiler = self._compiler or self.enter_context(TpuCompiler())
         try:
             found = work.unsharded(self._compiler) if form == UNSHARDED else work.of(self._compiler, form)
         except (HloError, NotCompiled) as error:

@@ -6,14 +6,13 @@ Loops are unrolled as far as they can be shown; what is exposed is red in the pi
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 from shardproof.properties.communication.pictures import LETTER
 from shardproof.properties.performance.chips import SWITCH, in_words
 from shardproof.properties.performance.operations import Operation
 from shardproof.properties.performance.routes import Link
-from shardproof.properties.performance.timeline import COMPUTE, Span, Timeline
+from shardproof.properties.performance.timeline import COMPUTE, Span, Timeline, Times, minus, union
 
 MOST_BARS = 160
 """How many bars a picture may have before a loop's iterations are left out of it, but for the first and the last."""
@@ -56,6 +55,14 @@ class Lanes:
     bars: list[Bar] = field(default_factory=list)
     cuts: list[tuple[Fraction, Fraction, int]] = field(default_factory=list)
     exposed: list[tuple[Fraction, Fraction]] = field(default_factory=list)
+
+    @property
+    def waits(self) -> Iterator[tuple[Link | str, Fraction, Fraction]]:
+        """The links that are busy while nothing is computed, from when until when."""
+        for start, end in self.exposed:
+            for bar in self.bars:
+                if bar.lane != COMPUTE and bar.start < end and bar.end > start:
+                    yield bar.lane, max(start, bar.start), min(end, bar.end)
 
     @property
     def names(self) -> list[Link | str]:
@@ -121,7 +128,7 @@ def laid_out(found: Timeline) -> Lanes:
     lanes = Lanes(found.total)
     _place(found, Fraction(0), lanes, MOST_BARS)
     lanes.bars.sort(key=lambda bar: (bar.start, bar.end))
-    lanes.exposed = [*_exposed(lanes.bars)]
+    lanes.exposed = _exposed(lanes.bars)
     return lanes
 
 
@@ -163,19 +170,10 @@ def _bars(found: Timeline) -> int:
     )
 
 
-def _exposed(bars: Sequence[Bar]) -> Iterator[tuple[Fraction, Fraction]]:
+def _exposed(bars: Sequence[Bar]) -> Times:
     """When something is sent while nothing is computed, of all bars together."""
-    edges = sorted({edge for bar in bars for edge in (bar.start, bar.end)})
-    start: Fraction | None = None
-    for left, right in pairwise(edges):
-        busy = [bar.lane == COMPUTE for bar in bars if bar.start <= left and bar.end >= right]
-        if busy and not any(busy):
-            start = left if start is None else start
-        elif start is not None:
-            yield start, left
-            start = None
-    if start is not None:
-        yield start, edges[-1]
+    sending, computing = (union((b.start, b.end) for b in bars if (b.lane == COMPUTE) is own) for own in (False, True))
+    return minus(sending, computing)
 
 
 def text(lanes: Lanes, width: int = 64) -> list[str]:
@@ -192,10 +190,8 @@ def text(lanes: Lanes, width: int = 64) -> list[str]:
 
     for bar in lanes.bars:
         fill(rows[called(bar.lane)], bar.start, bar.end, FILLED if bar.lane == COMPUTE else SENDING)
-    for start, end in lanes.exposed:
-        for bar in lanes.bars:
-            if bar.lane != COMPUTE and bar.start < end and bar.end > start:
-                fill(rows[called(bar.lane)], max(start, bar.start), min(end, bar.end), EXPOSED)
+    for lane, start, end in lanes.waits:
+        fill(rows[called(lane)], start, end, EXPOSED)
     for start, end, _ in lanes.cuts:
         for row in rows.values():
             fill(row, start, end, CUT)
@@ -263,12 +259,8 @@ def gantt(title: Sequence[str], lanes: Lanes, unit: Unit = in_words) -> Any:
             name = bar.operation.name
             if LETTER * 11 * len(name) < wide - 6:
                 text(name, 11, x + wide / 2, y + LANE / 2 + 4, "white", text_anchor="middle")
-        if lane != COMPUTE:
-            for start, end in lanes.exposed:
-                for bar in lanes.bars:
-                    if bar.lane == lane and bar.start < end and bar.end > start:
-                        x = axis.at(max(start, bar.start))
-                        box(x, y + LANE - 6, axis.at(min(end, bar.end)) - x, 5, fill=RED)
+        for start, end in [(start, end) for waiting, start, end in lanes.waits if waiting == lane]:
+            box(axis.at(start), y + LANE - 6, axis.at(end) - axis.at(start), 5, fill=RED)
     for start, end, left_out in lanes.cuts:
         x, middle = axis.at(start), (axis.at(start) + axis.at(end)) / 2
         box(x, top - 6, axis.at(end) - x, bottom - top + 2, fill="white", stroke=GRID)

@@ -164,13 +164,11 @@ def print_steps(console: Console, work: Work, form: str) -> None:
         return
     with TpuCompiler() as compiler:
         try:
-            found = modelled(compiler, work.place, work.case(), str(one), work.way)
+            found, _ = modelled(compiler, work.place, work.case(), str(one), work.way)
         except (NotCompiled, ValueError) as error:
             console.print(f"{one}: {error}")
         else:
-            console.print(
-                f"{one}, {work.shape} {work.way}\n{found.schedule}", soft_wrap=True, highlight=False, markup=False
-            )
+            console.print(f"{one}, {work.shape} {work.way}\n{found}", soft_wrap=True, highlight=False, markup=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -112,11 +112,6 @@ class Traffic:
     size: Fraction
     bus: Fraction
 
-    @property
-    def factor(self) -> Fraction:
-        """The bus bandwidth over the algorithm bandwidth."""
-        return self.bus / self.size if self.size else Fraction(0)
-
 
 def traffic(case: Case) -> Traffic:
     """The traffic of a case.

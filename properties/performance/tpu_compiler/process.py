@@ -7,9 +7,9 @@ import select
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, final
 
 from shardproof.properties.cases.case import Case
@@ -41,19 +41,12 @@ class Request:
 
     def to_json(self) -> dict[str, str]:
         """What `from_json` reads."""
-        return {
-            "topology": self.topology,
-            "case": self.case.to_json(),
-            "implementation": self.implementation,
-            "way": self.way,
-        }
+        return {**vars(self), "case": self.case.to_json()}
 
     @classmethod
     def from_json(cls, record: dict[str, str]) -> "Request":
         """What `to_json` wrote."""
-        return cls(
-            record["topology"], Case.from_json(record["case"], contract_of), record["implementation"], record["way"]
-        )
+        return cls(**{**record, "case": Case.from_json(record["case"], contract_of)})  # type: ignore[arg-type]
 
 
 ENVIRONMENT = {
@@ -107,7 +100,7 @@ class Compiled:
 
 
 @final
-class TpuCompiler:
+class TpuCompiler(ExitStack):
     """The TPU compiler in a process of its own, which lives as long as the `with` statement.
 
     Raises:
@@ -117,6 +110,7 @@ class TpuCompiler:
     def __init__(self, seconds: float = SECONDS) -> None:
         if reason := missing():
             raise NoTpuCompiler(reason)
+        super().__init__()
         self._seconds = seconds
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 # as long as the process lives
         self._process = subprocess.Popen(
@@ -126,17 +120,9 @@ class TpuCompiler:
             stderr=self._log,
             env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(_path())},
         )
+        self.callback(self._end)
 
-    def __enter__(self) -> "TpuCompiler":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Ends the process, whatever it is doing."""
+    def _end(self) -> None:
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._log):
@@ -163,13 +149,7 @@ class TpuCompiler:
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise NotCompiled(f"{_named(request)}: {answer['error']}")
-        return Compiled(
-            answer["text"],
-            answer["temporary_bytes"],
-            answer["argument_bytes"],
-            answer["result_bytes"],
-            tuple(tuple(chip) for chip in answer["chips"]),
-        )
+        return Compiled(**{**answer, "chips": tuple(map(tuple, answer["chips"]))})
 
     def _line(self, answers: IO[bytes]) -> bytes:
         if not select.select([answers], [], [], self._seconds)[0]:

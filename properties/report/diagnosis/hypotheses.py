@@ -25,6 +25,9 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import SuiteError
 from shardproof.properties.report.diagnosis.runs import CLEAR, MOST, Blocks, Run
 
+Change = Callable[[Case], Case]
+Predict = Callable[[Run], Blocks | None]
+
 LISTED = 6
 """How many devices are named one by one."""
 
@@ -45,7 +48,7 @@ class Hypothesis:
     """
 
     text: str
-    predict: Callable[[Run], Blocks | None]
+    predict: Predict
     of: Callable[[Run], Blocks] = _what_came
     open: bool = False
 
@@ -69,12 +72,13 @@ class Hypothesis:
 def hypotheses(runs: Sequence[Run]) -> Iterator[Hypothesis]:
     """All of them, in the order in which they are tried."""
     run = runs[0]
-    for table in (_of_every_block, _partial_results, _moved, _turned):
-        yield from table(runs)
+    yield from _of_every_block(run)
+    yield from _partial_results(run)
+    yield from _moved(runs)
+    yield from _turned(run)
     yield from causes(run)
     yield from _reduced(run)
-    for text, predict in WHEREVER.items():
-        yield Hypothesis(text, predict)
+    yield from (Hypothesis(text, predict) for text, predict in WHEREVER.items())
 
 
 def causes(run: Run) -> Iterator[Hypothesis]:
@@ -98,9 +102,9 @@ def _sets_of_axes(run: Run) -> Iterator[tuple[tuple[str, ...], str]]:
         yield axes, " and ".join(named)
 
 
-def _partial_results(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+def _partial_results(run: Run) -> Iterator[Hypothesis]:
     """A missing sum, or mean, over any axes."""
-    for axes, named in _sets_of_axes(runs[0]):
+    for axes, named in _sets_of_axes(run):
         for reduce, text in ((np.sum, "partial sums: added up"), (np.mean, "partial means: averaged")):
             text = f"{text} over {named} the blocks are right"
             yield Hypothesis(text, lambda run: run.expected, of=partial(_over, axes, reduce, _what_came))
@@ -114,11 +118,7 @@ def _reduced(run: Run) -> Iterator[Hypothesis]:
             yield Hypothesis(text, partial(_over, axes, reduce, lambda run: run.expected))
             if run.inputs:
                 text = f"reduced at the end: the results of each participant alone, {how} over {named}"
-                yield Hypothesis(text, partial(_over, axes, reduce, partial(_changed, _alone)))
-
-
-def _alone(case: Case) -> Case:
-    return dataclasses.replace(case, axis_name=())
+                yield Hypothesis(text, partial(_over, axes, reduce, partial(_changed, _over_axes(()))))
 
 
 def _over(axes: Sequence[str], reduce: Callable[..., np.ndarray], of: Callable[[Run], Blocks], run: Run) -> Blocks:
@@ -130,7 +130,7 @@ def _over(axes: Sequence[str], reduce: Callable[..., np.ndarray], of: Callable[[
     return rounded(total.reshape(blocks.shape), run.expected.dtype)
 
 
-def _where_wrong(make: Callable[[Run], Blocks | None], run: Run) -> Blocks | None:
+def _where_wrong(make: Predict, run: Run) -> Blocks | None:
     """Blocks on the devices that are wrong on one of the data sets, and right ones elsewhere."""
     made, blocks, places = make(run), run.expected.copy(), list(run.places)
     if made is None or made.shape != blocks.shape:
@@ -139,27 +139,25 @@ def _where_wrong(make: Callable[[Run], Blocks | None], run: Run) -> Blocks | Non
     return blocks
 
 
-def _of_every_block(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+def _of_every_block(run: Run) -> Iterator[Hypothesis]:
     """The same for all blocks that are wrong: nothing arrived or left, or too much was added up."""
-    run = runs[0]
     who = run.name(run.places[0]) if len(run.places) == 1 else "every wrong block"
-    found: list[tuple[str, Callable[[Run], Blocks | None]]] = [
-        (f"missing: {who} holds zeros", lambda run: np.zeros_like(run.expected)),
-        (f"multiple: {who} has the wrong sign", partial(_times, -1, 1)),
-        (f"conjugate: {who} holds the complex conjugate of the right values", lambda run: run.expected.conj()),
-    ]
+    found: dict[str, Predict] = {
+        f"missing: {who} holds zeros": lambda run: np.zeros_like(run.expected),
+        f"multiple: {who} has the wrong sign": partial(_times, -1),
+        f"conjugate: {who} holds the complex conjugate of the right values": lambda run: run.expected.conj(),
+    }
     for k in sorted({2, 3, 4, run.case.participants, *run.case.mesh.sizes, run.case.mesh.size} - {1}):
         axes = " or ".join(axis for axis, size in run.case.mesh.shape.items() if size == k)
         size = f", {k} being the size of {axes}" if axes else ""
-        found.append((f"multiple: {who} holds {k} times the right values{size}", partial(_times, k, 1)))
-        found.append((f"multiple: {who} holds 1/{k} of the right values{size}", partial(_times, 1, k)))
+        found[f"multiple: {who} holds {k} times the right values{size}"] = partial(_times, k)
+        found[f"multiple: {who} holds 1/{k} of the right values{size}"] = partial(_times, 1, parts=k)
     if run.case.keywords.get("op") == "max":
-        found.append(("starts from zero: as if that were one of the values", lambda run: np.maximum(run.expected, 0)))
-    for text, make in found:
-        yield Hypothesis(text, partial(_where_wrong, make))
+        found["starts from zero: as if that were one of the values"] = lambda run: np.maximum(run.expected, 0)
+    yield from (Hypothesis(text, partial(_where_wrong, make)) for text, make in found.items())
 
 
-def _times(times: int, parts: int, run: Run) -> Blocks | None:
+def _times(times: int, run: Run, parts: int = 1) -> Blocks | None:
     right = run.expected.astype(wide(run.expected.dtype))
     return None if run.expected.dtype == bool else right * times / parts if parts > 1 else right * times
 
@@ -208,9 +206,9 @@ def _source(runs: Sequence[Run], device: int, group: np.ndarray, *, own: bool) -
     return found[0] if found else -1
 
 
-def _turned(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+def _turned(run: Run) -> Iterator[Hypothesis]:
     """The elements of each block in another order."""
-    shape = runs[0].expected.shape
+    shape = run.expected.shape
     changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
     for i in (i for i in range(1, len(shape)) if shape[i] > 1):
         changes[f"reversed along dimension {i - 1}"] = partial(np.flip, axis=i)
@@ -220,11 +218,8 @@ def _turned(runs: Sequence[Run]) -> Iterator[Hypothesis]:
         names = ", ".join(str(i - 1) for i in order)
         changes[f"transposed, its dimensions in the order {names}"] = partial(np.transpose, axes=(0, *order))
     for text, change in changes.items():
-
-        def turn(run: Run, change: Callable[[np.ndarray], np.ndarray] = change) -> Blocks:
-            return change(run.expected)
-
-        yield Hypothesis(f"permuted: every wrong block is {text}", partial(_where_wrong, turn), open=True)
+        turned = partial(_where_wrong, lambda run, change=change: change(run.expected))  # type: ignore[misc]
+        yield Hypothesis(f"permuted: every wrong block is {text}", turned, open=True)
     for i in range(1, len(shape)):
         yield _in_another_order(f"along dimension {i - 1} of each block", (i,))
     yield _in_another_order("of each block", tuple(range(1, len(shape))))
@@ -246,9 +241,6 @@ def _in_another_order(where: str, dimensions: tuple[int, ...]) -> Hypothesis:
     )
 
 
-Change = Callable[[Case], Case]
-
-
 def _changed(change: Change, run: Run) -> Blocks:
     """The right blocks of a changed case."""
     return _right(change(run.case), run, run.inputs)
@@ -259,14 +251,15 @@ def _right(case: Case, run: Run, inputs: Sequence[np.ndarray]) -> Blocks:
     return rounded(run.flat(run.oracle(case, inputs)), run.expected.dtype)
 
 
+def _over_axes(axes: tuple[str, ...]) -> Change:
+    return lambda case: dataclasses.replace(case, axis_name=axes)
+
+
 def variants(case: Case) -> Iterator[tuple[str, Change]]:
     """The same case with one argument changed the way it is mistaken, the likeliest first."""
 
     def params(**values: object) -> Change:
         return lambda case: case.with_params(**values)
-
-    def over(axes: tuple[str, ...]) -> Change:
-        return lambda case: dataclasses.replace(case, axis_name=axes)
 
     long, given = case.mesh.longer(case.axes), case.keywords  # where axes of one device stand changes nothing
     in_order = list(case.mesh.in_mesh_order(long))
@@ -274,7 +267,7 @@ def variants(case: Case) -> Iterator[tuple[str, Change]]:
     for order in sorted(orders, key=lambda o: o != in_order):
         left = iter(order)
         axes = tuple(next(left) if name in long else name for name in case.axes)
-        yield f"for axis_name={axes}{' (the order of the mesh)' if order == in_order else ''}", over(axes)
+        yield f"for axis_name={axes}{' (the order of the mesh)' if order == in_order else ''}", _over_axes(axes)
     if FED in case.chain:
         first = tuple(name for name in case.chain if name != FED)
         yield "of the first call, which feeds the second", lambda case: dataclasses.replace(case, chain=first)
@@ -293,25 +286,25 @@ def variants(case: Case) -> Iterator[tuple[str, Change]]:
             yield "for no axis_index_groups", params(axis_index_groups=None)
         return
     for n in range(len(long) - 1, 0, -1):
-        yield from ((f"for axis_name={axes}", over(axes)) for axes in itertools.combinations(long, n))
+        yield from ((f"for axis_name={axes}", _over_axes(axes)) for axes in itertools.combinations(long, n))
     more = [name for name in case.mesh.longer(case.mesh.axis_names) if name not in case.axes]
-    yield from ((f"for axis_name={(*case.axes, name)}", over((*case.axes, name))) for name in more)
+    yield from ((f"for axis_name={(*case.axes, name)}", _over_axes((*case.axes, name))) for name in more)
     if long:
-        yield "of each participant alone", over(())
+        yield "of each participant alone", _over_axes(())
 
 
 def _other_values(case: Case) -> Iterator[tuple[str, object]]:
     for name, value in case.params:
-        option, others = case.contract.call.options.get(name), dict[Any, None]()
+        option, others = case.contract.call.options.get(name), tuple[Any, ...]()
         if name == "op":
-            others = dict.fromkeys(("sum", "mean", "max", "min"))
+            others = "sum", "mean", "max", "min"
         elif type(value) is bool:
-            others = {not value: None}
+            others = (not value,)
         elif type(value) is float:
-            others = {0.0: None}
+            others = (0.0,)
         elif type(value) is int:
-            others = dict.fromkeys((1, value - 1, value + 1, *range(min(case.participants, MOST)), -1, -value))
-        for other in others:
+            others = 1, value - 1, value + 1, *range(min(case.participants, MOST)), -1, -value
+        for other in dict.fromkeys(others):
             if other != value and (option is None or option.accepts(case, other)):
                 yield name, other
 
@@ -359,17 +352,15 @@ def _conversions(run: Run) -> Iterator[Hypothesis]:
     """Floats that are rounded to a coarser dtype on their way in, or out."""
     floats = all(x.dtype.kind != "c" and is_float(x.dtype) for x in [run.expected, *run.inputs])
     for dtype in map(as_dtype, COARSE if floats else ()):
-        both: dict[str, Callable[..., Blocks]] = {
-            "number that goes in": lambda run, to: _right(run.case, run, [_cast(x, to) for x in run.inputs]),
-            "result": lambda run, to: _cast(run.expected, to),
-        }
-        for each, predict in both.items():
-            text = f"rounded too much: the blocks are the right ones with its value in {dtype} in place of each {each}"
-            yield Hypothesis(text, partial(predict, to=dtype))
+        text = f"rounded too much: the blocks are the right ones with its value in {dtype} in place of each"
+        yield Hypothesis(f"{text} number that goes in", partial(_with_rounded_inputs, dtype))
+        yield Hypothesis(
+            f"{text} result", partial(lambda to, run: run.expected.astype(to).astype(run.expected.dtype), dtype)
+        )
 
 
-def _cast(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    return x.astype(dtype).astype(x.dtype)
+def _with_rounded_inputs(dtype: np.dtype, run: Run) -> Blocks:
+    return _right(run.case, run, [x.astype(dtype).astype(x.dtype) for x in run.inputs])
 
 
 def _mutants(run: Run) -> Iterator[Hypothesis]:
@@ -379,13 +370,12 @@ def _mutants(run: Run) -> Iterator[Hypothesis]:
     from shardproof.properties.mutants import MUTANTS  # takes a second, and only failures need it
 
     given, law = run.violation.implementation.function, "value" if run.difference.of == "result" else "gradient"
-    known = [bug for bug in MUTANTS.values() if (bug.contract, bug.law) == (run.case.contract.name, law)]
-    for bug in known:
+    contract = run.case.contract.name
+    for bug in [bug for bug in MUTANTS.values() if (bug.contract, bug.law) == (contract, law)]:
         if bug.runs != "isolated" and bug.function is not given:
+            claims = frozenset(bug.claims)
+            own = Implementation(CONTRACTS[contract], bug.name, bug.function, claims, whole=bug.whole)
             text = f"as the planted bug {bug.name} has it: {bug.sentence}"
-            own = Implementation(
-                CONTRACTS[bug.contract], bug.name, bug.function, frozenset(bug.claims), whole=bug.whole
-            )
             yield Hypothesis(text, partial(Run.observed, implementation=own))
 
 
@@ -403,7 +393,7 @@ def _saturated(run: Run) -> Blocks | None:
     return np.where((came == int(limits.min)) | (came == int(limits.max)), run.actual, run.expected)
 
 
-WHEREVER: dict[str, Callable[[Run], Blocks | None]] = {
+WHEREVER: dict[str, Predict] = {
     "NaN: wrong only where the right value is NaN": (
         lambda run: np.where(run.expected != run.expected, run.actual, run.expected)
     ),

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,13 +52,13 @@ class Change:
         axes: the mesh axes over which they do.
     """
 
-    equations: frozenset[int]
+    equations: frozenset[int] = frozenset()
     params: tuple[tuple[str, Any], ...] = ()
     then: str = ""
     axes: tuple[str, ...] = ()
 
 
-NOTHING_ELSE = Change(frozenset())
+NOTHING_ELSE = Change()
 """All do what they say."""
 
 
@@ -130,17 +130,11 @@ Places = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Repair:
-    """One change of a program.
-
-    Arguments:
-        text: what is changed, in words.
-        places: which equations are.
-        change: what they do instead.
-    """
+    """One change of a program: in words, where, and what the equations there do instead."""
 
     text: str
     places: Places = ()
-    change: Change = field(default=Change(frozenset()))
+    change: Change = NOTHING_ELSE
 
 
 @dataclass(frozen=True)
@@ -229,28 +223,29 @@ def _same(one: Simulated, other: Simulated) -> bool:
 def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
     """The changes that are tried, the likeliest first."""
     equations, long = program.equations, case.mesh.longer(case.mesh.axis_names)
+    some = [*((name,) for name in long), *([tuple(long)] if len(long) > 1 else [])]  # every axis, and all of them
     yield from _orders(case, program)
     for places in alike(equations, lambda e: e.primitive.name in REDUCTIONS):
         yield from _other_axes(equations[places[0]], places, long)
     floats = alike(equations, lambda e: len(e.outvars) == 1 and is_float(np.dtype(e.outvars[0].aval.dtype)))
     reducing = [places for places in floats if equations[places[0]].primitive.name in REDUCES]
     for places in [*reducing, *((i,) for same in reducing if len(same) > 1 for i in same)]:
-        first = equations[places[0]]
-        then = REDUCES[first.primitive.name]
-        for axes in _some(long):
-            yield Repair(
-                f"{then} over {_words(axes)} of what {place(first)} gives", places, Change(frozenset(), (), then, axes)
-            )
+        then = REDUCES[equations[places[0]].primitive.name]
+        yield from _behind(equations, places, then, some)
     for places in floats:
-        its = f"what {place(equations[places[0]])} gives"
-        for axes in _some(long):
-            text = f"{its} counted once, not by every participant along {_words(axes)}"
-            yield Repair(text, places, Change(frozenset(), (), "once", axes))
+        yield from _behind(equations, places, "once", some)
     for places in floats:
         if places not in reducing:
-            for axes in _some(long):
-                its = f"of what {place(equations[places[0]])} gives"
-                yield Repair(f"psum over {_words(axes)} {its}", places, Change(frozenset(), (), "psum", axes))
+            yield from _behind(equations, places, "psum", some)
+
+
+def _behind(equations: Sequence[Any], places: Places, then: str, some: Sequence[tuple[str, ...]]) -> Iterator[Repair]:
+    """What equations give is reduced, or counted once."""
+    its = f"what {place(equations[places[0]])} gives"
+    for axes in some:
+        over = f"{then} over {_words(axes)} of {its}"
+        once = f"{its} counted once, not by every participant along {_words(axes)}"
+        yield Repair(once if then == "once" else over, places, Change(then=then, axes=axes))
 
 
 def _other_axes(first: Any, places: Places, long: Sequence[str]) -> Iterator[Repair]:
@@ -260,7 +255,7 @@ def _other_axes(first: Any, places: Places, long: Sequence[str]) -> Iterator[Rep
     its = f"the {place(first)} over"
 
     def over(some: tuple[Any, ...], then: str = "") -> Change:
-        return Change(frozenset(), (("axes", some),), then, axes if then else ())
+        return Change(params=(("axes", some),), then=then, axes=axes if then else ())
 
     for more in long:
         if more not in axes:
@@ -283,7 +278,7 @@ def _orders(case: Case, program: Simulated) -> Iterator[Repair]:
         ordered = case.mesh.in_mesh_order(axes)
         if tuple(axes) != tuple(ordered):
             at = numbers_by_the_mesh(case.mesh, axes, ordered)
-            change = Change(frozenset(), (("perm", tuple((at[s], at[t]) for s, t in perm)),))
+            change = Change(params=(("perm", tuple((at[s], at[t]) for s, t in perm)),))
             text = (
                 f"the {place(first)} numbered by {axes}, as `lax.axis_index` is; JAX numbers its devices in the "
                 f"order of the mesh, {tuple(ordered)}"
@@ -306,11 +301,6 @@ def alike(equations: Sequence[Any], of: Callable[[Any], bool]) -> list[Places]:
             key = equation.primitive.name, axes_of(equation), equation.params.get("perm"), location(equation)
             found.setdefault(key, []).append(i)
     return [tuple(places) for places in found.values()]
-
-
-def _some(long: Sequence[str]) -> list[tuple[str, ...]]:
-    """Every axis, and all of them."""
-    return [*((name,) for name in long), *([tuple(long)] if len(long) > 1 else [])]
 
 
 def place(equation: Any) -> str:

@@ -45,12 +45,9 @@ COLOURS = {"float32": "#0072b2", "bfloat16": "#d55e00"}
 
 @dataclass(frozen=True)
 class Nearest(Sampled):
-    """Rounds as backends do: to the nearest number; sums in any order, and functions to a few units.
+    """Rounds as backends do: to the nearest number; sums in any order, and functions to a few units."""
 
-    Arguments:
-        random: where its numbers are from, and not from where samples take theirs.
-    """
-
+    # where its numbers are from, and not from where samples take theirs
     random: np.random.Generator = field(default_factory=np.random.default_rng, compare=False)
 
     def _chance(self, env: Env, equation: Any, x: Numbers) -> Numbers:
@@ -65,21 +62,13 @@ class Nearest(Sampled):
 
 @dataclass
 class Ratios:
-    """The errors of a program's elements in a dtype, over their bounds: 0 where they equal the reference, rounded.
+    """The errors of a program's elements in a dtype, over their bounds: 0 where they equal the reference, rounded."""
 
-    Arguments:
-        name: the program's.
-        dtype: that of its floats.
-        xla: the ratios of what XLA gives.
-        nearest: those of runs that round to the nearest.
-        undecided: how many elements nothing is asked of, which are in neither.
-    """
-
-    name: str
-    dtype: str
-    xla: list[np.ndarray] = field(default_factory=list)
-    nearest: list[np.ndarray] = field(default_factory=list)
-    undecided: int = 0
+    name: str  # the program's
+    dtype: str  # that of its floats
+    xla: list[np.ndarray] = field(default_factory=list)  # the ratios of what XLA gives
+    nearest: list[np.ndarray] = field(default_factory=list)  # those of runs that round to the nearest
+    undecided: int = 0  # how many elements nothing is asked of, which are in neither
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -22,36 +22,28 @@ class Defect:
 
     Those with `at_fault` excuse a case on which they show, if all of these hold: the equation at fault is in the
     traced program, the version and the platform are theirs, and without the defect the law holds on this very case.
-
-    Arguments:
-        name: also the name of its script.
-        sentence: what is wrong.
-        seen_on: the JAX versions on which the script showed it; it is taken to be in those between them, and no others.
-        engine: `xla` where the interpreter does not have it; empty: it is in what JAX does while it traces.
-        platform: the platform whose compiler has it; empty: any.
-        at_fault: case and traced program to the primitive at fault, if it is in the program with the parameters that
-            it takes.
-        shows: case and exception to whether this is how it shows, given that the program is at fault.
-        aborts: the cases on which it may end the process, which is then not risked where the program is at fault.
-        last_words: what it prints when it ends a process after all.
-        suspect: as `at_fault`, of a program on which it showed, or a process ended with these words: it may take more
-            for the cause, since the compiler makes more of a program than was traced. Without it, what is `at_fault`.
-        repair: given the primitive at fault, rids JAX or XLA of the defect for as long as it is entered; None: the
-            interpreter is without it.
-        confirmed: whether the compiler must hold too, once repaired: where what is at fault need not show it.
     """
 
-    name: str
-    sentence: str
+    name: str  # also the name of its script
+    sentence: str  # what is wrong
+    # the JAX versions on which the script showed it; it is taken to be in those between them, and no others
     seen_on: tuple[str, ...] = MOST
-    engine: str = ""
-    platform: str = ""
+    engine: str = ""  # `xla` where the interpreter does not have it; empty: it is in what JAX does while it traces
+    platform: str = ""  # the platform whose compiler has it; empty: any
+    # case and traced program to the primitive at fault, if it is in the program with the parameters that it takes
     at_fault: Callable[[Case, Any], Any] = lambda case, program: None
+    # case and exception to whether this is how it shows, given that the program is at fault
     shows: Callable[[Case, Exception], bool] = lambda case, error: False
+    # the cases on which it may end the process, which is then not risked where the program is at fault
     aborts: Callable[[Case], bool] = lambda case: False
-    last_words: bytes = b""
+    last_words: bytes = b""  # what it prints when it ends a process after all
+    # as `at_fault`, of a program on which it showed, or a process ended with these words: it may take more for
+    # the cause, since the compiler makes more of a program than was traced. Without it, what is `at_fault`.
     suspect: Callable[[Case, Any], Any] | None = None
+    # given the primitive at fault, rids JAX or XLA of the defect for as long as it is entered; None: the
+    # interpreter is without it
     repair: Callable[[Any], AbstractContextManager[None]] | None = None
+    # whether the compiler must hold too, once repaired: where what is at fault need not show it
     confirmed: bool = False
 
     @property

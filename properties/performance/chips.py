@@ -48,29 +48,18 @@ class Unpublished(RequestError):
 
 @dataclass(frozen=True)
 class Chip:
-    """A machine of many devices of one kind.
+    """A machine of many devices of one kind."""
 
-    Arguments:
-        name: what it is called.
-        peak: multiplications and additions a second, by the dtype of what is multiplied.
-        memory: bytes a second, of the device's own memory.
-        link: bytes a second over one link, one way; of a switch, what a device sends in all.
-        latency: seconds for a hop.
-        dimensions: of the torus of its links, on which mesh axes lie; 0: a switch.
-        sources: where each figure is published: `memory`, `link`, `latency`, `cycle`, and `peak:` with a dtype.
-        cycle: multiplications and additions of bfloat16 in a cycle; None if nobody says.
-        assumed: the figures that are published of other chips alone.
-    """
-
-    name: str
-    peak: Mapping[str, int]
-    memory: int
-    link: int
-    latency: Fraction
-    dimensions: int
+    name: str  # what it is called
+    peak: Mapping[str, int]  # multiplications and additions a second, by the dtype of what is multiplied
+    memory: int  # bytes a second, of the device's own memory
+    link: int  # bytes a second over one link, one way; of a switch, what a device sends in all
+    latency: Fraction  # seconds for a hop
+    dimensions: int  # of the torus of its links, on which mesh axes lie; 0: a switch
+    # where each figure is published: `memory`, `link`, `latency`, `cycle`, and `peak:` with a dtype
     sources: Mapping[str, str]
-    cycle: int | None = None
-    assumed: frozenset[str] = frozenset()
+    cycle: int | None = None  # multiplications and additions of bfloat16 in a cycle; None if nobody says
+    assumed: frozenset[str] = frozenset()  # the figures that are published of other chips alone
 
     @property
     def clock(self) -> Fraction:

@@ -24,15 +24,10 @@ Modelled = tuple[Schedule, int]
 
 @dataclass(frozen=True)
 class Place:
-    """Where products run.
+    """Where products run."""
 
-    Arguments:
-        topology: the chips.
-        model: the size of the model axis.
-    """
-
-    topology: Topology
-    model: int
+    topology: Topology  # the chips
+    model: int  # the size of the model axis
 
     @property
     def devices(self) -> int:
@@ -107,21 +102,13 @@ def modelled(compiler: TpuCompiler, place: Place, case: Case, implementation: st
 
 @dataclass(frozen=True)
 class Work:
-    """A product at a place, of one of `products.SHAPES`.
+    """A product at a place, of one of `products.SHAPES`."""
 
-    Arguments:
-        contract: which product.
-        shape: a name of `SHAPES`.
-        place: the chips, and how many share it.
-        way: forward, or backward alone.
-        dimension: the one that is scattered, where one is.
-    """
-
-    contract: str
-    shape: str
-    place: Place
-    way: str = FORWARD
-    dimension: int = 0
+    contract: str  # which product
+    shape: str  # a name of `SHAPES`
+    place: Place  # the chips, and how many share it
+    way: str = FORWARD  # forward, or backward alone
+    dimension: int = 0  # the one that is scattered, where one is
 
     @property
     def sides(self) -> tuple[int, int, int]:
@@ -187,25 +174,15 @@ Key = tuple[str, int, str, str, str, str]
 
 @dataclass(frozen=True)
 class Figures:
-    """A schedule in figures.
+    """A schedule in figures."""
 
-    Arguments:
-        total: microseconds that the program takes.
-        compute: in which it computes.
-        share: the part of the time in which something is sent that is exposed.
-        permutes: how many there are.
-        synchronous: transfers beside which nothing can be computed.
-        others: transfers that are no permutes.
-        temporary_bytes: what is held at most beside arguments and results.
-    """
-
-    total: float
-    compute: float
-    share: float
-    permutes: int
-    synchronous: int
-    others: int
-    temporary_bytes: int
+    total: float  # microseconds that the program takes
+    compute: float  # in which it computes
+    share: float  # the part of the time in which something is sent that is exposed
+    permutes: int  # how many there are
+    synchronous: int  # transfers beside which nothing can be computed
+    others: int  # transfers that are no permutes
+    temporary_bytes: int  # what is held at most beside arguments and results
 
     @property
     def seconds(self) -> Fraction:
@@ -296,16 +273,11 @@ def recorded() -> Mapping[Key, Figures | str]:
 
 @dataclass(frozen=True)
 class Known:
-    """What is recorded of a case.
+    """What is recorded of a case."""
 
-    Arguments:
-        topology: for which chips it was compiled.
-        alone: the product that a device would do alone.
-        forms: each form that is recorded, by the name of its implementation; XLA's own is `COMPILER`.
-    """
-
-    topology: str
-    alone: Figures
+    topology: str  # for which chips it was compiled
+    alone: Figures  # the product that a device would do alone
+    # each form that is recorded, by the name of its implementation; XLA's own is `COMPILER`
     forms: Mapping[str, Figures]
 
 

@@ -25,35 +25,23 @@ KEY = "# computes, = sends, ! sends while nothing is computed, ~ iterations left
 
 @dataclass(frozen=True)
 class Bar:
-    """One operation on one resource.
+    """One operation on one resource."""
 
-    Arguments:
-        lane: `compute`, or a link.
-        start: from the start of the program.
-        end: likewise.
-        operation: which one.
-    """
-
-    lane: Link | str
-    start: Fraction
+    lane: Link | str  # `compute`, or a link
+    start: Fraction  # from the start of the program
     end: Fraction
-    operation: Operation
+    operation: Operation  # which one
 
 
 @dataclass
 class Lanes:
-    """A timeline laid out.
+    """A timeline laid out."""
 
-    Arguments:
-        total: how long it takes.
-        bars: everything that takes time, in the order of its start.
-        cuts: from when until when iterations of a loop are left out, and how many.
-        exposed: when something is sent while nothing is computed, where nothing is left out.
-    """
-
-    total: Fraction
-    bars: list[Bar] = field(default_factory=list)
+    total: Fraction  # how long it takes
+    bars: list[Bar] = field(default_factory=list)  # everything that takes time, in the order of its start
+    # from when until when iterations of a loop are left out, and how many
     cuts: list[tuple[Fraction, Fraction, int]] = field(default_factory=list)
+    # when something is sent while nothing is computed, where nothing is left out
     exposed: list[tuple[Fraction, Fraction]] = field(default_factory=list)
 
     @property
@@ -73,19 +61,12 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Axis:
-    """Where a time is in a picture: linear, but for the cuts, which all have the same width.
+    """Where a time is in a picture: linear, but for the cuts, which all have the same width."""
 
-    Arguments:
-        left: where it begins.
-        scale: how wide a unit of time is.
-        cut: how wide a cut is.
-        cuts: from when until when nothing is shown.
-    """
-
-    left: float
-    scale: float
-    cut: float
-    cuts: tuple[tuple[Fraction, Fraction], ...]
+    left: float  # where it begins
+    scale: float  # how wide a unit of time is
+    cut: float  # how wide a cut is
+    cuts: tuple[tuple[Fraction, Fraction], ...]  # from when until when nothing is shown
 
     @classmethod
     def of(cls, lanes: Lanes, left: float, width: float, cut: float) -> "Axis":

@@ -44,27 +44,17 @@ IN_PLACE = frozenset({"dynamic_update_slice"})
 
 @dataclass(frozen=True)
 class Operation:
-    """A kernel, a transfer, or a loop.
+    """A kernel, a transfer, or a loop."""
 
-    Arguments:
-        name: the primitive, of a kernel its product if it has one.
-        where: the place in the source.
-        reads: the operations of the same block, by their places, that it needs.
-        flops: multiplications and additions, by the dtype of what is multiplied.
-        bytes: what it reads from memory and writes there.
-        loads: of a transfer, what goes over every link; empty of what is none.
-        body: of a loop, what it repeats.
-        times: how often.
-    """
-
-    name: str
-    where: str
-    reads: frozenset[int]
+    name: str  # the primitive, of a kernel its product if it has one
+    where: str  # the place in the source
+    reads: frozenset[int]  # the operations of the same block, by their places, that it needs
+    # multiplications and additions, by the dtype of what is multiplied
     flops: Mapping[str, int] = field(default_factory=dict)
-    bytes: int = 0
-    loads: Loads = field(default_factory=Loads)
-    body: tuple["Operation", ...] = ()
-    times: int = 1
+    bytes: int = 0  # what it reads from memory and writes there
+    loads: Loads = field(default_factory=Loads)  # of a transfer, what goes over every link; empty of what is none
+    body: tuple["Operation", ...] = ()  # of a loop, what it repeats
+    times: int = 1  # how often
 
     @property
     def transfers(self) -> bool:

@@ -22,17 +22,11 @@ from shardproof.properties.performance.walking import Frames, Sent, Walk, Work
 
 @dataclass(frozen=True)
 class Schedule(Exposure):
-    """When a device computes and waits, in seconds; exposed is what it waits for.
+    """When a device computes and waits, in seconds; exposed is what it waits for."""
 
-    Arguments:
-        sends: all transfers, in order.
-        work: all computation, in order.
-        unpriced: instructions that the compiler has no estimate for.
-    """
-
-    sends: tuple[Sent, ...] = ()
-    work: tuple[Work, ...] = ()
-    unpriced: tuple[str, ...] = ()
+    sends: tuple[Sent, ...] = ()  # all transfers, in order
+    work: tuple[Work, ...] = ()  # all computation, in order
+    unpriced: tuple[str, ...] = ()  # instructions that the compiler has no estimate for
 
     def __str__(self) -> str:
         """All in the order in which it begins: when, how long it takes, and how long a transfer is waited for."""

@@ -156,29 +156,17 @@ FREE = frozenset({"ConcatBitcast", "AllocateBuffer", "Sharding", "AssumeGatherIn
 
 @dataclass(frozen=True)
 class Sent:
-    """One transfer of a schedule, once for every time that it runs.
+    """One transfer of a schedule, once for every time that it runs."""
 
-    Arguments:
-        name: the instruction that starts it.
-        kind: one of `shardproof.oracles.communication.KINDS`.
-        bytes: those of a device's operands.
-        form: `synchronous`, `start and done`, and so on.
-        start: when it begins, in seconds.
-        end: when it is over.
-        waited: how long the device waits for it.
-        where: where the program asks for it.
-        loads: the bytes on every link, one way.
-    """
-
-    name: str
-    kind: str
-    bytes: int
-    form: str
-    start: Fraction
-    end: Fraction
-    waited: Fraction = Fraction(0)
-    where: str = ""
-    loads: Mapping[Hop, Fraction] = field(default_factory=dict, compare=False)
+    name: str  # the instruction that starts it
+    kind: str  # one of `shardproof.oracles.communication.KINDS`
+    bytes: int  # those of a device's operands
+    form: str  # `synchronous`, `start and done`, and so on
+    start: Fraction  # when it begins, in seconds
+    end: Fraction  # when it is over
+    waited: Fraction = Fraction(0)  # how long the device waits for it
+    where: str = ""  # where the program asks for it
+    loads: Mapping[Hop, Fraction] = field(default_factory=dict, compare=False)  # the bytes on every link, one way
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.bytes:,} bytes ({self.form}, {self.name}){f' at {self.where}' * bool(self.where)}"
@@ -186,17 +174,11 @@ class Sent:
 
 @dataclass(frozen=True)
 class Work:
-    """One computation of a schedule.
+    """One computation of a schedule."""
 
-    Arguments:
-        name: of its instruction.
-        start: when it begins, in seconds.
-        end: when it is over.
-    """
-
-    name: str
-    start: Fraction
-    end: Fraction
+    name: str  # of its instruction
+    start: Fraction  # when it begins, in seconds
+    end: Fraction  # when it is over
 
 
 def clock(generation: str) -> Fraction:
@@ -206,36 +188,21 @@ def clock(generation: str) -> Fraction:
 
 @dataclass
 class Walk:
-    """Where a walk is.
+    """Where a walk is."""
 
-    Arguments:
-        module: the whole text.
-        found: its collectives by name.
-        topology: what it was compiled for.
-        chips: where each device is.
-        frames: where its lines come from.
-        now: the time so far, in seconds.
-        computed: how much of it was computed in.
-        waited: how much of it was waited in.
-        sends: the transfers so far.
-        work: the computations so far.
-        unpriced: what had no estimate.
-        free: from when on each link is free.
-        pending: the places in `sends` of what is under way, by what its end refers to.
-    """
-
-    module: Module
-    found: dict[str, CompiledCollective]
-    topology: Topology
-    chips: Sequence[Coordinates]
-    frames: Frames
-    now: Fraction = Fraction(0)
-    computed: Fraction = Fraction(0)
-    waited: Fraction = Fraction(0)
-    sends: list[Sent] = field(default_factory=list)
-    work: list[Work] = field(default_factory=list)
-    unpriced: list[str] = field(default_factory=list)
-    free: dict[Hop, Fraction] = field(default_factory=dict)
+    module: Module  # the whole text
+    found: dict[str, CompiledCollective]  # its collectives by name
+    topology: Topology  # what it was compiled for
+    chips: Sequence[Coordinates]  # where each device is
+    frames: Frames  # where its lines come from
+    now: Fraction = Fraction(0)  # the time so far, in seconds
+    computed: Fraction = Fraction(0)  # how much of it was computed in
+    waited: Fraction = Fraction(0)  # how much of it was waited in
+    sends: list[Sent] = field(default_factory=list)  # the transfers so far
+    work: list[Work] = field(default_factory=list)  # the computations so far
+    unpriced: list[str] = field(default_factory=list)  # what had no estimate
+    free: dict[Hop, Fraction] = field(default_factory=dict)  # from when on each link is free
+    # the places in `sends` of what is under way, by what its end refers to
     pending: dict[str, int] = field(default_factory=dict)
 
     def through(self, computation: Computation) -> None:

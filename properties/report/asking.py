@@ -51,23 +51,15 @@ UNLIKE: tuple[Kind, ...] = ("raises", "tree")
 
 @dataclass
 class Answers:
-    """What the laws say of an implementation on one engine.
+    """What the laws say of an implementation on one engine."""
 
-    Arguments:
-        tallies: what was checked, by law; whether it held, was broken, or does not apply.
-        violations: the smallest case of each cause, in the order in which they were found.
-        empty: why a law that applies held on nothing.
-        errors: what is wrong with the suite itself.
-        left_out: the laws that were not asked, since wrong values answer them.
-        ended: after how many structures of how many the time was spent, if it was.
-    """
-
-    tallies: dict[str, Tally]
+    tallies: dict[str, Tally]  # what was checked, by law; whether it held, was broken, or does not apply
+    # the smallest case of each cause, in the order in which they were found
     violations: list[LawViolation] = field(default_factory=list)
-    empty: list[str] = field(default_factory=list)
-    errors: list[SuiteError] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    ended: str = ""
+    empty: list[str] = field(default_factory=list)  # why a law that applies held on nothing
+    errors: list[SuiteError] = field(default_factory=list)  # what is wrong with the suite itself
+    left_out: list[str] = field(default_factory=list)  # the laws that were not asked, since wrong values answer them
+    ended: str = ""  # after how many structures of how many the time was spent, if it was
 
 
 class Find(Protocol):
@@ -254,21 +246,13 @@ def local_search(
 
 @dataclass
 class Searches:
-    """The searches of a check: in this process where the interpreter runs, in a child where XLA compiles.
-
-    Arguments:
-        implementation: of what.
-        known: what was told of it.
-        random_seed: as `find_violation` takes it.
-        tell: as `ask` takes it.
-        reason: why XLA compiles in this process as well, which it may end; empty: it does not.
-    """
+    """The searches of a check: in this process where the interpreter runs, in a child where XLA compiles."""
 
     implementation: Implementation
-    known: Told
-    random_seed: int | None
-    tell: Callable[[Law, Case], None]
-    reason: str = ""
+    known: Told  # what was told of it
+    random_seed: int | None  # as `find_violation` takes it
+    tell: Callable[[Law, Case], None]  # as `ask` takes it
+    reason: str = ""  # why XLA compiles in this process as well, which it may end; empty: it does not
 
     def __post_init__(self) -> None:
         if jax.default_backend() != "cpu":

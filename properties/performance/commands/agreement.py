@@ -26,21 +26,13 @@ COLUMNS = ("product", "shape", "form", "timeline", "compiler", "exposed, timelin
 
 @dataclass(frozen=True)
 class Pair:
-    """A form by both, over the local product by the same.
+    """A form by both, over the local product by the same."""
 
-    Arguments:
-        work: the product and its shape.
-        form: the form.
-        timeline: its time by the timeline of the traced program.
-        compiled: by the compiler's schedule.
-        exposed: the parts of that in which something is sent and nothing computed, by each.
-    """
-
-    work: tuple[str, str]
+    work: tuple[str, str]  # the product and its shape
     form: str
-    timeline: float
-    compiled: float
-    exposed: tuple[float, float]
+    timeline: float  # its time by the timeline of the traced program
+    compiled: float  # by the compiler's schedule
+    exposed: tuple[float, float]  # the parts of that in which something is sent and nothing computed, by each
 
 
 def pairs(records: Records, place: Place, shape: str) -> Iterator[Pair]:

@@ -32,17 +32,11 @@ SMALLEST, LARGEST = 64, 65536
 
 @dataclass(frozen=True)
 class Crossover:
-    """What is best for every size of one side.
+    """What is best for every size of one side."""
 
-    Arguments:
-        contract: of which operation.
-        side: which side grows: rows `m`, contracted `k`, columns `n`.
-        choices: by its size.
-    """
-
-    contract: str
-    side: str
-    choices: dict[int, Choice]
+    contract: str  # of which operation
+    side: str  # which side grows: rows `m`, contracted `k`, columns `n`
+    choices: dict[int, Choice]  # by its size
 
     @property
     def names(self) -> list[str]:

@@ -10,19 +10,12 @@ from shardproof.properties.performance.measured.work import BUILT_IN_FORM, MODEL
 
 @dataclass(frozen=True)
 class Ratio:
-    """One row takes at most so many times what another takes.
+    """One row takes at most so many times what another takes."""
 
-    Arguments:
-        form: the one.
-        over: the other.
-        most: how many times.
-        reason: why, as a clause that follows a colon.
-    """
-
-    form: str
-    over: str
-    most: float
-    reason: str
+    form: str  # the one
+    over: str  # the other
+    most: float  # how many times
+    reason: str  # why, as a clause that follows a colon
 
     def broken(self, rows: Mapping[str, Row]) -> str:
         """What is said if it does not hold; empty if it does."""

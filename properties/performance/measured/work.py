@@ -102,15 +102,10 @@ def topology_of(devices: Sequence[Any]) -> Topology | None:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a collective, or a product, is measured by.
+    """What a collective, or a product, is measured by."""
 
-    Arguments:
-        size: S, in bytes.
-        bus: the bytes that each device must send at least.
-    """
-
-    size: Fraction
-    bus: Fraction
+    size: Fraction  # S, in bytes
+    bus: Fraction  # the bytes that each device must send at least
 
 
 def traffic(case: Case) -> Traffic:
@@ -133,38 +128,23 @@ TABLE = ("contract", "form", "of", "us", "algorithm GB/s", "bus GB/s", "wrong", 
 
 @dataclass(frozen=True)
 class Wrong:
-    """The elements of all devices' results that are not the oracle's.
+    """The elements of all devices' results that are not the oracle's."""
 
-    Arguments:
-        count: how many.
-        elements: of how many.
-        first: where the first one is, and what it should be; empty if there is none.
-    """
-
-    count: int
-    elements: int
-    first: str = ""
+    count: int  # how many
+    elements: int  # of how many
+    first: str = ""  # where the first one is, and what it should be; empty if there is none
 
 
 @dataclass(frozen=True)
 class Row:
-    """One form of a contract at one shape, on some devices.
+    """One form of a contract at one shape, on some devices."""
 
-    Arguments:
-        contract: what it computes.
-        form: its name.
-        arrays: dtype and global shape of each operand.
-        seconds: the median of its times.
-        traffic: what must be sent; None: it is alone, and sends nothing.
-        wrong: what is wrong of its results.
-    """
-
-    contract: str
-    form: str
-    arrays: str
-    seconds: float
-    traffic: Traffic | None
-    wrong: Wrong
+    contract: str  # what it computes
+    form: str  # its name
+    arrays: str  # dtype and global shape of each operand
+    seconds: float  # the median of its times
+    traffic: Traffic | None  # what must be sent; None: it is alone, and sends nothing
+    wrong: Wrong  # what is wrong of its results
 
     @property
     def algorithm(self) -> float:
@@ -330,19 +310,12 @@ ROWS, COLUMNS = 16384, 1024
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """One function in one case.
+    """One function in one case."""
 
-    Arguments:
-        name: what its row is called.
-        implementation: the function.
-        case: what it is called with.
-        alone: whether it sends nothing: the product of one device that the others are held against.
-    """
-
-    name: str
-    implementation: Implementation
-    case: Case
-    alone: bool = False
+    name: str  # what its row is called
+    implementation: Implementation  # the function
+    case: Case  # what it is called with
+    alone: bool = False  # whether it sends nothing: the product of one device that the others are held against
 
 
 def forms(

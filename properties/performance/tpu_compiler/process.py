@@ -24,20 +24,14 @@ COMPILER = "compiler"
 
 @dataclass(frozen=True)
 class Request:
-    """One program for one topology.
+    """One program for one topology."""
 
-    Arguments:
-        topology: such as `v5e:2x4`; the case's mesh has as many devices as it has.
-        case: the contract, the mesh, and the operands. The last axis of the mesh is laid over rings of neighbours.
-        implementation: what claims to satisfy the contract: `contract[name]` of one of this project's own,
-            `MODULE:FUNCTION`, or `COMPILER`.
-        way: `forward`, or `backward`: the gradients of a result's cotangent, by all operands.
-    """
-
-    topology: str
-    case: Case
+    topology: str  # such as `v5e:2x4`; the case's mesh has as many devices as it has
+    case: Case  # the contract, the mesh, and the operands. The last axis of the mesh is laid over rings of neighbours.
+    # what claims to satisfy the contract: `contract[name]` of one of this project's own, `MODULE:FUNCTION`, or
+    # `COMPILER`
     implementation: str
-    way: str = FORWARD
+    way: str = FORWARD  # `forward`, or `backward`: the gradients of a result's cotangent, by all operands
 
     def to_json(self) -> dict[str, str]:
         """What `from_json` reads."""
@@ -82,21 +76,13 @@ def missing() -> str:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled program.
+    """A compiled program."""
 
-    Arguments:
-        text: its scheduled HLO: the order of the lines is that of execution.
-        temporary_bytes: the most bytes on a device at one time beside arguments and results, as the compiler says.
-        argument_bytes: those of the arguments.
-        result_bytes: those of the results.
-        chips: where each device of the mesh is, in mesh order.
-    """
-
-    text: str
-    temporary_bytes: int
-    argument_bytes: int
-    result_bytes: int
-    chips: tuple[Coordinates, ...]
+    text: str  # its scheduled HLO: the order of the lines is that of execution
+    temporary_bytes: int  # the most bytes on a device at one time beside arguments and results, as the compiler says
+    argument_bytes: int  # those of the arguments
+    result_bytes: int  # those of the results
+    chips: tuple[Coordinates, ...]  # where each device of the mesh is, in mesh order
 
 
 @final

@@ -27,15 +27,10 @@ CUBE = 4
 
 @dataclass(frozen=True)
 class Topology:
-    """Chips at the points of a grid.
+    """Chips at the points of a grid."""
 
-    Arguments:
-        generation: one of `GENERATIONS`.
-        sizes: the number of chips in each dimension.
-    """
-
-    generation: str
-    sizes: tuple[int, ...]
+    generation: str  # one of `GENERATIONS`
+    sizes: tuple[int, ...]  # the number of chips in each dimension
 
     @classmethod
     def parse(cls, name: str) -> "Topology":
@@ -148,15 +143,10 @@ ROUNDS: dict[str, Callable[[int], Fraction]] = {
 
 @dataclass(frozen=True)
 class Passage:
-    """A collective on its way.
+    """A collective on its way."""
 
-    Arguments:
-        loads: the bytes on every link, one way.
-        hops: over how many links, one after the other, its farthest block goes.
-    """
-
-    loads: dict[Hop, Fraction]
-    hops: int
+    loads: dict[Hop, Fraction]  # the bytes on every link, one way
+    hops: int  # over how many links, one after the other, its farthest block goes
 
 
 def passage(

@@ -38,19 +38,12 @@ def _what_came(run: Run) -> Blocks:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One way to be wrong.
+    """One way to be wrong."""
 
-    Arguments:
-        text: a sentence, and indented lines below it.
-        predict: what the blocks would be; None, or a ValueError, where that cannot be said.
-        of: what is compared with that: the blocks that came, or what they become.
-        open: whether it leaves open why, so that a cause is looked for as well.
-    """
-
-    text: str
-    predict: Predict
-    of: Callable[[Run], Blocks] = _what_came
-    open: bool = False
+    text: str  # a sentence, and indented lines below it
+    predict: Predict  # what the blocks would be; None, or a ValueError, where that cannot be said
+    of: Callable[[Run], Blocks] = _what_came  # what is compared with that: the blocks that came, or what they become
+    open: bool = False  # whether it leaves open why, so that a cause is looked for as well
 
     def survives(self, runs: Sequence[Run]) -> bool:
         """Whether it predicts what came in every run, and clearly not the right blocks in one of them."""

@@ -42,20 +42,14 @@ from shardproof.properties.runner.violation import LawViolation
 
 @dataclass(frozen=True)
 class Change:
-    """A change of some equations.
+    """A change of some equations."""
 
-    Arguments:
-        equations: their identities.
-        params: parameters, by name, in place of their own.
-        then: what their results go through: `psum`, `pmean`, `pmax`, `pmin`, or `once`, which divides them by how many
-            participants there are, or `rounded`, to the dtype that was traced; empty for nothing.
-        axes: the mesh axes over which they do.
-    """
-
-    equations: frozenset[int] = frozenset()
-    params: tuple[tuple[str, Any], ...] = ()
+    equations: frozenset[int] = frozenset()  # their identities
+    params: tuple[tuple[str, Any], ...] = ()  # parameters, by name, in place of their own
+    # what their results go through: `psum`, `pmean`, `pmax`, `pmin`, or `once`, which divides them by how many
+    # participants there are, or `rounded`, to the dtype that was traced; empty for nothing
     then: str = ""
-    axes: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ()  # the mesh axes over which they do
 
 
 NOTHING_ELSE = Change()
@@ -64,13 +58,9 @@ NOTHING_ELSE = Change()
 
 @dataclass(frozen=True)
 class Changed(Doubles):
-    """Doubles, as it is or with a change.
+    """Doubles, as it is or with a change."""
 
-    Arguments:
-        change: what some equations do instead.
-    """
-
-    change: Change = NOTHING_ELSE
+    change: Change = NOTHING_ELSE  # what some equations do instead
 
     def run(self, env: Env, rule: Rule, equation: Any, operands: list[Numbers]) -> list[Numbers]:
         """The results of an equation, or of what is in its place."""

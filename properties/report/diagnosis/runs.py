@@ -53,23 +53,15 @@ Blocks = np.ndarray
 
 @dataclass(frozen=True)
 class Run:
-    """The blocks of one run on one data set.
+    """The blocks of one run on one data set."""
 
-    Arguments:
-        violation: what is explained.
-        case: the case, with that data set alone.
-        difference: what the law compared; nothing is wrong in it where the blocks are right.
-        inputs: the blocks `[*mesh.sizes, *batch, *block]` of the operands; empty where derivatives are compared.
-        engine: what ran it.
-        places: the devices whose block is wrong on one of the data sets.
-    """
-
-    violation: LawViolation
-    case: Case
-    difference: Difference
+    violation: LawViolation  # what is explained
+    case: Case  # the case, with that data set alone
+    difference: Difference  # what the law compared; nothing is wrong in it where the blocks are right
+    # the blocks `[*mesh.sizes, *batch, *block]` of the operands; empty where derivatives are compared
     inputs: list[np.ndarray]
-    engine: str = "simulate"
-    places: tuple[int, ...] = ()
+    engine: str = "simulate"  # what ran it
+    places: tuple[int, ...] = ()  # the devices whose block is wrong on one of the data sets
 
     @cached_property
     def expected(self) -> Blocks:

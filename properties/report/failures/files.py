@@ -26,19 +26,12 @@ REPLAY = "pytest --replay="
 
 @dataclass(frozen=True)
 class Written:
-    """Where a failure was written.
+    """Where a failure was written."""
 
-    Arguments:
-        script: exits with 1 while the bug is there, and 0 once it is fixed.
-        case: the same as data, which `--replay` takes.
-        picture: its timeline, where the law is about one and it can be drawn.
-        replay: the command that replays it; empty for a function that has no name to import it by.
-    """
-
-    script: Path
-    case: Path
-    picture: Path
-    replay: str
+    script: Path  # exits with 1 while the bug is there, and 0 once it is fixed
+    case: Path  # the same as data, which `--replay` takes
+    picture: Path  # its timeline, where the law is about one and it can be drawn
+    replay: str  # the command that replays it; empty for a function that has no name to import it by
 
     @property
     def commands(self) -> list[str]:

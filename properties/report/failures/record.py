@@ -34,31 +34,18 @@ LONGEST = 120
 
 @dataclass(frozen=True)
 class Recorded:
-    """A failure as a file holds it.
+    """A failure as a file holds it."""
 
-    Arguments:
-        headline: the first line of its report.
-        law: the law that did not hold.
-        name: the name of the implementation in reports.
-        built_in: whether that is one of this project's own; other functions are named on the command line.
-        program: the name by which a module held the `Program`, if it is one.
-        engine: the engine that ran it.
-        violated: the kind of violation.
-        finding: the violation in words.
-        case: the case, with the data set that showed it.
-        stated: what a program was said to need, and to be allowed, in words.
-    """
-
-    headline: str
-    law: str
-    name: str
-    built_in: bool
-    program: str
-    engine: str
-    violated: Kind
-    finding: str
-    case: Case
-    stated: tuple[str, ...] = ()
+    headline: str  # the first line of its report
+    law: str  # the law that did not hold
+    name: str  # the name of the implementation in reports
+    built_in: bool  # whether that is one of this project's own; other functions are named on the command line
+    program: str  # the name by which a module held the `Program`, if it is one
+    engine: str  # the engine that ran it
+    violated: Kind  # the kind of violation
+    finding: str  # the violation in words
+    case: Case  # the case, with the data set that showed it
+    stated: tuple[str, ...] = ()  # what a program was said to need, and to be allowed, in words
     kind: Literal["shardproof failure"] = "shardproof failure"
     format: Literal[4] = 4
 

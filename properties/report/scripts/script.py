@@ -48,23 +48,14 @@ from shardproof.properties.runner.violation import LawViolation
 
 @dataclass(frozen=True)
 class Gradients:
-    """What both modes of differentiation take and give, as global arrays that leave by type.
+    """What both modes of differentiation take and give, as global arrays that leave by type."""
 
-    Arguments:
-        primal: where the derivative is taken.
-        tangents: what forward mode takes.
-        pushed: the right blocks `[*mesh.sizes, *block]` of forward mode.
-        cotangents: what reverse mode takes.
-        pulled: the right gradients.
-        placements: how each result leaves.
-    """
-
-    primal: list[np.ndarray]
-    tangents: list[np.ndarray]
-    pushed: list[Reference]
-    cotangents: list[np.ndarray]
-    pulled: list[Reference]
-    placements: list[Placement]
+    primal: list[np.ndarray]  # where the derivative is taken
+    tangents: list[np.ndarray]  # what forward mode takes
+    pushed: list[Reference]  # the right blocks `[*mesh.sizes, *block]` of forward mode
+    cotangents: list[np.ndarray]  # what reverse mode takes
+    pulled: list[Reference]  # the right gradients
+    placements: list[Placement]  # how each result leaves
 
 
 def result_values(implementation: Implementation, case: Case, data: Data) -> tuple[list[np.ndarray], list[Reference]]:

@@ -173,11 +173,7 @@ def table(found: list[Ratios]) -> str:
 
 
 def plot(found: list[Ratios], title: str) -> Any:
-    """A drawing: a row for each program and dtype, and the line beyond which an element is reported.
-
-    Raises:
-        ModuleNotFoundError: if drawsvg is not installed.
-    """
+    """A drawing: a row for each program and dtype, and the line beyond which an element is reported."""
     import drawsvg
 
     def at(ratio: float) -> float:

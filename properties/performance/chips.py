@@ -63,21 +63,13 @@ class Chip:
 
     @property
     def clock(self) -> Fraction:
-        """Cycles a second, by which the compiler's estimates become times.
-
-        Raises:
-            Unpublished: if nobody says what it multiplies in one.
-        """
+        """Cycles a second, by which the compiler's estimates become times."""
         if self.cycle is None:
             raise Unpublished(f"clock of {self.name}: nobody says how many products it has in a cycle")
         return Fraction(self.rate("bfloat16"), self.cycle)
 
     def seconds(self, operation: Operation) -> Fraction:
-        """How long an operation takes alone.
-
-        Raises:
-            Unpublished: for a product of a dtype that has no published peak.
-        """
+        """How long an operation takes alone."""
         loads = operation.loads
         if operation.transfers:
             hops, busiest = loads.hops, max(loads.bytes.values())
@@ -111,11 +103,7 @@ class Chip:
         return self.peak[dtype]
 
     def check(self, mesh: MeshCase) -> None:
-        """The mesh's axes have a dimension of the torus each.
-
-        Raises:
-            RequestError: if there are more axes.
-        """
+        """The mesh's axes have a dimension of the torus each."""
         axes = [f"{name}={size}" for name, size in mesh.shape.items() if size > 1]
         if self.dimensions and len(axes) > self.dimensions:
             told = f"a torus of {self.dimensions} dimensions: expected at most as many axes of more than one device"
@@ -218,11 +206,7 @@ CHIPS: dict[str, Chip] = {
 
 
 def chip(name: str) -> Chip:
-    """The chip of a name.
-
-    Raises:
-        RequestError: if there is none; the message suggests the nearest one.
-    """
+    """The chip of a name."""
     if name not in CHIPS:
         raise RequestError(f"machine={name!r}: no such machine; {suggestion.meant(name, CHIPS)}")
     return CHIPS[name]

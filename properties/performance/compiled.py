@@ -47,9 +47,6 @@ def sides(contract: str, shape: str | tuple[int, int, int], data: int, p: int) -
         shape: those of the whole product, or a name of `SHAPES`.
         data: over how many devices its rows are sharded besides.
         p: the size of the model axis.
-
-    Raises:
-        ValueError: if one of them is not whole.
     """
     rows, contracted, columns = whole_sides(contract, shape)
     cut = {
@@ -90,12 +87,7 @@ sums.
 
 
 def modelled(compiler: TpuCompiler, place: Place, case: Case, implementation: str, way: str = FORWARD) -> Modelled:
-    """The schedule of an implementation of a case, and the bytes that it holds at most beside arguments and results.
-
-    Raises:
-        NotCompiled: if it cannot be compiled.
-        HloError: if what comes out cannot be read.
-    """
+    """The schedule of an implementation of a case, and the bytes that it holds at most beside arguments and results."""
     compiled = compiler.compile(Request(str(place.topology), case, implementation, way))
     return schedule(compiled.text, place.topology, compiled.chips), compiled.temporary_bytes
 
@@ -112,11 +104,7 @@ class Work:
 
     @property
     def sides(self) -> tuple[int, int, int]:
-        """Those of a device.
-
-        Raises:
-            ValueError: if the model axis does not divide the devices, or what is sharded the sizes.
-        """
+        """Those of a device."""
         if self.place.devices % self.place.model:
             devices, topology = self.place.devices, self.place.topology
             raise ValueError(

@@ -78,11 +78,7 @@ def operations_of(program: Program, on: MeshCase, trips: int | None = None) -> t
 
 
 def peak_of(program: Program, on: MeshCase) -> int:
-    """The most bytes that a device holds at one time in a `shard_map`, as `memory.peak_bytes` counts them.
-
-    Raises:
-        Untold: if there is no `shard_map`.
-    """
+    """The most bytes that a device holds at one time in a `shard_map`, as `memory.peak_bytes` counts them."""
     return max(peak_bytes(body) for body in _bodies(program, on))
 
 
@@ -197,11 +193,7 @@ class Block:
         self.sources.update(dict.fromkeys(written, frozenset({place})))
 
     def _repeat(self, kernel: Kernel, equation: Any) -> None:
-        """Fills in what a loop, or the costliest branch, does.
-
-        Raises:
-            Untold: if its iterations depend on data.
-        """
+        """Fills in what a loop, or the costliest branch, does."""
         bodies = [Block(self.mesh, self.trips).of(inner) for inner in subjaxprs(equation)]
         if equation.primitive.name in BRANCHES:
             kernel.body = max(bodies, key=lambda body: (_sum_of_flops(body), len(body)))

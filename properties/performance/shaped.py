@@ -57,9 +57,6 @@ def laid_out_for(case: Case, layouts: Sequence[Signature]) -> Case:
 
     Of several axes the first is that of the first role, and all others that of the last. One alone is of the role that
     shards the first array that any does: that of `data` for what shares examples, of `model` for what shares features.
-
-    Raises:
-        RequestError: for arrays that the axes do not divide.
     """
     if not layouts:
         return case
@@ -85,11 +82,7 @@ def _roles(case: Case, arrays: Sequence[Array]) -> Roles:
 
 
 def _cut(case: Case, wholes: Shapes) -> Case:
-    """A case with the blocks that its layouts leave of whole arrays.
-
-    Raises:
-        RequestError: if one does not divide.
-    """
+    """A case with the blocks that its layouts leave of whole arrays."""
     operands = []
     for shape, operand in zip(wholes, case.operands, strict=True):
         parts = [case.mesh.axis_size(entry) for entry in operand.placement.spec]
@@ -123,11 +116,7 @@ def _plain(
 
 
 def _check_product(contract: str, shapes: Shapes) -> None:
-    """The contracted sides of a product are equal.
-
-    Raises:
-        RequestError: if they are not.
-    """
+    """The contracted sides of a product are equal."""
     for one, other in pairwise(shapes):
         if contract in SHARDED and one[-1] != other[0]:
             told = ",".join("x".join(map(str, shape)) for shape in shapes)
@@ -135,11 +124,7 @@ def _check_product(contract: str, shapes: Shapes) -> None:
 
 
 def parse_shapes(text: str) -> list[tuple[int, ...]]:
-    """The shapes that `512x2048,2048x8192` lists.
-
-    Raises:
-        RequestError: if they cannot be read.
-    """
+    """The shapes that `512x2048,2048x8192` lists."""
     shapes = [part.strip().split("x") for part in text.split(",")]
     if not all(side.isdecimal() and int(side) for shape in shapes for side in shape):
         raise RequestError(f"--shape={text}: expected the sides of whole arrays, as in 512x2048,2048x8192")

@@ -79,9 +79,6 @@ def trips(module: Module, inside: Computation, loop: Instruction) -> int:
         module: the whole text.
         inside: the computation that the loop stands in.
         loop: the `while`.
-
-    Raises:
-        HloError: if neither says it.
     """
     known = known_trips(loop)
     if known is not None:
@@ -330,11 +327,7 @@ def _chain(instruction: Instruction) -> str:
 
 
 def _cycles(instruction: Instruction) -> int:
-    """What the compiler estimates; 0 where it does not.
-
-    Raises:
-        HloError: if what it wrote down cannot be read.
-    """
+    """What the compiler estimates; 0 where it does not."""
     text = instruction.attributes.get("backend_config", "")
     if "estimated_cycles" not in text:
         return 0

@@ -82,11 +82,7 @@ def find(name: str, contracts: Collection[str] = EXAMPLES) -> Implementation:
 
 
 def parse_mesh(text: str) -> MeshCase:
-    """The mesh that `dp=2,tp=4` describes.
-
-    Raises:
-        RequestError: if it describes none.
-    """
+    """The mesh that `dp=2,tp=4` describes."""
     parts = [part.partition("=") for part in text.split(",")]
     if not all(name.strip().isidentifier() and size.strip().isdecimal() for name, _, size in parts):
         raise RequestError(f"--mesh={text}: expected names and sizes of axes, as in tp=4 or dp=2,tp=4")
@@ -97,11 +93,7 @@ def parse_mesh(text: str) -> MeshCase:
 
 
 def parse_axes(text: str, mesh: MeshCase) -> tuple[str, ...]:
-    """The axis tuple that `tp,dp` names; all axes of the mesh if the text is empty.
-
-    Raises:
-        RequestError: if one is not an axis of the mesh, or named twice.
-    """
+    """The axis tuple that `tp,dp` names; all axes of the mesh if the text is empty."""
     axes = tuple(text.split(",")) if text else mesh.axis_names
     if not set(axes) <= set(mesh.axis_names) or len(set(axes)) != len(axes):
         raise RequestError(f"--axis={text}: expected different axes of the mesh {mesh}")
@@ -109,11 +101,7 @@ def parse_axes(text: str, mesh: MeshCase) -> tuple[str, ...]:
 
 
 def parse_dtype(text: str) -> str:
-    """The name of a dtype.
-
-    Raises:
-        RequestError: if there is none of that name.
-    """
+    """The name of a dtype."""
     try:
         return as_dtype(text).name
     except ValueError as error:

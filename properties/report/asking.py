@@ -3,11 +3,11 @@
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import Any
 
 import jax
 import pytest
-from hypothesis.database import ExampleDatabase
 
 from shardproof.properties.cases import suggestion
 from shardproof.properties.cases.case import Case
@@ -62,21 +62,12 @@ class Answers:
     ended: str = ""  # after how many structures of how many the time was spent, if it was
 
 
-class Find(Protocol):
-    """Searches for a violation of some laws."""
-
-    def __call__(
-        self, laws: Sequence[Law], max_examples: int, was_told: Callable[[LawViolation], bool], patience: int
-    ) -> Finding:
-        """What is found in so many structures; a violation that was told before ends the search at once."""
+Find = Callable[..., Finding]
+"""Searches for a violation of some laws, as `find_violation` does, given `max_examples`, `was_told` and `patience`."""
 
 
 def chosen_laws(laws: str | Iterable[str] | None) -> list[Law]:
-    """The laws of these names; None: all.
-
-    Raises:
-        ValueError: if there is no such law, or none is named.
-    """
+    """The laws of these names; None: all."""
     chosen = named("laws", laws, LAWS)
     unknown = [name for name in chosen if name not in LAWS]
     if unknown:
@@ -87,11 +78,7 @@ def chosen_laws(laws: str | Iterable[str] | None) -> list[Law]:
 
 
 def engines_for(implementation: Implementation, laws: Sequence[Law]) -> list[str]:
-    """The engines on which a law has something to ask.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """The engines on which a law has something to ask."""
     found = [engine for engine in ENGINES if asked(implementation, engine, laws)]
     if not found:
         names = [law.name for law in laws]
@@ -140,7 +127,9 @@ def ask(
         if not left:
             break
         try:
-            found = find(left, max_examples, was_told, PATIENCE if known.in_vain else ENOUGH)
+            drawn = max_examples if engine == "simulate" else compiled_of(max_examples)
+            patience = PATIENCE if known.in_vain else ENOUGH
+            found = find(left, max_examples=drawn, was_told=was_told, patience=patience)
         except SuiteError as error:
             answers.errors.append(error)
             broken = error.law or left[0].name
@@ -212,36 +201,9 @@ def conclude(answers: Answers, implementation: Implementation) -> None:
         pytest.skip("; ".join(reasons or [f"no law has anything to ask of {implementation}"]))
 
 
-def local_search(
-    implementation: Implementation,
-    engine: str,
-    scope: Scope,
-    *,
-    random_seed: int | None,
-    shrink: bool = True,
-    database: ExampleDatabase | None = None,
-    until: float | None = None,
-) -> Find:
+def local_search(implementation: Implementation, engine: str, scope: Scope, **how: Any) -> Find:
     """A search in this process (see `find_violation`)."""
-
-    def find(
-        laws: Sequence[Law], max_examples: int, was_told: Callable[[LawViolation], bool], patience: int
-    ) -> Finding:
-        return find_violation(
-            laws,
-            implementation,
-            engine_named(engine),
-            scope,
-            max_examples=max_examples if engine == "simulate" else compiled_of(max_examples),
-            random_seed=random_seed,
-            shrink=shrink,
-            was_told=was_told,
-            patience=patience,
-            database=database,
-            until=until,
-        )
-
-    return find
+    return partial(find_violation, implementation=implementation, engine=engine_named(engine), scope=scope, **how)
 
 
 @dataclass
@@ -265,41 +227,39 @@ class Searches:
         scope, compiles = scope_of(engine), engine == "xla"
         here = local_search(self.implementation, engine, scope, random_seed=self.random_seed, until=until)
 
-        def find(
-            laws: Sequence[Law], max_examples: int, was_told: Callable[[LawViolation], bool], patience: int
-        ) -> Finding:
+        def find(laws: Sequence[Law], **limits: Any) -> Finding:
             nonlocal compiles
             if not (compiles or self.reason):
                 try:
                     with COMPILER.only_interpreting():
-                        return here(laws, max_examples, was_told, patience)
+                        return here(laws, **limits)
                 except CompiledElsewhere:  # from the first case on, as the interpreter lacks something
                     compiles = True
             if self.reason:
-                return here(laws, max_examples, was_told, patience)
+                return here(laws, **limits)
             task = Task(
                 Here(self.implementation),
                 tuple(law.name for law in laws),
                 engine,
                 scope,
-                max_examples if engine == "simulate" else compiled_of(max_examples),
+                limits["max_examples"],
                 self.random_seed,
                 "cpu",
                 diagnose=diagnosed,
                 options={**jax.config.values, "jax_platforms": "cpu", "jax_num_cpu_devices": len(jax.devices())},
                 was_told=self.known.before,
-                patience=patience,
+                patience=limits["patience"],
                 until=until,
             )
             try:
                 found = check_isolated(task, self.tell)
             except (NotSent, NeverBegan) as error:
                 self.reason = str(error)
-                return here(laws, max_examples, was_told, patience)
+                return here(laws, **limits)
             odd = found.violation
             if odd is None or odd.kind not in UNLIKE or self.known.before(odd):
                 return found
-            again = here(laws, max_examples, was_told, patience)
+            again = here(laws, **limits)
             if again.violation is None:
                 self.reason = f"in another, {self.implementation} {odd.finding}"
             return again

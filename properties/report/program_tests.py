@@ -86,12 +86,7 @@ def _check(
     random_seed: int | None,
     known: Told,
 ) -> None:
-    """Checks the laws on one engine.
-
-    Raises:
-        LawViolation: if one does not hold; of several, a group.
-        HeldOnNothing: if one held on no case.
-    """
+    """Checks the laws on one engine."""
     __tracebackhide__ = True
     implementation = program.implementation
     find = local_search(implementation, engine, scope_of(engine), random_seed=random_seed)
@@ -104,12 +99,7 @@ def _check(
 
 
 def _repeat(program: Program, kept: Recorded | NotAFailure, given: Given | None) -> None:
-    """Checks a regression again.
-
-    Raises:
-        LawViolation: if the law does not hold again.
-        HeldOnNothing: if it is neither broken nor holds.
-    """
+    """Checks a regression again."""
     __tracebackhide__ = True
     refused = kept if isinstance(kept, NotAFailure) else None
     if isinstance(kept, Recorded) and given is not None:

@@ -107,11 +107,7 @@ def _asked(options: Any, mesh: MeshCase, axes: tuple[str, ...]) -> tuple[str, st
 
 
 def _imported(name: str) -> Any:
-    """A function by `MODULE:FUNCTION`, from the working directory as well.
-
-    Raises:
-        RequestError: if there is none.
-    """
+    """A function by `MODULE:FUNCTION`, from the working directory as well."""
     module, _, function = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -137,9 +133,6 @@ def call_on_mesh(program: Program, given: Sequence[Argument], mesh: MeshCase) ->
     """What an engine runs: the program's function on whole arrays, or inside `shard_map` on their blocks.
 
     Options have the first of their values.
-
-    Raises:
-        RequestError: if the arrays are not as the program describes them, or a role shards none of them.
     """
     arrays, names = program.signature.arrays, program.signature.names
     if len(given) != len(arrays):

@@ -60,11 +60,7 @@ def longest(chip: Chip, element: int = 4) -> int:
 
 
 def roomy(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...], chip: Chip) -> Case:
-    """The case of a contract, in bfloat16, over an axis tuple of devices that are neighbours.
-
-    Raises:
-        ValueError: for a contract that there is none of.
-    """
+    """The case of a contract, in bfloat16, over an axis tuple of devices that are neighbours."""
     if contract not in KNOWN:
         raise ValueError(f"contract={contract!r}: expected one of {', '.join(KNOWN)}")
     long = longest(chip)

@@ -109,11 +109,7 @@ class Traffic:
 
 
 def traffic(case: Case) -> Traffic:
-    """The traffic of a case.
-
-    Raises:
-        ValueError: of a contract for which nothing is known that must be sent.
-    """
+    """The traffic of a case."""
     p = case.participants
     if case.contract.name in SHARDED:
         bus = received(case)
@@ -270,9 +266,6 @@ def medians(
 
     Returns:
         Seconds of a call by name, in the order of `functions`.
-
-    Raises:
-        ValueError: if there is nothing to measure, or no round.
     """
     if not functions or rounds < 1:
         raise ValueError(f"functions={list(functions)}, rounds={rounds}: expected at least one of each")
@@ -329,9 +322,6 @@ def forms(
         more: a user's implementations, in place of this project's but for the naive form or the built-in collective.
         size: rows, contracted size and columns of the whole product (default: the shape that is called wide), or rows
             and columns of a collective's full vector; a few more, where they do not divide by the devices.
-
-    Raises:
-        ValueError: of another contract.
     """
     if contract not in MEASURED:
         raise ValueError(f"contract={contract!r}: expected one of {', '.join(MEASURED)}")

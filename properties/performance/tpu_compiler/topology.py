@@ -34,11 +34,7 @@ class Topology:
 
     @classmethod
     def parse(cls, name: str) -> "Topology":
-        """Reads `v5e:2x4`.
-
-        Raises:
-            ValueError: if there is no such topology.
-        """
+        """Reads `v5e:2x4`."""
         generation, _, grid = name.partition(":")
         parts = grid.split("x")
         dimensions = 2 if generation in FLAT else 3
@@ -108,9 +104,6 @@ def in_rings(devices: Iterable[Any], topology: Topology, participants: int) -> l
         devices: JAX's, of which each has `coords` and `core_on_chip`.
         topology: all of their chips.
         participants: how many are a ring.
-
-    Raises:
-        ValueError: if the topology has no such rings, or a chip that is none of the devices'.
     """
     dimensions = len(topology.sizes)
     by_place = {(tuple(d.coords[:dimensions]), d.core_on_chip): d for d in devices}

@@ -115,11 +115,7 @@ def parse(text: str) -> Recorded:
 
 
 def _check(recorded: Recorded) -> None:
-    """The law, engine and contract are known; what a program means is known, and checked, once it is imported.
-
-    Raises:
-        ValueError: naming the field that is wrong, its value, and the ones expected.
-    """
+    """The law, engine and contract are known; what a program means is known, and checked, once it is imported."""
     for what, value, known in (("law", recorded.law, LAWS), ("engine", recorded.engine, ENGINES)):
         if value not in known:
             raise reading.Unreadable(f"{what}={reading.shown(value)}: expected one of {', '.join(known)}")

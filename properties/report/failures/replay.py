@@ -45,11 +45,7 @@ OF_PROGRAMS = "shardproof_regressions"
 
 
 def text_of(path: Path) -> str:
-    """The text of a file.
-
-    Raises:
-        NotAFailure: if it cannot be read, or is larger than any that is written.
-    """
+    """The text of a file."""
     try:
         if not path.is_file():  # a device or a pipe may never end
             raise NotAFailure("not a file")
@@ -77,11 +73,7 @@ def read(path: Path) -> Recorded:
 
 
 def files(path: Path) -> list[Path]:
-    """The files that a path stands for: itself, or the failures in a folder.
-
-    Raises:
-        NotAFailure: if there are none.
-    """
+    """The files that a path stands for: itself, or the failures in a folder."""
     if path.is_dir():
         found = sorted(inside for inside in path.glob("*.json") if inside.is_file())
         if not found:
@@ -97,11 +89,7 @@ def files(path: Path) -> list[Path]:
 
 
 def regressions(folder: Path = REGRESSIONS) -> list[tuple[Path, Recorded]]:
-    """The recorded regressions, which are all of this project's own implementations.
-
-    Raises:
-        NotAFailure: if one cannot be run again.
-    """
+    """The recorded regressions, which are all of this project's own implementations."""
     found = [(path, read(path)) for path in sorted(folder.glob("*.json"))]
     for path, recorded in found:
         if not recorded.built_in:
@@ -188,11 +176,7 @@ def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platfo
 
 
 def loaded(source: Source, recorded: Recorded) -> Implementation:
-    """The function, which is of the contract of the recorded case.
-
-    Raises:
-        NotAFailure: if it cannot be imported, or is of another.
-    """
+    """The function, which is of the contract of the recorded case."""
     try:
         implementation = source.load()
     except GivenError as error:
@@ -209,9 +193,6 @@ def source_of(recorded: Recorded, given: Sequence[Given], programs: Iterable[tup
         recorded: the failure.
         given: the functions that `--impl` names.
         programs: the programs of the tests that are named, and how each is imported.
-
-    Raises:
-        NotAFailure: if none of them is of the contract of the recorded case, and it is no built-in one.
     """
     contract = recorded.case.contract.name
     for one in given:
@@ -333,11 +314,7 @@ def keep_regression(config: pytest.Config) -> int | None:
 
 
 def folder_of(config: pytest.Config, recorded: Recorded) -> Path:
-    """The folder for a regression; of a program beside the test file that is named, or the module that `--impl` names.
-
-    Raises:
-        NotAFailure: if neither is, or the failure is of this project's own implementation and this is no checkout.
-    """
+    """The folder for a regression; of a program beside the test file that is named, or the module of `--impl`."""
     if recorded.built_in:
         if not REGRESSIONS.is_dir():
             raise NotAFailure(f"{recorded.name!r} is this project's own: expected a checkout of shardproof")

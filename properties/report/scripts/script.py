@@ -65,11 +65,7 @@ def result_values(implementation: Implementation, case: Case, data: Data) -> tup
 
 
 def gradient_values(implementation: Implementation, case: Case, data: Data) -> Gradients:
-    """What the law of gradients expects; the implementation is traced, because its result's type decides.
-
-    Raises:
-        Exception: whatever tracing raises.
-    """
+    """What the law of gradients expects; the implementation is traced, because its result's type decides."""
     seen = Seen()
     traced(forward(case, implementation, seen), case, XlaEngine())
     placements = tuple(derivatives(case, implementation, seen)[1])
@@ -362,11 +358,7 @@ def _calling_shardproof(violation: LawViolation) -> str:
 
 
 def _program(program: Program) -> Source:
-    """A program by the name that a module has for it, or written out with its functions.
-
-    Raises:
-        ValueError: if it has an argument that cannot be written.
-    """
+    """A program by the name that a module has for it, or written out with its functions."""
     held = held_by_a_module(program)
     if held is not None:
         return imported(held, "PROGRAM")
@@ -389,11 +381,7 @@ def _program(program: Program) -> Source:
 
 
 def _text(value: Any) -> str:
-    """What a program states, as an expression.
-
-    Raises:
-        ValueError: if it cannot be written.
-    """
+    """What a program states, as an expression."""
     if isinstance(value, dict | list | tuple):
         return tree_text(jax.tree.map(_text, value))
     if isinstance(value, Array):

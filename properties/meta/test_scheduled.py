@@ -13,9 +13,8 @@ import pytest
 from shardproof.properties.communication.text import HloError, read
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.compiled import Place, Work
-from shardproof.properties.performance.scheduled import Schedule, schedule
+from shardproof.properties.performance.scheduled import Frames, Schedule, clock, schedule, trips
 from shardproof.properties.performance.tpu_compiler import NoTpuCompiler, Request, Topology, TpuCompiler
-from shardproof.properties.performance.walking import Frames, clock, trips
 
 SAVED = Path(__file__).parent / "saved_hlo"
 V5E = Topology.parse("v5e:2x4")

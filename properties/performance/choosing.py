@@ -235,7 +235,9 @@ class Forms:
 def forms(case: Case, *, gradient: bool = False) -> Forms:
     """Every form of a case's operation, traced: what it is on one machine or another is `choice`."""
     found, unsupported = [], []
-    for one in [i for i in IMPLEMENTATIONS if i.contract.name == case.contract.name and _sends_by_itself(i)]:
+    for one in [i for i in IMPLEMENTATIONS if i.contract.name == case.contract.name]:
+        if one.whole and not (one.layouts or (one.contract.call.roles and one.communication is not None)):
+            continue  # what is sent of global arrays is in the traced program only if it is not left to the compiler
         if one.serves is not None and not one.serves(case):
             unsupported.append((one, f"it is not meant for {case.mesh}"))
             continue
@@ -244,11 +246,6 @@ def forms(case: Case, *, gradient: bool = False) -> Forms:
         except (NotImplementedError, Untold) as error:
             unsupported.append((one, str(error)))
     return Forms(case, tuple(found), tuple(unsupported), gradient)
-
-
-def _sends_by_itself(one: Implementation) -> bool:
-    """Whether the traced program has what is sent: of global arrays, if it is not left to the compiler."""
-    return not one.whole or bool(one.layouts) or (bool(one.contract.call.roles) and one.communication is not None)
 
 
 def choice(traced: Forms, machine: Chip) -> Choice:

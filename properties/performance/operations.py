@@ -197,8 +197,10 @@ class Block:
         bodies = [Block(self.mesh, self.trips).of(inner) for inner in subjaxprs(equation)]
         if equation.primitive.name in BRANCHES:
             kernel.body = max(bodies, key=lambda body: (_sum_of_flops(body), len(body)))
-        elif not any(_works(body) for body in bodies) or equation.params.get("length") == 0:
-            return
+        elif not any(o.loads or o.body or o.flops for body in bodies for o in body) or not equation.params.get(
+            "length", 1
+        ):
+            return  # nothing but indices is computed in it
         elif equation.primitive.name == "while" and self.trips is not None:
             kernel.body, kernel.times = max(bodies, key=len), self.trips
         elif equation.primitive.name == "while":
@@ -264,11 +266,6 @@ def flops_of(equation: Any) -> dict[str, int]:
         return {}
     dtype = np.result_type(*(v.aval.dtype for v in equation.invars[:2]))  # a third one holds the sizes of groups
     return {str(dtype): 2 * inner * math.prod(equation.outvars[0].aval.shape)}
-
-
-def _works(body: tuple[Operation, ...]) -> bool:
-    """Whether anything is computed in it that is not a matter of indices, or sent."""
-    return any(o.loads or o.body or o.flops for o in body)
 
 
 def _sum_of_flops(body: tuple[Operation, ...]) -> int:

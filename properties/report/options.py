@@ -16,8 +16,7 @@ from shardproof.properties.contracts.features import FEATURES
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.report.asking import chosen_laws
-from shardproof.properties.report.destinations import DestinationError, check_destination
-from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS
+from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS, DestinationError, check_destination
 from shardproof.properties.runner import profiles
 from shardproof.properties.runner.given import SAID, GivenError, parse_all
 from shardproof.properties.runner.named import NotAFailure

@@ -9,7 +9,7 @@ from shardproof.properties.laws import Law
 from shardproof.properties.report.asking import ask, chosen_laws, conclude, engines_for, local_search, scope_of
 from shardproof.properties.report.checking import EXAMPLES
 from shardproof.properties.report.failures.causes import Told
-from shardproof.properties.report.failures.record import Recorded
+from shardproof.properties.report.failures.files import Recorded
 from shardproof.properties.report.failures.replay import regressions_of, repeat
 from shardproof.properties.report.progress import devices_note
 from shardproof.properties.report.session import COUNTED, MADE_TEST

@@ -15,7 +15,6 @@ from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.communication.pictures import LETTER
 from shardproof.properties.performance.chips import Chip, chip
 from shardproof.properties.performance.choosing import PLAIN, Choice, choose
-from shardproof.properties.performance.shaped import Shapes
 from shardproof.properties.programs.product_cases import SHARDED
 from shardproof.properties.report.arguments import (
     add_machine,
@@ -81,14 +80,10 @@ def crossover(
     size = p * 2 ** max(0, math.ceil(math.log2(SMALLEST / p)))
     while size <= LARGEST:
         m, k, n = (size if name == side else given for name, given in zip(SIDES, sides, strict=True))
-        choices[size] = choose(contract, shapes_of(contract, m, k, n), machine, mesh=mesh, axis_name=axes, **more)
+        shapes = ((m, k), (k, n), (n, k))[: len(SHARDED[contract])]  # a transformer block has n hidden features
+        choices[size] = choose(contract, shapes, machine, mesh=mesh, axis_name=axes, **more)
         size *= 2
     return Crossover(contract, side, choices)
-
-
-def shapes_of(contract: str, m: int, k: int, n: int) -> Shapes:
-    """The shapes of a product of m rows, k contracted and n columns; a transformer block has n hidden features."""
-    return ((m, k), (k, n), (n, k)) if contract == "transformer_block" else ((m, k), (k, n))
 
 
 def parse_sides(text: str) -> tuple[int, int, int]:

@@ -73,7 +73,8 @@ def _drawn(options: argparse.Namespace) -> None:
     if options.sources:
         print(sources(machine))
     if lanes.total:
-        path = options.output or Path(f"{_file_name(options.name)}-{machine.name}.svg")
+        plain = re.sub(r"[^A-Za-z0-9_]+", "-", options.name)[:LONGEST].strip("-")
+        path = options.output or Path(f"{plain}-{machine.name}.svg")
         gantt(title, lanes).save_svg(str(path))
         print(f"wrote {path}")
 
@@ -123,10 +124,6 @@ def _imported(name: str) -> Any:
     if not (callable(target) or isinstance(target, Program)):
         raise RequestError(f"{name}: expected a function or a Program, got {type(target).__name__}")
     return target
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_]+", "-", name)[:LONGEST].strip("-")
 
 
 def call_on_mesh(program: Program, given: Sequence[Argument], mesh: MeshCase) -> OnMesh:

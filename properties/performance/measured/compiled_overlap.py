@@ -16,10 +16,9 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.communication.sizes import OUT, names_of, sizes_of
 from shardproof.properties.contracts import CONTRACTS, sequence_parallel
 from shardproof.properties.performance.chips import Chip, in_words
-from shardproof.properties.performance.scheduled import Schedule, schedule, story
+from shardproof.properties.performance.scheduled import Schedule, Sent, schedule, story
 from shardproof.properties.performance.tpu_compiler import Compiled, Topology
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD
-from shardproof.properties.performance.walking import Sent
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap, limit
 from shardproof.properties.programs.product_cases import product_case
@@ -133,7 +132,8 @@ def check_compiled_overlap(
     if stated.directions > 1 and case.mesh.sizes[-1] > 2:
         _check_ways(found.sends, compiled, case.mesh.sizes[-1], f"{whose} ({stated})", of)
     if stated.memory is not None and way != BACKWARD:
-        most = limit(stated.memory, sizes_of_compiled(case, compiled)) + FOR_ITSELF
+        sizes = {**_sizes_without_results(case), OUT: compiled.result_bytes}
+        most = limit(stated.memory, sizes) + FOR_ITSELF
         held = compiled.argument_bytes + compiled.result_bytes + compiled.temporary_bytes
         if held > most:
             told = f"{compiled.temporary_bytes:,} of them temporary, {whose}: expected at most {math.ceil(most):,}"
@@ -161,10 +161,6 @@ def _check_ways(sends: Sequence[Sent], compiled: Compiled, p: int, whose: str, o
         raise Broken("overlap", f"{sent} {whose}: expected both ways to be used", of=of)
 
 
-def sizes_of_compiled(case: Case, compiled: Compiled) -> dict[str, Any]:
-    """What a claim may speak of: participants and bytes, without running the oracle on arrays of this size."""
-    return {**_sizes_without_results(case), OUT: compiled.result_bytes}
-
-
 def _sizes_without_results(case: Case) -> dict[str, Any]:
+    """What a claim may speak of, without running the oracle on arrays of this size."""
     return sizes_of(case, {*names_of(case.contract)} - {OUT})

@@ -30,15 +30,6 @@ class Ratio:
         )
 
 
-def wrong_elements(rows: Mapping[str, Row]) -> list[str]:
-    """What is said of rows whose results are wrong."""
-    return [
-        f"{row.contract}: {form}: {row.wrong.count:,} of {row.wrong.elements:,} elements wrong; {row.wrong.first}"
-        for form, row in rows.items()
-        if row.wrong.count
-    ]
-
-
 ON_TOP = 0.25
 """What an overlapped form may take above its floor, in local products: by the compiler's own estimates the best ones
 take up to 0.15 (slices, sums, copies); the rest is for launches and for what a modelled run leaves out."""
@@ -63,7 +54,11 @@ def broken(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None, *, hides:
         chip: the published chip that its devices are; None: only what needs no figures of it is asserted.
         hides: whether these forms of a product claim to hide what they send; others are not held to a ratio.
     """
-    found = wrong_elements(rows)
+    found = [
+        f"{row.contract}: {form}: {row.wrong.count:,} of {row.wrong.elements:,} elements wrong; {row.wrong.first}"
+        for form, row in rows.items()
+        if row.wrong.count
+    ]
     found += [told for ratio in ratios(rows, mesh, chip) if hides and (told := ratio.broken(rows))]
     return found + [told for row in rows.values() if (told := too_fast(row, mesh, chip))]
 

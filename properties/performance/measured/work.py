@@ -328,7 +328,8 @@ def forms(
     if contract in COLLECTIVES:
         case = collective_case(contract, mesh, *(size or (ROWS, COLUMNS)))
         return _named(case, [*_of(contract, BUILT_IN), *(more or _of(contract, ALGORITHMS))])
-    m_k_n = sides(contract, _fitting(size or SHAPES["wide"], mesh), mesh.shape[DATA], mesh.shape[MODEL])
+    rows, contracted, columns = (mesh.size * -(-side // mesh.size) for side in size or SHAPES["wide"])
+    m_k_n = sides(contract, (rows, contracted, columns), mesh.shape[DATA], mesh.shape[MODEL])
     case = product_case(contract, mesh, MODEL, m_k_n, dtype="bfloat16")
     (naive,) = _of(contract, PRODUCTS)
     whole = alone(contract, m_k_n, mesh.shape[MODEL])
@@ -361,12 +362,6 @@ def _named(case: Case, implementations: Sequence[Implementation]) -> list[Form]:
             name = next(name for name in names if name not in (UNSHARDED, *found))
             found[name] = Form(name, one, case)
     return [*found.values()]
-
-
-def _fitting(size: tuple[int, ...], mesh: MeshCase) -> tuple[int, int, int]:
-    """These sides, or a few more, so that they divide by the devices."""
-    rows, contracted, columns = (mesh.size * -(-side // mesh.size) for side in size)
-    return rows, contracted, columns
 
 
 def measure(

@@ -99,12 +99,14 @@ class TpuCompiler(ExitStack):
         super().__init__()
         self._seconds = seconds
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 # as long as the process lives
+        # imports as this process does, so that a user's module is found as well
+        path = os.pathsep.join(str(Path(entry or ".").resolve()) for entry in ["", *sys.path])
         self._process = subprocess.Popen(
             [sys.executable, "-m", "shardproof.properties.performance.tpu_compiler.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(_path())},
+            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
         )
         self.callback(self._end)
 
@@ -151,8 +153,3 @@ class TpuCompiler(ExitStack):
 
 def _named(request: Request) -> str:
     return f"{request.implementation} {request.way} on {request.topology}"
-
-
-def _path() -> list[str]:
-    """Where the process imports from: as this one does, so that a user's module is found as well."""
-    return [str(Path(entry or ".").resolve()) for entry in ["", *sys.path]]

@@ -41,7 +41,9 @@ def diagnose(violation: LawViolation) -> list[str]:
     if found is None or found.open:
         cause = None if found is None else _first(why, runs)
         lines += [cause.text] if cause else repaired(violation)
-    return lines or [_other(violation, runs[0])]
+    named = [*map(runs[0].name, runs[0].places[:LISTED]), *(["others"] if len(runs[0].places) > LISTED else [])]
+    formula = "another formula: in double precision too, " * (difference.by_formula or violation.in_doubles)
+    return lines or [f"{formula}other values: on {', '.join(named)}"]
 
 
 def _first(table: Iterable[Hypothesis], runs: Sequence[Run]) -> Hypothesis | None:
@@ -59,14 +61,6 @@ def _is_rounding(run: Run) -> bool:
         )
         off = np.abs(actual - right)
         return bool((np.isfinite(off) & (off <= SMALL * scale)).all())
-
-
-def _other(violation: LawViolation, run: Run) -> str:
-    """What is certain where nothing explains it."""
-    names = [*map(run.name, run.places[:LISTED]), *(["others"] if len(run.places) > LISTED else [])]
-    formula = run.difference.by_formula or violation.in_doubles
-    what = "another formula: in double precision too, other values" if formula else "other values"
-    return f"{what}: on {', '.join(names)}"
 
 
 def _not_comparable(difference: Difference, lead: int) -> str:

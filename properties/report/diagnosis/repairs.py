@@ -145,12 +145,11 @@ class Trial:
         except Exception:  # shapes that do not fit one another, devices that wait for ever
             return False
         blocks = [all_blocks(self.case, x) for x in results]
-        return all(map(_are, blocks, self.right))
-
-
-def _are(blocks: np.ndarray, exact: np.ndarray) -> bool:
-    leeway = ALIKE * float(np.abs(exact).max(initial=0)) if is_float(exact.dtype) else 0
-    return blocks.shape == exact.shape and bool((np.abs(blocks - exact) <= leeway).all())
+        leeways = [ALIKE * float(np.abs(x).max(initial=0)) if is_float(x.dtype) else 0 for x in self.right]
+        return all(
+            came.shape == right.shape and bool((np.abs(came - right) <= leeway).all())
+            for came, right, leeway in zip(blocks, self.right, leeways, strict=False)
+        )
 
 
 def repaired(violation: LawViolation) -> list[str]:

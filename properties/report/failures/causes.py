@@ -61,11 +61,6 @@ def entry(violation: LawViolation, text: str) -> dict[str, str]:
     }
 
 
-def has_wrong_values(causes: Iterable[str]) -> bool:
-    """Whether one of the causes is that a result's values are wrong, by more than rounding."""
-    return any(one.endswith(f": {WRONG.format(RESULT)}") for one in causes)
-
-
 @dataclass
 class Told:
     """What was told of a function, so that further laws need not look for it as long, nor find it once more."""
@@ -89,8 +84,8 @@ class Told:
         return bool(source(cause(violation), self.causes))
 
     def answers(self, law: Law) -> bool:
-        """Whether a law need not be checked any more: its values are wrong."""
-        return law.between_engines and has_wrong_values(self.causes)
+        """Whether a law need not be checked any more: a result's values are wrong, by more than rounding."""
+        return law.between_engines and any(one.endswith(f": {WRONG.format(RESULT)}") for one in self.causes)
 
 
 def by_cause(entries: Iterable[Mapping[str, str]]) -> list[list[Mapping[str, str]]]:

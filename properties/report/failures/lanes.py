@@ -48,11 +48,6 @@ def picture(violation: LawViolation) -> str:
         "times in parts of all products of the function",
     ]
     try:
-        return str(gantt(title, lanes, in_parts).as_svg())
+        return str(gantt(title, lanes, lambda part: f"{float(part):.3g}").as_svg())
     except ModuleNotFoundError:
         return ""
-
-
-def in_parts(time: Fraction) -> str:
-    """A part of what all products take."""
-    return f"{float(time):.3g}"

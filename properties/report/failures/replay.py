@@ -19,8 +19,7 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import of_products
 from shardproof.properties.programs.violation import DEATHS
-from shardproof.properties.report.failures.files import replace
-from shardproof.properties.report.failures.record import Recorded, parse
+from shardproof.properties.report.failures.files import Recorded, parse, replace
 from shardproof.properties.report.failures.text import diagnosed, render
 from shardproof.properties.report.options import usage_errors
 from shardproof.properties.report.session import MADE_TEST

@@ -58,12 +58,6 @@ class Gradients:
     placements: list[Placement]  # how each result leaves
 
 
-def result_values(implementation: Implementation, case: Case, data: Data) -> tuple[list[np.ndarray], list[Reference]]:
-    """Global operands, and the right blocks `[*mesh.sizes, *block]` with how far off they may be, as the law has it."""
-    arrays = operands(case, data)
-    return arrays, next(value_references(implementation, case, [arrays]))
-
-
 def gradient_values(implementation: Implementation, case: Case, data: Data) -> Gradients:
     """What the law of gradients expects; the implementation is traced, because its result's type decides."""
     seen = Seen()
@@ -253,7 +247,8 @@ class Script:
 
     def _value(self) -> list[str]:
         """Every device's block equals the right one."""
-        arrays, right = result_values(self.violation.implementation, self.case, self.data)
+        arrays = operands(self.case, self.data)
+        right = next(value_references(self.violation.implementation, self.case, [arrays]))
         axes = [self.lead] * len(names_of(self.contract.call.returned(self.case, self.names)))
         specs = [laid_out(self.case, i) for i in range(len(self.names))]
         return [

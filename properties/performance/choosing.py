@@ -217,14 +217,7 @@ def choose(
 
 @dataclass(frozen=True)
 class Forms:
-    """What a device does in every form of an operation, for a case.
-
-    Arguments:
-        case: the case.
-        operations: by form.
-        unsupported: the forms that do not support the case, with what they say.
-        gradient: whether their gradients are in it.
-    """
+    """What a device does in every form of an operation, for a case."""
 
     case: Case
     operations: tuple[tuple[Implementation, tuple[Operation, ...]], ...]

@@ -102,28 +102,19 @@ def _mapped(jaxpr: Any) -> list[Any]:
 
 @dataclass
 class Kernel:
-    """What becomes one operation.
-
-    Arguments:
-        name, where, flops, loads, body, times: as those of an `Operation`.
-        reads: what it needs.
-        behind: all that it needs, and what that needs.
-        read: the values that it reads, with their bytes.
-        written: those that it writes.
-        fuses: whether arithmetic may join it.
-    """
+    """What becomes one operation, with the bytes of each value that it reads and writes, and what it needs."""
 
     name: str
     where: str
     reads: set[int]
-    behind: set[int]
+    behind: set[int]  # with what that needs
     flops: dict[str, int] = field(default_factory=dict)
     read: dict[Value, int] = field(default_factory=dict)
     written: dict[Value, int] = field(default_factory=dict)
     loads: Loads = field(default_factory=Loads)
     body: tuple[Operation, ...] = ()
     times: int = 1
-    fuses: bool = False
+    fuses: bool = False  # whether arithmetic may join it
 
 
 class Block:

@@ -84,13 +84,7 @@ STEPS_BACK = 100
 
 
 def trips(module: Module, inside: Computation, loop: Instruction) -> int:
-    """How often a `while` runs its body: what is written down, or what a counter that is compared with a constant does.
-
-    Arguments:
-        module: the whole text.
-        inside: the computation that the loop stands in.
-        loop: the `while`.
-    """
+    """How often a `while` runs its body: what is written down, or what a counter does that is compared with one."""
     known = known_trips(loop)
     if known is not None:
         return known
@@ -378,11 +372,6 @@ class Schedule(Exposure):
 
 def schedule(text: str, topology: Topology, chips: Sequence[Coordinates]) -> Schedule:
     """The timeline of a compiled program.
-
-    Arguments:
-        text: its HLO, scheduled.
-        topology: what it was compiled for.
-        chips: where each device of its mesh is, in mesh order.
 
     Raises:
         HloError: if the text is not that of a scheduled program, or cannot be read.

@@ -101,17 +101,7 @@ def ask(
     max_examples: int,
     tell: Callable[[Law, Case], None] = lambda law, case: None,
 ) -> Answers:
-    """Asks all laws at once, and once more those that are left after each that is broken.
-
-    Arguments:
-        implementation: of what.
-        engine: the name of what runs it.
-        laws: the laws.
-        known: what was told of the function before; what is found here is added.
-        find: how a violation is searched for.
-        max_examples: the structures that are drawn.
-        tell: called with every law that is broken for a cause that is new, before the smallest case is found.
-    """
+    """Asks all laws at once, and once more those that are left after each that is broken."""
 
     def was_told(violation: LawViolation) -> bool:
         if known.before(violation):

@@ -27,13 +27,7 @@ def devices_note(devices: int) -> list[str]:
 
 
 class Progress:
-    """The engines of one check, one after the other.
-
-    Arguments:
-        title: what is checked.
-        total: how many engines there are.
-        notes: what is said first.
-    """
+    """The engines of one check, one after the other."""
 
     def __init__(self, title: str, total: int, notes: list[str]) -> None:
         self.title, self.total, self.notes = title, total, notes

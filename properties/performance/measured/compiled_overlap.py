@@ -48,12 +48,7 @@ KNOWN = (*LONG, sequence_parallel.MLP.name, NORMALISED.name)
 
 
 def longest(chip: Chip, element: int = 4) -> int:
-    """The side that makes room: a multiply-add of it takes as long as one element under way.
-
-    Arguments:
-        chip: whose peak and links.
-        element: the bytes of what travels.
-    """
+    """The side that makes room: a multiply-add of it takes as long as one element under way."""
     least = ROOM * element / chip.link * chip.rate("bfloat16") / 2
     return SIDE * math.ceil(least / SIDE)
 
@@ -106,14 +101,6 @@ def check_compiled_overlap(
     stated: Overlap, share: Fraction, case: Case, compiled: Compiled, topology: Topology, way: str
 ) -> Schedule:
     """The schedule of a compiled program hides what is claimed of it, and is returned.
-
-    Arguments:
-        stated: the claim, of which the ways round the ring and the memory are checked here.
-        share: what may be exposed.
-        case: what was compiled; its last axis lies on rings of chips.
-        compiled: what became of it.
-        topology: what it was compiled for.
-        way: forward, or backward, of which no memory is claimed.
 
     Raises:
         Broken: if a collective is left whole, or made synchronous, more is exposed, one way is not used, or more held.

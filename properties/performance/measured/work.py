@@ -257,15 +257,6 @@ def medians(
     Each is called once before, which compiles it. Then every round measures all of them, each round beginning with
     another one, so that none always comes after the same. In one measurement a function is called as often in a row as
     the slowest needs for `least` seconds, and the last result is waited for.
-
-    Arguments:
-        functions: by name; each gives what can be waited for.
-        clock: what tells the time.
-        rounds: how many measurements of each.
-        least: see above.
-
-    Returns:
-        Seconds of a call by name, in the order of `functions`.
     """
     if not functions or rounds < 1:
         raise ValueError(f"functions={list(functions)}, rounds={rounds}: expected at least one of each")
@@ -373,13 +364,6 @@ def measure(
     **how: Any,
 ) -> dict[str, Row]:
     """The row of every form, in one run: first what is wrong of each, then how long all of them take, in turns.
-
-    Arguments:
-        forms: of one contract.
-        devices: JAX's, as many as the mesh has.
-        clock: what tells the time.
-        trace: given a form's name, a context in which its function is called once more.
-        **how: as `medians` takes it.
 
     Raises:
         NotImplementedError: what a function raises of a case that it does not serve.

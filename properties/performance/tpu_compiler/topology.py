@@ -99,11 +99,6 @@ def in_rings(devices: Iterable[Any], topology: Topology, participants: int) -> l
     """The devices of a topology with their places, each `participants` that follow one another a ring of chips.
 
     Where a chip is two devices, the first of every chip come first: what a link carries is told by chips.
-
-    Arguments:
-        devices: JAX's, of which each has `coords` and `core_on_chip`.
-        topology: all of their chips.
-        participants: how many are a ring.
     """
     dimensions = len(topology.sizes)
     by_place = {(tuple(d.coords[:dimensions]), d.core_on_chip): d for d in devices}
@@ -145,14 +140,7 @@ class Passage:
 def passage(
     collective: CompiledCollective, chips: Sequence[Coordinates], topology: Topology, kind: str = ""
 ) -> Passage:
-    """What a collective loads.
-
-    Arguments:
-        collective: it.
-        chips: where each device is.
-        topology: the chips' neighbours.
-        kind: what the compiler makes of it, if that is another one.
-    """
+    """What a collective loads."""
     kind, size = kind or collective.kind, Fraction(collective.operand_bytes)
     if collective.pairs is not None:
         sent = [(chips[source], chips[target], size) for source, target in collective.pairs if source != target]

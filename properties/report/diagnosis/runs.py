@@ -187,12 +187,7 @@ def _enough(case: Case) -> int:
 
 
 def enlarged(case: Case, *, sharded: bool = True) -> Case | None:
-    """The case with sides an odd number of times as long, so that blocks differ, and odd sides stay odd.
-
-    Arguments:
-        case: the case.
-        sharded: whether sides that are sharded are longer as well, which some functions refuse.
-    """
+    """The case with sides an odd number of times as long, so that blocks differ, and odd sides stay odd."""
     params = case.keywords
     fixed = () if params.get("tiled", True) else (params.get("split_axis"), params.get("scatter_dimension"))
 

@@ -142,12 +142,6 @@ def repeat(recorded: Recorded, source: Source, implementation: Implementation) -
 def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platform: str = "cpu") -> None:
     """Checks the recorded case again in a process of its own, which may abort, hang or eat memory.
 
-    Arguments:
-        recorded: the failure, all of which is data.
-        source: where the function comes from.
-        devices: how many devices the process has, if the case needs no more.
-        platform: the platform that it runs on.
-
     Raises:
         LawViolation: if the law still does not hold.
         HeldOnNothing: if it is neither broken nor holds.
@@ -186,13 +180,7 @@ def loaded(source: Source, recorded: Recorded) -> Implementation:
 
 
 def source_of(recorded: Recorded, given: Sequence[Given], programs: Iterable[tuple[Program, Given]] = ()) -> Source:
-    """Where the function comes from that a failure is replayed with.
-
-    Arguments:
-        recorded: the failure.
-        given: the functions that `--impl` names.
-        programs: the programs of the tests that are named, and how each is imported.
-    """
+    """Where the function comes from that a failure is replayed with."""
     contract = recorded.case.contract.name
     for one in given:
         if contract == (one.contract or loaded_program(one)):

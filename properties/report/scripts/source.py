@@ -34,12 +34,7 @@ class Source:
 
 
 def source_of(function: Callable[..., Any], called: str = "implementation") -> Source:
-    """An import, or the source of a lambda or an inner function with what it uses, or a place to put it.
-
-    Arguments:
-        function: the function.
-        called: its name in the script.
-    """
+    """An import, or the source of a lambda or an inner function with what it uses, or a place to put it."""
     name = named(function)
     if name.importable:
         return imported(name, called)
@@ -91,13 +86,7 @@ def _inside(source: Source, called: str) -> Source:
 
 
 def _embedded(function: Callable[..., Any], name: str, around: tuple[Any, ...] = ()) -> Source | None:
-    """The text of a function and of what it uses.
-
-    Arguments:
-        function: the function.
-        name: the name of a lambda, which has none of its own.
-        around: the functions that use it, which need not be defined again.
-    """
+    """The text of a function and of what it uses."""
     if not isinstance(function, types.FunctionType):
         return None
     try:

@@ -33,15 +33,7 @@ def excused(
     error: Exception,
     repaired: frozenset[str] = frozenset(),
 ) -> Verdict | None:
-    """Whether a known defect, and nothing else, makes a law fail on a case.
-
-    Arguments:
-        law: the law.
-        implementation: the implementation.
-        case: the case.
-        engine: the engine on which it fails.
-        error: how it fails.
-        repaired: the defects without which it is run already.
+    """Whether a known defect, other than one that is `repaired`, and nothing else makes a law fail on a case.
 
     Returns:
         `excused` if the law holds without the defect; `not run` if that cannot be found out, and it is the compiler
@@ -70,11 +62,9 @@ def aborting(law: Law, implementation: Implementation, case: Case, engine: Engin
     the process along.
     """
     here = not implementation.built_in and implementation.given is None
-    for defect in DEFECTS.values():
-        suspected = defect.aborts(case) and defect.is_in(engine)
-        if suspected and at_fault(defect, law, implementation, case, engine, ended=here) is not None:
-            return defect
-    return None
+    suspected = (defect for defect in DEFECTS.values() if defect.aborts(case) and defect.is_in(engine))
+    found = (one for one in suspected if at_fault(one, law, implementation, case, engine, ended=here) is not None)
+    return next(found, None)
 
 
 def fatal(case: Case, words: bytes) -> Defect | None:
@@ -83,12 +73,8 @@ def fatal(case: Case, words: bytes) -> Defect | None:
     On any engine: what the interpreter lacks is compiled in the process that was to interpret it. Whether the program
     is at fault is for `at_fault` to say, in a process of its own.
     """
-    for defect in DEFECTS.values():
-        if not defect.last_words or not defect.aborts(case) or defect.last_words not in words:
-            continue
-        if any(defect.is_in(engine()) for engine in ENGINES.values()):
-            return defect
-    return None
+    said = (one for one in DEFECTS.values() if one.last_words and one.last_words in words and one.aborts(case))
+    return next((one for one in said if any(one.is_in(engine()) for engine in ENGINES.values())), None)
 
 
 def spared(defect: Defect, law: Law, implementation: Implementation, case: Case) -> Verdict:

@@ -179,13 +179,9 @@ def _made_of(variable: Any, made: Mapping[Any, Any]) -> set[Any]:
 
 def cast_in_a_branch(case: Case, program: Any) -> Any:
     """A cast to a varying type in a branch that a varying predicate chooses."""
-    for equation in equations(program):
-        if equation.primitive.name == "cond" and equation.invars[0].aval.manual_axis_type.varying:
-            for branch in equation.params["branches"]:
-                found = first(branch.jaxpr, lambda e: e.primitive.name == "pvary")
-                if found is not None:
-                    return found
-    return None
+    chosen = (e for e in equations(program) if e.primitive.name == "cond" and e.invars[0].aval.manual_axis_type.varying)
+    casts = (having("pvary")(case, branch.jaxpr) for equation in chosen for branch in equation.params["branches"])
+    return next((found for found in casts if found is not None), None)
 
 
 def sum_of_complex_constant(case: Case, program: Any) -> Any:
@@ -255,12 +251,11 @@ def nested_out_of_order(case: Case, program: Any) -> Any:
         outer, inner = ({order.index(name) for name in e.params["newly_manual_axes"]} for e in (equation, inside))
         return len(outer | inner) < len(order) and bool(inner) and bool(outer) and max(outer) > min(inner)
 
-    for equation in equations(program):
-        if equation.primitive.name == "shard_map":
-            for inside in equations(equation.params["jaxpr"]):
-                if inside.primitive.name == "shard_map" and out_of_order(equation, inside):
-                    return inside.primitive
-    return None
+    maps = [e for e in equations(program) if e.primitive.name == "shard_map"]
+    pairs = (
+        (e, inside) for e in maps for inside in equations(e.params["jaxpr"]) if inside.primitive.name == "shard_map"
+    )
+    return next((inside.primitive for equation, inside in pairs if out_of_order(equation, inside)), None)
 
 
 def scatter_beside_explicit(case: Case, program: Any) -> Any:
@@ -311,8 +306,8 @@ def gather_beside_two_automatic(case: Case, program: Any) -> Any:
         return any(equation.params["slice_sizes"][i] < shape(equation)[i] for i in indexed)
 
     for equation, manual, mesh in _partly_manual(program):
-        sizes = [math.prod(mesh[name] for name in manual), *(mesh[name] for name in mesh if name not in manual)]
-        if sizes[0] > 1 and sum(size > 1 for size in sizes[1:]) > 1 and taken(equation):
+        left = [mesh[name] for name in mesh if name not in manual]
+        if math.prod(mesh[name] for name in manual) > 1 and sum(size > 1 for size in left) > 1 and taken(equation):
             return equation.primitive
     return None
 

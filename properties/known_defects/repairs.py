@@ -6,9 +6,10 @@ derived by the one or the other is forgotten on the way in and out.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -34,29 +35,25 @@ def forget() -> None:
 
 
 @contextmanager
-def _in_place(rules: MutableMapping[Any, Any], primitive: Any, rule: Callable[..., Any]) -> Iterator[None]:
-    original = rules[primitive]
+def changed(*patches: AbstractContextManager[Any]) -> Iterator[None]:
+    """JAX or XLA as it is with some changes."""
     forget()
-    rules[primitive] = rule
     try:
-        yield
+        with ExitStack() as stack:
+            for patch in patches:
+                stack.enter_context(patch)
+            yield
     finally:
-        rules[primitive] = original
         forget()
 
 
-@contextmanager
-def bound(binds: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
+def _in_place(rules: MutableMapping[Any, Any], primitive: Any, rule: Callable[..., Any]) -> Without:
+    return changed(mock.patch.dict(rules, {primitive: rule}))
+
+
+def bound(binds: Mapping[Any, Callable[..., Any]]) -> Without:
     """Primitives that are bound in another way, each by a function that hides the method of its class."""
-    forget()
-    for primitive, bind in binds.items():
-        primitive.bind = bind
-    try:
-        yield
-    finally:
-        for primitive in binds:
-            del primitive.bind
-        forget()
+    return changed(*(mock.patch.object(primitive, "bind", bind) for primitive, bind in binds.items()))
 
 
 def exchange_transposed(primitive: Any) -> Without:
@@ -111,8 +108,7 @@ def cast_again(primitive: Any) -> Without:
     return bound({primitive: bind})
 
 
-@contextmanager
-def error_function(primitive: Any) -> Iterator[None]:
+def error_function(primitive: Any) -> Without:
     """The slope of erf is 2 / sqrt(pi) exp(-x^2), and that of its complement the same, falling."""
 
     def rule(of: Any, sign: int) -> Callable[..., Any]:
@@ -122,15 +118,11 @@ def error_function(primitive: Any) -> Iterator[None]:
 
         return derived
 
-    with (
-        _in_place(ad.primitive_jvps, lax.erf_p, rule(lax.erf_p, 1)),
-        _in_place(ad.primitive_jvps, lax.erfc_p, rule(lax.erfc_p, -1)),
-    ):
-        yield
+    rules = {lax.erf_p: rule(lax.erf_p, 1), lax.erfc_p: rule(lax.erfc_p, -1)}
+    return changed(mock.patch.dict(ad.primitive_jvps, rules))
 
 
-@contextmanager
-def search_typed(primitive: Any) -> Iterator[None]:
+def search_typed(primitive: Any) -> Without:
     """What a search in a sorted array returns is on the mesh that it is traced on, and not on none."""
     module = getattr(jnp.searchsorted, "__wrapped__").__globals__["hijax"]  # noqa: B009
     original = module.core
@@ -141,13 +133,8 @@ def search_typed(primitive: Any) -> Iterator[None]:
         varying = frozenset() if x.manual_axis_type is None else x.manual_axis_type.varying  # outside of a shard_map
         return original.typeof(cast_varying(jnp.zeros(x.shape, x.dtype), varying))
 
-    forget()
-    module.core = SimpleNamespace(**{**vars(original), "typeof": typed})
-    try:
-        yield
-    finally:
-        module.core = original
-        forget()
+    sound = SimpleNamespace(**{**vars(original), "typeof": typed})
+    return changed(mock.patch.object(module, "core", sound))
 
 
 def ragged_exchange_batched(primitive: Any) -> Without:
@@ -205,16 +192,10 @@ def ragged_exchange_transposed(primitive: Any) -> Without:
     return _in_place(ad.primitive_transposes, primitive, transpose)
 
 
-@contextmanager
-def nothing_fused(primitive: Any) -> Iterator[None]:
+def nothing_fused(primitive: Any) -> Without:
     """XLA writes the result of every operation to memory of its own: no loop reads what it has written over."""
-    forget()
-    XlaEngine.compiler_options = {"xla_disable_hlo_passes": "fusion"}
-    try:
-        yield
-    finally:
-        XlaEngine.compiler_options = {}
-        forget()
+    options = {"xla_disable_hlo_passes": "fusion"}
+    return changed(mock.patch.object(XlaEngine, "compiler_options", options))
 
 
 def zeros_alike(primitive: Any) -> Without:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
@@ -105,23 +106,22 @@ class Work:
     @property
     def sides(self) -> tuple[int, int, int]:
         """Those of a device."""
-        if self.place.devices % self.place.model:
-            devices, topology = self.place.devices, self.place.topology
-            raise ValueError(
-                f"model={self.place.model}: expected a size that divides the {devices} devices of {topology}"
-            )
-        return sides(self.contract, self.shape, self.place.devices // self.place.model, self.place.model)
+        p, devices = self.place.model, self.place.devices
+        if devices % p:
+            raise ValueError(f"model={p}: expected a size that divides the {devices} devices of {self.place.topology}")
+        return sides(self.contract, self.shape, devices // p, p)
 
     def case(self) -> Case:
         """The case of a form that communicates."""
-        mesh = self.place.mesh(self.place.model)
-        return product_case(self.contract, mesh, MODEL, self.sides, dtype="bfloat16", dimension=self.dimension)
+        return self._case(self.place.model, self.sides)
 
     def case_alone(self) -> Case:
         """The case of the local product, over a model axis of one device."""
-        whole = alone(self.contract, self.sides, self.place.model)
-        mesh = self.place.mesh(1)
-        return product_case(self.contract, mesh, MODEL, whole, dtype="bfloat16", dimension=self.dimension)
+        return self._case(1, alone(self.contract, self.sides, self.place.model))
+
+    def _case(self, p: int, m_k_n: tuple[int, int, int]) -> Case:
+        more: dict[str, Any] = {"dtype": "bfloat16", "dimension": self.dimension}
+        return product_case(self.contract, self.place.mesh(p), MODEL, m_k_n, **more)
 
     def unsharded(self, compiler: TpuCompiler) -> Modelled:
         """The local product alone."""
@@ -181,15 +181,9 @@ class Figures:
     def of(cls, found: Modelled) -> "Figures":
         """Those of a compiled program."""
         timed, held = found
-        return cls(
-            round(MICRO * float(timed.total), 3),
-            round(MICRO * float(timed.compute), 3),
-            round(float(timed.share), 4),
-            timed.permutes,
-            len(timed.synchronous),
-            len(timed.monolithic),
-            held,
-        )
+        total, compute = (round(MICRO * float(time), 3) for time in (timed.total, timed.compute))
+        counts = timed.permutes, len(timed.synchronous), len(timed.monolithic)
+        return cls(total, compute, round(float(timed.share), 4), *counts, held)
 
 
 def key_of(work: Work, form: str) -> Key:
@@ -279,20 +273,11 @@ def known_of(case: Case, machine: Chip, way: str) -> Known | None:
         if fits and isinstance(figures, Figures):
             found.setdefault((topology, model, shape), {})[form] = figures
     for (topology, model, shape), forms in found.items():
-        if UNSHARDED in forms and same(
-            case, Work(case.contract.name, shape, Place(Topology.parse(topology), model)).case()
-        ):
-            alone = forms.pop(UNSHARDED)
-            return Known(topology, alone, forms)
+        other = Work(case.contract.name, shape, Place(Topology.parse(topology), model)).case()
+        # devices do the same in both: there is one axis, and blocks, parameters and participants are equal
+        parts, others = (
+            ([(o.block, o.dtype) for o in one.operands], one.params, one.participants) for one in (case, other)
+        )
+        if UNSHARDED in forms and len(case.axes) == 1 and parts == others:
+            return Known(topology, forms.pop(UNSHARDED), forms)
     return None
-
-
-def same(case: Case, other: Case) -> bool:
-    """Whether devices do the same in both: there is one axis, and blocks, parameters and participants are equal."""
-    blocks, others = ([(o.block, o.dtype) for o in one.operands] for one in (case, other))
-    return (
-        len(case.axes) == 1
-        and blocks == others
-        and case.params == other.params
-        and case.participants == other.participants
-    )

@@ -51,17 +51,6 @@ def pairs(records: Records, place: Place, shape: str) -> Iterator[Pair]:
             yield Pair((contract, shape), form_of(one.implementation) or one.implementation.name, *ratios, parts)
 
 
-def row(pair: Pair) -> tuple[str, ...]:
-    """A line of the table."""
-    return (
-        *pair.work,
-        pair.form,
-        f"{pair.timeline:.2f}",
-        f"{pair.compiled:.2f}",
-        *(f"{part:.0%}" for part in pair.exposed),
-    )
-
-
 def summary(found: Sequence[Pair]) -> str:
     """How far the two are apart, and what it costs, by the compiler, to choose by timelines."""
     apart = sorted(max(one.timeline / one.compiled, one.compiled / one.timeline) for one in found)
@@ -96,7 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with Records(RECORDED if options.recorded else None) as records:
         found = [pair for shape in options.shape or SHAPES for pair in pairs(records, place, shape)]
     title = f"times over the local product, {place.topology}, model axis {place.model}, bfloat16"
-    console.print(table(title, COLUMNS, [row(one) for one in found]))
+    lines = [
+        (*one.work, one.form, f"{one.timeline:.2f}", f"{one.compiled:.2f}", *(f"{part:.0%}" for part in one.exposed))
+        for one in found
+    ]
+    console.print(table(title, COLUMNS, lines))
     console.print(summary(found))
 
 

@@ -107,15 +107,10 @@ def plot(found: Crossover, title: Sequence[str]) -> Any:
 
     sizes, names = list(found.choices), found.names
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
-    lines = {
-        name: [
-            (size, float(choice.ratio(row)))
-            for size, choice in found.choices.items()
-            for row in choice.rows
-            if row.implementation.name == name
-        ]
-        for name in names
-    }
+    lines: dict[str, list[tuple[int, float]]] = {name: [] for name in names}
+    for size, choice in found.choices.items():
+        for row in choice.rows:
+            lines[row.implementation.name].append((size, float(choice.ratio(row))))
     floor = [(size, float(choice.floor)) for size, choice in found.choices.items()]
     most = max(ratio for line in lines.values() for _, ratio in line)
     width = max(
@@ -166,14 +161,13 @@ def plot(found: Crossover, title: Sequence[str]) -> Any:
         if first != sizes[0]:
             drawing.append(drawsvg.Line(begin, TOP, begin, strip, stroke=INK, stroke_width=1, stroke_dasharray="2 3"))
     text("best", 12, LEFT - 8, strip + 14, FAINT, text_anchor="end")
-    keys = [(colours[name], name.removesuffix(found.contract).rstrip("_"), None) for name in names]
-    for i, (colour, words, dash) in enumerate([*keys, (FAINT, "floor", "3 4")]):
-        y = TOP + 10 + 20 * i
-        dashes = {} if dash is None else {"stroke_dasharray": dash}
-        drawing.append(
-            drawsvg.Line(LEFT + WIDTH + 22, y, LEFT + WIDTH + 48, y, stroke=colour, stroke_width=2.4, **dashes)
-        )
-        text(words, 12, LEFT + WIDTH + 56, y + 4)
+    keys: list[tuple[str, str, dict[str, str]]] = [
+        (colours[name], name.removesuffix(found.contract).rstrip("_"), {}) for name in names
+    ]
+    for i, (colour, words, dashes) in enumerate([*keys, (FAINT, "floor", {"stroke_dasharray": "3 4"})]):
+        x, y = LEFT + WIDTH + 22, TOP + 10 + 20 * i
+        drawing.append(drawsvg.Line(x, y, x + 26, y, stroke=colour, stroke_width=2.4, **dashes))
+        text(words, 12, x + 34, y + 4)
     return drawing
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -25,12 +25,12 @@ from shardproof.properties.communication.bounds import full_bytes, lower_bound
 from shardproof.properties.contracts.numbers import is_moved, operands
 from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.engines.running import all_blocks
+from shardproof.properties.performance import tables
 from shardproof.properties.performance.chips import CHIPS, Chip
 from shardproof.properties.performance.compiled import alone, sides
 from shardproof.properties.performance.shaped import shaped
 from shardproof.properties.performance.tables import form_of
 from shardproof.properties.performance.tpu_compiler.topology import FLAT, Topology, in_rings
-from shardproof.properties.programs.examples import WHOLE
 from shardproof.properties.programs.implementations import (
     ALGORITHMS,
     BUILT_IN,
@@ -100,12 +100,11 @@ def topology_of(devices: Sequence[Any]) -> Topology | None:
     return topology if len(places) == topology.chips else None
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """What a collective, or a product, is measured by."""
+class Traffic(NamedTuple):
+    """What a collective, or a product, is measured by, in bytes."""
 
-    size: Fraction  # S, in bytes
-    bus: Fraction  # the bytes that each device must send at least
+    size: Fraction  # S of nccl-tests
+    bus: Fraction  # what each device must send at least
 
 
 def traffic(case: Case) -> Traffic:
@@ -162,12 +161,7 @@ class Row:
 
 def table(rows: Sequence[Row], title: str = "") -> Table:
     """The rows as they are printed."""
-    result = Table(title=title or None)
-    for i, column in enumerate(TABLE):
-        result.add_column(column, justify="left" if i < 3 else "right")
-    for row in rows:
-        result.add_row(*row.cells)
-    return result
+    return tables.table(title, TABLE, [row.cells for row in rows], left=3)
 
 
 CONTRACTED: dict[str, tuple[int | None, ...]] = {"transformer_block": (-1, None, 0)}
@@ -333,10 +327,7 @@ def collective_case(contract: str, mesh: MeshCase, rows: int, columns: int) -> C
     """A collective's case over the model axis; its full vector has so many rows, or a few more, and columns."""
     p = mesh.shape[MODEL]
     rows = p * -(-rows // p)
-    gathered = contract == "all_gather"
-    whole = rows if gathered else rows * p
-    assert gathered or contract in (*WHOLE, "broadcast", "ring_shift")
-    return shaped(contract, mesh, MODEL, [(whole, columns)], "float32")
+    return shaped(contract, mesh, MODEL, [(rows if contract == "all_gather" else rows * p, columns)], "float32")
 
 
 def _of(contract: str, implementations: Sequence[Implementation]) -> list[Implementation]:

@@ -18,8 +18,7 @@ from shardproof.properties.laws.value import VALUE
 from shardproof.properties.precision.compiled import COMPILER, CompiledElsewhere
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, Kind, SuiteError
-from shardproof.properties.report.failures.causes import LEFT_OUT, Told
-from shardproof.properties.report.failures.text import diagnosed
+from shardproof.properties.report.failures.text import LEFT_OUT, Told, diagnosed
 from shardproof.properties.runner.child import Task
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import named

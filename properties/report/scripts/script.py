@@ -29,18 +29,21 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import is_wide, precision_of
 from shardproof.properties.programs.program import Seen, compiled, forward
 from shardproof.properties.programs.violation import NotDifferentiable
-from shardproof.properties.report.scripts.literals import (
+from shardproof.properties.report.scripts.source import (
+    Source,
     array_text,
     bound_text,
     docstring,
     dtype_text,
+    folders_of,
+    imported,
     options,
     quoted,
+    source_of,
     spec_text,
     tree_text,
     tuple_text,
 )
-from shardproof.properties.report.scripts.source import Source, folders_of, imported, source_of
 from shardproof.properties.runner.named import held_by_a_module, is_built_in
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.violation import LawViolation

@@ -68,8 +68,7 @@ Find = Callable[..., Finding]
 def chosen_laws(laws: str | Iterable[str] | None) -> list[Law]:
     """The laws of these names; None: all."""
     chosen = named("laws", laws, LAWS)
-    unknown = [name for name in chosen if name not in LAWS]
-    if unknown:
+    if unknown := [name for name in chosen if name not in LAWS]:
         raise ValueError(f"laws={unknown[0]!r}: no such law; {suggestion.meant(unknown[0], LAWS, of='some of')}")
     if not chosen:
         raise ValueError(f"laws={chosen!r}: expected some of {', '.join(LAWS)}")
@@ -137,8 +136,8 @@ def ask(
         max_examples = max(1, max_examples // SHORTER)
     for name in answers.left_out:
         del answers.tallies[name]
-    for tally in [*answers.tallies.values()][:1] if answers.left_out else []:
-        tally.finding(engine, f"{LEFT_OUT}: {', '.join(answers.left_out)}")
+    if answers.left_out and answers.tallies:
+        next(iter(answers.tallies.values())).finding(engine, f"{LEFT_OUT}: {', '.join(answers.left_out)}")
     for law in asked(implementation, engine, laws):
         if law.name in answers.tallies and answers.tallies[law.name].outcome != "failed":
             _require_held(law, implementation, answers, known)
@@ -149,8 +148,7 @@ def _require_held(law: Law, implementation: Implementation, answers: Answers, kn
     """Whether a law that nothing broke held, or does not apply."""
     tally = answers.tallies[law.name]
     try:
-        nothing = require_held(law, implementation, tally)
-        if nothing:
+        if nothing := require_held(law, implementation, tally):
             tally.skip(nothing)
     except HeldOnNothing as error:
         if not tally.drawn_structures and (answers.violations or answers.ended):  # it was not asked any more

@@ -126,13 +126,9 @@ def checked(
     engines = engines_for(implementation, wanted)
     make_devices()
     devices = len(jax.devices())
-    reports: list[dict[str, str]] = []
-    empty: list[str] = []
-    own: list[SuiteError] = []
-    tallies: list[Tally] = []
-    notes: list[str] = []
-    known = Told()
-    began = time.perf_counter()
+    reports, tallies = list[dict[str, str]](), list[Tally]()
+    empty, notes, own = list[str](), list[str](), list[SuiteError]()
+    known, began = Told(), time.perf_counter()
 
     with Progress(f"check {implementation}", len(engines), devices_note(devices)) as progress:
         searches = Searches(implementation, known, random_seed, progress.violation)
@@ -148,9 +144,8 @@ def checked(
             share = PART if engine != engines[-1] else 1.0
             until = None if max_seconds is None else began + share * max_seconds
             find = searches.on(engine, until)
-            answers = ask(
-                implementation, engine, wanted, known, find, max_examples=max_examples, tell=progress.violation
-            )
+            how: dict[str, Any] = {"max_examples": max_examples, "tell": progress.violation}
+            answers = ask(implementation, engine, wanted, known, find, **how)
             for tally in list(answers.tallies.values())[:1]:
                 tally.seconds = time.perf_counter() - start
             for violation in answers.violations:

@@ -11,7 +11,7 @@ from statistics import median
 
 import pytest
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from shardproof.properties.cases.chain import LINKS, composes
 from shardproof.properties.known_defects import DEFECTS
@@ -47,13 +47,8 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
         if t.law == "communication" and t.outcome == "failed"
     }
     tallies = merge(by_law)
-    met: dict[str, int] = {}
-    for tally in tallies:
-        for name, times in tally.defects.items():
-            met[name] = met.get(name, 0) + times
-    lines = [
-        f"known defect, met {counted(times, 'time')}: {name}: {DEFECTS[name].sentence}" for name, times in met.items()
-    ]
+    met: Counter[str] = sum((Counter(tally.defects) for tally in tallies), Counter())
+    lines = [f"known defect, met {counted(n, 'time')}: {name}: {DEFECTS[name].sentence}" for name, n in met.items()]
     for tally in tallies:
         for reason, texts, times in alike(tally.unsupported):
             others = f" in {texts} texts that differ in their values" if texts > 1 else ""
@@ -68,16 +63,11 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
         for reason, times in not_run.items():
             lines.append(f"not run: {tally.name}: {reason}: {counted(times, 'structure')}")
         if tally.undecided:
-            many = (
-                f"{counted(tally.undecided, 'number')} may be off by more than an eighth of the largest, by roundings"
-            )
-            lines.append(f"undecided: {tally.name}: {many} alone: not held to anything")
+            many = f"{counted(tally.undecided, 'number')} may be off by more than an eighth of the largest"
+            lines.append(f"undecided: {tally.name}: {many}, by roundings alone: not held to anything")
         for what, where in findings.items():
             lines.append(f"finding: {tally.name}: {what}, first for {where}")
-    for tally in tallies:
-        if tally.unclaimed:
-            missing = ", ".join(tally.unclaimed)
-            lines.append(f"not claimed, so not drawn: {tally.name}: {missing}")
+    lines += [f"not claimed, so not drawn: {t.name}: {', '.join(t.unclaimed)}" for t in tallies if t.unclaimed]
     lines += [f"stated, so nothing else was drawn: {t.name}: {'; '.join(t.stated)}" for t in tallies if t.stated]
     lines += [
         f"supports few: {t.name}: {t.law} ({t.engine}): {t.supported:.0%} of {t.drawn_structures:,} structures drawn"
@@ -203,21 +193,20 @@ def row(tallies: Sequence[Tally], implementation: str) -> tuple[str, ...]:
 
 def by_implementation(tallies: Iterable[Tally]) -> list[tuple[str, ...]]:
     """One row per implementation."""
-    groups: dict[tuple[str, str], list[Tally]] = {}
-    for tally in tallies:
-        groups.setdefault((tally.contract, tally.implementation), []).append(tally)
-    return [row(group, name) for (_, name), group in sorted(groups.items())]
+    tallies = list(tallies)
+    names = sorted({(t.contract, t.implementation) for t in tallies})
+    return [row([t for t in tallies if (t.contract, t.implementation) == name], name[1]) for name in names]
 
 
 def by_contract(tallies: Sequence[Tally]) -> list[tuple[str, ...]]:
     """One row per contract, with the number of its implementations."""
-    groups: dict[str, list[Tally]] = {}
-    for tally in tallies:
-        groups.setdefault(tally.contract, []).append(tally)
     number = Counter(contract for contract, _ in {(t.contract, t.implementation) for t in tallies})
     return [
-        row([dataclasses.replace(t, implementation="") for t in group], str(number[contract]))
-        for contract, group in sorted(groups.items())
+        row(
+            [dataclasses.replace(t, implementation="") for t in tallies if t.contract == contract],
+            str(number[contract]),
+        )
+        for contract in sorted(number)
     ]
 
 
@@ -276,9 +265,7 @@ def pairs(tallies: Sequence[Tally]) -> str:
 
 def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter, *, given: bool = False) -> None:
     """Prints the table, as wide as the terminal; for functions that were given, the verdicts by law."""
-    table = Table(title=None)
-    for column in COLUMNS:
-        table.add_column(column, justify="right" if column in NUMERIC else "left")
+    table = Table(*(Column(column, justify="right" if column in NUMERIC else "left") for column in COLUMNS))
     for cells in by_implementation(tallies):
         table.add_row(*cells)
     width = max(reporter._tw.fullwidth, 140)  # narrower, a row would need several lines

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,13 +140,7 @@ def repeat(recorded: Recorded, source: Source, implementation: Implementation) -
 
 
 def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platform: str = "cpu") -> None:
-    """Checks the recorded case again in a process of its own, which may abort, hang or eat memory.
-
-    Raises:
-        LawViolation: if the law still does not hold.
-        HeldOnNothing: if it is neither broken nor holds.
-        NotAFailure: if the function cannot be imported, or its contract says nothing of such a case.
-    """
+    """Checks the recorded case again in a process of its own, which may abort, hang or eat memory."""
     available = max(devices, devices_needed(recorded))
     task = Task(
         given=source,
@@ -168,40 +162,31 @@ def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platfo
         raise HeldOnNothing(f"{recorded.name}: {recorded.law}: not checked: {left_out}")
 
 
-def loaded(source: Source, recorded: Recorded) -> Implementation:
-    """The function, which is of the contract of the recorded case."""
+def loaded(source: Source, contract: str = "") -> Implementation:
+    """The function that is replayed, of this contract, or a line on why there is none."""
     try:
-        implementation = source.load()
+        found = source.load()
     except GivenError as error:
         raise NotAFailure(one_line(str(error))) from error
-    if implementation.contract.name != recorded.case.contract.name:
-        raise NotAFailure(f"{source} is a {implementation.contract.name}: expected a {recorded.case.contract.name}")
-    return implementation
+    if contract not in ("", found.contract.name):
+        raise NotAFailure(f"{source} is a {found.contract.name}: expected a {contract}")
+    return found
 
 
 def source_of(recorded: Recorded, given: Sequence[Given], programs: Iterable[tuple[Program, Given]] = ()) -> Source:
     """Where the function comes from that a failure is replayed with."""
     contract = recorded.case.contract.name
     for one in given:
-        if contract == (one.contract or loaded_program(one)):
+        if contract == (one.contract or loaded(one).contract.name):
             return one
     beside = [(program, one) for program, one in programs if program.name == contract]
-    named_so = [one for _, one in beside if one.function == recorded.program]
-    if named_so or beside:
-        return (named_so or [one for _, one in beside])[0]
+    if beside:
+        return next((one for _, one in beside if one.function == recorded.program), beside[0][1])
     if recorded.built_in:
         return BuiltIn(contract, recorded.name)
     if recorded.listed:
         raise NotAFailure(f"{contract}[{one_line(recorded.name)}]: expected --impl {contract}=MODULE:FUNCTION as well")
     raise NotAFailure(f"{contract}: expected --impl MODULE:PROGRAM, or the file with its program_test, as well")
-
-
-def loaded_program(given: Given) -> str:
-    """The name of the program that `--impl` names."""
-    try:
-        return given.load().contract.name
-    except GivenError as error:
-        raise NotAFailure(one_line(str(error))) from error
 
 
 def given_to(config: pytest.Config) -> tuple[Given, ...]:
@@ -219,11 +204,14 @@ def recheck(file: Path, function: Any = None, **said: str) -> int:
     """
     try:
         recorded = read(file)
-        source: Source = BuiltIn(recorded.case.contract.name, recorded.name)
-        if function is not None:
-            source = _held_by_the_script(recorded, function, **said)
-        implementation = dataclasses.replace(loaded(source, recorded), name=recorded.name)
-        repeat(recorded, source, implementation)
+        contract = recorded.case.contract.name
+        source: Source = BuiltIn(contract, recorded.name)
+        if function is not None:  # by the name that the script has for it, another process imports it from there
+            name = next(name for name, value in vars(sys.modules["__main__"]).items() if value is function)
+            of = "" if isinstance(function, Program) else f"{contract}="
+            claimed = (said.get(each) or None for each in ("communication", "claims", "overlap"))
+            source = Given.parse(f"{of}__main__:{name}", *claimed)
+        repeat(recorded, source, dataclasses.replace(loaded(source, contract), name=recorded.name))
     except LawViolation as violation:
         sys.stdout.write(f"{render(violation)}\n")
         return 1
@@ -232,20 +220,6 @@ def recheck(file: Path, function: Any = None, **said: str) -> int:
         sys.stderr.write(f"{error}\n" if told else traceback.format_exc())
         return 2
     return 0
-
-
-def _held_by_the_script(
-    recorded: Recorded,
-    function: Callable[..., Any] | Program,
-    communication: str = "",
-    overlap: str = "",
-    claims: str = "",
-) -> Given:
-    """A function by the name that the script has for it, by which another process imports the script and finds it."""
-    names = vars(sys.modules["__main__"])
-    name = next(name for name, value in names.items() if value is function)
-    contract = "" if isinstance(function, Program) else f"{recorded.case.contract.name}="
-    return Given.parse(f"{contract}__main__:{name}", communication or None, claims or None, overlap or None)
 
 
 class ReplayItem(pytest.Item):
@@ -328,26 +302,17 @@ def choose_failures(config: pytest.Config) -> None:
     """Lets the failures of `--replay` take the place of all tests, with as many devices as they need."""
     with usage_errors("--replay: "):
         named = [path.resolve() for name in config.getoption("--replay") for path in files(Path(name))]
-    found = dict(readable(named))
-    config.stash[REPLAYED] = sorted(dict.fromkeys(named), key=lambda path: order_of(found.get(path)))
+    found: dict[Path, Recorded] = {}
+    for path in named:
+        with contextlib.suppress(NotAFailure):  # what is refused fails when it is run, after all others
+            found[path] = read(path)
+    # as in a run, values come first
+    order = {path: (list(LAWS).index(one.law), list(ENGINES).index(one.engine)) for path, one in found.items()}
+    config.stash[REPLAYED] = sorted(dict.fromkeys(named), key=lambda path: order.get(path, (len(LAWS), 0)))
     if named and not named_files(config):  # where files are, the failures are those of the programs in them
         config.args = []  # on its way to a path, pytest imports the conftest.py and __init__.py of every folder
     if config.getoption("--platform") == "cpu":
         config.option.devices = max([config.option.devices, *map(devices_needed, found.values())])
-
-
-def readable(paths: Iterable[Path]) -> Iterator[tuple[Path, Recorded]]:
-    """The failures in files; what is refused fails when it is run."""
-    for path in paths:
-        with contextlib.suppress(NotAFailure):
-            yield path, read(path)
-
-
-def order_of(recorded: Recorded | None) -> tuple[int, int]:
-    """The place of a failure among those of a folder: as in a run, values come first; what is refused comes last."""
-    if recorded is None:
-        return len(LAWS), 0
-    return list(LAWS).index(recorded.law), list(ENGINES).index(recorded.engine)
 
 
 def replay_files(session: pytest.Session) -> Iterator[ReplayFile]:
@@ -360,17 +325,10 @@ def replay_files(session: pytest.Session) -> Iterator[ReplayFile]:
 def leave_replays(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The regressions run first; of a replay nothing else runs, and the programs of the tests named are at hand."""
     if config.stash[REPLAYED]:
-        programs = list(programs_of(items))
+        made = [getattr(getattr(item, "function", None), MADE_TEST, None) for item in items]
+        known = [(one, held_by_a_module(one)) for one in dict.fromkeys(made) if isinstance(one, Program)]
+        programs = [(one, Given("", held.module, held.qualname)) for one, held in known if held is not None]
         items[:] = [item for item in items if isinstance(item, ReplayItem)]
         for item in items:
             item.programs = programs  # type: ignore[attr-defined]
     items.sort(key=lambda item: item.path.resolve() != REGRESSIONS.with_name("suite") / "test_regressions.py")
-
-
-def programs_of(items: Iterable[pytest.Item]) -> Iterator[tuple[Program, Given]]:
-    """The programs of tests that `program_test` made, and how each is imported."""
-    found = [getattr(getattr(item, "function", None), MADE_TEST, None) for item in items]
-    for program in dict.fromkeys(one for one in found if isinstance(one, Program)):
-        held = held_by_a_module(program)
-        if held is not None:
-            yield program, Given("", held.module, held.qualname)

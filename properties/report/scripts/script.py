@@ -4,7 +4,6 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,8 +11,6 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.oracles.layout import Entries
-from shardproof.properties.cases.case import Case, Placement
-from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.manual import laid_out, stacked_axes
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.numbers import operands
@@ -25,7 +22,6 @@ from shardproof.properties.precision.comparison import Reference
 from shardproof.properties.precision.judge import value_references
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.expectation import Expectation
-from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import is_wide, precision_of
 from shardproof.properties.programs.program import Seen, compiled, forward
 from shardproof.properties.programs.violation import NotDifferentiable
@@ -47,36 +43,6 @@ from shardproof.properties.report.scripts.source import (
 from shardproof.properties.runner.named import held_by_a_module, is_built_in
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.violation import LawViolation
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """What both modes of differentiation take and give, as global arrays that leave by type."""
-
-    primal: list[np.ndarray]  # where the derivative is taken
-    tangents: list[np.ndarray]  # what forward mode takes
-    pushed: list[Reference]  # the right blocks `[*mesh.sizes, *block]` of forward mode
-    cotangents: list[np.ndarray]  # what reverse mode takes
-    pulled: list[Reference]  # the right gradients
-    placements: list[Placement]  # how each result leaves
-
-
-def gradient_values(implementation: Implementation, case: Case, data: Data) -> Gradients:
-    """What the law of gradients expects; the implementation is traced, because its result's type decides."""
-    seen = Seen()
-    traced(forward(case, implementation, seen), case, XlaEngine())
-    placements = tuple(derivatives(case, implementation, seen)[1])
-    cts = cotangents(case, Ready(Prepared(lambda arrays: []), seen, placements), data)
-    primal, tangents = operands(case, data), tangents_of(case, data)
-    for kind in MODES:  # those that JAX has of the function
-        with suppress(NotImplementedError):
-            pushed, pulled = next(held(kind, implementation, case, placements, [(primal, tangents, cts)]))
-            _ = [right.bound for right in (*pushed, *pulled)]  # the program is made ready where that is asked for
-            break
-    else:
-        raise NotDifferentiable("the function is differentiable in neither mode")
-    return Gradients(primal, tangents, pushed, cts, pulled, list(placements))
-
 
 LARGEST = 1_000
 """The most elements of an array that is written out; larger cases are checked by shardproof."""
@@ -266,24 +232,35 @@ class Script:
     def _gradient(self) -> list[str]:
         """Forward mode, reverse mode, or both, whichever is wrong, give the right tangents and gradients."""
         broken, case, moving = self.violation.broken, self.case, self.contract.call.moving(self.case)
-        right = gradient_values(self.violation.implementation, case, self.data)
-        axes = [placement.stacked for placement in right.placements]
+        implementation, seen = self.violation.implementation, Seen()
+        traced(forward(case, implementation, seen), case, XlaEngine())  # the type of its result decides
+        placements = tuple(derivatives(case, implementation, seen)[1])
+        cotangent = cotangents(case, Ready(Prepared(lambda arrays: []), seen, placements), self.data)
+        primal, tangent = operands(case, self.data), tangents_of(case, self.data)
+        for kind in MODES:  # those that JAX has of the function
+            with suppress(NotImplementedError):
+                pushed, pulled = next(held(kind, implementation, case, placements, [(primal, tangent, cotangent)]))
+                _ = [right.bound for right in (*pushed, *pulled)]  # the program is made ready where that is asked for
+                break
+        else:
+            raise NotDifferentiable("the function is differentiable in neither mode")
+        axes = [placement.stacked for placement in placements]
         names, specs = [self.names[i] for i in moving], [laid_out(case, i) for i in range(len(self.names))]
         of = f"lambda {', '.join(names)}: program({', '.join(self.names)})"
-        lines = [*self._program(list(axes)), *self._placed(self.names, right.primal, specs), "wrong = False"]
+        lines = [*self._program(list(axes)), *self._placed(self.names, primal, specs), "wrong = False"]
         if broken.of == "tangent" or broken.kind == "adjoint":
             tangents = [f"d{name}" for name in names]
-            lines += self._placed(tangents, right.tangents, [specs[i] for i in moving])
+            lines += self._placed(tangents, tangent, [specs[i] for i in moving])
             call = f"lambda xs, ds: jax.jvp({of}, xs, ds)[1]"
             lines.append(f"tangent = {self.jit}({call})({tuple_text(names)}, {tuple_text(tangents)})")
-            lines += self._compared("tangent", right.pushed, list(axes))
+            lines += self._compared("tangent", pushed, list(axes))
         if broken.of != "tangent" or broken.kind == "adjoint":
             cts = [f"ct{i}" for i in range(len(axes))]
-            lines += self._placed(cts, right.cotangents, [placed.partition() for placed in right.placements])
+            lines += self._placed(cts, cotangent, [placed.partition() for placed in placements])
             run = f"{self.jit}(lambda xs, ct: jax.vjp({of}, *xs)[1](ct))"
             ct = f"[{', '.join(cts)}]" if self.several else cts[0]
             lines.append(f"gradient = {run}({tuple_text(names)}, {ct})")
-            lines += self._compared("gradient", right.pulled, None)
+            lines += self._compared("gradient", pulled, None)
         return lines
 
 

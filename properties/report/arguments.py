@@ -38,14 +38,11 @@ def exit_code(command: Callable[[], None], options: argparse.Namespace, name: st
     try:
         command()
     except NotImplementedError as error:
-        print(f"error: {name} does not support --mesh={options.mesh}: {error}", file=sys.stderr)
-        return 2
+        told = f"{name} does not support --mesh={options.mesh}: {error}"
     except Untold as error:
-        print(f"error: {name}: it cannot be told what hides what: {error}", file=sys.stderr)
-        return 2
+        told = f"{name}: it cannot be told what hides what: {error}"
     except (RequestError, GivenError) as error:
-        print(f"error: {str(error).removeprefix('--impl=')}", file=sys.stderr)
-        return 2
+        told = str(error).removeprefix("--impl=")
     except ModuleNotFoundError as error:
         if error.name != "drawsvg":
             raise
@@ -53,9 +50,11 @@ def exit_code(command: Callable[[], None], options: argparse.Namespace, name: st
         print(f"{'error' if asked else 'note'}: no picture: {error}; pip install 'shardproof[draw]'", file=sys.stderr)
         return int(asked)
     except OSError as error:
-        print(f"error: --output={options.output}: {error}", file=sys.stderr)
-        return 2
-    return 0
+        told = f"--output={options.output}: {error}"
+    else:
+        return 0
+    print(f"error: {told}", file=sys.stderr)
+    return 2
 
 
 def find(name: str, contracts: Collection[str] = EXAMPLES) -> Implementation:
@@ -72,10 +71,10 @@ def find(name: str, contracts: Collection[str] = EXAMPLES) -> Implementation:
     known = [i for i in IMPLEMENTATIONS if i.contract.name in contracts]
     exact = [i for i in known if str(i) == name]
     found = exact or [i for i in known if name in (i.name, i.contract.name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    if found[1:]:
         raise RequestError(f"name={name!r}: there are several: {', '.join(map(str, found))}")
+    if found:
+        return found[0]
     names = [text for i in known for text in (str(i), i.name, i.contract.name)]
     hint = suggestion.meant(name, names, instead=map(str, known))
     raise RequestError(f"name={name!r}: no such implementation; {hint}")

@@ -56,9 +56,8 @@ def _is_rounding(run: Run) -> bool:
     if not is_float(run.expected.dtype) or ((right == np.round(right)) & (np.abs(right) <= 64)).any():
         return False
     with np.errstate(all="ignore"):
-        scale = np.maximum(
-            np.abs(right), max(run.tolerance, np.median(np.abs(run.expected)) if run.expected.size else 0)
-        )
+        usual = np.median(np.abs(run.expected)) if run.expected.size else 0
+        scale = np.maximum(np.abs(right), max(run.tolerance, usual))
         off = np.abs(actual - right)
         return bool((np.isfinite(off) & (off <= SMALL * scale)).all())
 

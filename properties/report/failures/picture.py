@@ -25,29 +25,17 @@ def picture(mesh: MeshCase, wrong: np.ndarray) -> list[str]:
     long = [i for i, size in enumerate(mesh.sizes) if size > 1]
     rows, columns = (long[0], long[1]) if len(long) > 1 else (None, long[0] if long else 0)
     others = [i for i in long if i not in (rows, columns)]
-    positions = list(itertools.product(*(range(mesh.sizes[i]) for i in others)))
+    positions = itertools.product(*(range(mesh.sizes[i]) for i in others))
+    places = [dict(zip(others, position, strict=True)) for position in positions]
+    plane_of = [slice(None) if i in (rows, columns) else 0 for i in range(len(mesh.sizes))]
+    planes = [tuple(at.get(i, whole) for i, whole in enumerate(plane_of)) for at in places]
+    bad = [(at, plane) for at, plane in zip(places, planes, strict=True) if wrong[plane].any()]
+    names = (mesh.axis_names[rows] if rows is not None else None, mesh.axis_names[columns])
     lines: list[str] = []
-    drawn = 0
-    bad = 0
-    for position in positions:
-        index: list[int | slice] = [0] * len(mesh.sizes)
-        for axis in (rows, columns):
-            if axis is not None:
-                index[axis] = slice(None)
-        for axis, at in zip(others, position, strict=True):
-            index[axis] = at
-        here = wrong[tuple(index)]
-        bad += bool(here.any())
-        if not here.any() or drawn == GRIDS:
-            continue
-        drawn += 1
-        if others:
-            lines.append(", ".join(f"{mesh.axis_names[i]}={at}" for i, at in zip(others, position, strict=True)) + ":")
-        names = (mesh.axis_names[rows] if rows is not None else None, mesh.axis_names[columns])
-        lines += _grid(names, np.atleast_2d(devices[tuple(index)]), np.atleast_2d(here))
-    if bad > drawn:
-        lines.append(f"… and {bad - drawn} more planes with wrong blocks")
-    return lines
+    for at, plane in bad[:GRIDS]:
+        lines += [", ".join(f"{mesh.axis_names[i]}={n}" for i, n in at.items()) + ":"] if others else []
+        lines += _grid(names, np.atleast_2d(devices[plane]), np.atleast_2d(wrong[plane]))
+    return lines + ([f"… and {len(bad) - GRIDS} more planes with wrong blocks"] if len(bad) > GRIDS else [])
 
 
 def shown(wrong: Sequence[bool]) -> list[int | None]:

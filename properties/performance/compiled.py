@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
@@ -43,11 +42,7 @@ class Place:
 def sides(contract: str, shape: str | tuple[int, int, int], data: int, p: int) -> tuple[int, int, int]:
     """Rows, contracted size and columns on one device before anything is gathered, as `product_case` takes them.
 
-    Arguments:
-        contract: which product.
-        shape: those of the whole product, or a name of `SHAPES`.
-        data: over how many devices its rows are sharded besides.
-        p: the size of the model axis.
+    The model axis has p devices, and `data` others share the rows besides.
     """
     rows, contracted, columns = whole_sides(contract, shape)
     cut = {
@@ -101,7 +96,6 @@ class Work:
     shape: str  # a name of `SHAPES`
     place: Place  # the chips, and how many share it
     way: str = FORWARD  # forward, or backward alone
-    dimension: int = 0  # the one that is scattered, where one is
 
     @property
     def sides(self) -> tuple[int, int, int]:
@@ -120,8 +114,7 @@ class Work:
         return self._case(1, alone(self.contract, self.sides, self.place.model))
 
     def _case(self, p: int, m_k_n: tuple[int, int, int]) -> Case:
-        more: dict[str, Any] = {"dtype": "bfloat16", "dimension": self.dimension}
-        return product_case(self.contract, self.place.mesh(p), MODEL, m_k_n, **more)
+        return product_case(self.contract, self.place.mesh(p), MODEL, m_k_n, dtype="bfloat16")
 
     def unsharded(self, compiler: TpuCompiler) -> Modelled:
         """The local product alone."""

@@ -47,17 +47,12 @@ NORMALISED = sequence_parallel.NORMALISED
 KNOWN = (*LONG, sequence_parallel.MLP.name, NORMALISED.name)
 
 
-def longest(chip: Chip, element: int = 4) -> int:
-    """The side that makes room: a multiply-add of it takes as long as one element under way."""
-    least = ROOM * element / chip.link * chip.rate("bfloat16") / 2
-    return SIDE * math.ceil(least / SIDE)
-
-
 def roomy(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...], chip: Chip) -> Case:
     """The case of a contract, in bfloat16, over an axis tuple of devices that are neighbours."""
     if contract not in KNOWN:
         raise ValueError(f"contract={contract!r}: expected one of {', '.join(KNOWN)}")
-    long = longest(chip)
+    # the side that makes room: a multiply-add of it takes as long as one element of float32 under way
+    long = SIDE * math.ceil(ROOM * 4 / chip.link * chip.rate("bfloat16") / 2 / SIDE)
     if contract in LONG:
         m_k_n = [SIDE] * 3
         m_k_n[LONG[contract]] = long

@@ -128,7 +128,7 @@ def others(group: Sequence[Mapping[str, str]]) -> list[str]:
 RED, BOLD, PLAIN = "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 
-def render(violation: LawViolation, *, colour: bool = False) -> str:
+def render(violation: LawViolation) -> str:
     """The headline, what the program may have left unsaid, the mesh, what is wrong where, and how to show it again."""
     lines = [violation.headline, "", *unchecked(violation)]
     difference = violation.difference
@@ -156,8 +156,7 @@ def render(violation: LawViolation, *, colour: bool = False) -> str:
         drawn = files.picture.exists()
         lines += [f"    drawn in {files.picture}"] if lanes and drawn else []
         lines += ["", *(f"  {command}" for command in files.commands)]
-    text = "\n".join(lines)
-    return coloured(text) if colour else text
+    return "\n".join(lines)
 
 
 def unchecked(violation: LawViolation) -> list[str]:

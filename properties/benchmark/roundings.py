@@ -2,7 +2,7 @@
 
 import argparse
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -217,7 +217,11 @@ def ratios(name: str, dtype: str, number: int) -> Ratios:
         sets = [operands(case, data) for data in case.data]
         actual = ready("value", implementation, case, XlaEngine()).prepared.each(sets)
         for arrays, found, (right,) in zip(sets, actual, value_references(implementation, case, sets), strict=True):
-            nearest = to_nearest(implementation, case, arrays, number)
+            # runs that round to the nearest, and are independent of the judge's samples
+            traced = Runs("value", implementation, case, [arrays]).program
+            charges = charges_of(implementation, case, derivative=False)
+            arithmetic = Nearest(charges=charges, random=np.random.default_rng(number))
+            nearest = run_samples(traced, [arrays], arithmetic, NEAREST)[0][0]
             one = np.unique(right.exact, return_index=True)[1]  # replicas are one element
             held = one[~right.undecided.ravel()[one]]
             result.undecided += len(one) - len(held)
@@ -241,16 +245,6 @@ def drawn(implementation: Implementation, number: int) -> list[Case]:
 
         draw()
     return found
-
-
-def to_nearest(
-    implementation: Implementation, case: Case, arrays: list[np.ndarray], number: int
-) -> Iterator[np.ndarray]:
-    """The first result of runs that round to the nearest, and are independent of the judge's samples."""
-    traced = Runs("value", implementation, case, [arrays]).program
-    charges = charges_of(implementation, case, derivative=False)
-    arithmetic = Nearest(charges=charges, random=np.random.default_rng(number))
-    yield from run_samples(traced, [arrays], arithmetic, NEAREST)[0][0]
 
 
 def over_bound(right: Reference, blocks: np.ndarray) -> np.ndarray:

@@ -62,19 +62,14 @@ class Operation:
         return bool(self.loads)
 
 
-def operations_of(program: Program, on: MeshCase, trips: int | None = None) -> tuple[Operation, ...]:
+def operations_of(program: Program, on: MeshCase) -> tuple[Operation, ...]:
     """What every device does in the `shard_map`s of a program, one after the other.
 
-    Arguments:
-        program: the program.
-        on: the mesh.
-        trips: how often a loop runs whose iterations depend on data; None: that is not known.
-
     Raises:
-        Untold: if there is no `shard_map`, or such a loop.
+        Untold: if there is no `shard_map`, or a loop whose iterations depend on data.
     """
     bodies = enumerate(_bodies(program, on))
-    return tuple(Operation("shard_map", "", frozenset(range(i)), body=Block(on, trips).of(body)) for i, body in bodies)
+    return tuple(Operation("shard_map", "", frozenset(range(i)), body=Block(on).of(body)) for i, body in bodies)
 
 
 def peak_of(program: Program, on: MeshCase) -> int:
@@ -120,9 +115,8 @@ class Kernel:
 class Block:
     """The operations of one straight piece of a program: of a `shard_map`, or of a loop's body."""
 
-    def __init__(self, mesh: MeshCase, trips: int | None = None) -> None:
+    def __init__(self, mesh: MeshCase) -> None:
         self.mesh = mesh
-        self.trips = trips
         self.kernels: list[Kernel] = []
         self.sources: dict[Value, frozenset[int]] = {}
         self.origin: dict[Value, Value] = {}
@@ -185,15 +179,13 @@ class Block:
 
     def _repeat(self, kernel: Kernel, equation: Any) -> None:
         """Fills in what a loop, or the costliest branch, does."""
-        bodies = [Block(self.mesh, self.trips).of(inner) for inner in subjaxprs(equation)]
+        bodies = [Block(self.mesh).of(inner) for inner in subjaxprs(equation)]
         if equation.primitive.name in BRANCHES:
             kernel.body = max(bodies, key=lambda body: (_sum_of_flops(body), len(body)))
         elif not any(o.loads or o.body or o.flops for body in bodies for o in body) or not equation.params.get(
             "length", 1
         ):
             return  # nothing but indices is computed in it
-        elif equation.primitive.name == "while" and self.trips is not None:
-            kernel.body, kernel.times = max(bodies, key=len), self.trips
         elif equation.primitive.name == "while":
             raise Untold(f"the iterations of the while at {kernel.where} depend on data")
         else:

@@ -363,10 +363,8 @@ def measure(
     checked: dict[str, Wrong] = {}
     held: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
     for form in forms:
-        mesh = placed(form.case.mesh, devices)
-        function, layouts = built(form, mesh)
-        key = str(form.case)
-        if key not in held:
+        function, layouts = built(form, placed(form.case.mesh, devices))
+        if (key := str(form.case)) not in held:
             numbers = exact(form.case)
             held[key] = numbers, expected(form.case, numbers)
         numbers, right = held[key]

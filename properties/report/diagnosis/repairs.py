@@ -90,11 +90,7 @@ class Changed(Doubles):
 
 
 def run_in_doubles(program: Simulated, *arrays: np.ndarray, change: Change = NOTHING_ELSE) -> list[np.ndarray]:
-    """The results of a traced program on one data set in double precision, as it is or with a change.
-
-    Raises:
-        InterpreterLimit: if the interpreter cannot run it.
-    """
+    """The results of a traced program on one data set in double precision, as it is or with a change."""
     values = program.typed([as_value(a) for a in arrays])
     return [np.array(x) for x in evaluated(NOTHING, program.live().closed_jaxpr, values, Changed(change=change))]
 
@@ -154,16 +150,18 @@ class Trial:
 
 def repaired(violation: LawViolation) -> list[str]:
     """One line that says which change makes the results right, if one does."""
-    difference, case, data = violation.difference, violation.case, violation.data
-    if difference is None or difference.of != "result" or data is None or violation.law.between_engines:
+    case, found = violation.case, ""
+    if violation.data is None or not _told_by_values(violation) or not case.mesh.longer(case.mesh.axis_names):
         return []
-    if case.mesh.size > MOST or not case.mesh.longer(case.mesh.axis_names):
-        return []
-    try:
-        found = _found(violation.implementation, case, data)
-    except Exception:  # a function may refuse other data, and the interpreter the function: then nothing is known
-        return []
+    with contextlib.suppress(Exception):  # a function may refuse other data, and the interpreter the function
+        found = _found(violation.implementation, case, violation.data)
     return [f"one change makes it right: {found}"] if found else []
+
+
+def _told_by_values(violation: LawViolation) -> bool:
+    """Whether the values of a result are wrong on a mesh that is small enough to look further."""
+    of_result = violation.difference is not None and violation.difference.of == "result"
+    return of_result and not violation.law.between_engines and violation.case.mesh.size <= MOST
 
 
 def _found(implementation: Implementation, case: Case, data: Data) -> str:
@@ -268,11 +266,8 @@ def _orders(case: Case, program: Simulated) -> Iterator[Repair]:
         if tuple(axes) != tuple(ordered):
             at = numbers_by_the_mesh(case.mesh, axes, ordered)
             change = Change(params=(("perm", tuple((at[s], at[t]) for s, t in perm)),))
-            text = (
-                f"the {place(first)} numbered by {axes}, as `lax.axis_index` is; JAX numbers its devices in the "
-                f"order of the mesh, {tuple(ordered)}"
-            )
-            yield Repair(text, places, change)
+            text = f"the {place(first)} numbered by {axes}, as `lax.axis_index` is; JAX numbers its devices in the"
+            yield Repair(f"{text} order of the mesh, {tuple(ordered)}", places, change)
 
 
 def numbers_by_the_mesh(mesh: MeshCase, axes: Sequence[str], ordered: Sequence[str]) -> list[int]:
@@ -308,14 +303,12 @@ def rounds_at(violation: LawViolation) -> str:
     then the results of the program are as wrong as the bound says they must not be.
     """
     difference, case, data = violation.difference, violation.case, violation.data
-    if difference is None or difference.of != "result" or data is None or difference.off_in_doubles is None:
+    if difference is None or data is None or not _told_by_values(violation):
         return ""
-    if difference.by_formula or violation.law.between_engines or case.mesh.size > MOST:
-        return ""
-    try:
-        return _rounding_line(program_of(violation.implementation, case), case, data, difference)
-    except Exception:  # the interpreter may lack what an engine has: then nothing more is known
-        return ""
+    if difference.off_in_doubles is not None and not difference.by_formula:
+        with contextlib.suppress(Exception):  # the interpreter may lack what an engine has
+            return _rounding_line(program_of(violation.implementation, case), case, data, difference)
+    return ""
 
 
 def _rounding_line(program: Simulated, case: Case, data: Data, difference: Difference) -> str:

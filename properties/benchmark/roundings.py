@@ -140,13 +140,7 @@ def program(name: str, dtype: str) -> Program:
     words = " ".join(a if isinstance(a, str) else "" for a in arguments).replace("@model", "").split()
     sizes = {size: SIZES[size] for size in words}
     return Program(
-        function,
-        reference,
-        arguments=arguments,
-        results=results,
-        sizes=sizes,
-        dtypes=dtype,
-        powers_of_two=("model",),
+        function, reference, arguments=arguments, results=results, sizes=sizes, dtypes=dtype, powers_of_two=("model",)
     )
 
 

@@ -125,8 +125,7 @@ EXCUSING = (
         "all_to_all_untiled_transpose",
         "The gradient of an untiled all_to_all raises ValueError unless split_axis equals concat_axis.",
         at_fault=faults.having(
-            "all_to_all",
-            where=lambda e: not e.params["tiled"] and e.params["split_axis"] != e.params["concat_axis"],
+            "all_to_all", where=lambda e: not e.params["tiled"] and e.params["split_axis"] != e.params["concat_axis"]
         ),
         shows=_raised(ValueError, "Expected cotangent type"),
         repair=repairs.exchange_transposed,
@@ -329,8 +328,7 @@ EXCUSING = (
         ("0.11.2",),
         platform="gpu",
         at_fault=faults.having(
-            "ppermute",
-            where=lambda e: any(not v.aval.shape and v.aval.dtype.name in faults.NARROW for v in e.invars),
+            "ppermute", where=lambda e: any(not v.aval.shape and v.aval.dtype.name in faults.NARROW for v in e.invars)
         ),
         aborts=lambda case: any(operand.dtype in faults.NARROW for operand in case.operands),
     ),

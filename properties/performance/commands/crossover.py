@@ -16,14 +16,7 @@ from shardproof.properties.communication.pictures import LETTER
 from shardproof.properties.performance.chips import Chip, chip
 from shardproof.properties.performance.choosing import PLAIN, Choice, choose
 from shardproof.properties.programs.product_cases import SHARDED
-from shardproof.properties.report.arguments import (
-    add_machine,
-    add_mesh,
-    exit_code,
-    parse_axes,
-    parse_dtype,
-    parse_mesh,
-)
+from shardproof.properties.report.arguments import add_machine, add_mesh, exit_code, parse_axes, parse_dtype, parse_mesh
 
 SIDES = ("m", "k", "n")
 SMALLEST, LARGEST = 64, 65536

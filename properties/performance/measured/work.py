@@ -31,13 +31,7 @@ from shardproof.properties.performance.compiled import alone, sides
 from shardproof.properties.performance.shaped import shaped
 from shardproof.properties.performance.tables import form_of
 from shardproof.properties.performance.tpu_compiler.topology import FLAT, Topology, in_rings
-from shardproof.properties.programs.implementations import (
-    ALGORITHMS,
-    BUILT_IN,
-    OVERLAPPED,
-    PRODUCTS,
-    Implementation,
-)
+from shardproof.properties.programs.implementations import ALGORITHMS, BUILT_IN, OVERLAPPED, PRODUCTS, Implementation
 from shardproof.properties.programs.product_cases import SHAPES, SHARDED, product_case, received
 from shardproof.properties.programs.program import Seen, forward
 

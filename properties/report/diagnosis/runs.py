@@ -16,13 +16,7 @@ from shardproof.properties.contracts.numbers import is_moved, operands
 from shardproof.properties.engines import Engine, engine_named
 from shardproof.properties.engines.batches import value_over_batch, widened_operands
 from shardproof.properties.engines.running import ready
-from shardproof.properties.laws.gradient import (
-    check_gradient,
-    cotangents,
-    exact_gradients,
-    exact_tangents,
-    tangents_of,
-)
+from shardproof.properties.laws.gradient import check_gradient, cotangents, exact_gradients, exact_tangents, tangents_of
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.precision.comparison import magnitude
 from shardproof.properties.programs.implementations import Implementation

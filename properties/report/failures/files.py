@@ -23,7 +23,7 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import WrongResult
 from shardproof.properties.programs.violation import Kind
-from shardproof.properties.report.failures.lanes import picture
+from shardproof.properties.report.failures.picture import drawing
 from shardproof.properties.report.scripts.script import script
 from shardproof.properties.report.session import MADE_TEST
 from shardproof.properties.runner.named import NotAFailure, impl_options, is_built_in, name_of, named, source_text
@@ -200,7 +200,7 @@ def write(violation: LawViolation) -> Written:
     files = paths(violation)
     replace(files.script, script(violation))
     replace(files.case, json.dumps(record(violation), indent=1) + "\n")
-    if drawn := picture(violation):
+    if drawn := drawing(violation):
         replace(files.picture, drawn)
     return files
 

@@ -14,8 +14,7 @@ from shardproof.properties.laws import Law
 from shardproof.properties.programs.violation import DEATHS, RAISED, Difference
 from shardproof.properties.report.diagnosis.diagnosis import diagnose
 from shardproof.properties.report.failures.files import write_if_possible, written
-from shardproof.properties.report.failures.lanes import in_letters
-from shardproof.properties.report.failures.picture import WRONG, picture
+from shardproof.properties.report.failures.picture import WRONG, in_letters, picture
 from shardproof.properties.runner.violation import LawViolation
 
 ROUNDING = "rounding"

@@ -170,7 +170,12 @@ class Block:
         if not kernel.loads and not kernel.body:
             kernel.flops = flops_of(equation)
             kernel.fuses = True
-            kernel.read, kernel.written = self._traffic(step)
+            reads = [(self._root(value), value.bytes) for value in step.reads]
+            if name in IN_PLACE:
+                kernel.written = dict.fromkeys(step.writes, bytes_of(equation.invars[1].aval))
+            else:
+                kernel.written = {value: value.bytes for value in step.writes}
+            kernel.read = dict(reads[1:] if name in IN_PLACE else reads)
         place = self._joined(kernel, read)
         if place is None:
             place = len(self.kernels)
@@ -190,13 +195,6 @@ class Block:
             raise Untold(f"the iterations of the while at {kernel.where} depend on data")
         else:
             (kernel.body,), kernel.times = bodies, equation.params["length"]
-
-    def _traffic(self, step: Step) -> tuple[dict[Value, int], dict[Value, int]]:
-        """The bytes of what an equation reads, and of what it writes, by value."""
-        reads = [(self._root(value), value.bytes) for value in step.reads]
-        if step.name in IN_PLACE:
-            return dict(reads[1:]), dict.fromkeys(step.writes, bytes_of(step.equation.invars[1].aval))
-        return dict(reads), {value: value.bytes for value in step.writes}
 
     def _joined(self, kernel: Kernel, read: list[Value]) -> int | None:
         """Fuses elementwise work into the only kernel that it reads from, if that adds no dependency: its place."""

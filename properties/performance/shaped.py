@@ -48,7 +48,10 @@ def shaped(
         told = ",".join("x".join(map(str, one)) for one in given)
         expected = ",".join("x".join(map(str, one)) for one in whole)
         raise RequestError(f"shapes={told}: expected as many sides as {expected} for {contract} on mesh {mesh}")
-    _check_product(contract, given)
+    for one, other in pairwise(given if contract in SHARDED else ()):
+        if one[-1] != other[0]:
+            told = ",".join("x".join(map(str, shape)) for shape in given)
+            raise RequestError(f"shapes={told}: expected {one[-1]} rows to contract with, got {other[0]}")
     return _cut(dataclasses.replace(case, roles=_roles(case, ())), given)
 
 
@@ -113,14 +116,6 @@ def _plain(
     case = dataclasses.replace(case, operands=tuple(dataclasses.replace(o, dtype=dtype) for o in case.operands))
     p = mesh.axis_size(axes)
     return case, [*PUBLISHED.get(contract, ((p * p * -(-8192 // (p * p)), 1024),))]
-
-
-def _check_product(contract: str, shapes: Shapes) -> None:
-    """The contracted sides of a product are equal."""
-    for one, other in pairwise(shapes):
-        if contract in SHARDED and one[-1] != other[0]:
-            told = ",".join("x".join(map(str, shape)) for shape in shapes)
-            raise RequestError(f"shapes={told}: expected {one[-1]} rows to contract with, got {other[0]}")
 
 
 def parse_shapes(text: str) -> list[tuple[int, ...]]:

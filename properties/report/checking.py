@@ -225,22 +225,18 @@ def check_program(
     elif reference is None:
         raise ValueError("reference: expected the same function on whole arrays")
     else:
-        _check_names(description)
+        known = {each.name: each for each in fields(Program) if each.name not in ("function", "reference")}
+        for name in description:
+            if name not in known:
+                hint = suggestion.meant(name, [*known, *OF_THE_CHECK], of="some of")
+                raise ValueError(f"{name}: check_program has no such argument; {hint}")
+        missing = [name for name in known if known[name].default is MISSING and name not in description]
+        if missing:
+            raise ValueError(f"{missing[0]}: is missing: a description of each array, as 'batch@data n'")
         program = Program(function, reference, **description)
     return checked(
         program.implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed
     )
-
-
-def _check_names(description: Iterable[str]) -> None:
-    known = {each.name: each for each in fields(Program) if each.name not in ("function", "reference")}
-    for name in description:
-        if name not in known:
-            hint = suggestion.meant(name, [*known, *OF_THE_CHECK], of="some of")
-            raise ValueError(f"{name}: check_program has no such argument; {hint}")
-    missing = [name for name in known if known[name].default is MISSING and name not in description]
-    if missing:
-        raise ValueError(f"{missing[0]}: is missing: a description of each array, as 'batch@data n'")
 
 
 def program_test(

@@ -16,12 +16,21 @@ import pytest
 
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
-from shardproof.properties.report import accelerators, options, session
+from shardproof.properties.report import accelerators, options
 from shardproof.properties.report.accelerators import MEASURED, NEEDS, REQUIRED
 from shardproof.properties.report.failures import replay, showing
+from shardproof.properties.report.failures.replay import REPLAYED, ReplayFile
 from shardproof.properties.report.failures.text import LEFT_OUT
 from shardproof.properties.report.report import FAILURE, print_table, report_text
-from shardproof.properties.report.session import COUNTED, GIVEN, GIVEN_TESTS, properties_of, reports_of, write_somewhere
+from shardproof.properties.report.session import (
+    COUNTED,
+    GIVEN,
+    GIVEN_TESTS,
+    header,
+    properties_of,
+    reports_of,
+    write_somewhere,
+)
 from shardproof.properties.runner.judging import asked
 from shardproof.properties.runner.tally import Tally
 
@@ -57,14 +66,10 @@ class SuiteModule(pytest.Module):
         return name.startswith("test_")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the options of `pytest --help`."""
-    options.add_options(parser)
-
-
-def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Keeps a regression instead of running tests, if that is asked for."""
-    return replay.keep_regression(config)
+pytest_addoption = options.add_options
+pytest_cmdline_main = replay.keep_regression
+pytest_report_header = header
+pytest_xdist_auto_num_workers = pytest.hookimpl(tryfirst=True, optionalhook=True)(options.workers_that_fit)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -72,17 +77,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Makes the devices before JAX's backends start, and registers the profiles before Hypothesis loads one."""
     replay.choose_failures(config)  # which may need more devices
     options.set_up(config)
-
-
-@pytest.hookimpl(tryfirst=True, optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Gives each worker enough memory."""
-    return options.workers_that_fit()
-
-
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Says what is verified, on what."""
-    return session.header(config)
 
 
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir | None:
@@ -104,8 +98,10 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
     """Gives the session the files of `--replay`, so that nothing that lies beside one is imported."""
     report: Any = yield
-    if isinstance(collector, pytest.Session):
-        report.result = [*report.result, *replay.replay_files(collector)]
+    for path in collector.config.stash[REPLAYED] if isinstance(collector, pytest.Session) else ():
+        outside = collector.config.rootpath not in path.parents  # pytest has no name for what is not below its root
+        file = ReplayFile.from_parent(collector, path=path, nodeid=path.as_posix() if outside else None)
+        report.result = [*report.result, file]
     return report
 
 
@@ -196,7 +192,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for line in left_out(terminalreporter):
         terminalreporter.write_line(line)
     for path in config.getoption("--report", default=[]):
-        text = report_text(path, tallies, session.header(config))
+        text = report_text(path, tallies, header(config))
         write_somewhere(Path(path), text, terminalreporter.write_line)
     tables = properties_of(config, MEASURED)
     if tables:
@@ -216,29 +212,18 @@ def unmet(config: pytest.Config, tallies: list[Tally]) -> list[str]:
         f"--require-{name}: no test that needs {name.upper()} devices was selected"
         for name in accelerators.forgotten(config)
     ]
-    if must_check(config) and not tallies:
-        names = ", ".join(str(one) for one in config.stash[GIVEN])
+    given = config.stash.get(GIVEN, [])
+    # beside `--replay` these are only what may be imported, and a run that has measured them did what was asked for
+    checks = not config.getoption("--replay") and not config.option.collectonly and not properties_of(config, MEASURED)
+    if given and checks and not tallies:
+        names = ", ".join(map(str, given))
         told.append(f"--impl: nothing checked {names}: no law was collected from {GIVEN_TESTS}")
-    return told + [
-        f"--impl: no law that covers all cases held for {one}; the others do not apply"
-        for one in inapplicable(config, tallies)
-    ]
-
-
-def must_check(config: pytest.Config) -> bool:
-    """Whether laws are to be checked of given functions: beside `--replay` these are only what may be imported.
-
-    A run that has measured them did what was asked for.
-    """
-    asked = bool(config.stash.get(GIVEN, [])) and not config.getoption("--replay") and not config.option.collectonly
-    return asked and not properties_of(config, MEASURED)
-
-
-def inapplicable(config: pytest.Config, tallies: list[Tally]) -> list[str]:
-    """The given functions that a law was skipped for because it does not apply, and that nothing else held of."""
     skipped = {(t.contract, t.implementation) for t in tallies if t.outcome == "skipped"}
     verified = {(t.contract, t.implementation) for t in tallies if t.verifies and not LAWS[t.law].partial}
-    return [str(one) for one in config.stash.get(GIVEN, []) if (one.contract.name, one.name) in skipped - verified]
+    inapplicable = [one for one in given if (one.contract.name, one.name) in skipped - verified]
+    return told + [
+        f"--impl: no law that covers all cases held for {one}; the others do not apply" for one in inapplicable
+    ]
 
 
 def left_out(terminalreporter: pytest.TerminalReporter) -> list[str]:

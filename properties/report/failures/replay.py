@@ -315,13 +315,6 @@ def choose_failures(config: pytest.Config) -> None:
         config.option.devices = max([config.option.devices, *map(devices_needed, found.values())])
 
 
-def replay_files(session: pytest.Session) -> Iterator[ReplayFile]:
-    """The collectors of the files that are replayed."""
-    for path in session.config.stash[REPLAYED]:
-        outside = session.config.rootpath not in path.parents  # pytest has no name for what is not below its root
-        yield ReplayFile.from_parent(session, path=path, nodeid=path.as_posix() if outside else None)
-
-
 def leave_replays(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The regressions run first; of a replay nothing else runs, and the programs of the tests named are at hand."""
     if config.stash[REPLAYED]:

@@ -130,8 +130,10 @@ def source_of(function: Callable[..., Any], called: str = "implementation") -> S
     if name.importable:
         return imported(name, called)
     found = _embedded(function, called)
-    if found is not None:
-        return _inside(found, called)
+    if found is not None:  # in a function of its own it meets nothing else of the script
+        lines = [f"def make_{called}():", *(textwrap.indent(line, "    ") for line in found.lines)]
+        lines += [f"    return {found.name}", "", "", f"{called} = make_{called}()"]
+        return Source(called, lines, folders_of(found.lines), found.missing)
     own = getattr(function, "__name__", type(function).__name__)
     lines = [
         f"# {one_line(own)} has no name to import it by, and its source was not found: put it here",
@@ -167,13 +169,6 @@ def _roots(package: str) -> list[str]:
     paths = [Path(path) for path in getattr(module, "__path__", [])] or [Path(getattr(module, "__file__", None) or ".")]
     folders = [path.resolve().parent for path in paths if path != Path()]
     return [str(folder) for folder in folders if not {"site-packages", "dist-packages"} & {*folder.parts}]
-
-
-def _inside(source: Source, called: str) -> Source:
-    """The same lines where they meet nothing else of the script: in a function of their own."""
-    lines = [textwrap.indent(line, "    ") for line in source.lines]
-    lines = [f"def make_{called}():", *lines, f"    return {source.name}", "", "", f"{called} = make_{called}()"]
-    return Source(called, lines, folders_of(source.lines), source.missing)
 
 
 def _embedded(function: Callable[..., Any], name: str, around: tuple[Any, ...] = ()) -> Source | None:

@@ -14,18 +14,19 @@ from jax import Array, lax
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.performance.chips import CHIPS
-from shardproof.properties.performance.measured.expectations import ON_TOP, broken
 from shardproof.properties.performance.measured.work import (
     COLLECTIVES,
     KINDS,
     MEASURED,
     NAIVE,
+    ON_TOP,
     TABLE,
     UNSHARDED,
     Form,
     Row,
     Traffic,
     Wrong,
+    broken,
     chip_of,
     collective_case,
     exact,

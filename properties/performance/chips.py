@@ -92,11 +92,7 @@ class Chip:
         return self.link * (ways if self.dimensions else min(ways, 1))
 
     def rate(self, dtype: str) -> int:
-        """The peak of a dtype, in multiplications and additions a second.
-
-        Raises:
-            Unpublished: if there is none.
-        """
+        """The peak of a dtype, in multiplications and additions a second."""
         if dtype not in self.peak:
             known = ", ".join(sorted(self.peak))
             raise Unpublished(f"dtype={dtype}: no published peak of it on {self.name}: expected one of {known}")

@@ -185,11 +185,7 @@ def key_of(work: Work, form: str) -> Key:
 
 
 class Records(ExitStack):
-    """Figures of programs, compiled where they are not known yet; the compiler lives as long as the `with` statement.
-
-    Arguments:
-        path: the file that holds them and gets what is new; None: they are forgotten.
-    """
+    """Figures of programs, compiled where they are not known; the compiler lives as long as the `with` statement."""
 
     def __init__(self, path: Path | None = None) -> None:
         super().__init__()

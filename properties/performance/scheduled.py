@@ -371,11 +371,7 @@ class Schedule(Exposure):
 
 
 def schedule(text: str, topology: Topology, chips: Sequence[Coordinates]) -> Schedule:
-    """The timeline of a compiled program.
-
-    Raises:
-        HloError: if the text is not that of a scheduled program, or cannot be read.
-    """
+    """The timeline of a compiled program."""
     if "is_scheduled=true" not in text.partition("\n")[0]:
         raise HloError("not a scheduled program: expected is_scheduled=true in its first line")
     module = read(text)

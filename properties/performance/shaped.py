@@ -37,11 +37,7 @@ def shaped(
     shapes: Shapes | None = None,
     dtype: str = "bfloat16",
 ) -> Case:
-    """The case of a contract whose arrays, sharded over the axis tuple alone, have these shapes as a whole.
-
-    Raises:
-        RequestError: for a contract that there is none of, or shapes that are too few, too many, or do not divide.
-    """
+    """The case of a contract whose arrays, sharded over the axis tuple alone, have these shapes as a whole."""
     case, whole = _plain(contract, mesh, axis_name, dtype)
     given = whole if shapes is None else [*shapes]
     if len(given) != len(whole) or any(len(one) != len(other) for one, other in zip(given, whole, strict=True)):

@@ -61,10 +61,6 @@ def find(name: str, contracts: Collection[str] = EXAMPLES) -> Implementation:
     """The implementation called `name`, `contract[name]`, or the only one of the contract `name`, one of `contracts`.
 
     A name such as `ring_shift=mine:shift` is that of a user's function, as `--impl` takes it.
-
-    Raises:
-        RequestError: if there is none, or more than one.
-        GivenError: if a user's function cannot be imported, or called as its contract demands.
     """
     if "=" in name:
         return Given.parse(name).load()

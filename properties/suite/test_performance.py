@@ -10,9 +10,9 @@ from collections.abc import Callable
 import jax
 import pytest
 
-from shardproof.properties.performance.measured.expectations import broken
 from shardproof.properties.performance.measured.work import (
     COLLECTIVES,
+    broken,
     chip_of,
     forms,
     measure,

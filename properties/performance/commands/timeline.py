@@ -71,7 +71,7 @@ def _drawn(options: argparse.Namespace) -> None:
     print("\n".join([title[0], *(f"  {line}" for line in title[1:]), *(f"    {line}" for line in text(lanes))]))
     print(f"    {KEY}")
     if options.sources:
-        print(sources(machine))
+        print("\n".join(f"{machine.name} {name}: {source}" for name, source in machine.sources.items()))
     if lanes.total:
         plain = re.sub(r"[^A-Za-z0-9_]+", "-", options.name)[:LONGEST].strip("-")
         path = options.output or Path(f"{plain}-{machine.name}.svg")
@@ -182,11 +182,6 @@ def assumed(machine: Chip, dtype: str) -> str:
         told("latency", f"{in_words(machine.latency)} {steps}"),
     )
     return f"{machine.name}: {', '.join(figures_of)}"
-
-
-def sources(machine: Chip) -> str:
-    """Where a machine's figures are from, a line for each."""
-    return "\n".join(f"{machine.name} {name}: {source}" for name, source in machine.sources.items())
 
 
 if __name__ == "__main__":

@@ -74,9 +74,6 @@ class Topology:
 
         Of two chips, and of all chips of a dimension that wraps, that is a line; of others a cycle in a plane that is
         two chips wide.
-
-        Raises:
-            ValueError: if there is no such order of this kind.
         """
         lines = [d for d, size in enumerate(self.sizes) if size == p and (p == 2 or self.wraps(d))]
         if p == 1:

@@ -117,13 +117,7 @@ def devices_needed(recorded: Recorded) -> int:
 
 
 def repeat(recorded: Recorded, source: Source, implementation: Implementation) -> None:
-    """Checks a recorded case again: in this process, unless it may end it, or takes more devices.
-
-    Raises:
-        LawViolation: if the law still does not hold.
-        HeldOnNothing: if it is neither broken nor holds: the case is not supported, excused, or cannot be run.
-        NotAFailure: if its contract says nothing of such a case.
-    """
+    """Checks a recorded case again: in this process, unless it may end it, or takes more devices."""
     if recorded.violated in DEATHS or devices_needed(recorded) > len(jax.devices()):
         run_isolated(recorded, source)
         return

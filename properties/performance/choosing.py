@@ -27,21 +27,13 @@ PLAIN = ("naive", "lax")
 
 @dataclass(frozen=True)
 class Row:
-    """A form on a machine.
+    """A form on a machine."""
 
-    Arguments:
-        implementation: the form.
-        total: seconds.
-        exposed: seconds in which something is sent and nothing computed.
-        communication: seconds in which something is sent.
-        transfers: how many there are, of one device, in loops as often as they run.
-    """
-
-    implementation: Implementation
-    total: Fraction
-    exposed: Fraction
-    communication: Fraction
-    transfers: int
+    implementation: Implementation  # the form
+    total: Fraction  # seconds
+    exposed: Fraction  # seconds in which something is sent and nothing computed
+    communication: Fraction  # seconds in which something is sent
+    transfers: int  # how many there are, of one device, in loops as often as they run
 
     @property
     def narrow(self) -> bool:
@@ -51,30 +43,21 @@ class Row:
 
 @dataclass(frozen=True)
 class Choice:
-    """What to use.
+    """What to use."""
 
-    Arguments:
-        contract: of which operation.
-        case: the shapes, on their mesh.
-        machine: on which machine.
-        rows: all forms, by their timelines, the fastest first; of equally fast ones the plain form.
-        unsharded: of a product, seconds that the plain form computes for, as if nothing had to be sent; else zero.
-        unsupported: the forms that do not support the case, or have no timeline, with why.
-        gradient: whether the gradient is scheduled with it.
-        compiled: what XLA:TPU makes of forms, and of the product of global arrays, where that is recorded: forward,
-            and with `gradient` backward too.
-        unrecorded: the way that is not, where the other one is.
-    """
-
-    contract: str
-    case: Case
-    machine: Chip
-    rows: tuple[Row, ...]
+    contract: str  # of which operation
+    case: Case  # the shapes, on their mesh
+    machine: Chip  # on which machine
+    rows: tuple[Row, ...]  # all forms, by their timelines, the fastest first; of equally fast ones the plain form
+    # of a product, seconds that the plain form computes for, as if nothing had to be sent; else zero
     unsharded: Fraction
+    # the forms that do not support the case, or have no timeline, with why
     unsupported: tuple[tuple[Implementation, str], ...] = ()
-    gradient: bool = False
+    gradient: bool = False  # whether the gradient is scheduled with it
+    # what XLA:TPU makes of forms, and of the product of global arrays, where that is recorded: forward, and with
+    # `gradient` backward too
     compiled: tuple[Known, ...] = ()
-    unrecorded: tuple[str, ...] = ()
+    unrecorded: tuple[str, ...] = ()  # the way that is not, where the other one is
 
     @property
     def best(self) -> Implementation:

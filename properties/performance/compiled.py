@@ -1,4 +1,8 @@
-"""What XLA:TPU made of products, in figures: compiled once, and kept in a file, one program a line."""
+"""What XLA:TPU made of products, in figures: compiled once, and kept in a file, one program a line.
+
+Every form gets the same product to do on a device, that of a matrix product whose rows are sharded over the data axis,
+and whose columns (or contracted rows) over the model axis, which is laid over rings of neighbouring chips.
+"""
 
 import dataclasses
 import functools
@@ -39,38 +43,33 @@ class Place:
         return MeshCase(("data", MODEL), (self.devices // model, model))
 
 
+CUT: dict[str, tuple[tuple[int, ...], int | None]] = {
+    "all_gather_matmul_lhs_contracting": ((1, 2), 1),
+    "all_gather_matmul_lhs": ((0, 2), 0),
+    "all_gather_matmul_rhs": ((0, 1), 1),
+    "matmul_reduce_scatter": ((0, 1), 0),
+    "matmul_all_reduce": ((1,), None),
+    "transformer_block": ((1, 2), 1),
+}
+"""Of rows, contracted size and columns, those that the model axis shards, and the one of these that is gathered."""
+
+
 def sides(contract: str, shape: str | tuple[int, int, int], data: int, p: int) -> tuple[int, int, int]:
     """Rows, contracted size and columns on one device before anything is gathered, as `product_case` takes them.
 
     The model axis has p devices, and `data` others share the rows besides.
     """
-    rows, contracted, columns = whole_sides(contract, shape)
-    cut = {
-        "all_gather_matmul_lhs_contracting": (data, p, p),
-        "all_gather_matmul_lhs": (data * p, 1, p),
-        "all_gather_matmul_rhs": (data * p, p, 1),
-        "matmul_reduce_scatter": (data * p, p, 1),
-        "matmul_all_reduce": (data, p, 1),
-        "transformer_block": (data, p, p),
-    }[contract]
-    if any(size % by for size, by in zip((rows, contracted, columns), cut, strict=True)):
-        raise ValueError(f"shape={shape}: expected sizes that {cut} divide")
-    return rows // cut[0], contracted // cut[1], columns // cut[2]
-
-
-GATHERED = {
-    "all_gather_matmul_lhs_contracting": 1,
-    "all_gather_matmul_lhs": 0,
-    "all_gather_matmul_rhs": 1,
-    "matmul_reduce_scatter": 0,
-    "transformer_block": 1,
-}
-"""Of rows, contracted size and columns, the one of which a device has a part before anything is gathered."""
+    whole, (among, _) = whole_sides(contract, shape), CUT[contract]
+    cut = [(data if i == 0 else 1) * (p if i in among else 1) for i in range(3)]
+    if any(size % by for size, by in zip(whole, cut, strict=True)):
+        raise ValueError(f"shape={shape}: expected sizes that {tuple(cut)} divide")
+    rows, contracted, columns = (size // by for size, by in zip(whole, cut, strict=True))
+    return rows, contracted, columns
 
 
 def alone(contract: str, m_k_n: tuple[int, int, int], p: int) -> tuple[int, int, int]:
     """The same for the product that a device does in all, nothing of which is gathered or added up."""
-    m, k, n = (size * p if i == GATHERED.get(contract) else size for i, size in enumerate(m_k_n))
+    m, k, n = (size * p if i == CUT[contract][1] else size for i, size in enumerate(m_k_n))
     return m, k, n
 
 

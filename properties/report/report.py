@@ -146,25 +146,16 @@ FAILURE = pytest.StashKey[dict[str, dict[str, str]]]()
 """What a person needs of a test's failure: headline, text, and where script and case were written."""
 
 COLUMNS = (
-    "contract",
-    "implementation",
-    "laws",
-    "interpreted",
-    "compiled",
-    "meshes",
-    "axis orders",
-    "dtypes",
-    "largest mesh",
-    "compilations",
-    "time",
-)
+    "contract", "implementation", "laws", "interpreted", "compiled", "meshes", "axis orders", "dtypes", "largest mesh",
+    "compilations", "time",
+)  # fmt: skip
+TEXTS = ("contract", "implementation", "axis orders")
+"""The columns to the left; numbers are to the right."""
+
 MOST_VALUES = 24
 """How many values of a trait the report lists; where there are more, the most frequent."""
 
 ORDERS = ("one axis", "mesh order", "permuted")
-NUMERIC = frozenset(
-    {"implementations", "laws", "interpreted", "compiled", "meshes", "dtypes", "largest mesh", "compilations", "time"}
-)
 
 
 def structures(tallies: Iterable[Tally], engine: str) -> str:
@@ -265,7 +256,7 @@ def pairs(tallies: Sequence[Tally]) -> str:
 
 def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter, *, given: bool = False) -> None:
     """Prints the table, as wide as the terminal; for functions that were given, the verdicts by law."""
-    table = Table(*(Column(column, justify="right" if column in NUMERIC else "left") for column in COLUMNS))
+    table = Table(*(Column(column, justify="left" if column in TEXTS else "right") for column in COLUMNS))
     for cells in by_implementation(tallies):
         table.add_row(*cells)
     width = max(reporter._tw.fullwidth, 140)  # narrower, a row would need several lines
@@ -285,7 +276,7 @@ def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter, *, 
 def markdown(rows: Iterable[tuple[str, ...]], second: str = "implementation") -> str:
     """Rows in Markdown, under `COLUMNS`, of which the second may have another name."""
     columns = [second if c == "implementation" else c for c in COLUMNS]
-    lines = [" | ".join(columns), " | ".join("---:" if c in NUMERIC else "---" for c in columns)]
+    lines = [" | ".join(columns), " | ".join("---" if c in TEXTS else "---:" for c in columns)]
     lines += [" | ".join(cells) for cells in rows]
     return "\n".join(f"| {line} |" for line in lines)
 

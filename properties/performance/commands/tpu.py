@@ -26,35 +26,16 @@ from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAY
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
 from shardproof.properties.programs.product_cases import SHAPES
 
-COLUMNS = [
-    "product",
-    "form",
-    "us",
-    "of unsharded",
-    "compute",
-    "exposed",
-    "permutes",
-    "synchronous",
-    "others",
-    "temporary MB",
-]
+COLUMNS = (
+    "product", "form", "us", "of unsharded", "compute", "exposed", "permutes", "synchronous", "others", "temporary MB",
+)  # fmt: skip
 FLOOR, NAIVE = "floor", "naive"
 OTHERS = (UNSHARDED, NAIVE, COMPILER)
 PLACE = Place(Topology.parse("v5e:2x4"), 4)
-RECORDED_COLUMNS = [
-    "product",
-    "shape",
-    "best of ours",
-    "unsharded us",
-    "floor",
-    "naive",
-    "XLA's own",
-    "ours",
-    "exposed",
-    "permutes",
-    "MB naive",
-    "MB ours",
-]
+RECORDED_COLUMNS = (
+    "product", "shape", "best of ours", "unsharded us", "floor", "naive", "XLA's own", "ours", "exposed", "permutes",
+    "MB naive", "MB ours",
+)  # fmt: skip
 Found = Figures | str
 """The figures of a program, or a sentence on why there are none."""
 

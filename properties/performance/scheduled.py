@@ -141,11 +141,12 @@ def _step(body: Computation, following: Instruction, around: Around) -> int | No
     """What an iteration adds to the counter."""
     if following.opcode != "add":
         return None
-    steps = [_constant(body, name, around) for name in following.operands]
-    counters = [_source(body, name).opcode == "get-tuple-element" for name in following.operands]
-    for step, other in ((steps[1], counters[0]), (steps[0], counters[1])):
-        if step is not None and other:
-            return step
+    for counter, step in (following.operands, reversed(following.operands)):
+        if (
+            _source(body, counter).opcode == "get-tuple-element"
+            and (found := _constant(body, step, around)) is not None
+        ):
+            return found
     return None
 
 
@@ -181,11 +182,6 @@ class Work:
     name: str  # of its instruction
     start: Fraction  # when it begins, in seconds
     end: Fraction  # when it is over
-
-
-def clock(generation: str) -> Fraction:
-    """Cycles a second of a generation's chips."""
-    return chip(generation).clock
 
 
 @dataclass
@@ -275,7 +271,7 @@ class Walk:
             if instruction.opcode == "custom-call" and target not in FREE:
                 self.unpriced.append(f"{instruction.name} ({target})")
             return
-        start, took = self.now, cycles / clock(self.topology.generation)
+        start, took = self.now, cycles / chip(self.topology.generation).clock
         self.now, self.computed = start + took, self.computed + took
         self.work.append(Work(instruction.name, start, self.now))
 
@@ -290,17 +286,9 @@ class Walk:
         self.free.update(zip(way.loads, ends, strict=True))
         over = max(ends, default=self.now) + way.hops * machine.latency
         form = "synchronous" if done else collective.form
+        what = collective.name, kind or collective.kind, collective.operand_bytes, form
         self.sends.append(
-            Sent(
-                collective.name,
-                kind or collective.kind,
-                collective.operand_bytes,
-                form,
-                min(starts, default=self.now),
-                over,
-                where=self.frames.where(line),
-                loads=way.loads,
-            )
+            Sent(*what, min(starts, default=self.now), over, where=self.frames.where(line), loads=way.loads)
         )
         if form == "synchronous":
             self._wait(len(self.sends) - 1)

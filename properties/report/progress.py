@@ -2,8 +2,7 @@
 
 import sys
 import time
-from types import TracebackType
-from typing import Self
+from contextlib import ExitStack
 
 import jax
 from rich.console import Console
@@ -26,28 +25,20 @@ def devices_note(devices: int) -> list[str]:
     return [f"XLA ran on {devices} device{plural}{advice}; the interpreter on 8 and more"]
 
 
-class Progress:
+class Progress(ExitStack):
     """The engines of one check, one after the other."""
 
     def __init__(self, title: str, total: int, notes: list[str]) -> None:
+        super().__init__()
         self.title, self.total, self.notes = title, total, notes
         self.done = 0
         self.line, self.violated = title, False
         self.console = Console(file=sys.stderr, soft_wrap=True, highlight=False, markup=False)
-        self.status: Status | None = Status("", console=self.console) if self.console.is_terminal else None
         self.told = time.monotonic()
-
-    def __enter__(self) -> Self:
-        if self.status is not None:
+        self.status: Status | None = None
+        if self.console.is_terminal:
             self._say_notes()
-            self.status.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self.status is not None:
-            self.status.stop()
+            self.status = self.enter_context(Status("", console=self.console))
 
     def engine(self, name: str) -> None:
         """The laws are about to be asked on an engine."""

@@ -8,12 +8,13 @@ multiple of 4 chips, in a slice of whole cubes of 4x4x4
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from shardproof.properties.communication.hlo import CompiledCollective
+from shardproof.properties.performance.routes import RECEIVED
 
 Coordinates = tuple[int, ...]
 Hop = tuple[Coordinates, Coordinates]
@@ -117,13 +118,8 @@ def _cycle(tile: Sequence[int]) -> list[Coordinates]:
     return points
 
 
-ROUNDS: dict[str, Callable[[int], Fraction]] = {
-    "all_gather": lambda p: Fraction(p - 1),
-    "reduce_scatter": lambda p: Fraction(p - 1, p),
-    "all_reduce": lambda p: Fraction(2 * (p - 1), p),
-    "broadcast": lambda p: Fraction(1),
-}
-"""What passes on from each to the next of a ring of p, in operands."""
+ROUNDS = {**RECEIVED, "all_reduce": RECEIVED["psum"], "broadcast": RECEIVED["pbroadcast"]}
+"""What passes on from each to the next of a ring of p, in operands, by what compilers call a collective as well."""
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.engines.simulate import simulate
 from shardproof.properties.performance.choosing import choose
-from shardproof.properties.report.checking import check
-from shardproof.properties.report.program_tests import program_test
-from shardproof.properties.report.programs import check_program
+from shardproof.properties.report.checking import check, check_program, program_test
 from shardproof.properties.runner.programs import Program
 
 __all__ = [

@@ -29,21 +29,13 @@ OUTCOMES = ("caught", "missed", "survived")
 
 @dataclass(frozen=True)
 class Outcome:
-    """One planted bug, and how it fared.
+    """One planted bug, and how it fared."""
 
-    Arguments:
-        kind: `by hand`, or what kind of change a machine made.
-        law: the law that is to catch it.
-        contract: the contract that it breaks.
-        bug: its name, or the implementation and the change.
-        outcome: `caught`; `missed`; or `survived`: nothing that the law looks at was other than without the change.
-    """
-
-    kind: str
-    law: str
-    contract: str
-    bug: str
-    outcome: str
+    kind: str  # `by hand`, or what kind of change a machine made
+    law: str  # the law that is to catch it
+    contract: str  # the contract that it breaks
+    bug: str  # its name, or the implementation and the change
+    outcome: str  # `caught`; `missed`; or `survived`: nothing that the law looks at was other than without the change
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -2,21 +2,29 @@
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from jax import Array as Block
+from jax import lax
 
+from shardproof.impl import attention, collectives
+from shardproof.impl.collective_matmul.reduce_scatter import ring_matmul_reduce_scatter
+from shardproof.impl.cross_entropy import vocab_parallel_cross_entropy
+from shardproof.impl.moe import all_to_all_moe
 from shardproof.oracles.dtypes import rounded, wide
 from shardproof.oracles.layout import nan_equal
-from shardproof.properties.benchmark.rounded import DESCRIBED, program
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import Scope
+from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import XlaEngine
 from shardproof.properties.engines.running import all_blocks, ready
@@ -29,6 +37,112 @@ from shardproof.properties.precision.formats import COARSE, Format, Numbers, rou
 from shardproof.properties.precision.judge import value_references
 from shardproof.properties.precision.runs import Runs, run_samples
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.runner.programs import Program
+
+STEPS = 5
+"""The steps of the iteration of Newton and Schulz."""
+
+EPSILON = 2.0**-7
+BEST = 2
+
+
+def all_reduced(x: Block, *, model: Any) -> Block:
+    """A sum over devices."""
+    return collectives.all_reduce(x[0], model)
+
+
+def reduce_scattered(x: Block, *, model: Any) -> Block:
+    """A sum over devices, of which each keeps its rows."""
+    return collectives.reduce_scatter(x[0], model, tiled=True)
+
+
+def long_rows(x: Block, *, model: Any) -> Block:
+    """The sums of long rows, whose parts are sent in the rows' own dtype."""
+    return lax.psum(x.sum(axis=1), model)
+
+
+def layer_norm(x: Block, *, model: Any) -> Block:
+    """Rows less their mean, over their standard deviation, whose elements are sharded."""
+    x = x - lax.pmean(x.mean(axis=1, keepdims=True), model)
+    return x * lax.rsqrt(lax.pmean((x * x).mean(axis=1, keepdims=True), model) + EPSILON)
+
+
+def layer_norm_of_whole(x: Block) -> Block:
+    """The same of whole rows."""
+    x = x - x.mean(axis=1, keepdims=True)
+    return x * lax.rsqrt((x * x).mean(axis=1, keepdims=True) + EPSILON)
+
+
+def attended(q: Block, k: Block, v: Block) -> Block:
+    """Attention to all positions."""
+    weights = jax.nn.softmax(jnp.einsum("shd,thd->hst", q, k) / q.shape[-1] ** 0.5)
+    return jnp.einsum("hst,thd->shd", weights, v)
+
+
+def mixed(tokens: Block, router: Block, experts: Block) -> Block:
+    """Each token through its best experts, weighed by the softmax of their logits."""
+    best, chosen = lax.top_k(tokens @ router, BEST)
+    gates = (jax.nn.one_hot(chosen, router.shape[1], dtype=best.dtype) * jax.nn.softmax(best)[..., None]).sum(axis=1)
+    return jnp.einsum("te,td,edf->tf", gates, tokens, experts)
+
+
+def orthogonalised(x: Block, *, model: Any = ()) -> Block:
+    """An iterated polynomial that takes singular values to about 1 (Jordan et al. 2024), columns sharded."""
+
+    def total(part: Block) -> Block:
+        return lax.psum(part, model) if model else part
+
+    x = x * lax.rsqrt(total((x * x).sum()))
+    for _ in range(STEPS):
+        square = total(x @ x.T)
+        x = 3.4445 * x + (-4.775 * square + 2.0315 * square @ square) @ x
+    return x
+
+
+def scanned(x: Block, *, model: Any = ()) -> Block:
+    """A linear recurrence along rows, each step through a tanh."""
+    return lax.scan(lambda h, row: (jnp.tanh(0.5 * h + row),) * 2, jnp.zeros_like(x[0]), x)[1]
+
+
+def _named(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    return lambda *arguments, model: function(*arguments, model, **options)
+
+
+def _losses(logits: Block, labels: Block) -> Block:
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1)[:, 0]
+
+
+SIZES = {"rows": 16, "n": 64, "t": 64, "long": 256, "v": 64, "s": 16, "h": 2, "d": 16, "e": 16, "f": 16}
+"""The sizes of dimensions, which up to eight devices divide."""
+
+DESCRIBED: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[str | Array, ...], str]] = {
+    "all-reduce": (all_reduced, partial(jnp.sum, axis=0), ("@model rows n",), "rows n"),
+    "reduce-scatter": (reduce_scattered, partial(jnp.sum, axis=0), ("@model rows n",), "rows@model n"),
+    "ring matmul": (_named(ring_matmul_reduce_scatter), jnp.matmul, ("rows n@model", "n@model d"), "rows@model d"),
+    "long rows": (long_rows, partial(jnp.sum, axis=1), ("t long@model",), "t"),
+    "cross-entropy": (
+        _named(vocab_parallel_cross_entropy), _losses, ("t v@model", Array("t", "int32", below="v")), "t"
+    ),
+    "layer norm": (layer_norm, layer_norm_of_whole, ("rows n@model",), "rows n@model"),
+    "ring attention": (_named(attention.ring_attention), attended, ("s@model h d",) * 3, "s@model h d"),
+    "mixture of experts": (
+        _named(all_to_all_moe, top_k=BEST), mixed, ("rows@model d", "d e", "e@model d f"), "rows@model f"
+    ),
+    "Newton-Schulz": (orthogonalised, orthogonalised, ("rows n@model",), "rows n@model"),
+    "scan": (scanned, scanned, ("rows n@model",), "rows n@model"),
+}  # fmt: skip
+"""The functions, and their references, arguments and results."""
+
+
+def program(name: str, dtype: str) -> Program:
+    """One of the programs, all floats of which have a dtype."""
+    function, reference, arguments, results = DESCRIBED[name]
+    words = " ".join(a if isinstance(a, str) else "" for a in arguments).replace("@model", "").split()
+    sizes = {size: SIZES[size] for size in words}
+    return Program(
+        function, reference, arguments=arguments, results=results, sizes=sizes, dtypes=dtype, powers_of_two=("model",)
+    )
+
 
 DTYPES, MESHES = ("float32", "bfloat16"), ((8,), (4,), (2, 4), (2, 2, 2))
 CASES, SETS, NEAREST = 2, 3, 16
@@ -45,12 +159,9 @@ COLOURS = {"float32": "#0072b2", "bfloat16": "#d55e00"}
 
 @dataclass(frozen=True)
 class Nearest(Sampled):
-    """Rounds as backends do: to the nearest number; sums in any order, and functions to a few units.
+    """Rounds as backends do: to the nearest number; sums in any order, and functions to a few units."""
 
-    Arguments:
-        random: where its numbers are from, and not from where samples take theirs.
-    """
-
+    # where its numbers are from, and not from where samples take theirs
     random: np.random.Generator = field(default_factory=np.random.default_rng, compare=False)
 
     def _chance(self, env: Env, equation: Any, x: Numbers) -> Numbers:
@@ -65,21 +176,13 @@ class Nearest(Sampled):
 
 @dataclass
 class Ratios:
-    """The errors of a program's elements in a dtype, over their bounds: 0 where they equal the reference, rounded.
+    """The errors of a program's elements in a dtype, over their bounds: 0 where they equal the reference, rounded."""
 
-    Arguments:
-        name: the program's.
-        dtype: that of its floats.
-        xla: the ratios of what XLA gives.
-        nearest: those of runs that round to the nearest.
-        undecided: how many elements nothing is asked of, which are in neither.
-    """
-
-    name: str
-    dtype: str
-    xla: list[np.ndarray] = field(default_factory=list)
-    nearest: list[np.ndarray] = field(default_factory=list)
-    undecided: int = 0
+    name: str  # the program's
+    dtype: str  # that of its floats
+    xla: list[np.ndarray] = field(default_factory=list)  # the ratios of what XLA gives
+    nearest: list[np.ndarray] = field(default_factory=list)  # those of runs that round to the nearest
+    undecided: int = 0  # how many elements nothing is asked of, which are in neither
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +211,11 @@ def ratios(name: str, dtype: str, number: int) -> Ratios:
         sets = [operands(case, data) for data in case.data]
         actual = ready("value", implementation, case, XlaEngine()).prepared.each(sets)
         for arrays, found, (right,) in zip(sets, actual, value_references(implementation, case, sets), strict=True):
-            nearest = to_nearest(implementation, case, arrays, number)
+            # runs that round to the nearest, and are independent of the judge's samples
+            traced = Runs("value", implementation, case, [arrays]).program
+            charges = charges_of(implementation, case, derivative=False)
+            arithmetic = Nearest(charges=charges, random=np.random.default_rng(number))
+            nearest = run_samples(traced, [arrays], arithmetic, NEAREST)[0][0]
             one = np.unique(right.exact, return_index=True)[1]  # replicas are one element
             held = one[~right.undecided.ravel()[one]]
             result.undecided += len(one) - len(held)
@@ -132,16 +239,6 @@ def drawn(implementation: Implementation, number: int) -> list[Case]:
 
         draw()
     return found
-
-
-def to_nearest(
-    implementation: Implementation, case: Case, arrays: list[np.ndarray], number: int
-) -> Iterator[np.ndarray]:
-    """The first result of runs that round to the nearest, and are independent of the judge's samples."""
-    traced = Runs("value", implementation, case, [arrays]).program
-    charges = charges_of(implementation, case, derivative=False)
-    arithmetic = Nearest(charges=charges, random=np.random.default_rng(number))
-    yield from run_samples(traced, [arrays], arithmetic, NEAREST)[0][0]
 
 
 def over_bound(right: Reference, blocks: np.ndarray) -> np.ndarray:
@@ -184,11 +281,7 @@ def table(found: list[Ratios]) -> str:
 
 
 def plot(found: list[Ratios], title: str) -> Any:
-    """A drawing: a row for each program and dtype, and the line beyond which an element is reported.
-
-    Raises:
-        ModuleNotFoundError: if drawsvg is not installed.
-    """
+    """A drawing: a row for each program and dtype, and the line beyond which an element is reported."""
     import drawsvg
 
     def at(ratio: float) -> float:

@@ -16,6 +16,7 @@ from rich.table import Table
 from shardproof.impl import algorithms, collective_matmul, collectives
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
+from shardproof.properties.performance.tables import table
 from shardproof.properties.programs.program import Argument, Program
 
 COMPARED = (8, 64)
@@ -91,15 +92,13 @@ def seconds(engine: Engine, program: Callable[[int, int], Program], p: int, size
 
 def compared() -> Table:
     """Both engines, side by side."""
-    table = Table(title="one core, per structure: traced and run once; on XLA compiled as well")
-    for column in ("program", "devices", "simulate", "xla", "times as many structures per second"):
-        table.add_column(column, justify="left" if column == "program" else "right")
+    columns, lines = ("program", "devices", "simulate", "xla", "times as many structures per second"), []
     for name, program in PROGRAMS.items():
         for p in COMPARED:
             sizes = range(1, STRUCTURES + 1)
             ours, theirs = (seconds(engine, program, p, sizes) for engine in (SimulateEngine(), XlaEngine()))
-            table.add_row(name, str(p), f"{ours * 1e3:.1f} ms", f"{theirs * 1e3:.0f} ms", f"{theirs / ours:.1f}")
-    return table
+            lines.append((name, str(p), f"{ours * 1e3:.1f} ms", f"{theirs * 1e3:.0f} ms", f"{theirs / ours:.1f}"))
+    return table("one core, per structure: traced and run once; on XLA compiled as well", columns, lines, left=1)
 
 
 def growth() -> Table:
@@ -109,11 +108,9 @@ def growth() -> Table:
         "ring_shift": lambda x: collectives.ring_shift(x, "tp"),
         "all_gather": lambda x: collectives.all_gather(x, "tp", tiled=True),
     }
-    table = Table(title="the interpreter alone, one case with blocks of two elements")
-    table.add_column("collective")
-    for p in GROWTH:
-        table.add_column(f"{p:,} devices", justify="right")
-    for name, function in functions.items():
-        cells = [f"{seconds(SimulateEngine(), over(function), p, [2]) * 1e3:.0f} ms" for p in GROWTH]
-        table.add_row(name, *cells)
-    return table
+    lines = [
+        (name, *(f"{seconds(SimulateEngine(), over(function), p, [2]) * 1e3:.0f} ms" for p in GROWTH))
+        for name, function in functions.items()
+    ]
+    columns = ("collective", *(f"{p:,} devices" for p in GROWTH))
+    return table("the interpreter alone, one case with blocks of two elements", columns, lines, left=1)

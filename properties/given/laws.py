@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,14 +11,12 @@ from shardproof.properties.laws import Law
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import of_products
 from shardproof.properties.report.asking import ask, conclude
-from shardproof.properties.report.failures.causes import Told
-from shardproof.properties.report.failures.text import diagnosed
+from shardproof.properties.report.failures.text import Told, diagnosed
 from shardproof.properties.report.session import COUNTED, seed_in_force
 from shardproof.properties.runner.child import Source, Task
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.isolation import check_isolated, unending
-from shardproof.properties.runner.profiles import compiled_of, structures_in_force
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.profiles import structures_in_force
 
 KNOWN = pytest.StashKey[defaultdict[Source, Told]]()
 """What was told of each function in this run, or in this worker of it."""
@@ -47,11 +45,10 @@ def test_given(
     if hung := unending(task):
         pytest.fail(f"{implementation}: not run on {engine}: it did not end under {hung}", pytrace=False)
 
-    def find(
-        laws: Sequence[Law], max_examples: int, was_told: Callable[[LawViolation], bool], patience: int
-    ) -> Finding:
-        drawn = max_examples if engine == "simulate" else compiled_of(max_examples)
-        return check_isolated(dataclasses.replace(task, laws=tuple(law.name for law in laws), max_examples=drawn))
+    def find(laws: Sequence[Law], *, max_examples: int, **_: object) -> Finding:
+        return check_isolated(
+            dataclasses.replace(task, laws=tuple(law.name for law in laws), max_examples=max_examples)
+        )
 
     known = request.config.stash.setdefault(KNOWN, defaultdict(Told))[implementation.given]
     answers = ask(implementation, engine, laws, known, find, max_examples=structures)

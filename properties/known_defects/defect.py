@@ -12,6 +12,9 @@ import jax
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Engine
 
+MOST = ("0.10.2", "0.12.0.1")
+"""The versions on which most were seen."""
+
 
 @dataclass(frozen=True)
 class Defect:
@@ -19,37 +22,28 @@ class Defect:
 
     Those with `at_fault` excuse a case on which they show, if all of these hold: the equation at fault is in the
     traced program, the version and the platform are theirs, and without the defect the law holds on this very case.
-
-    Arguments:
-        name: also the name of its script.
-        sentence: what is wrong.
-        seen_on: the JAX versions on which the script showed it; it is taken to be in those between them, and no others.
-            Most were seen on 0.10.2 and on 0.12.0.1.
-        engine: `xla` where the interpreter does not have it; empty: it is in what JAX does while it traces.
-        platform: the platform whose compiler has it; empty: any.
-        at_fault: case and traced program to the primitive at fault, if it is in the program with the parameters that
-            it takes.
-        shows: case and exception to whether this is how it shows, given that the program is at fault.
-        aborts: the cases on which it may end the process, which is then not risked where the program is at fault.
-        last_words: what it prints when it ends a process after all.
-        suspect: as `at_fault`, of a program on which it showed, or a process ended with these words: it may take more
-            for the cause, since the compiler makes more of a program than was traced. Without it, what is `at_fault`.
-        repair: given the primitive at fault, rids JAX or XLA of the defect for as long as it is entered; None: the
-            interpreter is without it.
-        confirmed: whether the compiler must hold too, once repaired: where what is at fault need not show it.
     """
 
-    name: str
-    sentence: str
-    seen_on: tuple[str, ...] = ("0.10.2", "0.12.0.1")
-    engine: str = ""
-    platform: str = ""
+    name: str  # also the name of its script
+    sentence: str  # what is wrong
+    # the JAX versions on which the script showed it; it is taken to be in those between them, and no others
+    seen_on: tuple[str, ...] = MOST
+    engine: str = ""  # `xla` where the interpreter does not have it; empty: it is in what JAX does while it traces
+    platform: str = ""  # the platform whose compiler has it; empty: any
+    # case and traced program to the primitive at fault, if it is in the program with the parameters that it takes
     at_fault: Callable[[Case, Any], Any] = lambda case, program: None
+    # case and exception to whether this is how it shows, given that the program is at fault
     shows: Callable[[Case, Exception], bool] = lambda case, error: False
+    # the cases on which it may end the process, which is then not risked where the program is at fault
     aborts: Callable[[Case], bool] = lambda case: False
-    last_words: bytes = b""
+    last_words: bytes = b""  # what it prints when it ends a process after all
+    # as `at_fault`, of a program on which it showed, or a process ended with these words: it may take more for
+    # the cause, since the compiler makes more of a program than was traced. Without it, what is `at_fault`.
     suspect: Callable[[Case, Any], Any] | None = None
+    # given the primitive at fault, rids JAX or XLA of the defect for as long as it is entered; None: the
+    # interpreter is without it
     repair: Callable[[Any], AbstractContextManager[None]] | None = None
+    # whether the compiler must hold too, once repaired: where what is at fault need not show it
     confirmed: bool = False
 
     @property
@@ -79,22 +73,3 @@ def release(version: str) -> tuple[int, ...]:
     while numbers[-1:] == [0]:
         numbers.pop()
     return tuple(numbers)
-
-
-BUFFER_MISSING = b"Check failed: buffer != nullptr"
-"""What XLA prints when it reads a constant of which it made no elements, and ends the process."""
-
-
-def under_vmap(case: Case) -> bool:
-    """Whether something is mapped: the call, or its derivative."""
-    return any("vmap" in name or name == "jacobian" for name in case.chain)
-
-
-def of_complex(case: Case) -> bool:
-    """Whether an operand is of complex numbers."""
-    return any(operand.dtype.startswith("complex") for operand in case.operands)
-
-
-def by_compiler(error: Exception, words: str) -> bool:
-    """Whether it is the compiler that refuses a program, in these words."""
-    return isinstance(error, jax.errors.JaxRuntimeError) and words in str(error)

@@ -33,15 +33,7 @@ def excused(
     error: Exception,
     repaired: frozenset[str] = frozenset(),
 ) -> Verdict | None:
-    """Whether a known defect, and nothing else, makes a law fail on a case.
-
-    Arguments:
-        law: the law.
-        implementation: the implementation.
-        case: the case.
-        engine: the engine on which it fails.
-        error: how it fails.
-        repaired: the defects without which it is run already.
+    """Whether a known defect, other than one that is `repaired`, and nothing else makes a law fail on a case.
 
     Returns:
         `excused` if the law holds without the defect; `not run` if that cannot be found out, and it is the compiler
@@ -57,7 +49,7 @@ def excused(
         if verdict is not None and defect.confirmed and verdict.kind == "excused":
             check = partial(law.check, implementation, case, engine)
             others = partial(excused, law, implementation, case, engine, repaired=repaired | {defect.name})
-            verdict = _confirmed(verdict, defect, primitive, check, others)
+            verdict = _confirmed(defect, primitive, check, others)
         if verdict is not None:
             return verdict
     return None
@@ -70,11 +62,9 @@ def aborting(law: Law, implementation: Implementation, case: Case, engine: Engin
     the process along.
     """
     here = not implementation.built_in and implementation.given is None
-    for defect in DEFECTS.values():
-        suspected = defect.aborts(case) and defect.is_in(engine)
-        if suspected and at_fault(defect, law, implementation, case, engine, ended=here) is not None:
-            return defect
-    return None
+    suspected = (defect for defect in DEFECTS.values() if defect.aborts(case) and defect.is_in(engine))
+    found = (one for one in suspected if at_fault(one, law, implementation, case, engine, ended=here) is not None)
+    return next(found, None)
 
 
 def fatal(case: Case, words: bytes) -> Defect | None:
@@ -83,12 +73,8 @@ def fatal(case: Case, words: bytes) -> Defect | None:
     On any engine: what the interpreter lacks is compiled in the process that was to interpret it. Whether the program
     is at fault is for `at_fault` to say, in a process of its own.
     """
-    for defect in DEFECTS.values():
-        if not defect.last_words or not defect.aborts(case) or defect.last_words not in words:
-            continue
-        if any(defect.is_in(engine()) for engine in ENGINES.values()):
-            return defect
-    return None
+    said = (one for one in DEFECTS.values() if one.last_words and one.last_words in words and one.aborts(case))
+    return next((one for one in said if any(one.is_in(engine()) for engine in ENGINES.values())), None)
 
 
 def spared(defect: Defect, law: Law, implementation: Implementation, case: Case) -> Verdict:
@@ -109,8 +95,8 @@ def spared(defect: Defect, law: Law, implementation: Implementation, case: Case)
 
 
 def _undecided(defect: Defect, lacks: str) -> Verdict:
-    what = f"known defect {defect.name}: {defect.sentence.rstrip('.')}"
-    return Verdict("not run", f"{what}; and the interpreter cannot run {lacks}")
+    told = f"known defect {defect.name}: {defect.sentence.rstrip('.')}"
+    return Verdict("not run", f"{told}; and the interpreter cannot run {lacks}")
 
 
 def at_fault(
@@ -148,12 +134,7 @@ def _traced(kind: str, implementation: Implementation, case: Case, engine: Engin
 
 
 def _without(
-    defect: Defect,
-    primitive: Any,
-    law: Law,
-    implementation: Implementation,
-    case: Case,
-    engine: Engine,
+    defect: Defect, primitive: Any, law: Law, implementation: Implementation, case: Case, engine: Engine
 ) -> Verdict | None:
     """The verdict without the defect: in the interpreter, or where that lacks a rule, by the compiler and repaired.
 
@@ -161,33 +142,24 @@ def _without(
     """
     inside_jax = not defect.engine and not defect.platform
     repaired = defect.repair(primitive) if defect.repair is not None else None
-    check = in_the_interpreter(law)
+    check, told = in_the_interpreter(law), f"known defect {defect.name}: {defect.sentence.rstrip('.')}"
     try:
-        if inside_jax and repaired is not None:
-            with repaired:
-                try:
-                    check(implementation, case, INTERPRETER)
-                except InterpreterLimit as limit:
-                    if engine.name == INTERPRETER.name:
-                        return _undecided(defect, limit.lacks)
+        with repaired if inside_jax and repaired is not None else contextlib.nullcontext():
+            try:
+                check(implementation, case, INTERPRETER)
+            except InterpreterLimit as limit:
+                # without a repair the compiler refuses the program, which is nothing that a function does
+                if repaired is None or (inside_jax and engine.name == INTERPRETER.name):
+                    return _undecided(defect, limit.lacks)
+                with contextlib.nullcontext() if inside_jax else repaired:
                     check(implementation, case, engine)
-            return Verdict("excused", defect.name)
-        try:
-            check(implementation, case, INTERPRETER)
-        except InterpreterLimit as limit:
-            if repaired is None:  # the compiler refuses the program, which is nothing that a function does
-                return _undecided(defect, limit.lacks)
-            with repaired:
-                check(implementation, case, engine)
-            return Verdict("excused", defect.name)
     except SuiteError:
         raise
     except NotRun as error:
         return _not_run(defect, error)
     except Exception as error:
         if inside_jax and repaired is None and defect.shows(case, error) and raised_in(error).startswith("jax."):
-            what = f"known defect {defect.name}: {defect.sentence.rstrip('.')}"
-            return Verdict("not run", f"{what}; and JAX cannot trace it")
+            return Verdict("not run", f"{told}; and JAX cannot trace it")
         # without the defect it fails as well, so the defect explains nothing, unless another one explains the rest
         if inside_jax or engine.name == INTERPRETER.name:
             return None
@@ -200,13 +172,9 @@ def _not_run(defect: Defect, error: NotRun) -> Verdict:
 
 
 def _confirmed(
-    verdict: Verdict,
-    defect: Defect,
-    primitive: Any,
-    check: Callable[[], object],
-    otherwise: Callable[[Exception], Verdict | None],
+    defect: Defect, primitive: Any, check: Callable[[], object], otherwise: Callable[[Exception], Verdict | None]
 ) -> Verdict | None:
-    """The verdict, if the compiler holds as well once it is repaired; otherwise what is said of how it does not."""
+    """Excused, if the compiler holds as well once it is repaired; otherwise what is said of how it does not."""
     assert defect.repair is not None, defect.name
     with defect.repair(primitive):
         try:
@@ -217,4 +185,4 @@ def _confirmed(
             return _not_run(defect, error)
         except Exception as error:
             return otherwise(error)
-    return verdict
+    return Verdict("excused", defect.name)

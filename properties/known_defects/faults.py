@@ -1,10 +1,8 @@
-"""The equations at fault: which primitive, with which parameters, in what program.
-
-Each takes a case and its traced program, and gives the primitive if it is there.
-"""
+"""The equations at fault: each function takes a case and its traced program, and gives the primitive at fault in it."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -71,8 +69,7 @@ def is_empty_product(equation: Any) -> bool:
 
 
 SUMS = ("psum", "psum_invariant", "reduce_scatter")
-CALLS = ("jit", "pjit")
-GATHERS = ("all_gather", "all_gather_invariant")
+Fault = Callable[[Case, Any], Any]
 SCATTERS = ("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max")
 UPDATES = {"dynamic_update_slice": 1, **dict.fromkeys(SCATTERS, 2)}
 """What writes to a part of an array, and where what it writes is among its operands."""
@@ -86,48 +83,32 @@ def first(program: Any, condition: Callable[[Any], bool]) -> Any:
     return next((equation.primitive for equation in equations(program) if condition(equation)), None)
 
 
-def maximum(case: Case, program: Any) -> Any:
-    """A maximum or minimum over devices, of floats."""
-    return first(program, lambda e: e.primitive.name in ("pmax", "pmin") and dtype(e).kind not in "iub")
+def having(*names: str, where: Callable[[Any], Any] = lambda equation: True) -> Fault:
+    """One of these primitives, in an equation that satisfies a condition."""
+    return lambda case, program: first(program, lambda e: e.primitive.name in names and where(e))
 
 
-def maximum_of_many(case: Case, program: Any) -> Any:
-    """A maximum or minimum of an array of so many floats that XLA:CPU takes it in another way than one by one."""
-    return first(
-        program,
-        lambda e: (
-            e.primitive.name in ("reduce_max", "reduce_min")
-            and dtype(e).kind not in "iub"
-            and math.prod(shape(e)) >= MANY
-        ),
-    )
+def of_floats(equation: Any) -> bool:
+    """Whether its first operand is of floating, or complex, numbers."""
+    return dtype(equation).kind not in "iub"
 
 
-def untiled_exchange(case: Case, program: Any) -> Any:
-    """An untiled all_to_all that moves a dimension."""
-    return first(
-        program,
-        lambda e: (
-            e.primitive.name == "all_to_all"
-            and not e.params["tiled"]
-            and e.params["split_axis"] != e.params["concat_axis"]
-        ),
-    )
+def along_nothing(equation: Any) -> bool:
+    """Whether a tiled gather or scatter is along an empty dimension."""
+    params = equation.params
+    along = params["all_gather_dimension"] if "all_gather_dimension" in params else params["scatter_dimension"]
+    return bool(params["tiled"]) and shape(equation)[along] == 0
 
 
-def untiled_scatter(case: Case, program: Any) -> Any:
-    """An untiled psum_scatter."""
-    return first(program, lambda e: e.primitive.name == "reduce_scatter" and not e.params["tiled"])
+def nests(equation: Any) -> bool:
+    """Whether another `shard_map` is inside of this one."""
+    return first(equation.params["jaxpr"], lambda e: e.primitive.name == "shard_map") is not None
 
 
-def nested(case: Case, program: Any) -> Any:
-    """A `shard_map` inside of another."""
-    return first(
-        program,
-        lambda e: (
-            e.primitive.name == "shard_map" and first(e.params["jaxpr"], lambda e: e.primitive.name == "shard_map")
-        ),
-    )
+def of_nothing(equation: Any) -> bool:
+    """Whether a `shard_map` has a result and reads operands, none of which has an element: XLA refuses some."""
+    operands = _read(opened(equation.params["jaxpr"])[0])
+    return bool(operands) and not any(map(_elements, operands)) and any(map(_elements, equation.outvars))
 
 
 def relaid_in_front(case: Case, program: Any) -> Any:
@@ -137,16 +118,14 @@ def relaid_in_front(case: Case, program: Any) -> Any:
     """
 
     def relaid(equation: Any) -> bool:
-        name, params = equation.primitive.name, equation.params
-        if name not in ("reshard", "sharding_constraint"):
-            return False
-        wanted = _entries(getattr(params["dst_sharding" if name == "reshard" else "sharding"], "spec", ()))
+        named = "dst_sharding" if equation.primitive.name == "reshard" else "sharding"
+        wanted = _entries(getattr(equation.params[named], "spec", ()))
         typed = _entries(equation.invars[0].aval.sharding.spec)
         layouts = [typed] if any(typed) else [operand.placement.spec for operand in case.operands]
         ends = [[_long(spec, case) for spec in (held, wanted)] for held in layouts if len(held) == len(wanted)]
         return any(in_front(*both) for both in ends)
 
-    return first(program, relaid)
+    return having("reshard", "sharding_constraint", where=relaid)(case, program)
 
 
 def product_over_three_axes(case: Case, program: Any) -> Any:
@@ -169,11 +148,6 @@ def constant_result(case: Case, program: Any) -> Any:
     results = {v for v in body.outvars if not isinstance(v, core.Literal)}
     made = (e for e in body.eqns if all(isinstance(v, core.Literal) for v in e.invars))
     return next((e.primitive for e in made if results & {*e.outvars}), None)
-
-
-def custom_vmap(case: Case, program: Any) -> Any:
-    """A function with a rule of its own for vmap."""
-    return first(program, lambda e: e.primitive.name == "custom_vmap_call")
 
 
 def update_of_itself(case: Case, program: Any) -> Any:
@@ -203,70 +177,17 @@ def _made_of(variable: Any, made: Mapping[Any, Any]) -> set[Any]:
     return found
 
 
-def largest(case: Case, program: Any) -> Any:
-    """The largest of some floats, in order."""
-    return first(program, lambda e: e.primitive.name == "top_k" and dtype(e).kind not in "iub")
-
-
-def error_function(case: Case, program: Any) -> Any:
-    """An error function, or its complement."""
-    return first(program, lambda e: e.primitive.name in ("erf", "erfc"))
-
-
-def search(case: Case, program: Any) -> Any:
-    """JAX's search in a sorted array, which calls a primitive that is not left in a program."""
-    return first(program, lambda e: e.primitive.name in CALLS and e.params.get("name") == "searchsorted")
-
-
 def cast_in_a_branch(case: Case, program: Any) -> Any:
     """A cast to a varying type in a branch that a varying predicate chooses."""
-    for equation in equations(program):
-        if equation.primitive.name == "cond" and equation.invars[0].aval.manual_axis_type.varying:
-            for branch in equation.params["branches"]:
-                found = first(branch.jaxpr, lambda e: e.primitive.name == "pvary")
-                if found is not None:
-                    return found
-    return None
-
-
-def along_nothing(case: Case, program: Any) -> Any:
-    """A tiled all_gather or psum_scatter along an empty dimension."""
-
-    def empty(equation: Any) -> bool:
-        name, params = equation.primitive.name, equation.params
-        if name in GATHERS:
-            return bool(params["tiled"]) and shape(equation)[params["all_gather_dimension"]] == 0
-        return name == "reduce_scatter" and params["tiled"] and shape(equation)[params["scatter_dimension"]] == 0
-
-    return first(program, empty)
-
-
-def of_nothing(case: Case, program: Any) -> Any:
-    """A `shard_map` that has a result and reads operands, none of which has an element; XLA refuses some of these."""
-
-    def empty(equation: Any) -> bool:
-        if equation.primitive.name != "shard_map":
-            return False
-        operands = _read(opened(equation.params["jaxpr"])[0])
-        return bool(operands) and not any(map(_elements, operands)) and any(map(_elements, equation.outvars))
-
-    return first(program, empty)
+    chosen = (e for e in equations(program) if e.primitive.name == "cond" and e.invars[0].aval.manual_axis_type.varying)
+    casts = (having("pvary")(case, branch.jaxpr) for equation in chosen for branch in equation.params["branches"])
+    return next((found for found in casts if found is not None), None)
 
 
 def sum_of_complex_constant(case: Case, program: Any) -> Any:
     """A sum over devices of complex numbers that depend on no argument."""
     found = (e.primitive for e in of_constants(program) if e.primitive.name in SUMS and dtype(e).kind == "c")
     return next(found, None)
-
-
-def sum_of_complex(case: Case, program: Any) -> Any:
-    """A sum over devices of complex numbers, of which the compiler may find that they are constant."""
-    return first(program, lambda e: e.primitive.name in SUMS and dtype(e).kind == "c")
-
-
-def ragged_exchange(case: Case, program: Any) -> Any:
-    """A ragged_all_to_all."""
-    return first(program, lambda e: e.primitive.name == "ragged_all_to_all")
 
 
 def _read(body: Any) -> list[Any]:
@@ -316,3 +237,144 @@ def _arrives(held: Entries, wanted: Entries, *, stays: bool) -> bool:
             if there and elsewhere & {*after[:at]}:
                 return True
     return False
+
+
+ALL_REDUCES = ("psum", "psum_invariant", "pmax", "pmin")
+REDUCTIONS = (*ALL_REDUCES, "reduce_scatter")
+
+
+def nested_out_of_order(case: Case, program: Any) -> Any:
+    """A `shard_map` in another, of an earlier axis of the mesh, where the two leave one to the compiler."""
+
+    def out_of_order(equation: Any, inside: Any) -> bool:
+        order = list(equation.params["mesh"].axis_names)
+        outer, inner = ({order.index(name) for name in e.params["newly_manual_axes"]} for e in (equation, inside))
+        return len(outer | inner) < len(order) and bool(inner) and bool(outer) and max(outer) > min(inner)
+
+    maps = [e for e in equations(program) if e.primitive.name == "shard_map"]
+    pairs = (
+        (e, inside) for e in maps for inside in equations(e.params["jaxpr"]) if inside.primitive.name == "shard_map"
+    )
+    return next((inside.primitive for equation, inside in pairs if out_of_order(equation, inside)), None)
+
+
+def scatter_beside_explicit(case: Case, program: Any) -> Any:
+    """A psum_scatter in a `shard_map` that leaves an explicit axis to the compiler, or what it is the transpose of.
+
+    An untiled one is not even traced, so that of its gather no gradient is.
+    """
+    types = case.mesh.types
+    if not case.manual or all(types[name] != "explicit" for name in types if name not in case.manual):
+        return None
+    kinds = "reduce_scatter", "all_gather"
+    return having(*kinds, where=lambda e: e.primitive.name == kinds[0] or not e.params["tiled"])(case, program)
+
+
+def bfloat16_beside_automatic(case: Case, program: Any) -> Any:
+    """A reduction of bfloat16 over devices in a `shard_map` that leaves an axis to the compiler."""
+    found = (e for e, _, _ in _partly_manual(program) if e.primitive.name in REDUCTIONS)
+    return next((e.primitive for e in found if dtype(e).name == "bfloat16"), None)
+
+
+def all_reduce_of_one_beside_automatic(case: Case, program: Any) -> Any:
+    """A sum, maximum or minimum over one device in a `shard_map` that leaves an axis to the compiler."""
+
+    def of_one(equation: Any) -> bool:
+        if equation.primitive.name not in ALL_REDUCES:
+            return False
+        axes = [name for name in equation.params["axes"] if isinstance(name, str)]  # a number is a dimension of a vmap
+        return bool(axes) and all(case.mesh.shape.get(name) == 1 for name in axes)
+
+    return next((e.primitive for e, _, _ in _partly_manual(program) if of_one(e)), None)
+
+
+def along_one_explicit(case: Case, program: Any) -> Any:
+    """A `shard_map` without `jit`, on a mesh with an explicit axis of size one beside an automatic one."""
+    axes = {(kind, case.mesh.shape[name] > 1) for name, kind in case.mesh.types.items()}
+    if "eager" not in case.chain or not {("explicit", False), ("auto", True)} <= axes:
+        return None
+    return having("shard_map")(case, program)
+
+
+def gather_beside_two_automatic(case: Case, program: Any) -> Any:
+    """A part taken of an array that can be sharded along two dimensions, over two axes left to the compiler."""
+
+    def taken(equation: Any) -> bool:
+        if equation.primitive.name != "gather" or sum(size > 1 for size in shape(equation)) < 2:
+            return False
+        indexed = equation.params["dimension_numbers"].start_index_map
+        return any(equation.params["slice_sizes"][i] < shape(equation)[i] for i in indexed)
+
+    for equation, manual, mesh in _partly_manual(program):
+        left = [mesh[name] for name in mesh if name not in manual]
+        if math.prod(mesh[name] for name in manual) > 1 and sum(size > 1 for size in left) > 1 and taken(equation):
+            return equation.primitive
+    return None
+
+
+def _partly_manual(
+    jaxpr: Any, manual: frozenset[str] = frozenset(), mesh: Mapping[str, int] = MappingProxyType({})
+) -> Iterator[tuple[Any, frozenset[str], Mapping[str, int]]]:
+    """The equations beside an axis left to the compiler, with the axes that are manual, and all with their sizes."""
+    for equation in opened(jaxpr)[0].eqns:
+        inside, among = manual, mesh
+        if equation.primitive.name == "shard_map":
+            inside |= frozenset(equation.params["newly_manual_axes"])
+            among = equation.params["mesh"].shape
+        elif manual and manual < set(mesh):
+            yield equation, manual, mesh
+        for inner in subjaxprs(equation):
+            yield from _partly_manual(inner, inside, among)
+
+
+NARROW = {"int4": 4, "uint4": 4}
+"""The dtypes whose elements are no whole bytes, and their bits, of those that cases have."""
+
+STARTS = {"dynamic_slice": 1, "dynamic_update_slice": 2}
+"""What reads or writes a part of an array, and where among its operands the indices of the part begin."""
+
+
+def narrow_product(equation: Any) -> bool:
+    """Whether a product is of floats of 16 bits that are added up in wider ones."""
+    return (
+        all(v.aval.dtype.name in ("bfloat16", "float16") for v in equation.invars)
+        and equation.outvars[0].aval.dtype.itemsize > 2
+    )
+
+
+def rows_of_bits(case: Case, program: Any) -> Any:
+    """A loop that reads or writes parts of an array which are no whole number of bytes apart."""
+    for loop in equations(program):
+        if loop.primitive.name in ("scan", "while"):
+            inside = (equation for body in subjaxprs(loop) for equation in equations(body))
+            if any(_steps_over_bits(array, along) for e in (loop, *inside) for array, along in _indexed(e)):
+                return loop.primitive
+    return None
+
+
+def _indexed(equation: Any) -> Iterator[tuple[Any, int]]:
+    """The arrays of which an equation reads or writes a part, each with a dimension along which that may be anywhere.
+
+    Of a gather or scatter these are all that are indexed.
+    """
+    name = equation.primitive.name
+    dimensions: tuple[int, ...] = ()
+    if name == "scan":
+        consts, carried = scan_counts(equation)
+        rows = (*equation.invars[consts + carried :], *equation.outvars[carried:])
+        yield from ((each, 0) for each in rows)
+    elif name in STARTS:
+        array, part = equation.invars[0], equation.invars[1] if STARTS[name] == 2 else equation.outvars[0]
+        starts = enumerate(equation.invars[STARTS[name] :])
+        moving = (d for d, start in starts if not (isinstance(start, core.Literal) and start.val == 0))
+        dimensions = tuple(d for d in moving if part.aval.shape[d] < array.aval.shape[d])
+    elif name == "gather":
+        dimensions = equation.params["dimension_numbers"].start_index_map
+    elif name in SCATTERS:
+        dimensions = equation.params["dimension_numbers"].scatter_dims_to_operand_dims
+    yield from ((equation.invars[0], dimension) for dimension in dimensions)
+
+
+def _steps_over_bits(array: Any, along: int) -> bool:
+    """Whether one step along a dimension of an array is no whole number of bytes."""
+    return math.prod(array.aval.shape[along + 1 :]) * NARROW.get(array.aval.dtype.name, 8) % 8 != 0

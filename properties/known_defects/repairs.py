@@ -6,9 +6,10 @@ derived by the one or the other is forgotten on the way in and out.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,8 @@ from shardproof.properties.engines.xla import XlaEngine
 from shardproof.properties.laws import communication
 from shardproof.properties.programs.transformations import zeros_of_type
 
+Without = AbstractContextManager[None]
+
 
 def forget() -> None:
     """Drops what was traced."""
@@ -32,33 +35,28 @@ def forget() -> None:
 
 
 @contextmanager
-def _in_place(rules: MutableMapping[Any, Any], primitive: Any, rule: Callable[..., Any]) -> Iterator[None]:
-    original = rules[primitive]
+def changed(*patches: AbstractContextManager[Any]) -> Iterator[None]:
+    """JAX or XLA as it is with some changes."""
     forget()
-    rules[primitive] = rule
     try:
-        yield
+        with ExitStack() as stack:
+            for patch in patches:
+                stack.enter_context(patch)
+            yield
     finally:
-        rules[primitive] = original
         forget()
 
 
-@contextmanager
-def bound(binds: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
+def _in_place(rules: MutableMapping[Any, Any], primitive: Any, rule: Callable[..., Any]) -> Without:
+    return changed(mock.patch.dict(rules, {primitive: rule}))
+
+
+def bound(binds: Mapping[Any, Callable[..., Any]]) -> Without:
     """Primitives that are bound in another way, each by a function that hides the method of its class."""
-    forget()
-    for primitive, bind in binds.items():
-        primitive.bind = bind
-    try:
-        yield
-    finally:
-        for primitive in binds:
-            del primitive.bind
-        forget()
+    return changed(*(mock.patch.object(primitive, "bind", bind) for primitive, bind in binds.items()))
 
 
-@contextmanager
-def exchange_transposed(primitive: Any) -> Iterator[None]:
+def exchange_transposed(primitive: Any) -> Without:
     """The transpose of an all_to_all is the one with its axes exchanged, of the primitive and not of the function."""
 
     def transpose(cotangent: Any, x: Any, *, split_axis: int, concat_axis: int, **params: Any) -> list[Any]:
@@ -66,12 +64,10 @@ def exchange_transposed(primitive: Any) -> Iterator[None]:
             return [ad.Zero(x.aval)]
         return [primitive.bind(cotangent, split_axis=concat_axis, concat_axis=split_axis, **params)]
 
-    with _in_place(ad.primitive_transposes, primitive, transpose):
-        yield
+    return _in_place(ad.primitive_transposes, primitive, transpose)
 
 
-@contextmanager
-def scatter_batched(primitive: Any) -> Iterator[None]:
+def scatter_batched(primitive: Any) -> Without:
     """The batch dimension of an untiled psum_scatter moves up by one where it stood behind the scattered one."""
     original = batching.fancy_primitive_batchers[primitive]
 
@@ -82,12 +78,10 @@ def scatter_batched(primitive: Any) -> Iterator[None]:
             return original(axis_data, values, dims, **params)
         return original(axis_data, (jnp.moveaxis(x, d, 0),), (0,), **params)
 
-    with _in_place(batching.fancy_primitive_batchers, primitive, batch):
-        yield
+    return _in_place(batching.fancy_primitive_batchers, primitive, batch)
 
 
-@contextmanager
-def custom_vmap_mapped(primitive: Any) -> Iterator[None]:
+def custom_vmap_mapped(primitive: Any) -> Without:
     """Where no primal is batched, the function of a custom_vmap runs as it is, in place of its rule."""
     original = ad.primitive_jvps[primitive]
 
@@ -100,12 +94,10 @@ def custom_vmap_mapped(primitive: Any) -> Iterator[None]:
 
         return original(primals, tangents, call=call, rule=sound, out_tree=out_tree, **params)
 
-    with _in_place(ad.primitive_jvps, primitive, jvp):
-        yield
+    return _in_place(ad.primitive_jvps, primitive, jvp)
 
 
-@contextmanager
-def cast_again(primitive: Any) -> Iterator[None]:
+def cast_again(primitive: Any) -> Without:
     """What varies already need not be cast."""
     original = primitive.bind
 
@@ -113,12 +105,10 @@ def cast_again(primitive: Any) -> Iterator[None]:
         missing = tuple(axis for axis in axes if axis not in varying(x))
         return original(x, axes=missing, **params) if missing else x
 
-    with bound({primitive: bind}):
-        yield
+    return bound({primitive: bind})
 
 
-@contextmanager
-def error_function(primitive: Any) -> Iterator[None]:
+def error_function(primitive: Any) -> Without:
     """The slope of erf is 2 / sqrt(pi) exp(-x^2), and that of its complement the same, falling."""
 
     def rule(of: Any, sign: int) -> Callable[..., Any]:
@@ -128,15 +118,11 @@ def error_function(primitive: Any) -> Iterator[None]:
 
         return derived
 
-    with (
-        _in_place(ad.primitive_jvps, lax.erf_p, rule(lax.erf_p, 1)),
-        _in_place(ad.primitive_jvps, lax.erfc_p, rule(lax.erfc_p, -1)),
-    ):
-        yield
+    rules = {lax.erf_p: rule(lax.erf_p, 1), lax.erfc_p: rule(lax.erfc_p, -1)}
+    return changed(mock.patch.dict(ad.primitive_jvps, rules))
 
 
-@contextmanager
-def search_typed(primitive: Any) -> Iterator[None]:
+def search_typed(primitive: Any) -> Without:
     """What a search in a sorted array returns is on the mesh that it is traced on, and not on none."""
     module = getattr(jnp.searchsorted, "__wrapped__").__globals__["hijax"]  # noqa: B009
     original = module.core
@@ -147,17 +133,11 @@ def search_typed(primitive: Any) -> Iterator[None]:
         varying = frozenset() if x.manual_axis_type is None else x.manual_axis_type.varying  # outside of a shard_map
         return original.typeof(cast_varying(jnp.zeros(x.shape, x.dtype), varying))
 
-    forget()
-    module.core = SimpleNamespace(**{**vars(original), "typeof": typed})
-    try:
-        yield
-    finally:
-        module.core = original
-        forget()
+    sound = SimpleNamespace(**{**vars(original), "typeof": typed})
+    return changed(mock.patch.object(module, "core", sound))
 
 
-@contextmanager
-def ragged_exchange_batched(primitive: Any) -> Iterator[None]:
+def ragged_exchange_batched(primitive: Any) -> Without:
     """An operand of a ragged_all_to_all that is not mapped is the same for every input of the batch."""
     original = batching.fancy_primitive_batchers[primitive]
 
@@ -170,8 +150,7 @@ def ragged_exchange_batched(primitive: Any) -> Iterator[None]:
         ]
         return original(axis_data, every, [0] * len(every), **params)
 
-    with _in_place(batching.fancy_primitive_batchers, primitive, batch):
-        yield
+    return _in_place(batching.fancy_primitive_batchers, primitive, batch)
 
 
 @contextmanager
@@ -181,8 +160,7 @@ def ragged_exchange(primitive: Any) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def ragged_exchange_typed(primitive: Any) -> Iterator[None]:
+def ragged_exchange_typed(primitive: Any) -> Without:
     """The result of a ragged_all_to_all varies along all axes along which any of its operands does."""
     original = primitive.bind
 
@@ -190,12 +168,10 @@ def ragged_exchange_typed(primitive: Any) -> Iterator[None]:
         along = frozenset[str]().union(*(varying(one) for one in operands))
         return original(*(cast_varying(one, along) for one in operands), **params)
 
-    with bound({primitive: bind}):
-        yield
+    return bound({primitive: bind})
 
 
-@contextmanager
-def ragged_exchange_transposed(primitive: Any) -> Iterator[None]:
+def ragged_exchange_transposed(primitive: Any) -> Without:
     """The transpose of a ragged_all_to_all is that of the gathered form, in which what was sent twice adds up."""
     original = ad.primitive_transposes[primitive]
 
@@ -213,24 +189,16 @@ def ragged_exchange_transposed(primitive: Any) -> Iterator[None]:
         pulled = dict(zip(linear, pullback(cast_varying(cotangent, varying(result))), strict=True))
         return [pulled.get(0), pulled.get(1), None, None, None, None]
 
-    with _in_place(ad.primitive_transposes, primitive, transpose):
-        yield
+    return _in_place(ad.primitive_transposes, primitive, transpose)
 
 
-@contextmanager
-def nothing_fused(primitive: Any) -> Iterator[None]:
+def nothing_fused(primitive: Any) -> Without:
     """XLA writes the result of every operation to memory of its own: no loop reads what it has written over."""
-    forget()
-    XlaEngine.compiler_options = {"xla_disable_hlo_passes": "fusion"}
-    try:
-        yield
-    finally:
-        XlaEngine.compiler_options = {}
-        forget()
+    options = {"xla_disable_hlo_passes": "fusion"}
+    return changed(mock.patch.object(XlaEngine, "compiler_options", options))
 
 
-@contextmanager
-def zeros_alike(primitive: Any) -> Iterator[None]:
+def zeros_alike(primitive: Any) -> Without:
     """What is largest is found among elements of which none is -0."""
     original = primitive.bind
 
@@ -238,12 +206,10 @@ def zeros_alike(primitive: Any) -> Iterator[None]:
         _, places = original(jnp.where(x == 0, jnp.zeros_like(x), x), **params)
         return [jnp.take_along_axis(x, places, axis=params.get("axis", -1)), places]
 
-    with bound({primitive: bind}):
-        yield
+    return bound({primitive: bind})
 
 
-@contextmanager
-def products_added_up(primitive: Any) -> Iterator[None]:
+def products_added_up(primitive: Any) -> Without:
     """A product is the sum of what its elements are multiplied to; on explicit axes every device makes all of it."""
     original = primitive.bind
 
@@ -267,8 +233,7 @@ def products_added_up(primitive: Any) -> Iterator[None]:
         spec = getattr(result.sharding, "spec", ())
         return _laid_out(total.astype(result.dtype), spec)
 
-    with bound({primitive: bind}):
-        yield
+    return bound({primitive: bind})
 
 
 def _laid_out(x: Any, spec: Any) -> Any:
@@ -277,8 +242,7 @@ def _laid_out(x: Any, spec: Any) -> Any:
     return jax.reshard(x, jax.NamedSharding(mesh, jax.P(*spec))) if mesh.explicit_axes else x
 
 
-@contextmanager
-def maximum_of_gathered(primitive: Any) -> Iterator[None]:
+def maximum_of_gathered(primitive: Any) -> Without:
     """A maximum (or minimum) over devices is that of the gathered blocks, for maxima and minima alike."""
     primitives: tuple[Any, ...] = (lax.pmax_p, lax.pmin_p)
     originals = {p: p.bind for p in primitives}
@@ -295,5 +259,16 @@ def maximum_of_gathered(primitive: Any) -> Iterator[None]:
 
         return gathered
 
-    with bound({p: bind(p) for p in originals}):
-        yield
+    return bound({p: bind(p) for p in originals})
+
+
+def widened_first(primitive: Any) -> Without:
+    """The operands of a product are of the dtype of its result before they are multiplied."""
+    original = primitive.bind
+
+    def bind(*operands: Any, preferred_element_type: Any = None, **params: Any) -> Any:
+        if preferred_element_type is not None:
+            operands = tuple(x.astype(jnp.promote_types(x.dtype, preferred_element_type)) for x in operands)
+        return original(*operands, preferred_element_type=preferred_element_type, **params)
+
+    return bound({primitive: bind})

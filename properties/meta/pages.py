@@ -16,7 +16,7 @@ from shardproof.properties.contracts.features import FEATURES
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.engines.simulate import RULES
 from shardproof.properties.known_defects import DEFECTS
-from shardproof.properties.known_defects.recorded import RECORDED
+from shardproof.properties.known_defects.registry import RECORDED
 from shardproof.properties.laws import LAWS
 from shardproof.properties.performance.commands import tpu
 from shardproof.properties.performance.shaped import KNOWN

@@ -26,7 +26,7 @@ from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.programs.precision import is_wide, precision_of
 from shardproof.properties.report.checking import user_implementation
-from shardproof.properties.report.summary import notes
+from shardproof.properties.report.report import notes
 from shardproof.properties.runner.given import GivenError, claimed, parse_all
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.tally import Tally

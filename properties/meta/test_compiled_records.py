@@ -11,8 +11,17 @@ from jax.sharding import AxisType
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Figures, Records, key_of, line_of, read
-from shardproof.properties.performance.modelled import Place, Work
+from shardproof.properties.performance.compiled import (
+    RECORDED,
+    UNSHARDED,
+    Figures,
+    Place,
+    Records,
+    Work,
+    key_of,
+    line_of,
+    read,
+)
 from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology, missing
 from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS
 from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, PRODUCTS

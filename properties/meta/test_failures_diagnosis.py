@@ -26,8 +26,7 @@ from shardproof.properties.precision.comparison import compare
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.violation import Broken, Difference
 from shardproof.properties.report.checking import user_implementation
-from shardproof.properties.report.diagnosis.diagnosis import diagnose
-from shardproof.properties.report.diagnosis.hypotheses import hypotheses
+from shardproof.properties.report.diagnosis.diagnosis import diagnose, hypotheses
 from shardproof.properties.report.diagnosis.runs import enlarged, runs_of
 from shardproof.properties.report.failures.picture import picture
 from shardproof.properties.report.failures.text import coloured, render

@@ -27,8 +27,15 @@ from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.violation import Broken, Kind
 from shardproof.properties.report.failures import replay, write
-from shardproof.properties.report.failures.files import replace, replay_command
-from shardproof.properties.report.failures.record import Recorded, failing_case, identity, parse, record
+from shardproof.properties.report.failures.files import (
+    Recorded,
+    failing_case,
+    identity,
+    parse,
+    record,
+    replace,
+    replay_command,
+)
 from shardproof.properties.report.failures.replay import MOST_BYTES, files, read, regressions, repeat, source_of
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.judging import asked, judge

@@ -32,8 +32,7 @@ from shardproof.properties.programs.implementations import OVERLAPPED, Implement
 from shardproof.properties.programs.overlap import Overlap, limit
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.programs.violation import Broken, NotRun
-from shardproof.properties.report.checking import check
-from shardproof.properties.report.programs import check_program
+from shardproof.properties.report.checking import check, check_program
 
 NAMES = ("p", "n", "lhs", "rhs", "out")
 RING = {("tp", 1): Fraction(6)}

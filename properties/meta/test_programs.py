@@ -20,7 +20,7 @@ from shardproof.properties.meta.pages import README, block
 from shardproof.properties.meta.test_failures_replay import pytest_run
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
 from shardproof.properties.references import NumpyReference, reference_of
-from shardproof.properties.report.programs import check_program
+from shardproof.properties.report.checking import check_program
 from shardproof.properties.runner.programs import Program
 
 MLP: dict[str, Any] = {

@@ -12,12 +12,9 @@ import pytest
 
 from shardproof.properties.communication.text import HloError, read
 from shardproof.properties.performance.chips import chip
-from shardproof.properties.performance.frames import Frames
-from shardproof.properties.performance.modelled import Place, Work
-from shardproof.properties.performance.scheduled import Schedule, schedule
+from shardproof.properties.performance.compiled import Place, Work
+from shardproof.properties.performance.scheduled import Frames, Schedule, schedule, trips
 from shardproof.properties.performance.tpu_compiler import NoTpuCompiler, Request, Topology, TpuCompiler
-from shardproof.properties.performance.trips import trips
-from shardproof.properties.performance.walking import clock
 
 SAVED = Path(__file__).parent / "saved_hlo"
 V5E = Topology.parse("v5e:2x4")
@@ -55,10 +52,10 @@ NOTHING = "%nothing (p: f32[11250]) -> f32[11250] {\n  ROOT %p = f32[11250]{0} p
 
 def test_what_is_computed_between_start_and_done_hides_it() -> None:
     """A transfer that ends before it is needed is hidden, and otherwise exposed."""
-    cycles = int(10 * MICRO * clock("v5e"))
+    cycles = int(10 * MICRO * chip("v5e").clock)
     hidden = schedule(by_hand(X, START, product("f", cycles), DONE, more=NOTHING), V5E, RINGS)
     assert hidden.exposed == 0
-    assert hidden.total == hidden.compute == cycles / clock("v5e")
+    assert hidden.total == hidden.compute == cycles / chip("v5e").clock
     assert hidden.communication == SENT
     exposed = schedule(by_hand(X, START, "%f = f32[2] copy(%x)", DONE, more=NOTHING), V5E, RINGS)
     assert exposed.total == exposed.exposed == SENT

@@ -12,7 +12,7 @@ from shardproof import Array, Program, check_program
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws import LAWS
-from shardproof.properties.report.failures.record import record
+from shardproof.properties.report.failures.files import record
 from shardproof.properties.report.scripts.script import script
 from shardproof.properties.runner.search import find_violation
 

@@ -19,15 +19,14 @@ from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.commands import crossover
 from shardproof.properties.performance.commands import timeline as command
-from shardproof.properties.performance.gantt import gantt
-from shardproof.properties.performance.lanes import laid_out
+from shardproof.properties.performance.lanes import gantt, laid_out
 from shardproof.properties.performance.operations import Operation
 from shardproof.properties.performance.routes import Loads
 from shardproof.properties.performance.timeline import timeline
 from shardproof.properties.programs.product_cases import product_case
 from shardproof.properties.programs.violation import Broken
-from shardproof.properties.report.failures import lanes
-from shardproof.properties.report.failures.lanes import in_letters, picture
+from shardproof.properties.report.failures import picture as lanes
+from shardproof.properties.report.failures.picture import drawing, in_letters
 from shardproof.properties.report.failures.text import report
 from shardproof.properties.runner.violation import LawViolation
 
@@ -241,7 +240,7 @@ def test_a_failure_shows_its_timeline(name: str, tmp_path: Path, monkeypatch: py
     (path,) = re.findall(r"^    drawn in (\S+)$", told, re.MULTILINE)
     svg = Path(path).read_text(encoding="utf-8")
     check_nothing_is_clipped(svg)
-    assert svg == picture(found)
+    assert svg == drawing(found)
     assert any("and its gradient" in line for line in words(svg)) == (name == "gradient_that_gathers")
     assert [one.suffix for one in sorted(Path(path).parent.iterdir())] == [".json", ".py", ".svg"]
 
@@ -250,12 +249,12 @@ def test_other_failures_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other laws have no timeline, and a function that raises meanwhile stops no report."""
     other = violation("one_place_too_far", "communication")
     assert in_letters(other) == []
-    assert picture(other) == ""
+    assert drawing(other) == ""
     broken = violation("one_place_too_far")
     assert in_letters(broken)
     monkeypatch.setattr(lanes, "scheduled", lambda *_: 1 / 0)
     assert in_letters(broken) == []
-    assert picture(broken) == ""
+    assert drawing(broken) == ""
 
 
 def test_a_failure_is_told_without_drawsvg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

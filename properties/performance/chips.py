@@ -48,47 +48,28 @@ class Unpublished(RequestError):
 
 @dataclass(frozen=True)
 class Chip:
-    """A machine of many devices of one kind.
+    """A machine of many devices of one kind."""
 
-    Arguments:
-        name: what it is called.
-        peak: multiplications and additions a second, by the dtype of what is multiplied.
-        memory: bytes a second, of the device's own memory.
-        link: bytes a second over one link, one way; of a switch, what a device sends in all.
-        latency: seconds for a hop.
-        dimensions: of the torus of its links, on which mesh axes lie; 0: a switch.
-        sources: where each figure is published: `memory`, `link`, `latency`, `cycle`, and `peak:` with a dtype.
-        cycle: multiplications and additions of bfloat16 in a cycle; None if nobody says.
-        assumed: the figures that are published of other chips alone.
-    """
-
-    name: str
-    peak: Mapping[str, int]
-    memory: int
-    link: int
-    latency: Fraction
-    dimensions: int
+    name: str  # what it is called
+    peak: Mapping[str, int]  # multiplications and additions a second, by the dtype of what is multiplied
+    memory: int  # bytes a second, of the device's own memory
+    link: int  # bytes a second over one link, one way; of a switch, what a device sends in all
+    latency: Fraction  # seconds for a hop
+    dimensions: int  # of the torus of its links, on which mesh axes lie; 0: a switch
+    # where each figure is published: `memory`, `link`, `latency`, `cycle`, and `peak:` with a dtype
     sources: Mapping[str, str]
-    cycle: int | None = None
-    assumed: frozenset[str] = frozenset()
+    cycle: int | None = None  # multiplications and additions of bfloat16 in a cycle; None if nobody says
+    assumed: frozenset[str] = frozenset()  # the figures that are published of other chips alone
 
     @property
     def clock(self) -> Fraction:
-        """Cycles a second, by which the compiler's estimates become times.
-
-        Raises:
-            Unpublished: if nobody says what it multiplies in one.
-        """
+        """Cycles a second, by which the compiler's estimates become times."""
         if self.cycle is None:
             raise Unpublished(f"clock of {self.name}: nobody says how many products it has in a cycle")
         return Fraction(self.rate("bfloat16"), self.cycle)
 
     def seconds(self, operation: Operation) -> Fraction:
-        """How long an operation takes alone.
-
-        Raises:
-            Unpublished: for a product of a dtype that has no published peak.
-        """
+        """How long an operation takes alone."""
         loads = operation.loads
         if operation.transfers:
             hops, busiest = loads.hops, max(loads.bytes.values())
@@ -111,61 +92,38 @@ class Chip:
         return self.link * (ways if self.dimensions else min(ways, 1))
 
     def rate(self, dtype: str) -> int:
-        """The peak of a dtype, in multiplications and additions a second.
-
-        Raises:
-            Unpublished: if there is none.
-        """
+        """The peak of a dtype, in multiplications and additions a second."""
         if dtype not in self.peak:
             known = ", ".join(sorted(self.peak))
             raise Unpublished(f"dtype={dtype}: no published peak of it on {self.name}: expected one of {known}")
         return self.peak[dtype]
 
     def check(self, mesh: MeshCase) -> None:
-        """The mesh's axes have a dimension of the torus each.
-
-        Raises:
-            RequestError: if there are more axes.
-        """
+        """The mesh's axes have a dimension of the torus each."""
         axes = [f"{name}={size}" for name, size in mesh.shape.items() if size > 1]
         if self.dimensions and len(axes) > self.dimensions:
             told = f"a torus of {self.dimensions} dimensions: expected at most as many axes of more than one device"
             raise RequestError(f"mesh=({', '.join(axes)}): {self.name} is {told}")
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A number, and where it is from."""
-
-    value: int
-    source: str
+Figures = Mapping[str, tuple[int | Fraction, str]]
+"""Numbers, and where each is from: peaks by dtypes, `memory`, `link`, `latency` and `cycle`."""
 
 
-def stated(
-    name: str,
-    dimensions: int,
-    peaks: Mapping[str, Figure],
-    memory: Figure,
-    link: Figure,
-    latency: tuple[Fraction, str],
-    cycle: Figure | None = None,
-    assumed: Sequence[str] = (),
-) -> Chip:
-    """A chip of figures; a name of `peaks` may list several dtypes."""
-    each = {dtype: figure for names, figure in peaks.items() for dtype in names.split()}
-    sources = {f"peak:{dtype}": figure.source for dtype, figure in each.items()}
-    sources |= {"memory": memory.source, "link": link.source, "latency": latency[1]}
-    sources |= {} if cycle is None else {"cycle": cycle.source}
-    rates = {dtype: figure.value for dtype, figure in each.items()}
+def _stated(name: str, dimensions: int, figures: Figures, assumed: Sequence[str] = ()) -> Chip:
+    each = {what: figure for names, figure in figures.items() for what in names.split()}
+    numbers = {what: value for what, (value, _) in each.items()}
+    others = ("memory", "link", "latency", "cycle")
+    cycle, latency = numbers.get("cycle"), numbers["latency"]
     return Chip(
         name,
-        rates,
-        memory.value,
-        link.value,
-        latency[0],
+        {what: int(value) for what, value in numbers.items() if what not in others},
+        int(numbers["memory"]),
+        int(numbers["link"]),
+        Fraction(latency),
         dimensions,
-        sources,
-        None if cycle is None else cycle.value,
+        {what if what in others else f"peak:{what}": source for what, (_, source) in each.items()},
+        None if cycle is None else int(cycle),
         frozenset(assumed),
     )
 
@@ -176,108 +134,75 @@ FLOAT8 = "float8_e4m3fn float8_e5m2"
 CHIPS: dict[str, Chip] = {
     chip.name: chip
     for chip in (
-        stated(
-            "v4",
-            3,
-            {
-                "bfloat16 int8": Figure(275 * TERA, f"{DOCS}/v4"),
-                "float32": Figure(275 * TERA, ONE_PASS),
-            },
-            Figure(1200 * GIGA, f"{DOCS}/v4"),
-            Figure(45 * GIGA, TPUS),
-            (MICRO, HOP),
-            Figure(2**18, f"{DOCS}/v4: 2 cores of 4 units, of 128x128 ({BOOK}/tpus)"),
-        ),
-        stated(
-            "v5e",
-            2,
-            {
-                "bfloat16": Figure(197 * TERA, f"{DOCS}/v5e"),
-                "float32": Figure(197 * TERA, ONE_PASS),
-                "int8": Figure(393 * TERA, f"{DOCS}/v5e"),
-            },
-            Figure(819 * GIGA, f"{DOCS}/v5e (HBM2; a later revision has 800 GiB/s, or 859)"),
-            Figure(45 * GIGA, TPUS),
-            (MICRO, HOP),
-            Figure(2**17, f"{DOCS}/v5e: 4 units, of 128x128 ({BOOK}/tpus, which has their clock, 1.5 GHz)"),
-        ),
-        stated(
-            "v5p",
-            3,
-            {
-                "bfloat16": Figure(459 * TERA, f"{DOCS}/v5p"),
-                "float32": Figure(459 * TERA, ONE_PASS),
-                "int8": Figure(918 * TERA, f"{BOOK}/tpus"),
-                FLOAT8: Figure(459 * TERA, f"{DOCS}/v5p: {CAST}"),
-            },
-            Figure(2765 * GIGA, f"{DOCS}/v5p (2575 GiB/s)"),
-            Figure(90 * GIGA, TPUS),
-            (MICRO, HOP),
-            Figure(2**18, f"{DOCS}/v5p: 2 cores of 4 units, of 128x128 ({BOOK}/tpus)"),
-        ),
-        stated(
-            "v6e",
-            2,
-            {
-                "bfloat16": Figure(918 * TERA, f"{DOCS}/v6e"),
-                "float32": Figure(918 * TERA, ONE_PASS),
-                "int8": Figure(1836 * TERA, f"{DOCS}/v6e"),
-                FLOAT8: Figure(918 * TERA, f"{DOCS}/tpu7x: {CAST}"),
-            },
-            Figure(1638 * GIGA, f"{DOCS}/v6e"),
-            Figure(90 * GIGA, TPUS),
-            (MICRO, HOP),
-            Figure(2**19, f"{COMPILED} 1.16 times what they imply; {DOCS}/v6e has half as many, 2 units of 256x256"),
-        ),
-        stated(
-            "tpu7x",
-            3,
-            {
-                "bfloat16": Figure(
-                    2307 * TERA,
-                    f"{DOCS}/tpu7x; of a chip, which JAX shows as two devices: what each of the two has of the links "
-                    "is not published, so a device here is a chip",
-                ),
-                "float32": Figure(2307 * TERA, ONE_PASS),
-                FLOAT8: Figure(4614 * TERA, f"{DOCS}/tpu7x"),
-            },
-            Figure(7380 * GIGA, f"{DOCS}/tpu7x, of a chip"),
-            Figure(100 * GIGA, f"{DOCS}/tpu7x: 1200 GB/s both ways over the six links of a chip; no measured figure"),
-            (MICRO, f"{HOP}; none is published of this generation"),
-            Figure(
-                2**20, f"{COMPILED} 1.18 times what they imply, for both cores of a chip; {TPU_INFO} has half as many"
-            ),
-            assumed=("latency",),
-        ),
-        stated(
-            "h100",
-            0,
-            {
-                "bfloat16 float16": Figure(989 * TERA, f"{H100}, half of the figure with sparsity"),
-                "float32": Figure(
-                    494 * TERA, f"{H100}, half of that of TF32 with sparsity, which is the default: {PRECISION}"
-                ),
-                "float64": Figure(67 * TERA, f"{H100}, of tensor cores"),
-                f"int8 {FLOAT8}": Figure(1979 * TERA, f"{H100}, half of the figure with sparsity"),
-            },
-            Figure(3350 * GIGA, H100),
-            Figure(450 * GIGA, f"{H100}: NVLink 900 GB/s, both ways together; in-switch reduction left out"),
-            (
-                Fraction(34, 10**7),
-                "https://github.com/NVIDIA/nccl src/graph/tuning.cc: 3.4 us a step of a ring of the Simple protocol",
-            ),
-        ),
+        _stated("v4", 3, {
+            "bfloat16 int8": (275 * TERA, f"{DOCS}/v4"),
+            "float32": (275 * TERA, ONE_PASS),
+            "memory": (1200 * GIGA, f"{DOCS}/v4"),
+            "link": (45 * GIGA, TPUS),
+            "latency": (MICRO, HOP),
+            "cycle": (2**18, f"{DOCS}/v4: 2 cores of 4 units, of 128x128 ({BOOK}/tpus)"),
+        }),
+        _stated("v5e", 2, {
+            "bfloat16": (197 * TERA, f"{DOCS}/v5e"),
+            "float32": (197 * TERA, ONE_PASS),
+            "int8": (393 * TERA, f"{DOCS}/v5e"),
+            "memory": (819 * GIGA, f"{DOCS}/v5e (HBM2; a later revision has 800 GiB/s, or 859)"),
+            "link": (45 * GIGA, TPUS),
+            "latency": (MICRO, HOP),
+            "cycle": (2**17, f"{DOCS}/v5e: 4 units, of 128x128 ({BOOK}/tpus, which has their clock, 1.5 GHz)"),
+        }),
+        _stated("v5p", 3, {
+            "bfloat16": (459 * TERA, f"{DOCS}/v5p"),
+            "float32": (459 * TERA, ONE_PASS),
+            "int8": (918 * TERA, f"{BOOK}/tpus"),
+            FLOAT8: (459 * TERA, f"{DOCS}/v5p: {CAST}"),
+            "memory": (2765 * GIGA, f"{DOCS}/v5p (2575 GiB/s)"),
+            "link": (90 * GIGA, TPUS),
+            "latency": (MICRO, HOP),
+            "cycle": (2**18, f"{DOCS}/v5p: 2 cores of 4 units, of 128x128 ({BOOK}/tpus)"),
+        }),
+        _stated("v6e", 2, {
+            "bfloat16": (918 * TERA, f"{DOCS}/v6e"),
+            "float32": (918 * TERA, ONE_PASS),
+            "int8": (1836 * TERA, f"{DOCS}/v6e"),
+            FLOAT8: (918 * TERA, f"{DOCS}/tpu7x: {CAST}"),
+            "memory": (1638 * GIGA, f"{DOCS}/v6e"),
+            "link": (90 * GIGA, TPUS),
+            "latency": (MICRO, HOP),
+            "cycle": (2**19, f"{COMPILED} 1.16 times what they imply; {DOCS}/v6e has half as many, 2 units of 256x256"),
+        }),
+        _stated("tpu7x", 3, {
+            "bfloat16": (2307 * TERA, (
+                f"{DOCS}/tpu7x; of a chip, which JAX shows as two devices: what each of the two has of the links is "
+                "not published, so a device here is a chip"
+            )),
+            "float32": (2307 * TERA, ONE_PASS),
+            FLOAT8: (4614 * TERA, f"{DOCS}/tpu7x"),
+            "memory": (7380 * GIGA, f"{DOCS}/tpu7x, of a chip"),
+            "link": (100 * GIGA, f"{DOCS}/tpu7x: 1200 GB/s both ways over the six links of a chip; no measured figure"),
+            "latency": (MICRO, f"{HOP}; none is published of this generation"),
+            "cycle": (2**20, (
+                f"{COMPILED} 1.18 times what they imply, for both cores of a chip; {TPU_INFO} has half as many"
+            )),
+        }, assumed=("latency",)),
+        _stated("h100", 0, {
+            "bfloat16 float16": (989 * TERA, f"{H100}, half of the figure with sparsity"),
+            "float32": (494 * TERA, f"{H100}, half of that of TF32 with sparsity, which is the default: {PRECISION}"),
+            "float64": (67 * TERA, f"{H100}, of tensor cores"),
+            f"int8 {FLOAT8}": (1979 * TERA, f"{H100}, half of the figure with sparsity"),
+            "memory": (3350 * GIGA, H100),
+            "link": (450 * GIGA, f"{H100}: NVLink 900 GB/s, both ways together; in-switch reduction left out"),
+            "latency": (Fraction(34, 10**7), (
+                "https://github.com/NVIDIA/nccl src/graph/tuning.cc: 3.4 us a step of a ring of the Simple protocol"
+            )),
+        }),
     )
-}
+}  # fmt: skip
 """By name; the pages were read in November 2026. Of links, one way: Google's pages have the sum of all, both ways."""
 
 
 def chip(name: str) -> Chip:
-    """The chip of a name.
-
-    Raises:
-        RequestError: if there is none; the message suggests the nearest one.
-    """
+    """The chip of a name."""
     if name not in CHIPS:
         raise RequestError(f"machine={name!r}: no such machine; {suggestion.meant(name, CHIPS)}")
     return CHIPS[name]

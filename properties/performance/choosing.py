@@ -27,21 +27,13 @@ PLAIN = ("naive", "lax")
 
 @dataclass(frozen=True)
 class Row:
-    """A form on a machine.
+    """A form on a machine."""
 
-    Arguments:
-        implementation: the form.
-        total: seconds.
-        exposed: seconds in which something is sent and nothing computed.
-        communication: seconds in which something is sent.
-        transfers: how many there are, of one device, in loops as often as they run.
-    """
-
-    implementation: Implementation
-    total: Fraction
-    exposed: Fraction
-    communication: Fraction
-    transfers: int
+    implementation: Implementation  # the form
+    total: Fraction  # seconds
+    exposed: Fraction  # seconds in which something is sent and nothing computed
+    communication: Fraction  # seconds in which something is sent
+    transfers: int  # how many there are, of one device, in loops as often as they run
 
     @property
     def narrow(self) -> bool:
@@ -51,30 +43,21 @@ class Row:
 
 @dataclass(frozen=True)
 class Choice:
-    """What to use.
+    """What to use."""
 
-    Arguments:
-        contract: of which operation.
-        case: the shapes, on their mesh.
-        machine: on which machine.
-        rows: all forms, by their timelines, the fastest first; of equally fast ones the plain form.
-        unsharded: of a product, seconds that the plain form computes for, as if nothing had to be sent; else zero.
-        unsupported: the forms that do not support the case, or have no timeline, with why.
-        gradient: whether the gradient is scheduled with it.
-        compiled: what XLA:TPU makes of forms, and of the product of global arrays, where that is recorded: forward,
-            and with `gradient` backward too.
-        unrecorded: the way that is not, where the other one is.
-    """
-
-    contract: str
-    case: Case
-    machine: Chip
-    rows: tuple[Row, ...]
+    contract: str  # of which operation
+    case: Case  # the shapes, on their mesh
+    machine: Chip  # on which machine
+    rows: tuple[Row, ...]  # all forms, by their timelines, the fastest first; of equally fast ones the plain form
+    # of a product, seconds that the plain form computes for, as if nothing had to be sent; else zero
     unsharded: Fraction
+    # the forms that do not support the case, or have no timeline, with why
     unsupported: tuple[tuple[Implementation, str], ...] = ()
-    gradient: bool = False
+    gradient: bool = False  # whether the gradient is scheduled with it
+    # what XLA:TPU makes of forms, and of the product of global arrays, where that is recorded: forward, and with
+    # `gradient` backward too
     compiled: tuple[Known, ...] = ()
-    unrecorded: tuple[str, ...] = ()
+    unrecorded: tuple[str, ...] = ()  # the way that is not, where the other one is
 
     @property
     def best(self) -> Implementation:
@@ -217,14 +200,7 @@ def choose(
 
 @dataclass(frozen=True)
 class Forms:
-    """What a device does in every form of an operation, for a case.
-
-    Arguments:
-        case: the case.
-        operations: by form.
-        unsupported: the forms that do not support the case, with what they say.
-        gradient: whether their gradients are in it.
-    """
+    """What a device does in every form of an operation, for a case."""
 
     case: Case
     operations: tuple[tuple[Implementation, tuple[Operation, ...]], ...]
@@ -235,7 +211,9 @@ class Forms:
 def forms(case: Case, *, gradient: bool = False) -> Forms:
     """Every form of a case's operation, traced: what it is on one machine or another is `choice`."""
     found, unsupported = [], []
-    for one in [i for i in IMPLEMENTATIONS if i.contract.name == case.contract.name and _sends_by_itself(i)]:
+    for one in [i for i in IMPLEMENTATIONS if i.contract.name == case.contract.name]:
+        if one.whole and not (one.layouts or (one.contract.call.roles and one.communication is not None)):
+            continue  # what is sent of global arrays is in the traced program only if it is not left to the compiler
         if one.serves is not None and not one.serves(case):
             unsupported.append((one, f"it is not meant for {case.mesh}"))
             continue
@@ -244,11 +222,6 @@ def forms(case: Case, *, gradient: bool = False) -> Forms:
         except (NotImplementedError, Untold) as error:
             unsupported.append((one, str(error)))
     return Forms(case, tuple(found), tuple(unsupported), gradient)
-
-
-def _sends_by_itself(one: Implementation) -> bool:
-    """Whether the traced program has what is sent: of global arrays, if it is not left to the compiler."""
-    return not one.whole or bool(one.layouts) or (bool(one.contract.call.roles) and one.communication is not None)
 
 
 def choice(traced: Forms, machine: Chip) -> Choice:

@@ -1,20 +1,142 @@
-"""What XLA:TPU made of products, in figures: compiled once, and kept in a file, one program a line."""
+"""What XLA:TPU made of products, in figures: compiled once, and kept in a file, one program a line.
+
+Every form gets the same product to do on a device, that of a matrix product whose rows are sharded over the data axis,
+and whose columns (or contracted rows) over the model axis, which is laid over rings of neighbouring chips.
+"""
 
 import dataclasses
 import functools
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.communication.text import HloError
-from shardproof.properties.performance.chips import CHIPS, Chip
-from shardproof.properties.performance.modelled import Modelled, Place, Work
-from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology, TpuCompiler
+from shardproof.properties.performance.chips import CHIPS, Chip, chip
+from shardproof.properties.performance.scheduled import Schedule, schedule
+from shardproof.properties.performance.tpu_compiler import NotCompiled, Request, Topology, TpuCompiler
+from shardproof.properties.performance.tpu_compiler.process import BACKWARD, COMPILER, FORWARD
+from shardproof.properties.programs.product_cases import product_case, received, whole_sides
+
+MODEL = "model"
+Modelled = tuple[Schedule, int]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where products run."""
+
+    topology: Topology  # the chips
+    model: int  # the size of the model axis
+
+    @property
+    def devices(self) -> int:
+        """How many there are: a chip of TPU7x is two."""
+        return self.topology.chips * (2 if self.topology.generation == "tpu7x" else 1)
+
+    def mesh(self, model: int) -> MeshCase:
+        """All devices, `model` of them along the model axis."""
+        return MeshCase(("data", MODEL), (self.devices // model, model))
+
+
+CUT: dict[str, tuple[tuple[int, ...], int | None]] = {
+    "all_gather_matmul_lhs_contracting": ((1, 2), 1),
+    "all_gather_matmul_lhs": ((0, 2), 0),
+    "all_gather_matmul_rhs": ((0, 1), 1),
+    "matmul_reduce_scatter": ((0, 1), 0),
+    "matmul_all_reduce": ((1,), None),
+    "transformer_block": ((1, 2), 1),
+}
+"""Of rows, contracted size and columns, those that the model axis shards, and the one of these that is gathered."""
+
+
+def sides(contract: str, shape: str | tuple[int, int, int], data: int, p: int) -> tuple[int, int, int]:
+    """Rows, contracted size and columns on one device before anything is gathered, as `product_case` takes them.
+
+    The model axis has p devices, and `data` others share the rows besides.
+    """
+    whole, (among, _) = whole_sides(contract, shape), CUT[contract]
+    cut = [(data if i == 0 else 1) * (p if i in among else 1) for i in range(3)]
+    if any(size % by for size, by in zip(whole, cut, strict=True)):
+        raise ValueError(f"shape={shape}: expected sizes that {tuple(cut)} divide")
+    rows, contracted, columns = (size // by for size, by in zip(whole, cut, strict=True))
+    return rows, contracted, columns
+
+
+def alone(contract: str, m_k_n: tuple[int, int, int], p: int) -> tuple[int, int, int]:
+    """The same for the product that a device does in all, nothing of which is gathered or added up."""
+    m, k, n = (size * p if i == CUT[contract][1] else size for i, size in enumerate(m_k_n))
+    return m, k, n
+
+
+AGAIN = {"matmul_reduce_scatter": Fraction(1), "matmul_all_reduce": Fraction(0), "transformer_block": Fraction(3, 2)}
+"""How often backward what forward must be sent is: a gather is followed by the sums of what was gathered, twice.
+
+A reduce-scatter by a gather, and an all-reduce by nothing; a block gathers its input and the cotangent, and scatters
+sums.
+"""
+
+
+def modelled(compiler: TpuCompiler, place: Place, case: Case, implementation: str, way: str = FORWARD) -> Modelled:
+    """The schedule of an implementation of a case, and the bytes that it holds at most beside arguments and results."""
+    compiled = compiler.compile(Request(str(place.topology), case, implementation, way))
+    return schedule(compiled.text, place.topology, compiled.chips), compiled.temporary_bytes
+
+
+@dataclass(frozen=True)
+class Work:
+    """A product at a place, of one of `products.SHAPES`."""
+
+    contract: str  # which product
+    shape: str  # a name of `SHAPES`
+    place: Place  # the chips, and how many share it
+    way: str = FORWARD  # forward, or backward alone
+
+    @property
+    def sides(self) -> tuple[int, int, int]:
+        """Those of a device."""
+        p, devices = self.place.model, self.place.devices
+        if devices % p:
+            raise ValueError(f"model={p}: expected a size that divides the {devices} devices of {self.place.topology}")
+        return sides(self.contract, self.shape, devices // p, p)
+
+    def case(self) -> Case:
+        """The case of a form that communicates."""
+        return self._case(self.place.model, self.sides)
+
+    def case_alone(self) -> Case:
+        """The case of the local product, over a model axis of one device."""
+        return self._case(1, alone(self.contract, self.sides, self.place.model))
+
+    def _case(self, p: int, m_k_n: tuple[int, int, int]) -> Case:
+        return product_case(self.contract, self.place.mesh(p), MODEL, m_k_n, dtype="bfloat16")
+
+    def unsharded(self, compiler: TpuCompiler) -> Modelled:
+        """The local product alone."""
+        return modelled(compiler, self.place, self.case_alone(), f"{self.contract}[naive]", self.way)
+
+    def of(self, compiler: TpuCompiler, implementation: str) -> Modelled:
+        """A form of it, by the name of `Implementation.name`, a user's function, or what XLA makes of the product."""
+        named = ":" in implementation or implementation == COMPILER
+        name = implementation if named else f"{self.contract}[{implementation}]"
+        return modelled(compiler, self.place, self.case(), name, self.way)
+
+    def floor(self, unsharded: Fraction) -> Fraction:
+        """The least time over that of the local product: that, or all transfers both ways round, and one block's part.
+
+        The first product or the last one of p has no transfer beside it, or the first transfer no product.
+        """
+        p, link = self.place.model, chip(self.place.topology.generation).link
+        cores = self.place.devices // self.place.topology.chips
+        again = AGAIN.get(self.contract, 2) if self.way == BACKWARD else 1
+        sent = again * received(self.case()) * cores / (2 * link)
+        products = 2 if self.way == BACKWARD or self.contract == "transformer_block" else 1
+        return max(Fraction(1), sent / unsharded + Fraction(1, products * p))
+
 
 UNSHARDED = "unsharded"
 """In place of a form: the product that a device would do alone."""
@@ -32,25 +154,15 @@ Key = tuple[str, int, str, str, str, str]
 
 @dataclass(frozen=True)
 class Figures:
-    """A schedule in figures.
+    """A schedule in figures."""
 
-    Arguments:
-        total: microseconds that the program takes.
-        compute: in which it computes.
-        share: the part of the time in which something is sent that is exposed.
-        permutes: how many there are.
-        synchronous: transfers beside which nothing can be computed.
-        others: transfers that are no permutes.
-        temporary_bytes: what is held at most beside arguments and results.
-    """
-
-    total: float
-    compute: float
-    share: float
-    permutes: int
-    synchronous: int
-    others: int
-    temporary_bytes: int
+    total: float  # microseconds that the program takes
+    compute: float  # in which it computes
+    share: float  # the part of the time in which something is sent that is exposed
+    permutes: int  # how many there are
+    synchronous: int  # transfers beside which nothing can be computed
+    others: int  # transfers that are no permutes
+    temporary_bytes: int  # what is held at most beside arguments and results
 
     @property
     def seconds(self) -> Fraction:
@@ -60,16 +172,10 @@ class Figures:
     @classmethod
     def of(cls, found: Modelled) -> "Figures":
         """Those of a compiled program."""
-        timed = found.schedule
-        return cls(
-            round(MICRO * float(timed.total), 3),
-            round(MICRO * float(timed.compute), 3),
-            round(float(timed.share), 4),
-            timed.permutes,
-            len(timed.synchronous),
-            len(timed.monolithic),
-            found.temporary_bytes,
-        )
+        timed, held = found
+        total, compute = (round(MICRO * float(time), 3) for time in (timed.total, timed.compute))
+        counts = timed.permutes, len(timed.synchronous), len(timed.monolithic)
+        return cls(total, compute, round(float(timed.share), 4), *counts, held)
 
 
 def key_of(work: Work, form: str) -> Key:
@@ -77,26 +183,14 @@ def key_of(work: Work, form: str) -> Key:
     return str(work.place.topology), work.place.model, work.shape, work.way, work.contract, form
 
 
-class Records:
-    """Figures of programs, compiled where they are not known yet; the compiler lives as long as the `with` statement.
-
-    Arguments:
-        path: the file that holds them and gets what is new; None: they are forgotten.
-    """
+class Records(ExitStack):
+    """Figures of programs, compiled where they are not known; the compiler lives as long as the `with` statement."""
 
     def __init__(self, path: Path | None = None) -> None:
+        super().__init__()
         self.path = path
         self.known = {} if path is None or not path.exists() else read(path)
         self._compiler: TpuCompiler | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._compiler is not None:
-            self._compiler.end()
 
     def of(self, work: Work, form: str) -> Figures:
         """The figures of a form of a product, `UNSHARDED`, or `COMPILER`.
@@ -119,7 +213,7 @@ class Records:
         return found
 
     def _compiled(self, work: Work, form: str) -> Figures | str:
-        self._compiler = self._compiler or TpuCompiler()
+        self._compiler = self._compiler or self.enter_context(TpuCompiler())
         try:
             found = work.unsharded(self._compiler) if form == UNSHARDED else work.of(self._compiler, form)
         except (HloError, NotCompiled) as error:
@@ -149,16 +243,11 @@ def recorded() -> Mapping[Key, Figures | str]:
 
 @dataclass(frozen=True)
 class Known:
-    """What is recorded of a case.
+    """What is recorded of a case."""
 
-    Arguments:
-        topology: for which chips it was compiled.
-        alone: the product that a device would do alone.
-        forms: each form that is recorded, by the name of its implementation; XLA's own is `COMPILER`.
-    """
-
-    topology: str
-    alone: Figures
+    topology: str  # for which chips it was compiled
+    alone: Figures  # the product that a device would do alone
+    # each form that is recorded, by the name of its implementation; XLA's own is `COMPILER`
     forms: Mapping[str, Figures]
 
 
@@ -172,20 +261,11 @@ def known_of(case: Case, machine: Chip, way: str) -> Known | None:
         if fits and isinstance(figures, Figures):
             found.setdefault((topology, model, shape), {})[form] = figures
     for (topology, model, shape), forms in found.items():
-        if UNSHARDED in forms and same(
-            case, Work(case.contract.name, shape, Place(Topology.parse(topology), model)).case()
-        ):
-            alone = forms.pop(UNSHARDED)
-            return Known(topology, alone, forms)
+        other = Work(case.contract.name, shape, Place(Topology.parse(topology), model)).case()
+        # devices do the same in both: there is one axis, and blocks, parameters and participants are equal
+        parts, others = (
+            ([(o.block, o.dtype) for o in one.operands], one.params, one.participants) for one in (case, other)
+        )
+        if UNSHARDED in forms and len(case.axes) == 1 and parts == others:
+            return Known(topology, forms.pop(UNSHARDED), forms)
     return None
-
-
-def same(case: Case, other: Case) -> bool:
-    """Whether devices do the same in both: there is one axis, and blocks, parameters and participants are equal."""
-    blocks, others = ([(o.block, o.dtype) for o in one.operands] for one in (case, other))
-    return (
-        len(case.axes) == 1
-        and blocks == others
-        and case.params == other.params
-        and case.participants == other.participants
-    )

@@ -1,14 +1,18 @@
-"""A timeline laid out: what each resource does from when until when, loops unrolled as far as they can be shown."""
+"""A timeline laid out, in letters and as a picture: what each resource does from when until when.
 
-from collections.abc import Iterator, Sequence
+Loops are unrolled as far as they can be shown; what is exposed is red in the picture.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import pairwise
+from typing import Any
 
-from shardproof.properties.performance.chips import SWITCH
+from shardproof.properties.communication.pictures import LETTER
+from shardproof.properties.performance.chips import SWITCH, in_words
 from shardproof.properties.performance.operations import Operation
 from shardproof.properties.performance.routes import Link
-from shardproof.properties.performance.timeline import COMPUTE, Span, Timeline
+from shardproof.properties.performance.timeline import COMPUTE, Span, Timeline, Times, minus, union
 
 MOST_BARS = 160
 """How many bars a picture may have before a loop's iterations are left out of it, but for the first and the last."""
@@ -21,36 +25,32 @@ KEY = "# computes, = sends, ! sends while nothing is computed, ~ iterations left
 
 @dataclass(frozen=True)
 class Bar:
-    """One operation on one resource.
+    """One operation on one resource."""
 
-    Arguments:
-        lane: `compute`, or a link.
-        start: from the start of the program.
-        end: likewise.
-        operation: which one.
-    """
-
-    lane: Link | str
-    start: Fraction
+    lane: Link | str  # `compute`, or a link
+    start: Fraction  # from the start of the program
     end: Fraction
-    operation: Operation
+    operation: Operation  # which one
 
 
 @dataclass
 class Lanes:
-    """A timeline laid out.
+    """A timeline laid out."""
 
-    Arguments:
-        total: how long it takes.
-        bars: everything that takes time, in the order of its start.
-        cuts: from when until when iterations of a loop are left out, and how many.
-        exposed: when something is sent while nothing is computed, where nothing is left out.
-    """
-
-    total: Fraction
-    bars: list[Bar] = field(default_factory=list)
+    total: Fraction  # how long it takes
+    bars: list[Bar] = field(default_factory=list)  # everything that takes time, in the order of its start
+    # from when until when iterations of a loop are left out, and how many
     cuts: list[tuple[Fraction, Fraction, int]] = field(default_factory=list)
+    # when something is sent while nothing is computed, where nothing is left out
     exposed: list[tuple[Fraction, Fraction]] = field(default_factory=list)
+
+    @property
+    def waits(self) -> Iterator[tuple[Link | str, Fraction, Fraction]]:
+        """The links that are busy while nothing is computed, from when until when."""
+        for start, end in self.exposed:
+            for bar in self.bars:
+                if bar.lane != COMPUTE and bar.start < end and bar.end > start:
+                    yield bar.lane, max(start, bar.start), min(end, bar.end)
 
     @property
     def names(self) -> list[Link | str]:
@@ -61,19 +61,12 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Axis:
-    """Where a time is in a picture: linear, but for the cuts, which all have the same width.
+    """Where a time is in a picture: linear, but for the cuts, which all have the same width."""
 
-    Arguments:
-        left: where it begins.
-        scale: how wide a unit of time is.
-        cut: how wide a cut is.
-        cuts: from when until when nothing is shown.
-    """
-
-    left: float
-    scale: float
-    cut: float
-    cuts: tuple[tuple[Fraction, Fraction], ...]
+    left: float  # where it begins
+    scale: float  # how wide a unit of time is
+    cut: float  # how wide a cut is
+    cuts: tuple[tuple[Fraction, Fraction], ...]  # from when until when nothing is shown
 
     @classmethod
     def of(cls, lanes: Lanes, left: float, width: float, cut: float) -> "Axis":
@@ -116,7 +109,7 @@ def laid_out(found: Timeline) -> Lanes:
     lanes = Lanes(found.total)
     _place(found, Fraction(0), lanes, MOST_BARS)
     lanes.bars.sort(key=lambda bar: (bar.start, bar.end))
-    lanes.exposed = [*_exposed(lanes.bars)]
+    lanes.exposed = _exposed(lanes.bars)
     return lanes
 
 
@@ -158,19 +151,10 @@ def _bars(found: Timeline) -> int:
     )
 
 
-def _exposed(bars: Sequence[Bar]) -> Iterator[tuple[Fraction, Fraction]]:
+def _exposed(bars: Sequence[Bar]) -> Times:
     """When something is sent while nothing is computed, of all bars together."""
-    edges = sorted({edge for bar in bars for edge in (bar.start, bar.end)})
-    start: Fraction | None = None
-    for left, right in pairwise(edges):
-        busy = [bar.lane == COMPUTE for bar in bars if bar.start <= left and bar.end >= right]
-        if busy and not any(busy):
-            start = left if start is None else start
-        elif start is not None:
-            yield start, left
-            start = None
-    if start is not None:
-        yield start, edges[-1]
+    sending, computing = (union((b.start, b.end) for b in bars if (b.lane == COMPUTE) is own) for own in (False, True))
+    return minus(sending, computing)
 
 
 def text(lanes: Lanes, width: int = 64) -> list[str]:
@@ -187,12 +171,110 @@ def text(lanes: Lanes, width: int = 64) -> list[str]:
 
     for bar in lanes.bars:
         fill(rows[called(bar.lane)], bar.start, bar.end, FILLED if bar.lane == COMPUTE else SENDING)
-    for start, end in lanes.exposed:
-        for bar in lanes.bars:
-            if bar.lane != COMPUTE and bar.start < end and bar.end > start:
-                fill(rows[called(bar.lane)], max(start, bar.start), min(end, bar.end), EXPOSED)
+    for lane, start, end in lanes.waits:
+        fill(rows[called(lane)], start, end, EXPOSED)
     for start, end, _ in lanes.cuts:
         for row in rows.values():
             fill(row, start, end, CUT)
     longest = max(map(len, rows))
     return [f"{name:<{longest}}  {''.join(row)}" for name, row in rows.items()]
+
+
+PLOT, LANE, GAP, MARGIN, CUT_WIDTH = 960, 34, 10, 18, 84
+"""The width of all that takes time, the height of a lane, what is between two, the margin, and a cut's width."""
+PRODUCT, OTHER, FORTH, BACK, SENT, RED = "#0072b2", "#7fb8da", "#009e73", "#e69f00", "#8a6fb0", "#d55e00"
+INK, FAINT, GRID = "#222222", "#666666", "#e4e4e4"
+TICKS = 8
+"""About how many ticks the axis has."""
+
+Unit = Callable[[Fraction], str]
+
+
+def gantt(title: Sequence[str], lanes: Lanes, unit: Unit = in_words) -> Any:
+    """A drawing of lanes under a title, of which the first line is the largest."""
+    import drawsvg
+
+    names = lanes.names
+    labels = {lane: called(lane) for lane in names}
+    left = MARGIN + 14 + LETTER * 13 * max(map(len, labels.values()))
+    axis = Axis.of(lanes, left, PLOT, CUT_WIDTH)
+    legend = _legend(lanes)
+    keys = sum(40 + 0.56 * 11.5 * len(words) for _, words in legend)
+    widest = max(LETTER * (16 if i == 0 else 12) * len(line) for i, line in enumerate(title))
+    width = max(left + PLOT + MARGIN + 24, widest + 2 * MARGIN, keys + 2 * MARGIN)
+    top = MARGIN + 24 + 18 * (len(title) - 1) + 16
+    bottom = top + len(names) * (LANE + GAP)
+    height = bottom + 76
+    drawing = drawsvg.Drawing(width, height)
+    drawing.append(drawsvg.Rectangle(0, 0, width, height, fill="white"))
+
+    def text(words: str, size: float, x: float, y: float, colour: str = INK, **options: Any) -> None:
+        drawing.append(drawsvg.Text(words, size, x, y, fill=colour, font_family="sans-serif", **options))
+
+    def box(x: float, y: float, wide: float, high: float, told: str = "", **options: Any) -> None:
+        shape = drawsvg.Rectangle(x, y, max(wide, 0.6), high, **options)
+        if told:
+            shape.append_title(told)
+        drawing.append(shape)
+
+    for i, line in enumerate(title):
+        text(line, 16 if i == 0 else 12, MARGIN, MARGIN + 12 + 18 * i + (4 if i else 0), INK if i == 0 else FAINT)
+    for start, end in lanes.exposed:
+        box(axis.at(start), top - 6, axis.at(end) - axis.at(start), bottom - top + 2, fill=RED, fill_opacity=0.13)
+    for time in axis.ticks(lanes.total, TICKS):
+        x = axis.at(time)
+        drawing.append(drawsvg.Line(x, top - 6, x, bottom, stroke=GRID, stroke_width=1))
+        text(unit(time), 11, x, bottom + 16, FAINT, text_anchor="middle")
+    for row, lane in enumerate(names):
+        y = top + row * (LANE + GAP)
+        text(labels[lane], 13, left - 12, y + LANE / 2 + 4.5, text_anchor="end")
+        box(left, y, axis.at(lanes.total) - left, LANE, fill="#f4f4f4")
+        for bar in [bar for bar in lanes.bars if bar.lane == lane]:
+            x, wide = axis.at(bar.start), axis.at(bar.end) - axis.at(bar.start)
+            edge = {"stroke": "white", "stroke_width": min(1, wide / 6), "rx": 2}
+            box(x, y + 2, wide, LANE - 4, told(bar, unit), fill=_colour(bar), **edge)
+            name = bar.operation.name
+            if LETTER * 11 * len(name) < wide - 6:
+                text(name, 11, x + wide / 2, y + LANE / 2 + 4, "white", text_anchor="middle")
+        for start, end in [(start, end) for waiting, start, end in lanes.waits if waiting == lane]:
+            box(axis.at(start), y + LANE - 6, axis.at(end) - axis.at(start), 5, fill=RED)
+    for start, end, left_out in lanes.cuts:
+        x, middle = axis.at(start), (axis.at(start) + axis.at(end)) / 2
+        box(x, top - 6, axis.at(end) - x, bottom - top + 2, fill="white", stroke=GRID)
+        text(f"{left_out:,} more", 11, middle, top + 14, FAINT, text_anchor="middle")
+        text("iterations", 11, middle, top + 28, FAINT, text_anchor="middle")
+    x = float(MARGIN)
+    for colour, words in legend:
+        box(x, bottom + 42, 18, 12, fill=colour)
+        text(words, 11.5, x + 24, bottom + 52)
+        x += 40 + 0.56 * 11.5 * len(words)
+    return drawing
+
+
+def told(bar: Bar, unit: Unit) -> str:
+    """What a bar is, for whoever points at it."""
+    operation = bar.operation
+    amounts = [f"{n:,} FLOPs of {dtype}" for dtype, n in operation.flops.items() if n]
+    amounts += [f"{operation.bytes:,} bytes of memory"] if operation.bytes else []
+    amounts += [f"{float(max(operation.loads.bytes.values())):,.0f} bytes over a link"] if operation.transfers else []
+    return "\n".join([f"{operation.name}, {unit(bar.end - bar.start)}", operation.where, *amounts])
+
+
+def _colour(bar: Bar) -> str:
+    if bar.lane == COMPUTE:
+        return PRODUCT if any(bar.operation.flops.values()) else OTHER
+    return SENT if bar.lane == SWITCH else FORTH if bar.lane[1] == 1 else BACK
+
+
+def _legend(lanes: Lanes) -> list[tuple[str, str]]:
+    """The colours that are used, and what they mean."""
+    meant = {
+        PRODUCT: "products",
+        OTHER: "other arithmetic, as fast as memory",
+        FORTH: "sent to higher indices",
+        BACK: "sent to lower indices",
+        SENT: "sent to any device",
+    }
+    used = {_colour(bar) for bar in lanes.bars}
+    found = [(colour, words) for colour, words in meant.items() if colour in used]
+    return [*found, (RED, "exposed: sent while nothing is computed")] if lanes.exposed else found

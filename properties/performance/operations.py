@@ -44,27 +44,17 @@ IN_PLACE = frozenset({"dynamic_update_slice"})
 
 @dataclass(frozen=True)
 class Operation:
-    """A kernel, a transfer, or a loop.
+    """A kernel, a transfer, or a loop."""
 
-    Arguments:
-        name: the primitive, of a kernel its product if it has one.
-        where: the place in the source.
-        reads: the operations of the same block, by their places, that it needs.
-        flops: multiplications and additions, by the dtype of what is multiplied.
-        bytes: what it reads from memory and writes there.
-        loads: of a transfer, what goes over every link; empty of what is none.
-        body: of a loop, what it repeats.
-        times: how often.
-    """
-
-    name: str
-    where: str
-    reads: frozenset[int]
+    name: str  # the primitive, of a kernel its product if it has one
+    where: str  # the place in the source
+    reads: frozenset[int]  # the operations of the same block, by their places, that it needs
+    # multiplications and additions, by the dtype of what is multiplied
     flops: Mapping[str, int] = field(default_factory=dict)
-    bytes: int = 0
-    loads: Loads = field(default_factory=Loads)
-    body: tuple["Operation", ...] = ()
-    times: int = 1
+    bytes: int = 0  # what it reads from memory and writes there
+    loads: Loads = field(default_factory=Loads)  # of a transfer, what goes over every link; empty of what is none
+    body: tuple["Operation", ...] = ()  # of a loop, what it repeats
+    times: int = 1  # how often
 
     @property
     def transfers(self) -> bool:
@@ -72,27 +62,18 @@ class Operation:
         return bool(self.loads)
 
 
-def operations_of(program: Program, on: MeshCase, trips: int | None = None) -> tuple[Operation, ...]:
+def operations_of(program: Program, on: MeshCase) -> tuple[Operation, ...]:
     """What every device does in the `shard_map`s of a program, one after the other.
 
-    Arguments:
-        program: the program.
-        on: the mesh.
-        trips: how often a loop runs whose iterations depend on data; None: that is not known.
-
     Raises:
-        Untold: if there is no `shard_map`, or such a loop.
+        Untold: if there is no `shard_map`, or a loop whose iterations depend on data.
     """
     bodies = enumerate(_bodies(program, on))
-    return tuple(Operation("shard_map", "", frozenset(range(i)), body=Block(on, trips).of(body)) for i, body in bodies)
+    return tuple(Operation("shard_map", "", frozenset(range(i)), body=Block(on).of(body)) for i, body in bodies)
 
 
 def peak_of(program: Program, on: MeshCase) -> int:
-    """The most bytes that a device holds at one time in a `shard_map`, as `memory.peak_bytes` counts them.
-
-    Raises:
-        Untold: if there is no `shard_map`.
-    """
+    """The most bytes that a device holds at one time in a `shard_map`, as `memory.peak_bytes` counts them."""
     return max(peak_bytes(body) for body in _bodies(program, on))
 
 
@@ -116,36 +97,26 @@ def _mapped(jaxpr: Any) -> list[Any]:
 
 @dataclass
 class Kernel:
-    """What becomes one operation.
-
-    Arguments:
-        name, where, flops, loads, body, times: as those of an `Operation`.
-        reads: what it needs.
-        behind: all that it needs, and what that needs.
-        read: the values that it reads, with their bytes.
-        written: those that it writes.
-        fuses: whether arithmetic may join it.
-    """
+    """What becomes one operation, with the bytes of each value that it reads and writes, and what it needs."""
 
     name: str
     where: str
     reads: set[int]
-    behind: set[int]
+    behind: set[int]  # with what that needs
     flops: dict[str, int] = field(default_factory=dict)
     read: dict[Value, int] = field(default_factory=dict)
     written: dict[Value, int] = field(default_factory=dict)
     loads: Loads = field(default_factory=Loads)
     body: tuple[Operation, ...] = ()
     times: int = 1
-    fuses: bool = False
+    fuses: bool = False  # whether arithmetic may join it
 
 
 class Block:
     """The operations of one straight piece of a program: of a `shard_map`, or of a loop's body."""
 
-    def __init__(self, mesh: MeshCase, trips: int | None = None) -> None:
+    def __init__(self, mesh: MeshCase) -> None:
         self.mesh = mesh
-        self.trips = trips
         self.kernels: list[Kernel] = []
         self.sources: dict[Value, frozenset[int]] = {}
         self.origin: dict[Value, Value] = {}
@@ -199,7 +170,12 @@ class Block:
         if not kernel.loads and not kernel.body:
             kernel.flops = flops_of(equation)
             kernel.fuses = True
-            kernel.read, kernel.written = self._traffic(step)
+            reads = [(self._root(value), value.bytes) for value in step.reads]
+            if name in IN_PLACE:
+                kernel.written = dict.fromkeys(step.writes, bytes_of(equation.invars[1].aval))
+            else:
+                kernel.written = {value: value.bytes for value in step.writes}
+            kernel.read = dict(reads[1:] if name in IN_PLACE else reads)
         place = self._joined(kernel, read)
         if place is None:
             place = len(self.kernels)
@@ -207,29 +183,18 @@ class Block:
         self.sources.update(dict.fromkeys(written, frozenset({place})))
 
     def _repeat(self, kernel: Kernel, equation: Any) -> None:
-        """Fills in what a loop, or the costliest branch, does.
-
-        Raises:
-            Untold: if its iterations depend on data.
-        """
-        bodies = [Block(self.mesh, self.trips).of(inner) for inner in subjaxprs(equation)]
+        """Fills in what a loop, or the costliest branch, does."""
+        bodies = [Block(self.mesh).of(inner) for inner in subjaxprs(equation)]
         if equation.primitive.name in BRANCHES:
             kernel.body = max(bodies, key=lambda body: (_sum_of_flops(body), len(body)))
-        elif not any(_works(body) for body in bodies) or equation.params.get("length") == 0:
-            return
-        elif equation.primitive.name == "while" and self.trips is not None:
-            kernel.body, kernel.times = max(bodies, key=len), self.trips
+        elif not any(o.loads or o.body or o.flops for body in bodies for o in body) or not equation.params.get(
+            "length", 1
+        ):
+            return  # nothing but indices is computed in it
         elif equation.primitive.name == "while":
             raise Untold(f"the iterations of the while at {kernel.where} depend on data")
         else:
             (kernel.body,), kernel.times = bodies, equation.params["length"]
-
-    def _traffic(self, step: Step) -> tuple[dict[Value, int], dict[Value, int]]:
-        """The bytes of what an equation reads, and of what it writes, by value."""
-        reads = [(self._root(value), value.bytes) for value in step.reads]
-        if step.name in IN_PLACE:
-            return dict(reads[1:]), dict.fromkeys(step.writes, bytes_of(step.equation.invars[1].aval))
-        return dict(reads), {value: value.bytes for value in step.writes}
 
     def _joined(self, kernel: Kernel, read: list[Value]) -> int | None:
         """Fuses elementwise work into the only kernel that it reads from, if that adds no dependency: its place."""
@@ -282,11 +247,6 @@ def flops_of(equation: Any) -> dict[str, int]:
         return {}
     dtype = np.result_type(*(v.aval.dtype for v in equation.invars[:2]))  # a third one holds the sizes of groups
     return {str(dtype): 2 * inner * math.prod(equation.outvars[0].aval.shape)}
-
-
-def _works(body: tuple[Operation, ...]) -> bool:
-    """Whether anything is computed in it that is not a matter of indices, or sent."""
-    return any(o.loads or o.body or o.flops for o in body)
 
 
 def _sum_of_flops(body: tuple[Operation, ...]) -> int:

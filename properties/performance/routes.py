@@ -39,20 +39,13 @@ EXCHANGES = ("all_to_all", "ragged_all_to_all")
 
 @dataclass(frozen=True)
 class Loads:
-    """What a transfer sends over the most loaded link of each kind.
+    """What a transfer sends over the most loaded link of each kind."""
 
-    Arguments:
-        bytes: the bytes, by link.
-        hops: over how many links, one after the other, its farthest block goes.
-        side: the shortest side of what is sent.
-        sent: the bytes that leave a device, by whatever way.
-        stages: how many steps it has where every device is next to every other: of a ring algorithm of p, p-1.
-    """
-
-    bytes: Mapping[Link, Fraction] = field(default_factory=dict)
-    hops: int = 0
-    side: int = field(default=1, compare=False)
-    sent: Fraction = field(default=Fraction(0), compare=False)
+    bytes: Mapping[Link, Fraction] = field(default_factory=dict)  # the bytes, by link
+    hops: int = 0  # over how many links, one after the other, its farthest block goes
+    side: int = field(default=1, compare=False)  # the shortest side of what is sent
+    sent: Fraction = field(default=Fraction(0), compare=False)  # the bytes that leave a device, by whatever way
+    # how many steps it has where every device is next to every other: of a ring algorithm of p, p-1
     stages: int = field(default=1, compare=False)
 
     def __bool__(self) -> bool:

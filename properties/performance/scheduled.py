@@ -9,31 +9,331 @@ Left out: copies between a chip's memories that go on beside computation (`copy-
 and computation take from one another, scalar instructions, and what has no estimate (`Schedule.unpriced`).
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import copy
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from pathlib import PurePath
 
-from shardproof.properties.communication.hlo import collectives
+from shardproof.properties.communication.hlo import OPCODES, CompiledCollective, collectives, known_trips
 from shardproof.properties.communication.text import Computation, HloError, Instruction, Module, bare, read
-from shardproof.properties.performance.frames import Frames
+from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.timeline import Exposure, length, union
-from shardproof.properties.performance.tpu_compiler.topology import Coordinates, Topology
-from shardproof.properties.performance.walking import Sent, Walk, Work
+from shardproof.properties.performance.tpu_compiler.topology import Coordinates, Hop, Topology, passage
+
+INNERMOST = 3
+"""How many frames are told: what was called, and by what."""
+
+TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+NUMBERED = re.compile(r"(\d+) (.+)")
+FIELD = re.compile(r"(\w+)=(\d+)")
+FRAME = re.compile(r"stack_frame_id=(\d+)")
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The frames of a text by their numbers: where each is, and the number of what called it.
+
+    A text without them has none, and then nothing is told.
+    """
+
+    places: Mapping[int, tuple[str, int]]
+
+    @classmethod
+    def read(cls, text: str) -> "Frames":
+        """The frames of a text."""
+        tables: dict[str, dict[int, str]] = {name: {} for name in TABLES}
+        current: dict[int, str] | None = None
+        for line in text.splitlines():
+            if line.strip() in TABLES:
+                current = tables[line.strip()]
+            elif current is not None and (entry := NUMBERED.fullmatch(line.strip())):
+                current[int(entry[1])] = entry[2]
+            elif line.strip():
+                current = None
+        files, functions, locations, frames = (tables[name] for name in TABLES)
+        places: dict[int, tuple[str, int]] = {}
+        for number, row in frames.items():
+            frame = dict(FIELD.findall(row))
+            at = dict(FIELD.findall(locations.get(int(frame.get("file_location_id", 0)), "")))
+            file = files.get(int(at.get("file_name_id", 0)), "").strip('"')
+            function = functions.get(int(at.get("function_name_id", 0)), "").strip('"')
+            parent = int(frame.get("parent_frame_id", 1)) - 1  # written one higher, so that none is 1
+            places[number] = (f"{PurePath(file).name}:{at.get('line', '?')} in {function}", parent)
+        return cls(places)
+
+    def where(self, instruction: Instruction) -> str:
+        """The innermost places that an instruction comes from; empty if the text does not say."""
+        frame = FRAME.search(instruction.attributes.get("metadata", ""))
+        told: list[str] = []
+        number = int(frame[1]) if frame else 0
+        while number in self.places and len(told) < INNERMOST:
+            place, parent = self.places[number]
+            told.append(place)
+            number = parent if parent < number else 0
+        return ", called at ".join(told)
+
+
+COPIES = ("copy", "bitcast")
+
+STEPS_BACK = 100
+"""How many instructions a value is followed through to the constant that it is."""
+
+
+def trips(module: Module, inside: Computation, loop: Instruction) -> int:
+    """How often a `while` runs its body: what is written down, or what a counter does that is compared with one."""
+    known = known_trips(loop)
+    if known is not None:
+        return known
+    condition, body = (module.computations[loop.called(name)] for name in ("condition", "body"))
+    root = condition.root
+    untold = HloError(f"how often the loop {loop.name} runs is not told: {root.line}")
+    if root.opcode != "compare" or root.attributes.get("direction") != "LT":
+        raise untold
+    counter, limit = (condition.instructions[bare(name)] for name in root.operands)
+    before = inside.instructions[bare(loop.operands[0])]
+    after = body.root
+    if counter.opcode != "get-tuple-element" or before.opcode != "tuple" or after.opcode != "tuple":
+        raise untold
+    index = int(counter.attributes["index"])
+    first = _constant(inside, before.operands[index], None)
+    last = _constant(condition, limit.name, (inside, before))
+    step = _step(body, body.instructions[bare(after.operands[index])], (inside, before))
+    if first is None or last is None or not step or step < 0:
+        raise untold
+    return max(0, -(-(last - first) // step))
+
+
+Around = tuple[Computation, Instruction]
+"""The computation that a loop stands in, and the tuple that it begins with."""
+
+
+def _constant(computation: Computation, name: str, around: Around | None) -> int | None:
+    """The number that a value is; what a loop carries unchanged is taken from before it."""
+    for _ in range(STEPS_BACK):
+        found = computation.instructions.get(bare(name))
+        if found is None:
+            return None
+        if found.opcode == "constant":
+            return int(found.operands[0]) if found.operands and found.operands[0].lstrip("-").isdigit() else None
+        if found.opcode == "get-tuple-element" and around is not None:
+            computation, start = around
+            name, around = start.operands[int(found.attributes["index"])], None
+        elif found.opcode in COPIES:
+            name = found.operands[0]
+        else:
+            return None
+    return None
+
+
+def _source(computation: Computation, name: str) -> Instruction:
+    """What a value is a copy of."""
+    found = computation.instructions[bare(name)]
+    while found.opcode in COPIES:
+        found = computation.instructions[bare(found.operands[0])]
+    return found
+
+
+def _step(body: Computation, following: Instruction, around: Around) -> int | None:
+    """What an iteration adds to the counter."""
+    if following.opcode != "add":
+        return None
+    for counter, step in (following.operands, reversed(following.operands)):
+        if (
+            _source(body, counter).opcode == "get-tuple-element"
+            and (found := _constant(body, step, around)) is not None
+        ):
+            return found
+    return None
+
+
+FUSED_SCATTER = "all-reduce-scatter"
+"""A fusion of an all-reduce and a slice, for which the compiler has an algorithm of its own: a reduce-scatter."""
+
+FREE = frozenset({"ConcatBitcast", "AllocateBuffer", "Sharding", "AssumeGatherIndicesInBound"})
+"""Custom calls that take no time."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One transfer of a schedule, once for every time that it runs."""
+
+    name: str  # the instruction that starts it
+    kind: str  # one of `shardproof.oracles.communication.KINDS`
+    bytes: int  # those of a device's operands
+    form: str  # `synchronous`, `start and done`, and so on
+    start: Fraction  # when it begins, in seconds
+    end: Fraction  # when it is over
+    waited: Fraction = Fraction(0)  # how long the device waits for it
+    where: str = ""  # where the program asks for it
+    loads: Mapping[Hop, Fraction] = field(default_factory=dict, compare=False)  # the bytes on every link, one way
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.bytes:,} bytes ({self.form}, {self.name}){f' at {self.where}' * bool(self.where)}"
+
+
+@dataclass(frozen=True)
+class Work:
+    """One computation of a schedule."""
+
+    name: str  # of its instruction
+    start: Fraction  # when it begins, in seconds
+    end: Fraction  # when it is over
+
+
+@dataclass
+class Walk:
+    """Where a walk is."""
+
+    module: Module  # the whole text
+    found: dict[str, CompiledCollective]  # its collectives by name
+    topology: Topology  # what it was compiled for
+    chips: Sequence[Coordinates]  # where each device is
+    frames: Frames  # where its lines come from
+    now: Fraction = Fraction(0)  # the time so far, in seconds
+    computed: Fraction = Fraction(0)  # how much of it was computed in
+    waited: Fraction = Fraction(0)  # how much of it was waited in
+    sends: list[Sent] = field(default_factory=list)  # the transfers so far
+    work: list[Work] = field(default_factory=list)  # the computations so far
+    unpriced: list[str] = field(default_factory=list)  # what had no estimate
+    free: dict[Hop, Fraction] = field(default_factory=dict)  # from when on each link is free
+    # the places in `sends` of what is under way, by what its end refers to
+    pending: dict[str, int] = field(default_factory=dict)
+
+    def through(self, computation: Computation) -> None:
+        """Runs a computation's instructions one after the other."""
+        for instruction in computation.instructions.values():
+            self.step(computation, instruction)
+
+    def step(self, inside: Computation, instruction: Instruction) -> None:
+        """Runs an instruction."""
+        opcode, name = instruction.opcode, instruction.name
+        inner = self._inner(instruction)
+        started, ended = self._fused(inner)
+        if opcode == "while":
+            body = self.module.computations[instruction.called("body")]
+            for _ in range(trips(self.module, inside, instruction)):
+                self.through(body)
+        elif opcode == "conditional":
+            self._longest(inner)
+        elif opcode == "call":
+            self.through(inner[0])
+        elif opcode.endswith("-done") or ended:
+            self._compute(instruction)
+            operand = ended or bare(instruction.operands[0])
+            if operand in self.pending:
+                self._wait(self.pending.pop(operand))
+        elif opcode == "async-update":
+            if (before := bare(instruction.operands[0])) in self.pending:
+                self.pending[name] = self.pending.pop(before)
+        elif opcode.removesuffix("-start") in OPCODES:
+            self._send(name, instruction, self.found[name])
+        elif started:
+            key, collective = started
+            self._send(key, collective, self.found[collective.name])
+        elif inside_of := [i for c in inner for i in c.instructions.values() if i.name in self.found]:
+            self._compute(instruction)
+            goes_on = "async_collective_fusion_config" in inside_of[0].attributes.get("backend_config", "")
+            for collective in () if goes_on else inside_of:  # not a further step of one that is under way
+                kind = "reduce_scatter" if inner[0].name.startswith(FUSED_SCATTER) else ""
+                self._send(name, collective, self.found[collective.name], kind, done=opcode == "fusion")
+        else:
+            self._compute(instruction)
+
+    def _inner(self, instruction: Instruction) -> list[Computation]:
+        """The computations that an instruction names, but for a loop's."""
+        if instruction.opcode == "while":
+            return []
+        listed = [instruction.attributes.get(a, "") for a in ("calls", "to_apply", "branch_computations")]
+        listed += [instruction.attributes.get(a, "") for a in ("true_computation", "false_computation")]
+        names = [bare(name) for text in listed for name in text.strip("{}").split(",") if name.strip()]
+        return [self.module.computations[name] for name in names if name in self.module.computations]
+
+    def _fused(self, inner: Sequence[Computation]) -> tuple[tuple[str, Instruction] | None, str]:
+        """What a fusion starts of an asynchronous collective, by its chain, and the chain of one that it ends."""
+        for instruction in (i for c in inner for i in c.instructions.values()):
+            target = instruction.attributes.get("custom_call_target", "")
+            if "AsyncCollectiveStart" in target or "AsyncCollectiveDone" in target:
+                steps = [i for c in inner for i in c.instructions.values() if i.opcode in OPCODES]
+                if steps and "Start" in target:
+                    return (_chain(steps[0]), steps[0]), ""
+                if steps:
+                    return None, _chain(steps[0])
+        return None, ""
+
+    def _compute(self, instruction: Instruction) -> None:
+        cycles = _cycles(instruction)
+        if not cycles:
+            target = instruction.attributes.get("custom_call_target", "").strip('"')
+            if instruction.opcode == "custom-call" and target not in FREE:
+                self.unpriced.append(f"{instruction.name} ({target})")
+            return
+        start, took = self.now, cycles / chip(self.topology.generation).clock
+        self.now, self.computed = start + took, self.computed + took
+        self.work.append(Work(instruction.name, start, self.now))
+
+    def _send(
+        self, key: str, line: Instruction, collective: CompiledCollective, kind: str = "", *, done: bool = False
+    ) -> None:
+        """Begins a transfer, under a name that its end refers to; what is synchronous or `done` ends as well."""
+        machine = chip(self.topology.generation)
+        way = passage(collective, self.chips, self.topology, kind)
+        starts = [max(self.now, self.free.get(hop, Fraction(0))) for hop in way.loads]
+        ends = [start + load / machine.link for start, load in zip(starts, way.loads.values(), strict=True)]
+        self.free.update(zip(way.loads, ends, strict=True))
+        over = max(ends, default=self.now) + way.hops * machine.latency
+        form = "synchronous" if done else collective.form
+        what = collective.name, kind or collective.kind, collective.operand_bytes, form
+        self.sends.append(
+            Sent(*what, min(starts, default=self.now), over, where=self.frames.where(line), loads=way.loads)
+        )
+        if form == "synchronous":
+            self._wait(len(self.sends) - 1)
+        else:
+            self.pending[key] = len(self.sends) - 1
+
+    def _wait(self, index: int) -> None:
+        sent = self.sends[index]
+        wait = max(Fraction(0), sent.end - self.now)
+        self.sends[index] = replace(sent, waited=wait)
+        self.waited, self.now = self.waited + wait, self.now + wait
+
+    def _longest(self, branches: Sequence[Computation]) -> None:
+        ends = []
+        for branch in branches:
+            one = copy.copy(self)
+            for name in ("sends", "work", "unpriced", "free", "pending"):
+                setattr(one, name, copy.copy(getattr(self, name)))
+            one.through(branch)
+            ends.append(one)
+        self.__dict__.update(vars(max(ends, key=lambda one: one.now)))
+
+
+def _chain(instruction: Instruction) -> str:
+    return f"{instruction.opcode} {instruction.attributes.get('frontend_attributes', '')}"
+
+
+def _cycles(instruction: Instruction) -> int:
+    """What the compiler estimates; 0 where it does not."""
+    text = instruction.attributes.get("backend_config", "")
+    if "estimated_cycles" not in text:
+        return 0
+    try:
+        return int(json.loads(text)["window_config"]["estimated_cycles"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise HloError(f"backend_config cannot be read: {error}: {instruction.line}") from error
 
 
 @dataclass(frozen=True)
 class Schedule(Exposure):
-    """When a device computes and waits, in seconds; exposed is what it waits for.
+    """When a device computes and waits, in seconds; exposed is what it waits for."""
 
-    Arguments:
-        sends: all transfers, in order.
-        work: all computation, in order.
-        unpriced: instructions that the compiler has no estimate for.
-    """
-
-    sends: tuple[Sent, ...] = ()
-    work: tuple[Work, ...] = ()
-    unpriced: tuple[str, ...] = ()
+    sends: tuple[Sent, ...] = ()  # all transfers, in order
+    work: tuple[Work, ...] = ()  # all computation, in order
+    unpriced: tuple[str, ...] = ()  # instructions that the compiler has no estimate for
 
     def __str__(self) -> str:
         """All in the order in which it begins: when, how long it takes, and how long a transfer is waited for."""
@@ -59,16 +359,7 @@ class Schedule(Exposure):
 
 
 def schedule(text: str, topology: Topology, chips: Sequence[Coordinates]) -> Schedule:
-    """The timeline of a compiled program.
-
-    Arguments:
-        text: its HLO, scheduled.
-        topology: what it was compiled for.
-        chips: where each device of its mesh is, in mesh order.
-
-    Raises:
-        HloError: if the text is not that of a scheduled program, or cannot be read.
-    """
+    """The timeline of a compiled program."""
     if "is_scheduled=true" not in text.partition("\n")[0]:
         raise HloError("not a scheduled program: expected is_scheduled=true in its first line")
     module = read(text)
@@ -103,16 +394,12 @@ def story(text: str, sent: Sent) -> str:
     module, frames = read(text), Frames.read(text)
     for computation in module.computations.values():
         if sent.name in computation.instructions:
-            return _told(module, computation, frames, computation.instructions[sent.name])
+            start = computation.instructions[sent.name]
+            before, after = _made_by(computation, start), _user(computation, start)
+            told = f"it sends what {_named(before, frames) + ' gives' if before is not None else 'is there before'}"
+            last = "the end of the program" if computation is module.entry else "the next iteration"
+            return f"{told}, and {_named(after, frames) if after is not None else last} waits for it"
     return ""
-
-
-def _told(module: Module, inside: Computation, frames: Frames, start: Instruction) -> str:
-    before, after = _source(inside, start), _user(inside, start)
-    told = f"it sends what {_named(before, frames)} gives" if before is not None else "it sends what is there before"
-    if after is not None:
-        return f"{told}, and {_named(after, frames)} waits for it"
-    return f"{told}, and {'the end of the program' if inside is module.entry else 'the next iteration'} waits for it"
 
 
 def _named(instruction: Instruction, frames: Frames) -> str:
@@ -120,7 +407,7 @@ def _named(instruction: Instruction, frames: Frames) -> str:
     return f"{instruction.name}{f' at {place}' if place else ''}"
 
 
-def _source(inside: Computation, start: Instruction) -> Instruction | None:
+def _made_by(inside: Computation, start: Instruction) -> Instruction | None:
     """What computes the operand; None if it is an argument, or what a loop carries."""
     found: Instruction | None = start
     while found is not None and (found is start or found.opcode in PASSING):
@@ -131,7 +418,7 @@ def _source(inside: Computation, start: Instruction) -> Instruction | None:
 def _user(inside: Computation, start: Instruction) -> Instruction | None:
     """The first that computes with what arrives; None if only what comes after the computation does."""
     names = {start.name}
-    for instruction in _after(inside, start):
+    for instruction in itertools.dropwhile(lambda one: one is not start, inside.instructions.values()):
         if names.isdisjoint(map(bare, instruction.operands)):
             continue
         if instruction.opcode in PASSING or instruction.opcode.endswith(("-done", "-start")):
@@ -139,11 +426,3 @@ def _user(inside: Computation, start: Instruction) -> Instruction | None:
         else:
             return instruction
     return None
-
-
-def _after(inside: Computation, start: Instruction) -> Iterator[Instruction]:
-    reached = False
-    for instruction in inside.instructions.values():
-        if reached:
-            yield instruction
-        reached |= instruction is start

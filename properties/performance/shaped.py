@@ -37,18 +37,17 @@ def shaped(
     shapes: Shapes | None = None,
     dtype: str = "bfloat16",
 ) -> Case:
-    """The case of a contract whose arrays, sharded over the axis tuple alone, have these shapes as a whole.
-
-    Raises:
-        RequestError: for a contract that there is none of, or shapes that are too few, too many, or do not divide.
-    """
+    """The case of a contract whose arrays, sharded over the axis tuple alone, have these shapes as a whole."""
     case, whole = _plain(contract, mesh, axis_name, dtype)
     given = whole if shapes is None else [*shapes]
     if len(given) != len(whole) or any(len(one) != len(other) for one, other in zip(given, whole, strict=True)):
         told = ",".join("x".join(map(str, one)) for one in given)
         expected = ",".join("x".join(map(str, one)) for one in whole)
         raise RequestError(f"shapes={told}: expected as many sides as {expected} for {contract} on mesh {mesh}")
-    _check_product(contract, given)
+    for one, other in pairwise(given if contract in SHARDED else ()):
+        if one[-1] != other[0]:
+            told = ",".join("x".join(map(str, shape)) for shape in given)
+            raise RequestError(f"shapes={told}: expected {one[-1]} rows to contract with, got {other[0]}")
     return _cut(dataclasses.replace(case, roles=_roles(case, ())), given)
 
 
@@ -57,9 +56,6 @@ def laid_out_for(case: Case, layouts: Sequence[Signature]) -> Case:
 
     Of several axes the first is that of the first role, and all others that of the last. One alone is of the role that
     shards the first array that any does: that of `data` for what shares examples, of `model` for what shares features.
-
-    Raises:
-        RequestError: for arrays that the axes do not divide.
     """
     if not layouts:
         return case
@@ -85,11 +81,7 @@ def _roles(case: Case, arrays: Sequence[Array]) -> Roles:
 
 
 def _cut(case: Case, wholes: Shapes) -> Case:
-    """A case with the blocks that its layouts leave of whole arrays.
-
-    Raises:
-        RequestError: if one does not divide.
-    """
+    """A case with the blocks that its layouts leave of whole arrays."""
     operands = []
     for shape, operand in zip(wholes, case.operands, strict=True):
         parts = [case.mesh.axis_size(entry) for entry in operand.placement.spec]
@@ -122,24 +114,8 @@ def _plain(
     return case, [*PUBLISHED.get(contract, ((p * p * -(-8192 // (p * p)), 1024),))]
 
 
-def _check_product(contract: str, shapes: Shapes) -> None:
-    """The contracted sides of a product are equal.
-
-    Raises:
-        RequestError: if they are not.
-    """
-    for one, other in pairwise(shapes):
-        if contract in SHARDED and one[-1] != other[0]:
-            told = ",".join("x".join(map(str, shape)) for shape in shapes)
-            raise RequestError(f"shapes={told}: expected {one[-1]} rows to contract with, got {other[0]}")
-
-
 def parse_shapes(text: str) -> list[tuple[int, ...]]:
-    """The shapes that `512x2048,2048x8192` lists.
-
-    Raises:
-        RequestError: if they cannot be read.
-    """
+    """The shapes that `512x2048,2048x8192` lists."""
     shapes = [part.strip().split("x") for part in text.split(",")]
     if not all(side.isdecimal() and int(side) for shape in shapes for side in shape):
         raise RequestError(f"--shape={text}: expected the sides of whole arrays, as in 512x2048,2048x8192")

@@ -7,11 +7,11 @@ from rich.table import Table
 from shardproof.properties.programs.implementations import Implementation
 
 
-def table(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
-    """Text to the left, numbers to the right."""
-    result = Table(title=title)
+def table(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]], left: int = 2) -> Table:
+    """Text to the left, numbers to the right behind the first `left` columns."""
+    result = Table(title=title or None)
     for i, column in enumerate(columns):
-        result.add_column(column, justify="left" if i < 2 else "right")
+        result.add_column(column, justify="left" if i < left else "right")
     for line in lines:
         result.add_row(*line)
     return result

@@ -21,19 +21,12 @@ Times = list[tuple[Fraction, Fraction]]
 
 @dataclass(frozen=True)
 class Exposure:
-    """How long a program computes and communicates.
+    """How long a program computes and communicates."""
 
-    Arguments:
-        total: how long it takes.
-        compute: how long the device computes.
-        communication: how long something is under way on a link.
-        exposed: how long something is, and nothing is computed.
-    """
-
-    total: Fraction
-    compute: Fraction
-    communication: Fraction
-    exposed: Fraction
+    total: Fraction  # how long it takes
+    compute: Fraction  # how long the device computes
+    communication: Fraction  # how long something is under way on a link
+    exposed: Fraction  # how long something is, and nothing is computed
 
     @property
     def hidden(self) -> Fraction:
@@ -94,18 +87,12 @@ class Balanced:
 
     On it a ring of p participants exposes nothing, if it hides all that it can: one of its p products, the first or the
     last, has nothing to hide.
-
-    Arguments:
-        flops: how many multiplications and additions there are in all.
-        bytes: how many bytes there are on the busiest link.
-        axes: along which mesh axes sending takes time.
-        part: how long the busiest link needs, as a part of all products.
     """
 
-    flops: int
-    bytes: Fraction
-    axes: frozenset[str]
-    part: Fraction
+    flops: int  # how many multiplications and additions there are in all
+    bytes: Fraction  # how many bytes there are on the busiest link
+    axes: frozenset[str]  # along which mesh axes sending takes time
+    part: Fraction  # how long the busiest link needs, as a part of all products
 
     @classmethod
     def of(cls, operations: Sequence[Operation], mesh: MeshCase, axes: Iterable[str]) -> "Balanced":
@@ -159,51 +146,31 @@ COMPUTE = "compute"
 
 @dataclass(frozen=True)
 class Wait:
-    """A time in which nothing is computed because of a transfer.
+    """A time in which nothing is computed because of a transfer."""
 
-    Arguments:
-        transfer: the one that is over last in it.
-        then: what waits for it; None: the end of its block.
-        time: how long, in all iterations.
-    """
-
-    transfer: Operation
-    then: Operation | None
-    time: Fraction
+    transfer: Operation  # the one that is over last in it
+    then: Operation | None  # what waits for it; None: the end of its block
+    time: Fraction  # how long, in all iterations
 
 
 @dataclass(frozen=True)
 class Span:
-    """When an operation is under way, from the start of its block.
+    """When an operation is under way, from the start of its block."""
 
-    Arguments:
-        operation: which one.
-        place: its place in the block.
-        start: in the unit of the machine: seconds, or parts of what all products of a program take.
-        end: likewise.
-        links: those that it takes.
-        inside: of a loop, one iteration.
-    """
-
-    operation: Operation
-    place: int
-    start: Fraction
+    operation: Operation  # which one
+    place: int  # its place in the block
+    start: Fraction  # in the unit of the machine: seconds, or parts of what all products of a program take
     end: Fraction
-    links: tuple[Link, ...] = ()
-    inside: "Timeline | None" = None
+    links: tuple[Link, ...] = ()  # those that it takes
+    inside: "Timeline | None" = None  # of a loop, one iteration
 
 
 @dataclass(frozen=True)
 class Timeline(Exposure):
-    """What happens in a block, once.
+    """What happens in a block, once."""
 
-    Arguments:
-        spans: all of its operations.
-        waits: what is exposed, by what it is that waits.
-    """
-
-    spans: tuple[Span, ...] = ()
-    waits: tuple[Wait, ...] = ()
+    spans: tuple[Span, ...] = ()  # all of its operations
+    waits: tuple[Wait, ...] = ()  # what is exposed, by what it is that waits
 
 
 def timeline(operations: Sequence[Operation], machine: Machine) -> Timeline:

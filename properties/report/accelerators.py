@@ -17,22 +17,6 @@ MEASURED, NEEDS = "shardproof measured", "shardproof needs"
 """The properties of a test's report that hold a table, as text, and the accelerator that the test needs."""
 
 
-def skip_if_missing(item: pytest.Item) -> None:
-    """Skips a test whose devices or compiler are not there, unless they are required."""
-    for name, option in REQUIRED.items():
-        if item.get_closest_marker(name):
-            item.user_properties.append((NEEDS, name))
-            if not item.config.getoption(option) and (reason := missing(name, item.config)):
-                pytest.skip(reason)
-
-
-def fail_if_missing(item: pytest.Item) -> None:
-    """Fails a test whose devices or compiler are not there."""
-    for name, option in REQUIRED.items():
-        if item.get_closest_marker(name) and (reason := missing(name, item.config)):
-            pytest.fail(f"{option}: {reason}", pytrace=False)
-
-
 def missing(name: str, config: pytest.Config) -> str:
     """Why nothing can be measured on an accelerator or compiled for it in this run, as a sentence; empty if it can."""
     if name == "tpu_compiler":
@@ -56,12 +40,3 @@ def forgotten(config: pytest.Config) -> list[str]:
     required = [name for name in ACCELERATORS if config.getoption(REQUIRED[name], default=False)]
     selected = properties_of(config, NEEDS)
     return [] if config.option.collectonly else [name for name in required if name not in selected]
-
-
-def write_tables(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints what was measured."""
-    tables = properties_of(terminalreporter.config, MEASURED)
-    if tables:
-        terminalreporter.section("what was measured", sep="=")
-    for text in tables:
-        terminalreporter.write_line(text)

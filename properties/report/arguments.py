@@ -10,7 +10,6 @@ from shardproof.properties.cases import suggestion
 from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.performance.chips import CHIPS
-from shardproof.properties.performance.crossover import SIDES
 from shardproof.properties.performance.routes import Untold
 from shardproof.properties.programs.examples import EXAMPLES
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
@@ -39,14 +38,11 @@ def exit_code(command: Callable[[], None], options: argparse.Namespace, name: st
     try:
         command()
     except NotImplementedError as error:
-        print(f"error: {name} does not support --mesh={options.mesh}: {error}", file=sys.stderr)
-        return 2
+        told = f"{name} does not support --mesh={options.mesh}: {error}"
     except Untold as error:
-        print(f"error: {name}: it cannot be told what hides what: {error}", file=sys.stderr)
-        return 2
+        told = f"{name}: it cannot be told what hides what: {error}"
     except (RequestError, GivenError) as error:
-        print(f"error: {str(error).removeprefix('--impl=')}", file=sys.stderr)
-        return 2
+        told = str(error).removeprefix("--impl=")
     except ModuleNotFoundError as error:
         if error.name != "drawsvg":
             raise
@@ -54,40 +50,34 @@ def exit_code(command: Callable[[], None], options: argparse.Namespace, name: st
         print(f"{'error' if asked else 'note'}: no picture: {error}; pip install 'shardproof[draw]'", file=sys.stderr)
         return int(asked)
     except OSError as error:
-        print(f"error: --output={options.output}: {error}", file=sys.stderr)
-        return 2
-    return 0
+        told = f"--output={options.output}: {error}"
+    else:
+        return 0
+    print(f"error: {told}", file=sys.stderr)
+    return 2
 
 
 def find(name: str, contracts: Collection[str] = EXAMPLES) -> Implementation:
     """The implementation called `name`, `contract[name]`, or the only one of the contract `name`, one of `contracts`.
 
     A name such as `ring_shift=mine:shift` is that of a user's function, as `--impl` takes it.
-
-    Raises:
-        RequestError: if there is none, or more than one.
-        GivenError: if a user's function cannot be imported, or called as its contract demands.
     """
     if "=" in name:
         return Given.parse(name).load()
     known = [i for i in IMPLEMENTATIONS if i.contract.name in contracts]
     exact = [i for i in known if str(i) == name]
     found = exact or [i for i in known if name in (i.name, i.contract.name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    if found[1:]:
         raise RequestError(f"name={name!r}: there are several: {', '.join(map(str, found))}")
+    if found:
+        return found[0]
     names = [text for i in known for text in (str(i), i.name, i.contract.name)]
     hint = suggestion.meant(name, names, instead=map(str, known))
     raise RequestError(f"name={name!r}: no such implementation; {hint}")
 
 
 def parse_mesh(text: str) -> MeshCase:
-    """The mesh that `dp=2,tp=4` describes.
-
-    Raises:
-        RequestError: if it describes none.
-    """
+    """The mesh that `dp=2,tp=4` describes."""
     parts = [part.partition("=") for part in text.split(",")]
     if not all(name.strip().isidentifier() and size.strip().isdecimal() for name, _, size in parts):
         raise RequestError(f"--mesh={text}: expected names and sizes of axes, as in tp=4 or dp=2,tp=4")
@@ -98,11 +88,7 @@ def parse_mesh(text: str) -> MeshCase:
 
 
 def parse_axes(text: str, mesh: MeshCase) -> tuple[str, ...]:
-    """The axis tuple that `tp,dp` names; all axes of the mesh if the text is empty.
-
-    Raises:
-        RequestError: if one is not an axis of the mesh, or named twice.
-    """
+    """The axis tuple that `tp,dp` names; all axes of the mesh if the text is empty."""
     axes = tuple(text.split(",")) if text else mesh.axis_names
     if not set(axes) <= set(mesh.axis_names) or len(set(axes)) != len(axes):
         raise RequestError(f"--axis={text}: expected different axes of the mesh {mesh}")
@@ -110,25 +96,8 @@ def parse_axes(text: str, mesh: MeshCase) -> tuple[str, ...]:
 
 
 def parse_dtype(text: str) -> str:
-    """The name of a dtype.
-
-    Raises:
-        RequestError: if there is none of that name.
-    """
+    """The name of a dtype."""
     try:
         return as_dtype(text).name
     except ValueError as error:
         raise RequestError(f"--{error}") from error
-
-
-def parse_sides(text: str) -> tuple[int, int, int]:
-    """Rows, contracted size and columns.
-
-    Raises:
-        RequestError: if the text does not list them.
-    """
-    parts = text.split(",")
-    if len(parts) != len(SIDES) or not all(part.isdecimal() and int(part) for part in parts):
-        raise RequestError(f"--sides={text}: expected rows, contracted size and columns, as in 512,2048,8192")
-    m, k, n = map(int, parts)
-    return m, k, n

@@ -3,11 +3,11 @@
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import Any
 
 import jax
 import pytest
-from hypothesis.database import ExampleDatabase
 
 from shardproof.properties.cases import suggestion
 from shardproof.properties.cases.case import Case
@@ -18,8 +18,7 @@ from shardproof.properties.laws.value import VALUE
 from shardproof.properties.precision.compiled import COMPILER, CompiledElsewhere
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, Kind, SuiteError
-from shardproof.properties.report.failures.causes import LEFT_OUT, Told
-from shardproof.properties.report.failures.text import diagnosed
+from shardproof.properties.report.failures.text import LEFT_OUT, Told, diagnosed
 from shardproof.properties.runner.child import Task
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import named
@@ -51,43 +50,25 @@ UNLIKE: tuple[Kind, ...] = ("raises", "tree")
 
 @dataclass
 class Answers:
-    """What the laws say of an implementation on one engine.
+    """What the laws say of an implementation on one engine."""
 
-    Arguments:
-        tallies: what was checked, by law; whether it held, was broken, or does not apply.
-        violations: the smallest case of each cause, in the order in which they were found.
-        empty: why a law that applies held on nothing.
-        errors: what is wrong with the suite itself.
-        left_out: the laws that were not asked, since wrong values answer them.
-        ended: after how many structures of how many the time was spent, if it was.
-    """
-
-    tallies: dict[str, Tally]
+    tallies: dict[str, Tally]  # what was checked, by law; whether it held, was broken, or does not apply
+    # the smallest case of each cause, in the order in which they were found
     violations: list[LawViolation] = field(default_factory=list)
-    empty: list[str] = field(default_factory=list)
-    errors: list[SuiteError] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    ended: str = ""
+    empty: list[str] = field(default_factory=list)  # why a law that applies held on nothing
+    errors: list[SuiteError] = field(default_factory=list)  # what is wrong with the suite itself
+    left_out: list[str] = field(default_factory=list)  # the laws that were not asked, since wrong values answer them
+    ended: str = ""  # after how many structures of how many the time was spent, if it was
 
 
-class Find(Protocol):
-    """Searches for a violation of some laws."""
-
-    def __call__(
-        self, laws: Sequence[Law], max_examples: int, was_told: Callable[[LawViolation], bool], patience: int
-    ) -> Finding:
-        """What is found in so many structures; a violation that was told before ends the search at once."""
+Find = Callable[..., Finding]
+"""Searches for a violation of some laws, as `find_violation` does, given `max_examples`, `was_told` and `patience`."""
 
 
 def chosen_laws(laws: str | Iterable[str] | None) -> list[Law]:
-    """The laws of these names; None: all.
-
-    Raises:
-        ValueError: if there is no such law, or none is named.
-    """
+    """The laws of these names; None: all."""
     chosen = named("laws", laws, LAWS)
-    unknown = [name for name in chosen if name not in LAWS]
-    if unknown:
+    if unknown := [name for name in chosen if name not in LAWS]:
         raise ValueError(f"laws={unknown[0]!r}: no such law; {suggestion.meant(unknown[0], LAWS, of='some of')}")
     if not chosen:
         raise ValueError(f"laws={chosen!r}: expected some of {', '.join(LAWS)}")
@@ -95,11 +76,7 @@ def chosen_laws(laws: str | Iterable[str] | None) -> list[Law]:
 
 
 def engines_for(implementation: Implementation, laws: Sequence[Law]) -> list[str]:
-    """The engines on which a law has something to ask.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """The engines on which a law has something to ask."""
     found = [engine for engine in ENGINES if asked(implementation, engine, laws)]
     if not found:
         names = [law.name for law in laws]
@@ -122,17 +99,7 @@ def ask(
     max_examples: int,
     tell: Tell = lambda law, case, breaks: None,
 ) -> Answers:
-    """Asks all laws at once, and once more those that are left after each that is broken.
-
-    Arguments:
-        implementation: of what.
-        engine: the name of what runs it.
-        laws: the laws.
-        known: what was told of the function before; what is found here is added.
-        find: how a violation is searched for.
-        max_examples: the structures that are drawn.
-        tell: called with every case that breaks a law for a cause that is new, before the smallest one is found.
-    """
+    """Asks all laws at once, and once more those that are left after each that is broken."""
 
     def was_told(violation: LawViolation) -> bool:
         if known.before(violation):
@@ -148,7 +115,9 @@ def ask(
         if not left:
             break
         try:
-            found = find(left, max_examples, was_told, PATIENCE if known.in_vain else ENOUGH)
+            drawn = max_examples if engine == "simulate" else compiled_of(max_examples)
+            patience = PATIENCE if known.in_vain else ENOUGH
+            found = find(left, max_examples=drawn, was_told=was_told, patience=patience)
         except SuiteError as error:
             answers.errors.append(error)
             broken = error.law or left[0].name
@@ -167,8 +136,8 @@ def ask(
         max_examples = max(1, max_examples // SHORTER)
     for name in answers.left_out:
         del answers.tallies[name]
-    for tally in [*answers.tallies.values()][:1] if answers.left_out else []:
-        tally.finding(engine, f"{LEFT_OUT}: {', '.join(answers.left_out)}")
+    if answers.left_out and answers.tallies:
+        next(iter(answers.tallies.values())).finding(engine, f"{LEFT_OUT}: {', '.join(answers.left_out)}")
     for law in asked(implementation, engine, laws):
         if law.name in answers.tallies and answers.tallies[law.name].outcome != "failed":
             _require_held(law, implementation, answers, known)
@@ -179,8 +148,7 @@ def _require_held(law: Law, implementation: Implementation, answers: Answers, kn
     """Whether a law that nothing broke held, or does not apply."""
     tally = answers.tallies[law.name]
     try:
-        nothing = require_held(law, implementation, tally)
-        if nothing:
+        if nothing := require_held(law, implementation, tally):
             tally.skip(nothing)
     except HeldOnNothing as error:
         if not tally.drawn_structures and (answers.violations or answers.ended):  # it was not asked any more
@@ -220,61 +188,20 @@ def conclude(answers: Answers, implementation: Implementation) -> None:
         pytest.skip("; ".join(reasons or [f"no law has anything to ask of {implementation}"]))
 
 
-def local_search(
-    implementation: Implementation,
-    engine: str,
-    scope: Scope,
-    *,
-    random_seed: int | None,
-    shrink: bool = True,
-    database: ExampleDatabase | None = None,
-    until: float | None = None,
-    tell: Tell = lambda law, case, breaks: None,
-) -> Find:
-    """A search in this process (see `find_violation`); `tell` is called with every case that a law is asked of."""
-
-    def before(law: Law, case: Case) -> str:
-        tell(law, case, False)
-        return ""
-
-    def find(
-        laws: Sequence[Law], max_examples: int, was_told: Callable[[LawViolation], bool], patience: int
-    ) -> Finding:
-        return find_violation(
-            laws,
-            implementation,
-            engine_named(engine),
-            scope,
-            max_examples=max_examples if engine == "simulate" else compiled_of(max_examples),
-            random_seed=random_seed,
-            shrink=shrink,
-            before=before,
-            was_told=was_told,
-            patience=patience,
-            database=database,
-            until=until,
-        )
-
-    return find
+def local_search(implementation: Implementation, engine: str, scope: Scope, **how: Any) -> Find:
+    """A search in this process (see `find_violation`)."""
+    return partial(find_violation, implementation=implementation, engine=engine_named(engine), scope=scope, **how)
 
 
 @dataclass
 class Searches:
-    """The searches of a check: in this process where the interpreter runs, in a child where XLA compiles.
-
-    Arguments:
-        implementation: of what.
-        known: what was told of it.
-        random_seed: as `find_violation` takes it.
-        tell: as `check_isolated` takes it.
-        reason: why XLA compiles in this process as well, which it may end; empty: it does not.
-    """
+    """The searches of a check: in this process where the interpreter runs, in a child where XLA compiles."""
 
     implementation: Implementation
-    known: Told
-    random_seed: int | None
-    tell: Tell
-    reason: str = ""
+    known: Told  # what was told of it
+    random_seed: int | None  # as `find_violation` takes it
+    tell: Tell  # as `check_isolated` takes it
+    reason: str = ""  # why XLA compiles in this process as well, which it may end; empty: it does not
 
     def __post_init__(self) -> None:
         if jax.default_backend() != "cpu":
@@ -285,45 +212,47 @@ class Searches:
     def on(self, engine: str, until: float | None) -> Find:
         """The search on an engine, which ends as that of `find_violation` does."""
         scope, compiles = scope_of(engine), engine == "xla"
-        here = local_search(
-            self.implementation, engine, scope, random_seed=self.random_seed, until=until, tell=self.tell
-        )
 
-        def find(
-            laws: Sequence[Law], max_examples: int, was_told: Callable[[LawViolation], bool], patience: int
-        ) -> Finding:
+        def before(law: Law, case: Case) -> str:
+            self.tell(law, case, False)
+            return ""
+
+        how = {"random_seed": self.random_seed, "until": until, "before": before}
+        here = local_search(self.implementation, engine, scope, **how)
+
+        def find(laws: Sequence[Law], **limits: Any) -> Finding:
             nonlocal compiles
             if not (compiles or self.reason):
                 try:
                     with COMPILER.only_interpreting():
-                        return here(laws, max_examples, was_told, patience)
+                        return here(laws, **limits)
                 except CompiledElsewhere:  # from the first case on, as the interpreter lacks something
                     compiles = True
             if self.reason:
-                return here(laws, max_examples, was_told, patience)
+                return here(laws, **limits)
             task = Task(
                 Here(self.implementation),
                 tuple(law.name for law in laws),
                 engine,
                 scope,
-                max_examples if engine == "simulate" else compiled_of(max_examples),
+                limits["max_examples"],
                 self.random_seed,
                 "cpu",
                 diagnose=diagnosed,
                 options={**jax.config.values, "jax_platforms": "cpu", "jax_num_cpu_devices": len(jax.devices())},
                 was_told=self.known.before,
-                patience=patience,
+                patience=limits["patience"],
                 until=until,
             )
             try:
                 found = check_isolated(task, self.tell)
             except (NotSent, NeverBegan) as error:
                 self.reason = str(error)
-                return here(laws, max_examples, was_told, patience)
+                return here(laws, **limits)
             odd = found.violation
             if odd is None or odd.kind not in UNLIKE or self.known.before(odd):
                 return found
-            again = here(laws, max_examples, was_told, patience)
+            again = here(laws, **limits)
             if again.violation is None:
                 self.reason = f"in another, {self.implementation} {odd.finding}"
             return again

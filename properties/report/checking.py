@@ -1,12 +1,15 @@
-"""Checking one function outside of pytest: against every law, with a report of what it breaks."""
+"""Checking a function in any project: against a contract, or against what it means on whole arrays; as tests, too."""
 
 import dataclasses
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import MISSING, fields
 from typing import Any
 
 import jax
+import pytest
 
+from shardproof.properties.cases import suggestion
 from shardproof.properties.communication.sizes import names_of
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws import LAWS
@@ -15,14 +18,28 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.programs.violation import SuiteError
 from shardproof.properties.report import failures
-from shardproof.properties.report.asking import Searches, ask, chosen_laws, engines_for, idle_of
-from shardproof.properties.report.failures.causes import LEFT_OUT, Told, by_cause, told
+from shardproof.properties.report.asking import (
+    Searches,
+    ask,
+    chosen_laws,
+    conclude,
+    engines_for,
+    idle_of,
+    local_search,
+    scope_of,
+)
+from shardproof.properties.report.failures.files import Recorded
+from shardproof.properties.report.failures.replay import regressions_of, repeat
+from shardproof.properties.report.failures.text import LEFT_OUT, Told, by_cause, told
 from shardproof.properties.report.progress import Progress, devices_note
-from shardproof.properties.report.summary import Summary
+from shardproof.properties.report.report import Summary
+from shardproof.properties.report.session import COUNTED, MADE_TEST
 from shardproof.properties.runner import isolation
-from shardproof.properties.runner.given import check_contract, check_draws, check_signature, claimed, named
+from shardproof.properties.runner.given import Given, check_contract, check_draws, check_signature, claimed, named
+from shardproof.properties.runner.named import Named, NotAFailure, held_by_a_module
 from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.profiles import compiled_of
+from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.tally import Tally
 
 EXAMPLES = 64
@@ -33,11 +50,7 @@ PART = 2 / 3
 
 
 def user_implementation(contract: str, function: Callable[..., Any], claims: Iterable[str] = ()) -> Implementation:
-    """A user's function, of which nothing is assumed but the contract's signature and what is claimed.
-
-    Raises:
-        ValueError: if a claim is none of the contract's features.
-    """
+    """A user's function, of which nothing is assumed but the contract's signature and what is claimed."""
     name = getattr(function, "__name__", type(function).__name__)
     of = CONTRACTS[contract]
     return Implementation(of, name, function, claimed(contract, claims), whole=of.whole)
@@ -114,13 +127,9 @@ def checked(
     engines = engines_for(implementation, wanted)
     make_devices()
     devices = len(jax.devices())
-    reports: list[dict[str, str]] = []
-    empty: list[str] = []
-    own: list[SuiteError] = []
-    tallies: list[Tally] = []
-    notes: list[str] = []
-    known = Told()
-    began = time.perf_counter()
+    reports, tallies = list[dict[str, str]](), list[Tally]()
+    empty, notes, own = list[str](), list[str](), list[SuiteError]()
+    known, began = Told(), time.perf_counter()
 
     with Progress(f"check {implementation}", len(engines), devices_note(devices)) as progress:
         searches = Searches(implementation, known, random_seed, progress.case)
@@ -136,7 +145,8 @@ def checked(
             share = PART if engine != engines[-1] else 1.0
             until = None if max_seconds is None else began + share * max_seconds
             find = searches.on(engine, until)
-            answers = ask(implementation, engine, wanted, known, find, max_examples=max_examples, tell=progress.case)
+            how: dict[str, Any] = {"max_examples": max_examples, "tell": progress.case}
+            answers = ask(implementation, engine, wanted, known, find, **how)
             for tally in list(answers.tallies.values())[:1]:
                 tally.seconds = time.perf_counter() - start
             for violation in answers.violations:
@@ -164,3 +174,143 @@ def checked(
         texts = [*map(told, by_cause(reports)), *empty, str(summary)]
         raise AssertionError("\n\n".join(texts)) from (own[0] if own else None)
     return summary
+
+
+OF_THE_CHECK = ("laws", "max_examples", "max_seconds", "random_seed")
+"""Its arguments that describe no program."""
+
+
+def check_program(
+    function: Callable[..., Any] | Program,
+    reference: Callable[..., Any] | None = None,
+    *,
+    laws: str | Iterable[str] | None = None,
+    max_examples: int = EXAMPLES,
+    max_seconds: float | None = None,
+    random_seed: int | None = None,
+    **description: Any,
+) -> Summary:
+    """Checks a sharded function against the same on whole arrays: values, gradients, types, on any mesh and layout.
+
+    Arguments:
+        function: what is checked; or a `Program`, which says all that it is about.
+        reference: the same on whole arrays.
+        laws: the laws to check; None: all of them.
+        max_examples: how many structures are drawn for the interpreter; XLA gets a sixth as many.
+        max_seconds: how long it may draw; None: as long as it takes. The summary says how far it came.
+        random_seed: another seed draws other cases; None draws the same every time.
+        description: what a `Program` takes: `arguments`, `results`, and what the function needs.
+
+    Returns:
+        What was checked, law by law.
+
+    Raises:
+        AssertionError: with the whole report, if a law does not hold, or held on nothing.
+        ValueError: for a description that cannot be read, or functions that cannot be called so.
+
+    Example:
+        >>> import jax
+        >>> def loss(x, w, *, data):
+        ...     return jax.lax.pmean(((x @ w) ** 2).mean(), data)
+        >>> def unsharded(x, w):
+        ...     return ((x @ w) ** 2).mean()
+        >>> summary = check_program(
+        ...     loss, unsharded, arguments=("batch@data k", "k n"), results="", laws=["value"], max_examples=5
+        ... )
+    """
+    __tracebackhide__ = True
+    if isinstance(function, Program):
+        if reference is not None or description:
+            raise ValueError(f"{function.name}: expected nothing beside a Program, which says all that it is about")
+        program = function
+    elif reference is None:
+        raise ValueError("reference: expected the same function on whole arrays")
+    else:
+        known = {each.name: each for each in fields(Program) if each.name not in ("function", "reference")}
+        for name in description:
+            if name not in known:
+                hint = suggestion.meant(name, [*known, *OF_THE_CHECK], of="some of")
+                raise ValueError(f"{name}: check_program has no such argument; {hint}")
+        missing = [name for name in known if known[name].default is MISSING and name not in description]
+        if missing:
+            raise ValueError(f"{missing[0]}: is missing: a description of each array, as 'batch@data n'")
+        program = Program(function, reference, **description)
+    return checked(
+        program.implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed
+    )
+
+
+def program_test(
+    program: Program,
+    *,
+    laws: str | Iterable[str] | None = None,
+    max_examples: int = EXAMPLES,
+    random_seed: int | None = None,
+) -> Callable[..., None]:
+    """A test that pytest runs once for every engine; to be given a name that begins with `test_`.
+
+    Its failures are told, written and replayed as those of `pytest --impl`; those that `--keep-regression` kept are
+    checked first. Once its values are wrong, what follows from that is left out. XLA gets eight virtual devices where
+    there is nothing but a CPU, unless JAX was used before, or was told how many.
+
+    Arguments:
+        program: what is checked, which a module should hold by a name of its own: a replay imports it by that.
+        laws: the laws to check; None: all of them that have something to ask of it.
+        max_examples: how many structures are drawn for the interpreter; XLA gets a sixth as many.
+        random_seed: another seed draws other cases; None draws the same every time.
+
+    Raises:
+        ValueError: if there is no such law, or the reference cannot be called with arrays as they are described.
+
+    Example:
+        >>> import jax
+        >>> total = Program(
+        ...     lambda x, *, data: jax.lax.psum(x.sum(), data), lambda x: x.sum(), arguments=("n@data",), results=""
+        ... )
+        >>> test_total = program_test(total, laws="value")
+    """
+    check_draws(max_examples, random_seed)
+    if not isinstance(program, Program):
+        raise ValueError(f"program={program!r}: expected a Program")  # noqa: TRY004 (one kind for all that is given)
+    make_devices()
+    wanted = chosen_laws(laws)
+    engines = engines_for(program.implementation, wanted)
+    name = held_by_a_module(program)
+    kept = [] if name is None else regressions_of(program, name)
+    known = Told()
+    checks = [
+        *(pytest.param(found, id=f"regression-{path.stem}") for path, found in kept),
+        *(pytest.param(engine, id=engine) for engine in engines),
+    ]
+
+    @pytest.mark.parametrize("shardproof_check", checks)
+    def test(shardproof_check: str | Recorded | NotAFailure, request: pytest.FixtureRequest) -> None:
+        __tracebackhide__ = True
+        if not isinstance(shardproof_check, str):
+            _repeat(program, shardproof_check, name)
+            return
+        engine, implementation = shardproof_check, program.implementation
+        find = local_search(implementation, engine, scope_of(engine), random_seed=random_seed)
+        answers = ask(implementation, engine, wanted, known, find, max_examples=max_examples)
+        request.node.stash[COUNTED] = [*answers.tallies.values()]
+        if engine == "xla":
+            for line in devices_note(len(jax.devices())):
+                request.node.stash[COUNTED][0].finding(engine, line)
+        conclude(answers, implementation)
+
+    test.__doc__ = f"{program.name} satisfies every law."
+    setattr(test, MADE_TEST, program)
+    return test
+
+
+def _repeat(program: Program, kept: Recorded | NotAFailure, name: Named | None) -> None:
+    """Checks a regression again."""
+    __tracebackhide__ = True
+    refused = kept if isinstance(kept, NotAFailure) else None
+    if isinstance(kept, Recorded) and name is not None:
+        try:
+            repeat(kept, Given("", name.module, name.qualname), program.implementation)
+        except NotAFailure as error:
+            refused = error
+    if refused is not None:  # outside of the handler, whose exception pytest would show as well
+        pytest.fail(str(refused), pytrace=False)

@@ -49,12 +49,8 @@ class Row:
 
 def rows(implementations: Iterable[Implementation]) -> list[Row]:
     """Two rows per implementation; none for one that does not serve the example, or of another contract."""
-    found = []
-    for implementation in implementations:
-        for p in MEMBERS if implementation.contract.name in PARAMETERS else ():
-            row = _row(implementation, p)
-            found += [] if row is None else [row]
-    return found
+    known = [one for one in implementations if one.contract.name in PARAMETERS]
+    return [row for one in known for p in MEMBERS if (row := _row(one, p)) is not None]
 
 
 def _row(implementation: Implementation, p: int) -> Row | None:
@@ -72,14 +68,11 @@ def _row(implementation: Implementation, p: int) -> Row | None:
     bound = needed(case)
     cost, passed = found.cost, moved(found.participants)
     stated = stated_by(implementation, case, backward=False)
-    steps = _steps(cost) if stated is None or stated.steps is None else stated.steps
+    # how many collectives follow one another if nothing else is said can be told where permutes are all there is
+    told = None if set(dict(cost.counts)) - {"permute"} else cost.count("permute")
+    steps = told if stated is None or stated.steps is None else stated.steps
     optimal = ("steps",) * (steps == bound.steps) + ("bytes",) * (passed == Fraction(bound.bytes))
     return Row(str(implementation), p, cost, bound, optimal)
-
-
-def _steps(cost: Cost) -> int | None:
-    """How many collectives follow one another if nothing else is said, where permutes are all there is."""
-    return None if set(dict(cost.counts)) - {"permute"} else cost.count("permute")
 
 
 def markdown(found: Iterable[Row]) -> str:

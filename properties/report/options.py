@@ -16,8 +16,7 @@ from shardproof.properties.contracts.features import FEATURES
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.report.asking import chosen_laws
-from shardproof.properties.report.destinations import DestinationError, check_destination
-from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS
+from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS, DestinationError, check_destination
 from shardproof.properties.runner import profiles
 from shardproof.properties.runner.given import SAID, GivenError, parse_all
 from shardproof.properties.runner.named import NotAFailure
@@ -36,11 +35,7 @@ MARKERS = (
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Adds all options, in one group.
-
-    Raises:
-        pytest.UsageError: if a name is taken.
-    """
+    """Adds all options, in one group."""
     group = parser.getgroup("shardproof", "shardproof: verification of distributed JAX")
     number, several, flag = {"type": int, "metavar": "N"}, {"action": "append", "default": []}, {"action": "store_true"}
 
@@ -110,11 +105,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 @contextmanager
 def usage_errors(prefix: str = "") -> Iterator[None]:
-    """Reports what was given and cannot be used in one line.
-
-    Raises:
-        pytest.UsageError: with the message of such an error.
-    """
+    """Reports what was given and cannot be used in one line."""
     try:
         yield
     except (DestinationError, GivenError, NotAFailure, TooFewDevices) as error:
@@ -122,11 +113,7 @@ def usage_errors(prefix: str = "") -> Iterator[None]:
 
 
 def set_up(config: pytest.Config) -> None:
-    """Makes the devices, registers the profiles, and loads the given functions, whose tests a run then has.
-
-    Raises:
-        pytest.UsageError: if an option cannot be used, naming it and its value.
-    """
+    """Makes the devices, registers the profiles, and loads the given functions, whose tests a run then has."""
     option = config.getoption
     devices, platform, folder = option("--devices"), option("--platform"), option("--profile")
     for name, least in (("--devices", 1), ("--mesh-devices", 17)):

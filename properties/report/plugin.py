@@ -1,92 +1,157 @@
-"""All hooks of the suite's pytest plugin, in the order in which pytest calls them; the work is done where they point.
+"""All hooks of the suite's pytest plugin, in the order in which pytest calls them.
 
 `shardproof/plugin.py` loads it where a run asks for it, the `conftest.py` of this checkout always.
+
+pytest imports the tests of the suite by the name that they have wherever the suite is, never by their path. By that it
+takes `properties/given/laws.py` of a checkout for a module of a package `properties`, a second copy of what is
+`shardproof.properties`, and puts the folder above it on `sys.path`, before what the user has there.
 """
 
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shardproof.properties.report import accelerators, collecting, options, results, session
-from shardproof.properties.report.failures import commands, showing
+from shardproof.properties.engines import ENGINES
+from shardproof.properties.laws import LAWS
+from shardproof.properties.report import accelerators, options
+from shardproof.properties.report.accelerators import MEASURED, NEEDS, REQUIRED
+from shardproof.properties.report.failures import replay, showing
+from shardproof.properties.report.failures.replay import REPLAYED, ReplayFile
+from shardproof.properties.report.failures.text import LEFT_OUT
+from shardproof.properties.report.report import FAILURE, print_table, report_text
+from shardproof.properties.report.session import (
+    COUNTED,
+    GIVEN,
+    GIVEN_TESTS,
+    header,
+    properties_of,
+    reports_of,
+    write_somewhere,
+)
+from shardproof.properties.runner.judging import asked
+from shardproof.properties.runner.tally import Tally
 
 pytest_plugins = ("shardproof.properties.report.fixtures",)
 
 REPORTING = ("pytest_runtest_makereport", "pytest_sessionfinish", "pytest_terminal_summary")
 """The hooks that tests made by `program_test` need, in any project and without an option."""
 
+OUTCOME = pytest.StashKey[str]()
+HERE = Path(__file__).resolve().parents[1]
+PACKAGE = __name__.removesuffix(".report.plugin")
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the options of `pytest --help`."""
-    options.add_options(parser)
+BUILT_IN = HERE / "suite"
+"""The tests of this project's own implementations, which only a checkout has."""
 
 
-def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Keeps a regression instead of running tests, if that is asked for."""
-    return commands.keep_regression(config)
+def is_of_the_suite(path: Path) -> bool:
+    """Whether a file or folder is the suite's own, by whichever link it is reached."""
+    path = path.resolve()
+    return HERE in (path, *path.parents)
+
+
+class SuiteModule(pytest.Module):
+    """A file of tests of the suite."""
+
+    def _getobj(self) -> object:
+        return importlib.import_module(
+            ".".join((PACKAGE, *self.path.resolve().relative_to(HERE).with_suffix("").parts))
+        )
+
+    def funcnamefilter(self, name: str) -> bool:
+        """What is a test here, whatever the settings of the project say in which pytest runs."""
+        return name.startswith("test_")
+
+
+pytest_addoption = options.add_options
+pytest_cmdline_main = replay.keep_regression
+pytest_report_header = header
+pytest_xdist_auto_num_workers = pytest.hookimpl(tryfirst=True, optionalhook=True)(options.workers_that_fit)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Makes the devices before JAX's backends start, and registers the profiles before Hypothesis loads one."""
-    commands.choose_failures(config)  # which may need more devices
+    replay.choose_failures(config)  # which may need more devices
     options.set_up(config)
-
-
-@pytest.hookimpl(tryfirst=True, optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Gives each worker enough memory."""
-    return options.workers_that_fit()
-
-
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Says what is verified, on what."""
-    return session.header(config)
 
 
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir | None:
     """Takes a folder of the suite for a folder: a package pytest would import, by its path."""
-    return pytest.Dir.from_parent(parent, path=path) if collecting.is_of_the_suite(path) else None
+    return pytest.Dir.from_parent(parent, path=path) if is_of_the_suite(path) else None
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """Imports tests of the suite by their names."""
-    return collecting.make_module(module_path, parent) if collecting.is_of_the_suite(module_path) else None
+    """Imports tests of the suite by one name, wherever the run was started and however the file was given."""
+    if not is_of_the_suite(module_path):
+        return None
+    outside = parent.config.rootpath not in module_path.parents  # pytest has no name for what is not below its root
+    inside = module_path.resolve().relative_to(HERE).parts
+    told = "/".join((*PACKAGE.split("."), *inside)) if outside else None
+    return SuiteModule.from_parent(parent, path=module_path, nodeid=told)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
     """Gives the session the files of `--replay`, so that nothing that lies beside one is imported."""
     report: Any = yield
-    if isinstance(collector, pytest.Session):
-        report.result = [*report.result, *commands.replay_files(collector)]
+    for path in collector.config.stash[REPLAYED] if isinstance(collector, pytest.Session) else ():
+        outside = collector.config.rootpath not in path.parents  # pytest has no name for what is not below its root
+        file = ReplayFile.from_parent(collector, path=path, nodeid=path.as_posix() if outside else None)
+        report.result = [*report.result, file]
     return report
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Makes one test for each function of `--impl` and engine."""
-    collecting.parametrize_given(metafunc)
+    if metafunc.definition.path.resolve() == GIVEN_TESTS.resolve() and "engine" in metafunc.fixturenames:
+        pairs = [
+            pytest.param(function, engine, id=f"{function}-{engine}", marks=pytest.mark.engine(engine))
+            for function in metafunc.config.stash[GIVEN]
+            for engine in ENGINES
+            if asked(function, engine)
+        ]
+        metafunc.parametrize(("implementation", "engine"), pairs)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what is not asked for; of a replay nothing else runs."""
-    collecting.deselect(config, items)
-    commands.leave_replays(config, items)
+    """Leaves out other engines and implementations than were asked for, and larger meshes; of a replay all others."""
+    devices, engine = config.getoption("--devices"), config.getoption("--engine")
+    kept: list[pytest.Item] = []
+    dropped: list[pytest.Item] = []
+    for item in items:
+        marker, runs_on = item.get_closest_marker("needs_devices"), item.get_closest_marker("engine")
+        too_large = marker is not None and marker.args[0] > devices
+        other = runs_on is not None and engine not in (runs_on.args[0], "all")
+        # with --impl only the given functions are checked
+        other |= item.path.resolve().parent == BUILT_IN and bool(config.stash[GIVEN])
+        (dropped if too_large or other else kept).append(item)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+    replay.leave_replays(config, items)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips a test whose devices or compiler are missing, unless they are required."""
-    accelerators.skip_if_missing(item)
+    for name, option in REQUIRED.items():
+        if item.get_closest_marker(name):
+            item.user_properties.append((NEEDS, name))
+            if not item.config.getoption(option) and (reason := accelerators.missing(name, item.config)):
+                pytest.skip(reason)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Fails one whose devices or compiler are required, and missing."""
-    accelerators.fail_if_missing(item)
+    for name, option in REQUIRED.items():
+        if item.get_closest_marker(name) and (reason := accelerators.missing(name, item.config)):
+            pytest.fail(f"{option}: {reason}", pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -94,7 +159,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Shows a violation in place of a traceback, and sends what a test counted along with its report."""
     report: Any = yield
     showing.show_violations(item, call, report)
-    results.send_tallies(item, report)
+    counted = item.stash.get(COUNTED, []) if report.when == "teardown" else []
+    if report.when == "call":
+        item.stash[OUTCOME] = report.outcome
+    for tally in counted:
+        if item.stash.get(OUTCOME, "failed") == "failed" and len(counted) == 1:
+            tally.outcome = "failed"
+        tally.failure = item.stash.get(FAILURE, {}).get(tally.law, {})
+    report.shardproof = [tally.to_json() for tally in counted]
     return report
 
 
@@ -102,7 +174,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Fails a run that did not do what was asked for, and has pytest print one failure for each cause."""
     if session.config.pluginmanager.has_plugin("terminalreporter"):  # which workers have not
-        results.require_results(session)
+        if session.exitstatus == pytest.ExitCode.OK and unmet(session.config, tallies_of(session.config)):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
         showing.show_causes(session.config, exitstatus)
 
 
@@ -110,5 +183,51 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Prints what was verified and measured, after the failures and before the list of them, which has all."""
     showing.restore_failures(terminalreporter)
-    results.write_results(terminalreporter)
-    accelerators.write_tables(terminalreporter)
+    tallies = tallies_of(config)
+    for told in unmet(config, tallies):
+        terminalreporter.write_line(f"ERROR: {told}", red=True)
+    if tallies:
+        given = GIVEN not in config.stash or bool(config.stash[GIVEN])  # without the options: programs
+        print_table(tallies, terminalreporter, given=given)
+    for line in left_out(terminalreporter):
+        terminalreporter.write_line(line)
+    for path in config.getoption("--report", default=[]):
+        text = report_text(path, tallies, header(config))
+        write_somewhere(Path(path), text, terminalreporter.write_line)
+    tables = properties_of(config, MEASURED)
+    if tables:
+        terminalreporter.section("what was measured", sep="=")
+    for text in tables:
+        terminalreporter.write_line(text)
+
+
+def tallies_of(config: pytest.Config) -> list[Tally]:
+    """What all tests counted, whichever process ran them."""
+    return [Tally.from_json(record) for report in reports_of(config) for record in getattr(report, "shardproof", [])]
+
+
+def unmet(config: pytest.Config, tallies: list[Tally]) -> list[str]:
+    """What was asked for and not done, a sentence each that begins with the option."""
+    told = [
+        f"--require-{name}: no test that needs {name.upper()} devices was selected"
+        for name in accelerators.forgotten(config)
+    ]
+    given = config.stash.get(GIVEN, [])
+    # beside `--replay` these are only what may be imported, and a run that has measured them did what was asked for
+    checks = not config.getoption("--replay") and not config.option.collectonly and not properties_of(config, MEASURED)
+    if given and checks and not tallies:
+        names = ", ".join(map(str, given))
+        told.append(f"--impl: nothing checked {names}: no law was collected from {GIVEN_TESTS}")
+    skipped = {(t.contract, t.implementation) for t in tallies if t.outcome == "skipped"}
+    verified = {(t.contract, t.implementation) for t in tallies if t.verifies and not LAWS[t.law].partial}
+    inapplicable = [one for one in given if (one.contract.name, one.name) in skipped - verified]
+    return told + [
+        f"--impl: no law that covers all cases held for {one}; the others do not apply" for one in inapplicable
+    ]
+
+
+def left_out(terminalreporter: pytest.TerminalReporter) -> list[str]:
+    """The laws that were left out since others had answered them, a line each, which pytest alone does not print."""
+    skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
+    reasons = [str(one[2]).removeprefix("Skipped: ") for one in skipped if isinstance(one, tuple)]  # of any plugin
+    return [reason for reason in dict.fromkeys(reasons) if reason.startswith(LEFT_OUT)]

@@ -2,8 +2,7 @@
 
 import sys
 import time
-from types import TracebackType
-from typing import Self
+from contextlib import ExitStack
 
 import jax
 from rich.console import Console
@@ -27,43 +26,29 @@ def devices_note(devices: int) -> list[str]:
     return [f"XLA ran on {devices} device{plural}{advice}; the interpreter on 8 and more"]
 
 
-class Progress:
-    """The engines of one check, one after the other.
-
-    Arguments:
-        title: what is checked.
-        total: how many engines there are.
-        notes: what is said first.
-    """
+class Progress(ExitStack):
+    """The engines of one check, one after the other."""
 
     def __init__(self, title: str, total: int, notes: list[str]) -> None:
+        super().__init__()
         self.title, self.total, self.notes = title, total, notes
         self.done = 0
         self.line, self.violated = title, False
         self.console = Console(file=sys.stderr, soft_wrap=True, highlight=False, markup=False)
-        columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(24), TimeRemainingColumn()
-        self.bar = Bar(*columns, console=self.console, transient=True) if self.console.is_terminal else None
-        self.task = self.bar.add_task(title, total=None) if self.bar is not None else None
-        self.first: Law | None = None
         self.told = time.monotonic()
-
-    def __enter__(self) -> Self:
-        if self.bar is not None:
+        self.first: Law | None = None
+        self.bar: Bar | None = None
+        if self.console.is_terminal:
             self._say_notes()
-            self.bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+            columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(24)
+            self.bar = self.enter_context(Bar(*columns, TimeRemainingColumn(), console=self.console, transient=True))
+            self.task = self.bar.add_task(title, total=None)
 
     def engine(self, name: str, structures: int) -> None:
         """The laws are about to be asked of so many structures on an engine."""
         self.done += 1
         self.line, self.violated, self.first = f"{self.title}: on {name} ({self.done} of {self.total})", False, None
-        if self.bar is not None and self.task is not None:
+        if self.bar is not None:
             self.bar.reset(self.task, total=structures)
         self._say(self.line)
 
@@ -72,12 +57,12 @@ class Progress:
         if breaks and not self.violated:
             broken = f"{law.name} violated on mesh {case.mesh}"
             self.violated = self._say(f"{self.line}: {broken}; the smallest is sought")
-        elif self.bar is not None and self.task is not None and not self.violated:
+        elif self.bar is not None and not self.violated:
             self.first = self.first or law
             self.bar.advance(self.task, float(law is self.first))
 
     def _say(self, line: str) -> bool:
-        if self.bar is not None and self.task is not None:
+        if self.bar is not None:
             self.bar.update(self.task, description=line)
         elif time.monotonic() - self.told > QUIET_SECONDS:
             self._say_notes()

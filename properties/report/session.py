@@ -1,5 +1,8 @@
-"""What the parts of the pytest plugin share: the given functions, where their tests are, reports, and the header."""
+"""What the parts of the pytest plugin share: given functions, reports, the header, and where results can be written."""
 
+import os
+import tempfile
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,40 @@ from hypothesis import settings
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.runner.profiles import compiled_of, structures_in_force
 from shardproof.properties.runner.tally import Tally
+
+
+class DestinationError(ValueError):
+    """A file cannot be written there; the message says why in one line."""
+
+
+def check_destination(option: str, path: Path) -> None:
+    """A file can be written to `path`."""
+    folder = path.parent
+    if path.is_dir():
+        raise DestinationError(f"{option}={path}: expected a file, this is a folder")
+    if not folder.is_dir():
+        raise DestinationError(f"{option}={path}: expected a file in a folder that exists, {folder} does not")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise DestinationError(f"{option}={path}: expected a place that can be written to: permission denied")
+
+
+def write_somewhere(path: Path, text: str, tell: Callable[[str], None]) -> None:
+    """Writes the text to `path`, else to the folder for temporary files, else tells it."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        reason = f"{path} cannot be written: {error.strerror or error}"
+    else:
+        tell(f"shardproof: wrote {path}")
+        return
+    try:
+        other = Path(tempfile.mkdtemp(prefix="shardproof-")) / path.name
+        other.write_text(text, encoding="utf-8")
+    except OSError:
+        tell(f"shardproof: {reason}; the report follows\n{text}")
+    else:
+        tell(f"shardproof: {reason}; wrote {other} instead")
+
 
 COUNTED = pytest.StashKey[list[Tally]]()
 """What a test counted, by law."""

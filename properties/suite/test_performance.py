@@ -10,10 +10,16 @@ from collections.abc import Callable
 import jax
 import pytest
 
-from shardproof.properties.performance.measured.expectations import broken
-from shardproof.properties.performance.measured.placing import chip_of, mesh_of
-from shardproof.properties.performance.measured.row import table
-from shardproof.properties.performance.measured.work import COLLECTIVES, forms, measure, tracing
+from shardproof.properties.performance.measured.work import (
+    COLLECTIVES,
+    broken,
+    chip_of,
+    forms,
+    measure,
+    mesh_of,
+    table,
+    tracing,
+)
 from shardproof.properties.programs.product_cases import SHARDED
 
 PLATFORMS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("tpu", "gpu")]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardproof.properties.report.failures.record import Recorded
+from shardproof.properties.report.failures.files import Recorded
 from shardproof.properties.report.failures.replay import devices_needed, regressions, repeat
 from shardproof.properties.runner.named import BuiltIn
 

@@ -10,8 +10,7 @@ from rich.console import Console
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.choosing import choice, forms
 from shardproof.properties.performance.commands.tpu import add_options
-from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Records
-from shardproof.properties.performance.modelled import Place, Work
+from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Place, Records, Work
 from shardproof.properties.performance.tables import form_of, table
 from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology, missing
 from shardproof.properties.programs.product_cases import SHAPES
@@ -27,21 +26,13 @@ COLUMNS = ("product", "shape", "form", "timeline", "compiler", "exposed, timelin
 
 @dataclass(frozen=True)
 class Pair:
-    """A form by both, over the local product by the same.
+    """A form by both, over the local product by the same."""
 
-    Arguments:
-        work: the product and its shape.
-        form: the form.
-        timeline: its time by the timeline of the traced program.
-        compiled: by the compiler's schedule.
-        exposed: the parts of that in which something is sent and nothing computed, by each.
-    """
-
-    work: tuple[str, str]
+    work: tuple[str, str]  # the product and its shape
     form: str
-    timeline: float
-    compiled: float
-    exposed: tuple[float, float]
+    timeline: float  # its time by the timeline of the traced program
+    compiled: float  # by the compiler's schedule
+    exposed: tuple[float, float]  # the parts of that in which something is sent and nothing computed, by each
 
 
 def pairs(records: Records, place: Place, shape: str) -> Iterator[Pair]:
@@ -58,17 +49,6 @@ def pairs(records: Records, place: Place, shape: str) -> Iterator[Pair]:
             parts = float(one.exposed / one.total), 1 - found.compute / found.total
             ratios = float(traced.ratio(one)), found.total / alone
             yield Pair((contract, shape), form_of(one.implementation) or one.implementation.name, *ratios, parts)
-
-
-def row(pair: Pair) -> tuple[str, ...]:
-    """A line of the table."""
-    return (
-        *pair.work,
-        pair.form,
-        f"{pair.timeline:.2f}",
-        f"{pair.compiled:.2f}",
-        *(f"{part:.0%}" for part in pair.exposed),
-    )
 
 
 def summary(found: Sequence[Pair]) -> str:
@@ -105,7 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with Records(RECORDED if options.recorded else None) as records:
         found = [pair for shape in options.shape or SHAPES for pair in pairs(records, place, shape)]
     title = f"times over the local product, {place.topology}, model axis {place.model}, bfloat16"
-    console.print(table(title, COLUMNS, [row(one) for one in found]))
+    lines = [
+        (*one.work, one.form, f"{one.timeline:.2f}", f"{one.compiled:.2f}", *(f"{part:.0%}" for part in one.exposed))
+        for one in found
+    ]
+    console.print(table(title, COLUMNS, lines))
     console.print(summary(found))
 
 

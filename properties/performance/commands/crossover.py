@@ -4,24 +4,89 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.communication.pictures import LETTER
-from shardproof.properties.performance.chips import chip
-from shardproof.properties.performance.crossover import SIDES, Crossover, crossover
+from shardproof.properties.performance.chips import Chip, chip
+from shardproof.properties.performance.choosing import PLAIN, Choice, choose
 from shardproof.properties.programs.product_cases import SHARDED
-from shardproof.properties.report.arguments import (
-    add_machine,
-    add_mesh,
-    exit_code,
-    parse_axes,
-    parse_dtype,
-    parse_mesh,
-    parse_sides,
-)
+from shardproof.properties.report.arguments import add_machine, add_mesh, exit_code, parse_axes, parse_dtype, parse_mesh
+
+SIDES = ("m", "k", "n")
+SMALLEST, LARGEST = 64, 65536
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """What is best for every size of one side."""
+
+    contract: str  # of which operation
+    side: str  # which side grows: rows `m`, contracted `k`, columns `n`
+    choices: dict[int, Choice]  # by its size
+
+    @property
+    def names(self) -> list[str]:
+        """The forms, the plain one first, the others in the order of the project."""
+        known = {row.implementation.name: row.implementation for c in self.choices.values() for row in c.rows}
+        return sorted(known, key=lambda name: name not in PLAIN)
+
+    @property
+    def best(self) -> list[tuple[int, int, str]]:
+        """From which size to which a form is the best, one after the other."""
+        found: list[tuple[int, int, str]] = []
+        for size, choice in self.choices.items():
+            name = choice.timed.name
+            if found and found[-1][2] == name:
+                found[-1] = (found[-1][0], size, name)
+            else:
+                found.append((size, size, name))
+        return found
+
+    def text(self) -> str:
+        """Which form is best for which sizes."""
+        lines = [f"{self.contract} on {next(iter(self.choices.values())).machine.name}, by {self.side}:"]
+        for first, last, name in self.best:
+            sizes = f"{first:,}" if first == last else f"{first:,} to {last:,}"
+            lines.append(f"  {sizes}: {name}" + (", the plain form" if name in PLAIN else ""))
+        return "\n".join(lines)
+
+
+def crossover(
+    contract: str,
+    sides: tuple[int, int, int],
+    side: str,
+    machine: Chip,
+    mesh: MeshCase,
+    axes: tuple[str, ...],
+    **more: Any,
+) -> Crossover:
+    """What is best for every power of two, times the number of participants, of one side; the others are given."""
+    if contract not in SHARDED:
+        raise RequestError(f"contract={contract!r}: expected a product: {', '.join(SHARDED)}")
+    p, choices = mesh.axis_size(axes), {}
+    size = p * 2 ** max(0, math.ceil(math.log2(SMALLEST / p)))
+    while size <= LARGEST:
+        m, k, n = (size if name == side else given for name, given in zip(SIDES, sides, strict=True))
+        shapes = ((m, k), (k, n), (n, k))[: len(SHARDED[contract])]  # a transformer block has n hidden features
+        choices[size] = choose(contract, shapes, machine, mesh=mesh, axis_name=axes, **more)
+        size *= 2
+    return Crossover(contract, side, choices)
+
+
+def parse_sides(text: str) -> tuple[int, int, int]:
+    """Rows, contracted size and columns."""
+    parts = text.split(",")
+    if len(parts) != len(SIDES) or not all(part.isdecimal() and int(part) for part in parts):
+        raise RequestError(f"--sides={text}: expected rows, contracted size and columns, as in 512,2048,8192")
+    m, k, n = map(int, parts)
+    return m, k, n
+
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT = 760, 380, 74, 92, 210
 INK, FAINT, GRID = "#222222", "#666666", "#e8e8e8"
@@ -30,24 +95,15 @@ COLOURS = ("#444444", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#5
 
 
 def plot(found: Crossover, title: Sequence[str]) -> Any:
-    """A drawing: a line for every form, its time over that of the unsharded product, and which is best for which size.
-
-    Raises:
-        ModuleNotFoundError: if drawsvg is not installed.
-    """
+    """A drawing: a line for every form, its time over that of the unsharded product, and which is best for what."""
     import drawsvg
 
     sizes, names = list(found.choices), found.names
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
-    lines = {
-        name: [
-            (size, float(choice.ratio(row)))
-            for size, choice in found.choices.items()
-            for row in choice.rows
-            if row.implementation.name == name
-        ]
-        for name in names
-    }
+    lines: dict[str, list[tuple[int, float]]] = {name: [] for name in names}
+    for size, choice in found.choices.items():
+        for row in choice.rows:
+            lines[row.implementation.name].append((size, float(choice.ratio(row))))
     floor = [(size, float(choice.floor)) for size, choice in found.choices.items()]
     most = max(ratio for line in lines.values() for _, ratio in line)
     width = max(
@@ -98,14 +154,13 @@ def plot(found: Crossover, title: Sequence[str]) -> Any:
         if first != sizes[0]:
             drawing.append(drawsvg.Line(begin, TOP, begin, strip, stroke=INK, stroke_width=1, stroke_dasharray="2 3"))
     text("best", 12, LEFT - 8, strip + 14, FAINT, text_anchor="end")
-    keys = [(colours[name], name.removesuffix(found.contract).rstrip("_"), None) for name in names]
-    for i, (colour, words, dash) in enumerate([*keys, (FAINT, "floor", "3 4")]):
-        y = TOP + 10 + 20 * i
-        dashes = {} if dash is None else {"stroke_dasharray": dash}
-        drawing.append(
-            drawsvg.Line(LEFT + WIDTH + 22, y, LEFT + WIDTH + 48, y, stroke=colour, stroke_width=2.4, **dashes)
-        )
-        text(words, 12, LEFT + WIDTH + 56, y + 4)
+    keys: list[tuple[str, str, dict[str, str]]] = [
+        (colours[name], name.removesuffix(found.contract).rstrip("_"), {}) for name in names
+    ]
+    for i, (colour, words, dashes) in enumerate([*keys, (FAINT, "floor", {"stroke_dasharray": "3 4"})]):
+        x, y = LEFT + WIDTH + 22, TOP + 10 + 20 * i
+        drawing.append(drawsvg.Line(x, y, x + 26, y, stroke=colour, stroke_width=2.4, **dashes))
+        text(words, 12, x + 34, y + 4)
     return drawing
 
 

@@ -13,10 +13,9 @@ import jax
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.cases.strategies.dtypes import WIDE
-from shardproof.properties.performance import gantt
 from shardproof.properties.performance.chips import Chip, chip, in_words
 from shardproof.properties.performance.choosing import scheduled
-from shardproof.properties.performance.lanes import KEY, laid_out, text
+from shardproof.properties.performance.lanes import KEY, gantt, laid_out, text
 from shardproof.properties.performance.operations import Operation, operations_of
 from shardproof.properties.performance.shaped import KNOWN, laid_out_for, parse_shapes, shaped
 from shardproof.properties.performance.timeline import Timeline, timeline
@@ -72,10 +71,11 @@ def _drawn(options: argparse.Namespace) -> None:
     print("\n".join([title[0], *(f"  {line}" for line in title[1:]), *(f"    {line}" for line in text(lanes))]))
     print(f"    {KEY}")
     if options.sources:
-        print(sources(machine))
+        print("\n".join(f"{machine.name} {name}: {source}" for name, source in machine.sources.items()))
     if lanes.total:
-        path = options.output or Path(f"{_file_name(options.name)}-{machine.name}.svg")
-        gantt.write(path, title, lanes)
+        plain = re.sub(r"[^A-Za-z0-9_]+", "-", options.name)[:LONGEST].strip("-")
+        path = options.output or Path(f"{plain}-{machine.name}.svg")
+        gantt(title, lanes).save_svg(str(path))
         print(f"wrote {path}")
 
 
@@ -108,11 +108,7 @@ def _asked(options: Any, mesh: MeshCase, axes: tuple[str, ...]) -> tuple[str, st
 
 
 def _imported(name: str) -> Any:
-    """A function by `MODULE:FUNCTION`, from the working directory as well.
-
-    Raises:
-        RequestError: if there is none.
-    """
+    """A function by `MODULE:FUNCTION`, from the working directory as well."""
     module, _, function = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -130,17 +126,10 @@ def _imported(name: str) -> Any:
     return target
 
 
-def _file_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_]+", "-", name)[:LONGEST].strip("-")
-
-
 def call_on_mesh(program: Program, given: Sequence[Argument], mesh: MeshCase) -> OnMesh:
     """What an engine runs: the program's function on whole arrays, or inside `shard_map` on their blocks.
 
     Options have the first of their values.
-
-    Raises:
-        RequestError: if the arrays are not as the program describes them, or a role shards none of them.
     """
     arrays, names = program.signature.arrays, program.signature.names
     if len(given) != len(arrays):
@@ -193,11 +182,6 @@ def assumed(machine: Chip, dtype: str) -> str:
         told("latency", f"{in_words(machine.latency)} {steps}"),
     )
     return f"{machine.name}: {', '.join(figures_of)}"
-
-
-def sources(machine: Chip) -> str:
-    """Where a machine's figures are from, a line for each."""
-    return "\n".join(f"{machine.name} {name}: {source}" for name, source in machine.sources.items())
 
 
 if __name__ == "__main__":

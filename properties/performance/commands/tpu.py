@@ -13,11 +13,13 @@ from shardproof.properties.performance.compiled import (
     RECORDED,
     UNSHARDED,
     Figures,
+    Place,
     Records,
+    Work,
     key_of,
+    modelled,
     read,
 )
-from shardproof.properties.performance.modelled import Place, Work, modelled
 from shardproof.properties.performance.tables import form_of, markdown, table
 from shardproof.properties.performance.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, TpuCompiler, missing
 from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS
@@ -25,34 +27,15 @@ from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS,
 from shardproof.properties.programs.product_cases import SHAPES
 
 COLUMNS = (
-    "product",
-    "form",
-    "us",
-    "of unsharded",
-    "compute",
-    "exposed",
-    "permutes",
-    "synchronous",
-    "others",
-    "temporary MB",
-)
+    "product", "form", "us", "of unsharded", "compute", "exposed", "permutes", "synchronous", "others", "temporary MB",
+)  # fmt: skip
 FLOOR, NAIVE = "floor", "naive"
 OTHERS = (UNSHARDED, NAIVE, COMPILER)
 PLACE = Place(Topology.parse("v5e:2x4"), 4)
 RECORDED_COLUMNS = (
-    "product",
-    "shape",
-    "best of ours",
-    "unsharded us",
-    "floor",
-    "naive",
-    "XLA's own",
-    "ours",
-    "exposed",
-    "permutes",
-    "MB naive",
-    "MB ours",
-)
+    "product", "shape", "best of ours", "unsharded us", "floor", "naive", "XLA's own", "ours", "exposed", "permutes",
+    "MB naive", "MB ours",
+)  # fmt: skip
 Found = Figures | str
 """The figures of a program, or a sentence on why there are none."""
 
@@ -68,44 +51,27 @@ def found_of(records: Records, work: Work, form: str) -> Found:
 def rows(records: Records, work: Work, forms: Sequence[Implementation]) -> Iterator[tuple[str, ...]]:
     """The local product, the floor, what XLA makes of the product by itself, the naive form, and every form of it."""
     alone = found_of(records, work, UNSHARDED)
+
+    def row(form: str, found: Found) -> tuple[str, ...]:
+        if isinstance(found, str) or isinstance(alone, str):
+            return (work.contract, form, str(found), *[""] * (len(COLUMNS) - 3))
+        times = f"{found.total:.1f}", f"{found.total / alone.total:.2f}", f"{found.compute / alone.total:.2f}"
+        counts = str(found.permutes), str(found.synchronous), str(found.others)
+        return (work.contract, form, *times, f"{found.share:.0%}", *counts, f"{found.temporary_bytes / 1e6:.1f}")
+
+    yield row(UNSHARDED, alone)
     if isinstance(alone, str):
-        yield (work.contract, UNSHARDED, alone, *[""] * (len(COLUMNS) - 3))
         return
-    yield row(work, UNSHARDED, alone, alone)
-    yield floor(work, alone)
-    yield row(work, OWN, found_of(records, work, COMPILER), alone)
+    least = float(floor_of(work, alone))
+    yield (work.contract, FLOOR, f"{alone.total * least:.1f}", f"{least:.2f}", *[""] * (len(COLUMNS) - 4))
+    yield row(OWN, found_of(records, work, COMPILER))
     for one in forms:
-        yield row(work, form_of(one) or one.name, found_of(records, work, one.name), alone)
+        yield row(form_of(one) or one.name, found_of(records, work, one.name))
 
 
-def floor(work: Work, alone: Figures) -> tuple[str, ...]:
-    """The line of the least time that there can be."""
-    least = work.floor(Fraction(alone.total) / int(MICRO))
-    return (
-        work.contract,
-        FLOOR,
-        f"{alone.total * float(least):.1f}",
-        f"{float(least):.2f}",
-        *[""] * (len(COLUMNS) - 4),
-    )
-
-
-def row(work: Work, form: str, found: Found, alone: Figures) -> tuple[str, ...]:
-    """One line of the table."""
-    if isinstance(found, str):
-        return (work.contract, form, found, *[""] * (len(COLUMNS) - 3))
-    return (
-        work.contract,
-        form,
-        f"{found.total:.1f}",
-        f"{found.total / alone.total:.2f}",
-        f"{found.compute / alone.total:.2f}",
-        f"{found.share:.0%}",
-        str(found.permutes),
-        str(found.synchronous),
-        str(found.others),
-        f"{found.temporary_bytes / 1e6:.1f}",
-    )
+def floor_of(work: Work, alone: Figures) -> Fraction:
+    """The least time that there can be, over that of the product alone."""
+    return work.floor(Fraction(alone.total) / int(MICRO))
 
 
 def recorded() -> str:
@@ -121,21 +87,12 @@ def recorded() -> str:
                 if None in found.values() or not ours or not figures.keys() >= {*OTHERS}:
                     continue
                 alone, fastest = figures[UNSHARDED], min(ours, key=lambda form: figures[form].total)
-                least = Work(contract, shape, PLACE, way).floor(Fraction(alone.total) / int(MICRO))
-                one = figures[fastest]
-                lines.append(
-                    (
-                        contract,
-                        f"{shape} {way}",
-                        fastest.removesuffix(contract).rstrip("_"),
-                        f"{alone.total:.0f}",
-                        f"{float(least):.2f}",
-                        *(f"{figures[form].total / alone.total:.2f}" for form in (NAIVE, COMPILER, fastest)),
-                        f"{one.share:.0%}",
-                        str(one.permutes),
-                        *(f"{figures[form].temporary_bytes / 1e6:.1f}" for form in (NAIVE, fastest)),
-                    )
-                )
+                one, short = figures[fastest], fastest.removesuffix(contract).rstrip("_")
+                least = f"{float(floor_of(Work(contract, shape, PLACE, way), alone)):.2f}"
+                times = (f"{figures[form].total / alone.total:.2f}" for form in (NAIVE, COMPILER, fastest))
+                sizes = (f"{figures[form].temporary_bytes / 1e6:.1f}" for form in (NAIVE, fastest))
+                counts = f"{one.share:.0%}", str(one.permutes)
+                lines.append((contract, f"{shape} {way}", short, f"{alone.total:.0f}", least, *times, *counts, *sizes))
     return markdown(RECORDED_COLUMNS, lines, left=3)
 
 
@@ -156,19 +113,16 @@ def print_steps(console: Console, work: Work, form: str) -> None:
     """Prints what a form of a product becomes, or why it cannot be compiled."""
     one = next((one for one in forms_of(work.contract) if form_of(one) == form), None)
     if one is None:
-        console.print(
-            f"{work.contract} has no form {form}: expected {', '.join(map(form_of, forms_of(work.contract)))}"
-        )
+        known = ", ".join(map(form_of, forms_of(work.contract)))
+        console.print(f"{work.contract} has no form {form}: expected {known}")
         return
     with TpuCompiler() as compiler:
         try:
-            found = modelled(compiler, work.place, work.case(), str(one), work.way)
+            found, _ = modelled(compiler, work.place, work.case(), str(one), work.way)
         except (NotCompiled, ValueError) as error:
             console.print(f"{one}: {error}")
         else:
-            console.print(
-                f"{one}, {work.shape} {work.way}\n{found.schedule}", soft_wrap=True, highlight=False, markup=False
-            )
+            console.print(f"{one}, {work.shape} {work.way}\n{found}", soft_wrap=True, highlight=False, markup=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -188,21 +142,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if (reason := missing()) and (options.steps or not options.recorded):
         console.print(reason)
         return
-    topology = Topology.parse(options.topology)
-    place = Place(topology, options.model)
+    place = Place(Topology.parse(options.topology), options.model)
     contracts = options.contract or [one.contract.name for one in PRODUCTS]
     if options.steps:
         for contract, shape, way in itertools.product(contracts, options.shape or SHAPES, options.way or WAYS):
             print_steps(console, Work(contract, shape, place, way), options.steps)
         return
     with Records(RECORDED if options.recorded else None) as records:
-        for shape in options.shape or SHAPES:
-            for way in options.way or WAYS:
-                lines: list[tuple[str, ...]] = []
-                for contract in contracts:
-                    lines += rows(records, Work(contract, shape, place, way), forms_of(contract))
-                title = f"{shape} {SHAPES[shape]}, {way}, bfloat16, {topology}, model axis {place.model}"
-                console.print(table(title, COLUMNS, lines))
+        for shape, way in itertools.product(options.shape or SHAPES, options.way or WAYS):
+            works = [Work(contract, shape, place, way) for contract in contracts]
+            lines = [line for work in works for line in rows(records, work, forms_of(work.contract))]
+            title = f"{shape} {SHAPES[shape]}, {way}, bfloat16, {place.topology}, model axis {place.model}"
+            console.print(table(title, COLUMNS, lines))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,9 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.communication.sizes import OUT, names_of, sizes_of
 from shardproof.properties.contracts import CONTRACTS, sequence_parallel
 from shardproof.properties.performance.chips import Chip, in_words
-from shardproof.properties.performance.scheduled import Schedule, schedule, story
+from shardproof.properties.performance.scheduled import Schedule, Sent, schedule, story
 from shardproof.properties.performance.tpu_compiler import Compiled, Topology
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD
-from shardproof.properties.performance.walking import Sent
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap, limit
 from shardproof.properties.programs.product_cases import product_case
@@ -48,26 +47,12 @@ NORMALISED = sequence_parallel.NORMALISED
 KNOWN = (*LONG, sequence_parallel.MLP.name, NORMALISED.name)
 
 
-def longest(chip: Chip, element: int = 4) -> int:
-    """The side that makes room: a multiply-add of it takes as long as one element under way.
-
-    Arguments:
-        chip: whose peak and links.
-        element: the bytes of what travels.
-    """
-    least = ROOM * element / chip.link * chip.rate("bfloat16") / 2
-    return SIDE * math.ceil(least / SIDE)
-
-
 def roomy(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...], chip: Chip) -> Case:
-    """The case of a contract, in bfloat16, over an axis tuple of devices that are neighbours.
-
-    Raises:
-        ValueError: for a contract that there is none of.
-    """
+    """The case of a contract, in bfloat16, over an axis tuple of devices that are neighbours."""
     if contract not in KNOWN:
         raise ValueError(f"contract={contract!r}: expected one of {', '.join(KNOWN)}")
-    long = longest(chip)
+    # the side that makes room: a multiply-add of it takes as long as one element of float32 under way
+    long = SIDE * math.ceil(ROOM * 4 / chip.link * chip.rate("bfloat16") / 2 / SIDE)
     if contract in LONG:
         m_k_n = [SIDE] * 3
         m_k_n[LONG[contract]] = long
@@ -112,14 +97,6 @@ def check_compiled_overlap(
 ) -> Schedule:
     """The schedule of a compiled program hides what is claimed of it, and is returned.
 
-    Arguments:
-        stated: the claim, of which the ways round the ring and the memory are checked here.
-        share: what may be exposed.
-        case: what was compiled; its last axis lies on rings of chips.
-        compiled: what became of it.
-        topology: what it was compiled for.
-        way: forward, or backward, of which no memory is claimed.
-
     Raises:
         Broken: if a collective is left whole, or made synchronous, more is exposed, one way is not used, or more held.
         HloError: if the schedule cannot be read.
@@ -137,7 +114,8 @@ def check_compiled_overlap(
     if stated.directions > 1 and case.mesh.sizes[-1] > 2:
         _check_ways(found.sends, compiled, case.mesh.sizes[-1], f"{whose} ({stated})", of)
     if stated.memory is not None and way != BACKWARD:
-        most = limit(stated.memory, sizes_of_compiled(case, compiled)) + FOR_ITSELF
+        sizes = {**_sizes_without_results(case), OUT: compiled.result_bytes}
+        most = limit(stated.memory, sizes) + FOR_ITSELF
         held = compiled.argument_bytes + compiled.result_bytes + compiled.temporary_bytes
         if held > most:
             told = f"{compiled.temporary_bytes:,} of them temporary, {whose}: expected at most {math.ceil(most):,}"
@@ -165,10 +143,6 @@ def _check_ways(sends: Sequence[Sent], compiled: Compiled, p: int, whose: str, o
         raise Broken("overlap", f"{sent} {whose}: expected both ways to be used", of=of)
 
 
-def sizes_of_compiled(case: Case, compiled: Compiled) -> dict[str, Any]:
-    """What a claim may speak of: participants and bytes, without running the oracle on arrays of this size."""
-    return {**_sizes_without_results(case), OUT: compiled.result_bytes}
-
-
 def _sizes_without_results(case: Case) -> dict[str, Any]:
+    """What a claim may speak of, without running the oracle on arrays of this size."""
     return sizes_of(case, {*names_of(case.contract)} - {OUT})

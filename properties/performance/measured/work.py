@@ -7,30 +7,218 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
+from rich.table import Table
 
+from shardproof.oracles.dtypes import exact_limit
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
-from shardproof.properties.performance.measured.placing import DATA, MODEL, placed
-from shardproof.properties.performance.measured.row import Row, Wrong, exact, expected, real, traffic, wrong
-from shardproof.properties.performance.modelled import alone, sides
+from shardproof.properties.cases.data import Data, generate
+from shardproof.properties.communication.bounds import full_bytes, lower_bound
+from shardproof.properties.contracts.numbers import is_moved, operands
+from shardproof.properties.engines.batches import oracle_blocks
+from shardproof.properties.engines.running import all_blocks
+from shardproof.properties.performance import tables
+from shardproof.properties.performance.chips import CHIPS, Chip
+from shardproof.properties.performance.compiled import alone, sides
 from shardproof.properties.performance.shaped import shaped
 from shardproof.properties.performance.tables import form_of
-from shardproof.properties.programs.examples import WHOLE
-from shardproof.properties.programs.implementations import (
-    ALGORITHMS,
-    BUILT_IN,
-    OVERLAPPED,
-    PRODUCTS,
-    Implementation,
-)
-from shardproof.properties.programs.product_cases import SHAPES, SHARDED, product_case
+from shardproof.properties.performance.tpu_compiler.topology import FLAT, Topology, in_rings
+from shardproof.properties.programs.implementations import ALGORITHMS, BUILT_IN, OVERLAPPED, PRODUCTS, Implementation
+from shardproof.properties.programs.product_cases import SHAPES, SHARDED, product_case, received
 from shardproof.properties.programs.program import Seen, forward
+
+KINDS = {
+    "TPU v4": "v4",
+    "TPU v5 lite": "v5e",
+    "TPU v5": "v5p",
+    "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e",
+    "TPU7x": "tpu7x",
+}
+"""The chips of `CHIPS` by what JAX calls their kind; as libtpu 0.0.42 has it, and for v5p as it is on machines too."""
+
+DATA, MODEL = "data", "model"
+PARTICIPANTS = 4
+"""The size of the model axis, where there are as many devices: most machines have a ring of four chips."""
+
+
+def chip_of(device: Any) -> Chip | None:
+    """The published chip that a device is; None where it is none."""
+    kind = str(device.device_kind)
+    if kind.startswith("NVIDIA H100") and "PCIe" not in kind:
+        return CHIPS["h100"]
+    return CHIPS[KINDS[kind]] if kind in KINDS else None
+
+
+def mesh_of(devices: int) -> MeshCase:
+    """A mesh of so many devices: four, or fewer, along the model axis, and what is left along the data axis."""
+    model = next(p for p in (PARTICIPANTS, 3, 2, 1) if devices % p == 0)
+    model = devices if model < 3 and devices > 1 else model
+    return MeshCase((DATA, MODEL), (devices // model, model))
+
+
+def placed(mesh: MeshCase, devices: Sequence[Any]) -> Mesh:
+    """The mesh over these devices, the last axis over rings of neighbours where they say which those are.
+
+    Elsewhere they come in the order in which JAX would lay them out.
+    """
+    kinds = (AxisType.Auto,) * len(mesh.sizes)
+    topology = topology_of(devices)
+    if topology is not None:
+        try:
+            ordered = [device for device, _ in in_rings(devices, topology, mesh.sizes[-1])]
+        except ValueError:  # no rings of so many chips are known in it
+            topology = None
+        else:
+            return Mesh(np.array(ordered).reshape(mesh.sizes), mesh.axis_names, axis_types=kinds)
+    return jax.make_mesh(mesh.sizes, mesh.axis_names, kinds, devices=devices)
+
+
+def topology_of(devices: Sequence[Any]) -> Topology | None:
+    """The grid of chips that TPU devices fill, from its first corner on; None if they are none, or fill none."""
+    chip = chip_of(devices[0])
+    if chip is None or not all(hasattr(device, "coords") for device in devices):
+        return None
+    dimensions = 2 if chip.name in FLAT else 3
+    places = {tuple(device.coords[:dimensions]) for device in devices}
+    sizes = tuple(1 + max(place[d] for place in places) for d in range(dimensions))
+    topology = Topology(chip.name, sizes)
+    return topology if len(places) == topology.chips else None
+
+
+class Traffic(NamedTuple):
+    """What a collective, or a product, is measured by, in bytes."""
+
+    size: Fraction  # S of nccl-tests
+    bus: Fraction  # what each device must send at least
+
+
+def traffic(case: Case) -> Traffic:
+    """The traffic of a case."""
+    p = case.participants
+    if case.contract.name in SHARDED:
+        bus = received(case)
+        of_one = Fraction(2 if case.contract.name == "matmul_all_reduce" else 1) * Fraction(p - 1, p)
+        return Traffic(bus / of_one if p > 1 else Fraction(0), bus)
+    size = full_bytes(case)
+    return Traffic(Fraction(size), lower_bound(case.contract.name, p, size).bytes)
+
+
+TABLE = ("contract", "form", "of", "us", "algorithm GB/s", "bus GB/s", "wrong", "elements")
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """The elements of all devices' results that are not the oracle's."""
+
+    count: int  # how many
+    elements: int  # of how many
+    first: str = ""  # where the first one is, and what it should be; empty if there is none
+
+
+@dataclass(frozen=True)
+class Row:
+    """One form of a contract at one shape, on some devices."""
+
+    contract: str  # what it computes
+    form: str  # its name
+    arrays: str  # dtype and global shape of each operand
+    seconds: float  # the median of its times
+    traffic: Traffic | None  # what must be sent; None: it is alone, and sends nothing
+    wrong: Wrong  # what is wrong of its results
+
+    @property
+    def algorithm(self) -> float:
+        """The algorithm bandwidth, in bytes a second."""
+        return float(self.traffic.size) / self.seconds if self.traffic is not None else 0.0
+
+    @property
+    def bus(self) -> float:
+        """The bus bandwidth, in bytes a second."""
+        return float(self.traffic.bus) / self.seconds if self.traffic is not None else 0.0
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """What the table has, by `TABLE`."""
+        gone = [f"{rate / 1e9:.3g}" if self.traffic is not None else "-" for rate in (self.algorithm, self.bus)]
+        counts = (f"{self.wrong.count:,}", f"{self.wrong.elements:,}")
+        return (self.contract, self.form, self.arrays, f"{1e6 * self.seconds:.4g}", *gone, *counts)
+
+
+def table(rows: Sequence[Row], title: str = "") -> Table:
+    """The rows as they are printed."""
+    return tables.table(title, TABLE, [row.cells for row in rows], left=3)
+
+
+CONTRACTED: dict[str, tuple[int | None, ...]] = {"transformer_block": (-1, None, 0)}
+"""The dimension of each operand of a product that is added up, where most of its elements are zero."""
+
+
+def real(case: Case) -> list[np.ndarray]:
+    """Ordinary numbers: zeros would be multiplied faster than they are, by a device that is limited by its power."""
+    return [generate(Data("real", 0), case.global_shape(i), o.numpy_dtype) for i, o in enumerate(case.operands)]
+
+
+def exact(case: Case) -> list[np.ndarray]:
+    """Small integers, of which every sum is exact in their dtype; where nothing is added up, one after the other.
+
+    Of what is contracted in a product so few are not zero that all partial sums are exact in the operands' dtype,
+    whoever adds them up in whatever order and dtype: no more than the largest integer that it holds exactly.
+    """
+    if case.contract.name not in SHARDED:
+        return operands(case, Data("distinct" if is_moved(case.structure) else "exact", 0))
+    along: tuple[int | None, ...] = CONTRACTED.get(case.contract.name, (-1, None))
+    sums = sum(axis is not None for axis in along)  # one product after the other
+    most = math.floor(exact_limit(case.operands[0].numpy_dtype) ** (1 / sums) + 1e-9)
+    found = []
+    for i, axis in enumerate(along):
+        dtype = case.operands[i].numpy_dtype
+        units = np.random.default_rng(i).choice(np.array([-1, 1]), case.global_shape(i)).astype(dtype)
+        found.append(units if axis is None else thinned(units, axis, most))
+    return found
+
+
+def thinned(array: np.ndarray, axis: int, most: int) -> np.ndarray:
+    """A matrix with all but at most so many elements zero along an axis, at other places in each line."""
+    every = math.ceil(array.shape[axis] / most)
+    rows, columns = array.shape
+    places = np.arange(rows)[:, None] + np.arange(columns)
+    return np.where(places % every == 0, array, np.zeros((), array.dtype))
+
+
+def expected(case: Case, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """What every device should hold, by the oracle."""
+    return oracle_blocks(case, [case.blocks(i, array) for i, array in enumerate(arrays)])
+
+
+def wrong(case: Case, results: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> Wrong:
+    """The elements that are not what they should be; of another shape or dtype, all."""
+    count, elements, first = 0, 0, ""
+    for result, blocks in zip(results, right, strict=True):
+        held = all_blocks(case, result)
+        elements += blocks.size
+        if held.shape != blocks.shape or held.dtype != blocks.dtype:
+            lead = len(case.mesh.sizes)
+            told = [f"{array.dtype} blocks of shape {array.shape[lead:]}" for array in (held, blocks)]
+            count, first = count + blocks.size, first or f"{told[0]}: expected {told[1]}"
+            continue
+        off = ~((held == blocks) | (np.isnan(held) & np.isnan(blocks)))
+        if off.any() and not first:
+            at = tuple(int(i) for i in np.argwhere(off)[0])
+            place = ", ".join(f"{name}={i}" for name, i in zip(case.mesh.axis_names, at, strict=False))
+            index = ", ".join(map(str, at[len(case.mesh.sizes) :]))
+            first = f"the first: element [{index}] on device ({place}) is {held[at]}, expected {blocks[at]}"
+        count += int(off.sum())
+    return Wrong(count, elements, first)
+
 
 Clock = Callable[[], float]
 """Seconds, from whenever."""
@@ -57,18 +245,6 @@ def medians(
     Each is called once before, which compiles it. Then every round measures all of them, each round beginning with
     another one, so that none always comes after the same. In one measurement a function is called as often in a row as
     the slowest needs for `least` seconds, and the last result is waited for.
-
-    Arguments:
-        functions: by name; each gives what can be waited for.
-        clock: what tells the time.
-        rounds: how many measurements of each.
-        least: see above.
-
-    Returns:
-        Seconds of a call by name, in the order of `functions`.
-
-    Raises:
-        ValueError: if there is nothing to measure, or no round.
     """
     if not functions or rounds < 1:
         raise ValueError(f"functions={list(functions)}, rounds={rounds}: expected at least one of each")
@@ -106,19 +282,12 @@ ROWS, COLUMNS = 16384, 1024
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """One function in one case.
+    """One function in one case."""
 
-    Arguments:
-        name: what its row is called.
-        implementation: the function.
-        case: what it is called with.
-        alone: whether it sends nothing: the product of one device that the others are held against.
-    """
-
-    name: str
-    implementation: Implementation
-    case: Case
-    alone: bool = False
+    name: str  # what its row is called
+    implementation: Implementation  # the function
+    case: Case  # what it is called with
+    alone: bool = False  # whether it sends nothing: the product of one device that the others are held against
 
 
 def forms(
@@ -132,16 +301,14 @@ def forms(
         more: a user's implementations, in place of this project's but for the naive form or the built-in collective.
         size: rows, contracted size and columns of the whole product (default: the shape that is called wide), or rows
             and columns of a collective's full vector; a few more, where they do not divide by the devices.
-
-    Raises:
-        ValueError: of another contract.
     """
     if contract not in MEASURED:
         raise ValueError(f"contract={contract!r}: expected one of {', '.join(MEASURED)}")
     if contract in COLLECTIVES:
         case = collective_case(contract, mesh, *(size or (ROWS, COLUMNS)))
         return _named(case, [*_of(contract, BUILT_IN), *(more or _of(contract, ALGORITHMS))])
-    m_k_n = sides(contract, _fitting(size or SHAPES["wide"], mesh), mesh.shape[DATA], mesh.shape[MODEL])
+    rows, contracted, columns = (mesh.size * -(-side // mesh.size) for side in size or SHAPES["wide"])
+    m_k_n = sides(contract, (rows, contracted, columns), mesh.shape[DATA], mesh.shape[MODEL])
     case = product_case(contract, mesh, MODEL, m_k_n, dtype="bfloat16")
     (naive,) = _of(contract, PRODUCTS)
     whole = alone(contract, m_k_n, mesh.shape[MODEL])
@@ -154,10 +321,7 @@ def collective_case(contract: str, mesh: MeshCase, rows: int, columns: int) -> C
     """A collective's case over the model axis; its full vector has so many rows, or a few more, and columns."""
     p = mesh.shape[MODEL]
     rows = p * -(-rows // p)
-    gathered = contract == "all_gather"
-    whole = rows if gathered else rows * p
-    assert gathered or contract in (*WHOLE, "broadcast", "ring_shift")
-    return shaped(contract, mesh, MODEL, [(whole, columns)], "float32")
+    return shaped(contract, mesh, MODEL, [(rows if contract == "all_gather" else rows * p, columns)], "float32")
 
 
 def _of(contract: str, implementations: Sequence[Implementation]) -> list[Implementation]:
@@ -176,12 +340,6 @@ def _named(case: Case, implementations: Sequence[Implementation]) -> list[Form]:
     return [*found.values()]
 
 
-def _fitting(size: tuple[int, ...], mesh: MeshCase) -> tuple[int, int, int]:
-    """These sides, or a few more, so that they divide by the devices."""
-    rows, contracted, columns = (mesh.size * -(-side // mesh.size) for side in size)
-    return rows, contracted, columns
-
-
 def measure(
     forms: Sequence[Form],
     devices: Sequence[Any],
@@ -190,26 +348,13 @@ def measure(
     trace: Callable[[str], Any] | None = None,
     **how: Any,
 ) -> dict[str, Row]:
-    """The row of every form, in one run: first what is wrong of each, then how long all of them take, in turns.
-
-    Arguments:
-        forms: of one contract.
-        devices: JAX's, as many as the mesh has.
-        clock: what tells the time.
-        trace: given a form's name, a context in which its function is called once more.
-        **how: as `medians` takes it.
-
-    Raises:
-        NotImplementedError: what a function raises of a case that it does not serve.
-    """
+    """The row of every form, in one run: first what is wrong of each, then how long all of them take, in turns."""
     functions: dict[str, Callable[[], Any]] = {}
     checked: dict[str, Wrong] = {}
     held: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
     for form in forms:
-        mesh = placed(form.case.mesh, devices)
-        function, layouts = built(form, mesh)
-        key = str(form.case)
-        if key not in held:
+        function, layouts = built(form, placed(form.case.mesh, devices))
+        if (key := str(form.case)) not in held:
             numbers = exact(form.case)
             held[key] = numbers, expected(form.case, numbers)
         numbers, right = held[key]
@@ -249,3 +394,111 @@ def tracing(folder: str | None, contract: str) -> Callable[[str], Any] | None:
 def by_speed(rows: Mapping[str, Row], *, without: Sequence[str] = (UNSHARDED, NAIVE, BUILT_IN_FORM)) -> list[str]:
     """The forms from the fastest on, but for those that they are held against."""
     return sorted((name for name in rows if name not in without), key=lambda name: rows[name].seconds)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One row takes at most so many times what another takes."""
+
+    form: str  # the one
+    over: str  # the other
+    most: float  # how many times
+    reason: str  # why, as a clause that follows a colon
+
+    def broken(self, rows: Mapping[str, Row]) -> str:
+        """What is said if it does not hold; empty if it does."""
+        one, other = rows[self.form], rows[self.over]
+        found = one.seconds / other.seconds
+        times = f"{1e6 * one.seconds:.4g} us over {1e6 * other.seconds:.4g} us, medians of one run"
+        told = f"{one.contract}: {self.form} takes {found:.2f} times what {self.over} takes ({times})"
+        return "" if found <= self.most else f"{told}: expected at most {self.most:.2f}: {self.reason}"
+
+
+ON_TOP = 0.25
+"""What an overlapped form may take above its floor, in local products: by the compiler's own estimates the best ones
+take up to 0.15 (slices, sums, copies); the rest is for launches and for what a modelled run leaves out."""
+
+NOTHING_TO_HIDE = 1.1
+"""Up to so many local products, the naive form waits so little that hiding it may cost as much."""
+
+RING = "ring"
+MORE_STEPS = 2.0
+"""What p - 1 transfers that wait for one another may take more than the built-in collective over the same links."""
+
+HALF_HIDDEN = ("matmul_all_reduce",)
+"""Products whose second half, the gather of finished sums, has no product left to hide behind."""
+
+
+def broken(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None, *, hides: bool = True) -> list[str]:
+    """What does not hold of the rows of a contract, in sentences.
+
+    Arguments:
+        rows: by form.
+        mesh: what they ran on.
+        chip: the published chip that its devices are; None: only what needs no figures of it is asserted.
+        hides: whether these forms of a product claim to hide what they send; others are not held to a ratio.
+    """
+    found = [
+        f"{row.contract}: {form}: {row.wrong.count:,} of {row.wrong.elements:,} elements wrong; {row.wrong.first}"
+        for form, row in rows.items()
+        if row.wrong.count
+    ]
+    found += [told for ratio in ratios(rows, mesh, chip) if hides and (told := ratio.broken(rows))]
+    return found + [told for row in rows.values() if (told := too_fast(row, mesh, chip))]
+
+
+def ratios(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None) -> list[Ratio]:
+    """The ratios that are asserted of these rows."""
+    if NAIVE in rows:
+        return product_ratios(rows, mesh, chip)
+    ways = 2 if mesh.shape[MODEL] > 2 and (chip is None or chip.dimensions) else 1
+    most = MORE_STEPS * ways
+    reason = f"it sends as many bytes, over one of the {ways} ways that the built-in one may use, in more steps"
+    return [Ratio(RING, BUILT_IN_FORM, most, reason)] if {RING, BUILT_IN_FORM} <= set(rows) else []
+
+
+def product_ratios(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None) -> list[Ratio]:
+    """The fastest overlapped form against the naive one and against the product of one device alone."""
+    forms = by_speed(rows)
+    if not forms:
+        return []
+    best, local = forms[0], rows[UNSHARDED].seconds
+    waits = rows[NAIVE].seconds / local
+    allowed = max(1.0, NOTHING_TO_HIDE / waits)
+    reason = f"the naive form takes {waits:.2f} local products, of which it waits for all that it sends"
+    found = [Ratio(best, NAIVE, allowed, reason)]
+    if chip is not None and rows[best].contract not in HALF_HIDDEN:
+        floor = least(rows[best], local, mesh, chip)
+        reason = f"published links of {chip.name} and the product allow {floor:.2f}, and {ON_TOP} is left for the rest"
+        found.append(Ratio(best, UNSHARDED, floor + ON_TOP, reason))
+    return found
+
+
+def least(row: Row, local: float, mesh: MeshCase, chip: Chip) -> float:
+    """The floor, in local products: that, or all transfers and the p-th of a product that none is beside."""
+    assert row.traffic is not None
+    products = 2 if row.contract == "transformer_block" else 1
+    sent = float(row.traffic.bus) / bandwidth(mesh, chip)
+    return max(1.0, sent / local + 1 / (products * mesh.shape[MODEL]))
+
+
+def bandwidth(mesh: MeshCase, chip: Chip) -> float:
+    """The bytes a second of a device's links along the model axis; where a chip is two devices, half of them."""
+    return chip.bandwidth(mesh, (MODEL,)) / (2 if chip.name == "tpu7x" else 1)
+
+
+def too_fast(row: Row, mesh: MeshCase, chip: Chip | None) -> str:
+    """What is said of a bus bandwidth that no links have: what was timed was not over, or was not done.
+
+    A switch that adds up by itself needs fewer bytes for sums; of those nothing is said.
+    """
+    sums = row.contract in ("all_reduce", "matmul_all_reduce")
+    if chip is None or row.traffic is None or (sums and not chip.dimensions):
+        return ""
+    most = bandwidth(mesh, chip)
+    if row.bus <= 1.05 * most:
+        return ""
+    return (
+        f"{row.contract}: {row.form} has a bus bandwidth of {row.bus / 1e9:.3g} GB/s: expected at most "
+        f"{most / 1e9:.3g} GB/s, which the links of {chip.name} along {MODEL} have: what was timed was not over"
+    )

@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD, COMPILER, Request
-from shardproof.properties.performance.tpu_compiler.topology import Coordinates, Topology, in_rings
+from shardproof.properties.performance.tpu_compiler.topology import Topology, in_rings
 from shardproof.properties.programs.derivatives import pullback
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.partitioned import partitioned
@@ -25,11 +25,7 @@ CHIPS: dict[str, dict[str, Any]] = {"v4": {"chip_config_name": "megacore"}}
 
 
 def implementation_of(contract: str, name: str) -> Implementation:
-    """One of this project's own by `contract[name]`, or a user's by `MODULE:FUNCTION`.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """One of this project's own by `contract[name]`, or a user's by `MODULE:FUNCTION`."""
     found = [i for i in IMPLEMENTATIONS if i.contract.name == contract and str(i) == name]
     if found:
         return found[0]
@@ -37,14 +33,6 @@ def implementation_of(contract: str, name: str) -> Implementation:
     if not colon:
         raise ValueError(f"implementation={name!r}: expected contract[name] of one of {contract}, or MODULE:FUNCTION")
     return Implementation(CONTRACTS[contract], function, getattr(importlib.import_module(module), function))
-
-
-def devices_of(topology: Topology, participants: int) -> tuple[list[Any], list[Coordinates]]:
-    """The devices of a topology and their places, each `participants` that follow one another a ring of chips."""
-    options = CHIPS.get(topology.generation, {})
-    described: Any = topologies.get_topology_desc(platform="tpu", topology_name=str(topology), **options)
-    placed = in_rings(described.devices, topology, participants)
-    return [device for device, _ in placed], [chip for _, chip in placed]
 
 
 def program_of(request: Request) -> Program:
@@ -63,7 +51,10 @@ def program_of(request: Request) -> Program:
 def answer(request: Request) -> dict[str, Any]:
     """Compiles what a request asks for."""
     case, topology = request.case, Topology.parse(request.topology)
-    devices, chips = devices_of(topology, case.mesh.sizes[-1])
+    options = CHIPS.get(topology.generation, {})
+    described: Any = topologies.get_topology_desc(platform="tpu", topology_name=str(topology), **options)
+    # the last axis of the mesh lies on rings of chips
+    devices, chips = zip(*in_rings(described.devices, topology, case.mesh.sizes[-1]), strict=True)
     if len(devices) != case.mesh.size:
         raise ValueError(f"mesh={case.mesh}: expected {len(devices)} devices, as many as {topology} has")
     kinds = (AxisType.Auto,) * len(case.mesh.sizes)

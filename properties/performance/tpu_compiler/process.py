@@ -7,9 +7,9 @@ import select
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, final
 
 from shardproof.properties.cases.case import Case
@@ -24,36 +24,23 @@ COMPILER = "compiler"
 
 @dataclass(frozen=True)
 class Request:
-    """One program for one topology.
+    """One program for one topology."""
 
-    Arguments:
-        topology: such as `v5e:2x4`; the case's mesh has as many devices as it has.
-        case: the contract, the mesh, and the operands. The last axis of the mesh is laid over rings of neighbours.
-        implementation: what claims to satisfy the contract: `contract[name]` of one of this project's own,
-            `MODULE:FUNCTION`, or `COMPILER`.
-        way: `forward`, or `backward`: the gradients of a result's cotangent, by all operands.
-    """
-
-    topology: str
-    case: Case
+    topology: str  # such as `v5e:2x4`; the case's mesh has as many devices as it has
+    case: Case  # the contract, the mesh, and the operands. The last axis of the mesh is laid over rings of neighbours.
+    # what claims to satisfy the contract: `contract[name]` of one of this project's own, `MODULE:FUNCTION`, or
+    # `COMPILER`
     implementation: str
-    way: str = FORWARD
+    way: str = FORWARD  # `forward`, or `backward`: the gradients of a result's cotangent, by all operands
 
     def to_json(self) -> dict[str, str]:
         """What `from_json` reads."""
-        return {
-            "topology": self.topology,
-            "case": self.case.to_json(),
-            "implementation": self.implementation,
-            "way": self.way,
-        }
+        return {**vars(self), "case": self.case.to_json()}
 
     @classmethod
     def from_json(cls, record: dict[str, str]) -> "Request":
         """What `to_json` wrote."""
-        return cls(
-            record["topology"], Case.from_json(record["case"], contract_of), record["implementation"], record["way"]
-        )
+        return cls(**{**record, "case": Case.from_json(record["case"], contract_of)})  # type: ignore[arg-type]
 
 
 ENVIRONMENT = {
@@ -89,54 +76,37 @@ def missing() -> str:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled program.
+    """A compiled program."""
 
-    Arguments:
-        text: its scheduled HLO: the order of the lines is that of execution.
-        temporary_bytes: the most bytes on a device at one time beside arguments and results, as the compiler says.
-        argument_bytes: those of the arguments.
-        result_bytes: those of the results.
-        chips: where each device of the mesh is, in mesh order.
-    """
-
-    text: str
-    temporary_bytes: int
-    argument_bytes: int
-    result_bytes: int
-    chips: tuple[Coordinates, ...]
+    text: str  # its scheduled HLO: the order of the lines is that of execution
+    temporary_bytes: int  # the most bytes on a device at one time beside arguments and results, as the compiler says
+    argument_bytes: int  # those of the arguments
+    result_bytes: int  # those of the results
+    chips: tuple[Coordinates, ...]  # where each device of the mesh is, in mesh order
 
 
 @final
-class TpuCompiler:
-    """The TPU compiler in a process of its own, which lives as long as the `with` statement.
-
-    Raises:
-        NoTpuCompiler: if libtpu is not installed.
-    """
+class TpuCompiler(ExitStack):
+    """The TPU compiler in a process of its own, which lives as long as the `with` statement."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         if reason := missing():
             raise NoTpuCompiler(reason)
+        super().__init__()
         self._seconds = seconds
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 # as long as the process lives
+        # imports as this process does, so that a user's module is found as well
+        path = os.pathsep.join(str(Path(entry or ".").resolve()) for entry in ["", *sys.path])
         self._process = subprocess.Popen(
             [sys.executable, "-m", "shardproof.properties.performance.tpu_compiler.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(_path())},
+            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
         )
+        self.callback(self._end)
 
-    def __enter__(self) -> "TpuCompiler":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Ends the process, whatever it is doing."""
+    def _end(self) -> None:
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._log):
@@ -163,13 +133,7 @@ class TpuCompiler:
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise NotCompiled(f"{_named(request)}: {answer['error']}")
-        return Compiled(
-            answer["text"],
-            answer["temporary_bytes"],
-            answer["argument_bytes"],
-            answer["result_bytes"],
-            tuple(tuple(chip) for chip in answer["chips"]),
-        )
+        return Compiled(**{**answer, "chips": tuple(map(tuple, answer["chips"]))})
 
     def _line(self, answers: IO[bytes]) -> bytes:
         if not select.select([answers], [], [], self._seconds)[0]:
@@ -185,8 +149,3 @@ class TpuCompiler:
 
 def _named(request: Request) -> str:
     return f"{request.implementation} {request.way} on {request.topology}"
-
-
-def _path() -> list[str]:
-    """Where the process imports from: as this one does, so that a user's module is found as well."""
-    return [str(Path(entry or ".").resolve()) for entry in ["", *sys.path]]

@@ -8,12 +8,13 @@ multiple of 4 chips, in a slice of whole cubes of 4x4x4
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from shardproof.properties.communication.hlo import CompiledCollective
+from shardproof.properties.performance.routes import RECEIVED
 
 Coordinates = tuple[int, ...]
 Hop = tuple[Coordinates, Coordinates]
@@ -27,23 +28,14 @@ CUBE = 4
 
 @dataclass(frozen=True)
 class Topology:
-    """Chips at the points of a grid.
+    """Chips at the points of a grid."""
 
-    Arguments:
-        generation: one of `GENERATIONS`.
-        sizes: the number of chips in each dimension.
-    """
-
-    generation: str
-    sizes: tuple[int, ...]
+    generation: str  # one of `GENERATIONS`
+    sizes: tuple[int, ...]  # the number of chips in each dimension
 
     @classmethod
     def parse(cls, name: str) -> "Topology":
-        """Reads `v5e:2x4`.
-
-        Raises:
-            ValueError: if there is no such topology.
-        """
+        """Reads `v5e:2x4`."""
         generation, _, grid = name.partition(":")
         parts = grid.split("x")
         dimensions = 2 if generation in FLAT else 3
@@ -83,9 +75,6 @@ class Topology:
 
         Of two chips, and of all chips of a dimension that wraps, that is a line; of others a cycle in a plane that is
         two chips wide.
-
-        Raises:
-            ValueError: if there is no such order of this kind.
         """
         lines = [d for d, size in enumerate(self.sizes) if size == p and (p == 2 or self.wraps(d))]
         if p == 1:
@@ -108,14 +97,6 @@ def in_rings(devices: Iterable[Any], topology: Topology, participants: int) -> l
     """The devices of a topology with their places, each `participants` that follow one another a ring of chips.
 
     Where a chip is two devices, the first of every chip come first: what a link carries is told by chips.
-
-    Arguments:
-        devices: JAX's, of which each has `coords` and `core_on_chip`.
-        topology: all of their chips.
-        participants: how many are a ring.
-
-    Raises:
-        ValueError: if the topology has no such rings, or a chip that is none of the devices'.
     """
     dimensions = len(topology.sizes)
     by_place = {(tuple(d.coords[:dimensions]), d.core_on_chip): d for d in devices}
@@ -137,39 +118,22 @@ def _cycle(tile: Sequence[int]) -> list[Coordinates]:
     return points
 
 
-ROUNDS: dict[str, Callable[[int], Fraction]] = {
-    "all_gather": lambda p: Fraction(p - 1),
-    "reduce_scatter": lambda p: Fraction(p - 1, p),
-    "all_reduce": lambda p: Fraction(2 * (p - 1), p),
-    "broadcast": lambda p: Fraction(1),
-}
-"""What passes on from each to the next of a ring of p, in operands."""
+ROUNDS = {**RECEIVED, "all_reduce": RECEIVED["psum"], "broadcast": RECEIVED["pbroadcast"]}
+"""What passes on from each to the next of a ring of p, in operands, by what compilers call a collective as well."""
 
 
 @dataclass(frozen=True)
 class Passage:
-    """A collective on its way.
+    """A collective on its way."""
 
-    Arguments:
-        loads: the bytes on every link, one way.
-        hops: over how many links, one after the other, its farthest block goes.
-    """
-
-    loads: dict[Hop, Fraction]
-    hops: int
+    loads: dict[Hop, Fraction]  # the bytes on every link, one way
+    hops: int  # over how many links, one after the other, its farthest block goes
 
 
 def passage(
     collective: CompiledCollective, chips: Sequence[Coordinates], topology: Topology, kind: str = ""
 ) -> Passage:
-    """What a collective loads.
-
-    Arguments:
-        collective: it.
-        chips: where each device is.
-        topology: the chips' neighbours.
-        kind: what the compiler makes of it, if that is another one.
-    """
+    """What a collective loads."""
     kind, size = kind or collective.kind, Fraction(collective.operand_bytes)
     if collective.pairs is not None:
         sent = [(chips[source], chips[target], size) for source, target in collective.pairs if source != target]

@@ -1,15 +1,407 @@
 """What is wrong with the blocks, in words: the first hypothesis that survives, or one change of the program."""
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float, unit_roundoff, wide
-from shardproof.properties.programs.violation import Difference
-from shardproof.properties.report.diagnosis.hypotheses import LISTED, Hypothesis, causes, hypotheses
+from shardproof.oracles.collectives import axis_index
+from shardproof.oracles.dtypes import is_float, rounded, unit_roundoff, wide
+from shardproof.oracles.mesh import as_axes
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.chain import FED
+from shardproof.properties.cases.strategies.dtypes import as_dtype
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.violation import Difference, SuiteError
 from shardproof.properties.report.diagnosis.repairs import repaired, rounds_at
-from shardproof.properties.report.diagnosis.runs import Run, runs_of
+from shardproof.properties.report.diagnosis.runs import CLEAR, MOST, Blocks, Run, runs_of
 from shardproof.properties.runner.violation import LawViolation
+
+Change = Callable[[Case], Case]
+Predict = Callable[[Run], Blocks | None]
+
+LISTED = 6
+"""How many devices are named one by one."""
+
+
+def _what_came(run: Run) -> Blocks:
+    return run.actual
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One way to be wrong."""
+
+    text: str  # a sentence, and indented lines below it
+    predict: Predict  # what the blocks would be; None, or a ValueError, where that cannot be said
+    of: Callable[[Run], Blocks] = _what_came  # what is compared with that: the blocks that came, or what they become
+    open: bool = False  # whether it leaves open why, so that a cause is looked for as well
+
+    def survives(self, runs: Sequence[Run]) -> bool:
+        """Whether it predicts what came in every run, and clearly not the right blocks in one of them."""
+        clear = False
+        for run in runs:
+            try:
+                with np.errstate(all="ignore"):
+                    blocks, came = self.predict(run), self.of(run)
+            except (ValueError, IndexError, TypeError, ZeroDivisionError, SuiteError):  # does not fit these blocks
+                return False
+            if blocks is None or not run.equals(blocks, came):
+                return False
+            clear |= bool(run.wrong.any()) and (
+                self.of is not _what_came or not run.near(blocks, run.expected, CLEAR * run.tolerance)[run.wrong].all()
+            )
+        return clear
+
+
+def hypotheses(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+    """All of them, in the order in which they are tried: the first that predicts what came, on every run, is told."""
+    run = runs[0]
+    yield from _of_every_block(run)
+    yield from _partial_results(run)
+    yield from _moved(runs)
+    yield from _turned(run)
+    yield from causes(run)
+    yield from _reduced(run)
+    yield from (Hypothesis(text, predict) for text, predict in WHEREVER.items())
+
+
+def causes(run: Run) -> Iterator[Hypothesis]:
+    """Those that say why: another argument, another dtype on the way, or a planted bug."""
+    if run.inputs and run.case.mesh.size <= MOST and run.actual[0].size:
+        for text, change in variants(run.case):
+            yield Hypothesis(f"the blocks are the right ones {text}", partial(_changed, change))
+        yield from _other_inputs(run)
+        yield from _conversions(run)
+    yield from _mutants(run)
+
+
+def _sets_of_axes(run: Run) -> Iterator[tuple[tuple[str, ...], str]]:
+    """All axes of several devices that something may be reduced over, and their names: roles where these are theirs."""
+    case = run.case
+    long = case.mesh.longer(case.mesh.axis_names) if run.expected.dtype.kind in "fcV" else []
+    its = {role: {*case.mesh.longer(as_axes(of))} for role, of in case.roles}
+    for axes in (axes for n in range(1, len(long) + 1) for axes in itertools.combinations(long, n)):
+        roles = [role for role, of in its.items() if of and of <= {*axes}]
+        named = roles if {*axes} == set().union(*(its[role] for role in roles)) else axes
+        yield axes, " and ".join(named)
+
+
+def _partial_results(run: Run) -> Iterator[Hypothesis]:
+    """A missing sum, or mean, over any axes."""
+    for axes, named in _sets_of_axes(run):
+        for reduce, text in ((np.sum, "partial sums: added up"), (np.mean, "partial means: averaged")):
+            text = f"{text} over {named} the blocks are right"
+            yield Hypothesis(text, lambda run: run.expected, of=partial(_over, axes, reduce, _what_came))
+
+
+def _reduced(run: Run) -> Iterator[Hypothesis]:
+    """A sum of what is a sum already, or a mean of means: right results, or each device's own, reduced once more."""
+    for axes, named in _sets_of_axes(run):
+        for reduce, how in ((np.sum, "added up"), (np.mean, "averaged"), (np.max, "their maximum taken")):
+            text = f"reduced once more: the right results, {how} over {named}"
+            yield Hypothesis(text, partial(_over, axes, reduce, lambda run: run.expected))
+            if run.inputs:
+                text = f"reduced at the end: the results of each participant alone, {how} over {named}"
+                yield Hypothesis(text, partial(_over, axes, reduce, partial(_changed, _over_axes(()))))
+
+
+def _over(axes: Sequence[str], reduce: Callable[..., np.ndarray], of: Callable[[Run], Blocks], run: Run) -> Blocks:
+    """Blocks reduced over axes of the mesh, for all devices."""
+    mesh, blocks = run.case.mesh, of(run)
+    spread = blocks.astype(wide(blocks.dtype)).reshape(*mesh.sizes, *blocks.shape[1:])
+    at = tuple(mesh.axis_names.index(axis) for axis in axes)
+    total = np.broadcast_to(reduce(spread, axis=at, keepdims=True), spread.shape)
+    return rounded(total.reshape(blocks.shape), run.expected.dtype)
+
+
+def _where_wrong(make: Predict, run: Run) -> Blocks | None:
+    """Blocks on the devices that are wrong on one of the data sets, and right ones elsewhere."""
+    made, blocks, places = make(run), run.expected.copy(), list(run.places)
+    if made is None or made.shape != blocks.shape:
+        return None
+    blocks[places] = rounded(made, blocks.dtype)[places]
+    return blocks
+
+
+def _of_every_block(run: Run) -> Iterator[Hypothesis]:
+    """The same for all blocks that are wrong: nothing arrived or left, or too much was added up."""
+    who = run.name(run.places[0]) if len(run.places) == 1 else "every wrong block"
+    found: dict[str, Predict] = {
+        f"missing: {who} holds zeros": lambda run: np.zeros_like(run.expected),
+        f"multiple: {who} has the wrong sign": partial(_times, -1),
+        f"conjugate: {who} holds the complex conjugate of the right values": lambda run: run.expected.conj(),
+    }
+    for k in sorted({2, 3, 4, run.case.participants, *run.case.mesh.sizes, run.case.mesh.size} - {1}):
+        axes = " or ".join(axis for axis, size in run.case.mesh.shape.items() if size == k)
+        size = f", {k} being the size of {axes}" if axes else ""
+        found[f"multiple: {who} holds {k} times the right values{size}"] = partial(_times, k)
+        found[f"multiple: {who} holds 1/{k} of the right values{size}"] = partial(_times, 1, parts=k)
+    if run.case.keywords.get("op") == "max":
+        found["starts from zero: as if that were one of the values"] = lambda run: np.maximum(run.expected, 0)
+    yield from (Hypothesis(text, partial(_where_wrong, make)) for text, make in found.items())
+
+
+def _times(times: int, run: Run, parts: int = 1) -> Blocks | None:
+    right = run.expected.astype(wide(run.expected.dtype))
+    return None if run.expected.dtype == bool else right * times / parts if parts > 1 else right * times
+
+
+def _moved(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+    """Blocks, or inputs, of other devices: by their distance in the tuple of axes, or whichever they are."""
+    run, axes, p = runs[0], runs[0].case.axes, runs[0].case.participants
+    number, mesh = axis_index(run.case.mesh, axes).ravel(), run.case.mesh
+    group = axis_index(mesh, [name for name in mesh.axis_names if name not in axes]).ravel()
+    for text, own, words in (
+        ("permuted: each wrong block is the right one of another device", False, "the block that belongs to"),
+        ("unchanged: each wrong block is the input of a device", True, "unchanged what was put in by"),
+    ):
+        sources = {d: _source(runs, d, group, own=own) for d in run.places}
+        if not all(s in range(len(number)) for s in sources.values()):
+            continue
+        lines = [f"  {run.name(d)} holds {words} {run.name(s)}" for d, s in [*sources.items()][:LISTED]]
+        lines += [f"  … and {len(sources) - LISTED} more"] if len(sources) > LISTED else []
+        near = len(sources) > 2 and all(group[d] == group[s] for d, s in sources.items())
+        steps = {int(number[s] - number[d]) % p for d, s in sources.items()}
+        if near and len(steps) == 1:
+            lines = [f"  each holds {words} the participant {steps.pop()} after it along {axes}, wrapping round"]
+        elif near and all(number[s] + number[d] == p - 1 for d, s in sources.items()):
+            lines = [f"  the participants along {axes} are in the reverse order"]
+        source = [sources.get(d, d) for d in range(len(number))]
+        predict = partial(_where_wrong, partial(_taken, source, own=own))
+        yield Hypothesis("\n".join([text, *lines]), predict, open=True)
+
+
+def _taken(source: Sequence[int], run: Run, *, own: bool = False) -> Blocks | None:
+    blocks = run.own if own else run.expected
+    return None if blocks is None else blocks[list(source)]
+
+
+def _source(runs: Sequence[Run], device: int, group: np.ndarray, *, own: bool) -> int:
+    """The device whose block this one holds in all runs, one that it is connected with first; -1 if there is none."""
+    fits = np.ones(len(group), bool)
+    fits[device] = own
+    for run in runs:
+        blocks = run.own if own else run.expected
+        if blocks is None:
+            return -1
+        same = run.near(blocks, np.broadcast_to(run.actual[device], blocks.shape), run.tolerance)
+        fits &= same.reshape(len(group), -1).all(axis=1)
+    found = sorted(np.flatnonzero(fits).tolist(), key=lambda d: bool(group[d] != group[device]))
+    return found[0] if found else -1
+
+
+def _turned(run: Run) -> Iterator[Hypothesis]:
+    """The elements of each block in another order."""
+    shape = run.expected.shape
+    changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
+    for i in (i for i in range(1, len(shape)) if shape[i] > 1):
+        changes[f"reversed along dimension {i - 1}"] = partial(np.flip, axis=i)
+        for by in (1, -1):
+            changes[f"shifted along dimension {i - 1} by {by}, wrapping round"] = partial(np.roll, shift=by, axis=i)
+    for order in [*itertools.permutations(range(1, len(shape)))][1:25]:
+        names = ", ".join(str(i - 1) for i in order)
+        changes[f"transposed, its dimensions in the order {names}"] = partial(np.transpose, axes=(0, *order))
+    for text, change in changes.items():
+        turned = partial(_where_wrong, lambda run, change=change: change(run.expected))  # type: ignore[misc]
+        yield Hypothesis(f"permuted: every wrong block is {text}", turned, open=True)
+    for i in range(1, len(shape)):
+        yield _in_another_order(f"along dimension {i - 1} of each block", (i,))
+    yield _in_another_order("of each block", tuple(range(1, len(shape))))
+    yield _in_another_order("of all devices", tuple(range(len(shape))))
+
+
+def _in_another_order(where: str, dimensions: tuple[int, ...]) -> Hypothesis:
+    """The same values as the right ones, along dimensions of the blocks; the first one is that of the devices."""
+
+    def ordered(blocks: Blocks) -> Blocks:
+        rows = np.moveaxis(blocks.astype(wide(blocks.dtype)), dimensions, range(-len(dimensions), 0))
+        return np.sort(rows.reshape(*rows.shape[: blocks.ndim - len(dimensions)], -1), axis=-1)
+
+    return Hypothesis(
+        f"permuted: the values {where} are the right ones, in another order",
+        lambda run: ordered(run.expected),
+        of=lambda run: ordered(run.actual),
+        open=True,
+    )
+
+
+def _changed(change: Change, run: Run) -> Blocks:
+    """The right blocks of a changed case."""
+    return _right(change(run.case), run, run.inputs)
+
+
+def _right(case: Case, run: Run, inputs: Sequence[np.ndarray]) -> Blocks:
+    """The right blocks of a case, given what goes in."""
+    return rounded(run.flat(run.oracle(case, inputs)), run.expected.dtype)
+
+
+def _over_axes(axes: tuple[str, ...]) -> Change:
+    return lambda case: dataclasses.replace(case, axis_name=axes)
+
+
+def variants(case: Case) -> Iterator[tuple[str, Change]]:
+    """The same case with one argument changed the way it is mistaken, the likeliest first."""
+
+    def params(**values: object) -> Change:
+        return lambda case: case.with_params(**values)
+
+    long, given = case.mesh.longer(case.axes), case.keywords  # where axes of one device stand changes nothing
+    in_order = list(case.mesh.in_mesh_order(long))
+    orders = [o for o in map(list, itertools.permutations(long)) if o != long]
+    for order in sorted(orders, key=lambda o: o != in_order):
+        left = iter(order)
+        axes = tuple(next(left) if name in long else name for name in case.axes)
+        yield f"for axis_name={axes}{' (the order of the mesh)' if order == in_order else ''}", _over_axes(axes)
+    if FED in case.chain:
+        first = tuple(name for name in case.chain if name != FED)
+        yield "of the first call, which feeds the second", lambda case: dataclasses.replace(case, chain=first)
+    for name, value in _other_values(case):
+        yield f"for {name}={value!r}", params(**{name: value})
+    for (name, value), (other, its) in itertools.combinations(given.items(), 2):
+        if type(value) is type(its) is int and value != its:
+            yield f"for {name}={its}, {other}={value}", params(**{name: its, other: value})
+    if "perm" in given:
+        turned = tuple((to, source) for source, to in given["perm"])
+        yield "for perm with source and destination swapped", params(perm=turned)
+        yield "for perm without its last pair", params(perm=given["perm"][:-1])
+        yield "for perm without its first pair", params(perm=given["perm"][1:])
+    if {"perm", "root", "axis_index_groups"} & {*given}:  # whose numbers mean other devices over other axes
+        if given.get("axis_index_groups") is not None:
+            yield "for no axis_index_groups", params(axis_index_groups=None)
+        return
+    for n in range(len(long) - 1, 0, -1):
+        yield from ((f"for axis_name={axes}", _over_axes(axes)) for axes in itertools.combinations(long, n))
+    more = [name for name in case.mesh.longer(case.mesh.axis_names) if name not in case.axes]
+    yield from ((f"for axis_name={(*case.axes, name)}", _over_axes((*case.axes, name))) for name in more)
+    if long:
+        yield "of each participant alone", _over_axes(())
+
+
+def _other_values(case: Case) -> Iterator[tuple[str, object]]:
+    for name, value in case.params:
+        option, others = case.contract.call.options.get(name), tuple[Any, ...]()
+        if name == "op":
+            others = "sum", "mean", "max", "min"
+        elif type(value) is bool:
+            others = (not value,)
+        elif type(value) is float:
+            others = (0.0,)
+        elif type(value) is int:
+            others = 1, value - 1, value + 1, *range(min(case.participants, MOST)), -1, -value
+        for other in dict.fromkeys(others):
+            if other != value and (option is None or option.accepts(case, other)):
+                yield name, other
+
+
+def _other_inputs(run: Run) -> Iterator[Hypothesis]:
+    """The right results of another operand: a mask that is ignored, or what another participant holds of it."""
+    mesh = run.case.mesh
+    long = [(at, axis) for at, axis in enumerate(mesh.axis_names) if mesh.shape[axis] > 1]
+    for i, (name, x) in enumerate(zip(run.case.contract.call.names(run.case), run.inputs, strict=False)):
+        changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {f"if {name} were ones everywhere": np.ones_like}
+        for at, axis in long:
+            changes[f"for {name} of the first along {axis}"] = partial(_first_along, at)
+            changes[f"for {name} of the participant before, along {axis}"] = partial(np.roll, shift=1, axis=at)
+            changes[f"for {name} of the participant after, along {axis}"] = partial(np.roll, shift=-1, axis=at)
+        for (one, first), (other, second) in itertools.combinations(long, 2):
+            text = f"for {name} with {first} and {second} in the other order"
+            changes[text] = lambda x, one=one, other=other: x.swapaxes(one, other).reshape(x.shape)  # type: ignore[misc]
+        for d in range(len(mesh.sizes), x.ndim):
+            which = f"dimension {d - len(mesh.sizes)} of {name}"
+            for at, axis in long:
+                changes[f"for {which} dealt out cyclically along {axis}, not in blocks"] = partial(_cyclic, at, d)
+        for text, change in changes.items():
+            yield Hypothesis(f"the blocks are the right ones {text}", partial(_with_input, i, change))
+
+
+def _first_along(at: int, x: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(x.take([0], axis=at), x.shape)
+
+
+def _cyclic(at: int, d: int, x: np.ndarray) -> np.ndarray:
+    """Of p participants along an axis, the i-th holds the elements i, i + p, … of a dimension."""
+    spread = np.moveaxis(x, (at, d), (0, 1))
+    return np.moveaxis(spread.swapaxes(0, 1).reshape(spread.shape), (0, 1), (at, d))
+
+
+def _with_input(i: int, change: Callable[[np.ndarray], np.ndarray], run: Run) -> Blocks:
+    return _right(run.case, run, [change(x) if i == at else x for at, x in enumerate(run.inputs)])
+
+
+COARSE = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "float32")
+"""The dtypes through which floats may have been sent."""
+
+
+def _conversions(run: Run) -> Iterator[Hypothesis]:
+    """Floats that are rounded to a coarser dtype on their way in, or out."""
+    floats = all(x.dtype.kind != "c" and is_float(x.dtype) for x in [run.expected, *run.inputs])
+    for dtype in map(as_dtype, COARSE if floats else ()):
+        text = f"rounded too much: the blocks are the right ones with its value in {dtype} in place of each"
+        yield Hypothesis(f"{text} number that goes in", partial(_with_rounded_inputs, dtype))
+        yield Hypothesis(
+            f"{text} result", partial(lambda to, run: run.expected.astype(to).astype(run.expected.dtype), dtype)
+        )
+
+
+def _with_rounded_inputs(dtype: np.dtype, run: Run) -> Blocks:
+    return _right(run.case, run, [x.astype(dtype).astype(x.dtype) for x in run.inputs])
+
+
+def _mutants(run: Run) -> Iterator[Hypothesis]:
+    """The planted bugs of the contract, in a checkout: a wheel has none."""
+    if find_spec("shardproof.properties.mutants") is None:
+        return
+    from shardproof.properties.mutants import MUTANTS  # takes a second, and only failures need it
+
+    given, law = run.violation.implementation.function, "value" if run.difference.of == "result" else "gradient"
+    contract = run.case.contract.name
+    for bug in [bug for bug in MUTANTS.values() if (bug.contract, bug.law) == (contract, law)]:
+        if bug.runs != "isolated" and bug.function is not given:
+            claims = frozenset(bug.claims)
+            own = Implementation(CONTRACTS[contract], bug.name, bug.function, claims, whole=bug.whole)
+            text = f"as the planted bug {bug.name} has it: {bug.sentence}"
+            yield Hypothesis(text, partial(Run.observed, implementation=own))
+
+
+def _instead(value: float, run: Run) -> Blocks | None:
+    if not (np.isfinite(value) or is_float(run.expected.dtype)):
+        return None
+    return np.where(run.wrong, np.array(value, run.expected.dtype), run.expected)
+
+
+def _saturated(run: Run) -> Blocks | None:
+    """What came, where that is the end of the range of whole numbers, and the right values elsewhere."""
+    if is_float(run.expected.dtype) or run.expected.dtype == bool:
+        return None
+    limits, came = ml_dtypes.iinfo(run.expected.dtype), run.actual.astype(wide(run.actual.dtype))
+    return np.where((came == int(limits.min)) | (came == int(limits.max)), run.actual, run.expected)
+
+
+WHEREVER: dict[str, Predict] = {
+    "NaN: wrong only where the right value is NaN": (
+        lambda run: np.where(run.expected != run.expected, run.actual, run.expected)
+    ),
+    "infinities: wrong only where the right value is infinite": (
+        lambda run: np.where(np.isinf(run.expected), run.actual, run.expected)
+    ),
+    "missing: the blocks hold zeros wherever they are wrong": partial(_instead, 0.0),
+    "NaN: the blocks hold NaN where the right value is none": partial(_instead, np.nan),
+    "overflow: the blocks hold infinity where the right value is finite": partial(_instead, np.inf),
+    "saturated: the blocks hold the smallest or largest whole number of the dtype, not one that wraps": _saturated,
+    "unchanged: the blocks hold the device's own input wherever they are wrong": lambda run: (
+        None if run.own is None else np.where(run.wrong, run.own, run.expected)
+    ),
+}
+"""The same for all elements that are wrong."""
+
 
 SMALL = 1 / 16
 """How large an error may be, as a part of the numbers about, to be one of rounding."""
@@ -41,7 +433,9 @@ def diagnose(violation: LawViolation) -> list[str]:
     if found is None or found.open:
         cause = None if found is None else _first(why, runs)
         lines += [cause.text] if cause else repaired(violation)
-    return lines or [_other(violation, runs[0])]
+    named = [*map(runs[0].name, runs[0].places[:LISTED]), *(["others"] if len(runs[0].places) > LISTED else [])]
+    formula = "another formula: in double precision too, " * (difference.by_formula or violation.in_doubles)
+    return lines or [f"{formula}other values: on {', '.join(named)}"]
 
 
 def _first(table: Iterable[Hypothesis], runs: Sequence[Run]) -> Hypothesis | None:
@@ -54,19 +448,10 @@ def _is_rounding(run: Run) -> bool:
     if not is_float(run.expected.dtype) or ((right == np.round(right)) & (np.abs(right) <= 64)).any():
         return False
     with np.errstate(all="ignore"):
-        scale = np.maximum(
-            np.abs(right), max(run.tolerance, np.median(np.abs(run.expected)) if run.expected.size else 0)
-        )
+        usual = np.median(np.abs(run.expected)) if run.expected.size else 0
+        scale = np.maximum(np.abs(right), max(run.tolerance, usual))
         off = np.abs(actual - right)
         return bool((np.isfinite(off) & (off <= SMALL * scale)).all())
-
-
-def _other(violation: LawViolation, run: Run) -> str:
-    """What is certain where nothing explains it."""
-    names = [*map(run.name, run.places[:LISTED]), *(["others"] if len(run.places) > LISTED else [])]
-    formula = run.difference.by_formula or violation.in_doubles
-    what = "another formula: in double precision too, other values" if formula else "other values"
-    return f"{what}: on {', '.join(names)}"
 
 
 def _not_comparable(difference: Difference, lead: int) -> str:

@@ -8,8 +8,10 @@ sets, and made all results right on each of them.
 import contextlib
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,14 +25,75 @@ from shardproof.properties.engines.batches import reference_blocks
 from shardproof.properties.engines.running import all_blocks, ready
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.divergence import axes_of
+from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.errors import location
+from shardproof.properties.engines.simulate.plans import as_value
+from shardproof.properties.engines.simulate.prepare import NOTHING
+from shardproof.properties.engines.simulate.rules import RULES, Rule
 from shardproof.properties.engines.simulated import Interpreted
-from shardproof.properties.precision.runs import INTERPRETER
+from shardproof.properties.precision.arithmetic import Doubled, Doubles, double
+from shardproof.properties.precision.formats import Numbers
+from shardproof.properties.precision.runs import INTERPRETER, evaluated
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Difference
-from shardproof.properties.report.diagnosis.changes import Change, run_in_doubles
 from shardproof.properties.report.diagnosis.runs import MOST, enlarged
 from shardproof.properties.runner.violation import LawViolation
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of some equations."""
+
+    equations: frozenset[int] = frozenset()  # their identities
+    params: tuple[tuple[str, Any], ...] = ()  # parameters, by name, in place of their own
+    # what their results go through: `psum`, `pmean`, `pmax`, `pmin`, or `once`, which divides them by how many
+    # participants there are, or `rounded`, to the dtype that was traced; empty for nothing
+    then: str = ""
+    axes: tuple[str, ...] = ()  # the mesh axes over which they do
+
+
+NOTHING_ELSE = Change()
+"""All do what they say."""
+
+
+@dataclass(frozen=True)
+class Changed(Doubles):
+    """Doubles, as it is or with a change."""
+
+    change: Change = NOTHING_ELSE  # what some equations do instead
+
+    def run(self, env: Env, rule: Rule, equation: Any, operands: list[Numbers]) -> list[Numbers]:
+        """The results of an equation, or of what is in its place."""
+        if id(equation) not in self.change.equations:
+            return super().run(env, rule, equation, operands)
+        changed = equation.replace(params={**equation.params, **dict(self.change.params)})
+        results = super().run(env, rule, changed, operands)
+        if not self.change.then:
+            return results
+        return [self._then(env, equation, x, v) for x, v in zip(results, equation.outvars, strict=True)]
+
+    def _then(self, env: Env, equation: Any, x: Numbers, variable: Any) -> Numbers:
+        then, axes = self.change.then, self.change.axes
+        if then == "rounded":
+            with np.errstate(over="ignore"):  # what the dtype does not reach is infinite in it
+                return np.asarray(x.astype(variable.aval.dtype).astype(double(variable.aval.dtype)))
+        if then != "once":
+            reduction = SimpleNamespace(
+                primitive=SimpleNamespace(name="psum" if then == "pmean" else then),
+                params={"axes": axes, "axis_index_groups": None},
+                invars=[variable],
+                outvars=[variable],
+                source_info=equation.source_info,
+            )
+            (x,) = RULES[reduction.primitive.name](env, Doubled(reduction), x)
+        return x if then not in ("once", "pmean") else x / math.prod(env.mesh.shape[axis] for axis in axes)
+
+
+def run_in_doubles(program: Simulated, *arrays: np.ndarray, change: Change = NOTHING_ELSE) -> list[np.ndarray]:
+    """The results of a traced program on one data set in double precision, as it is or with a change."""
+    values = program.typed([as_value(a) for a in arrays])
+    return [np.array(x) for x in evaluated(NOTHING, program.live().closed_jaxpr, values, Changed(change=change))]
+
 
 MOST_CHANGES = 400
 """How many are tried, at most."""
@@ -53,17 +116,11 @@ Places = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Repair:
-    """One change of a program.
-
-    Arguments:
-        text: what is changed, in words.
-        places: which equations are.
-        change: what they do instead.
-    """
+    """One change of a program: in words, where, and what the equations there do instead."""
 
     text: str
     places: Places = ()
-    change: Change = field(default=Change(frozenset()))
+    change: Change = NOTHING_ELSE
 
 
 @dataclass(frozen=True)
@@ -84,26 +141,27 @@ class Trial:
         except Exception:  # shapes that do not fit one another, devices that wait for ever
             return False
         blocks = [all_blocks(self.case, x) for x in results]
-        return all(map(_are, blocks, self.right))
-
-
-def _are(blocks: np.ndarray, exact: np.ndarray) -> bool:
-    leeway = ALIKE * float(np.abs(exact).max(initial=0)) if is_float(exact.dtype) else 0
-    return blocks.shape == exact.shape and bool((np.abs(blocks - exact) <= leeway).all())
+        leeways = [ALIKE * float(np.abs(x).max(initial=0)) if is_float(x.dtype) else 0 for x in self.right]
+        return all(
+            came.shape == right.shape and bool((np.abs(came - right) <= leeway).all())
+            for came, right, leeway in zip(blocks, self.right, leeways, strict=False)
+        )
 
 
 def repaired(violation: LawViolation) -> list[str]:
     """One line that says which change makes the results right, if one does."""
-    difference, case, data = violation.difference, violation.case, violation.data
-    if difference is None or difference.of != "result" or data is None or violation.law.between_engines:
+    case, found = violation.case, ""
+    if violation.data is None or not _told_by_values(violation) or not case.mesh.longer(case.mesh.axis_names):
         return []
-    if case.mesh.size > MOST or not case.mesh.longer(case.mesh.axis_names):
-        return []
-    try:
-        found = _found(violation.implementation, case, data)
-    except Exception:  # a function may refuse other data, and the interpreter the function: then nothing is known
-        return []
+    with contextlib.suppress(Exception):  # a function may refuse other data, and the interpreter the function
+        found = _found(violation.implementation, case, violation.data)
     return [f"one change makes it right: {found}"] if found else []
+
+
+def _told_by_values(violation: LawViolation) -> bool:
+    """Whether the values of a result are wrong on a mesh that is small enough to look further."""
+    of_result = violation.difference is not None and violation.difference.of == "result"
+    return of_result and not violation.law.between_engines and violation.case.mesh.size <= MOST
 
 
 def _found(implementation: Implementation, case: Case, data: Data) -> str:
@@ -152,28 +210,29 @@ def _same(one: Simulated, other: Simulated) -> bool:
 def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
     """The changes that are tried, the likeliest first."""
     equations, long = program.equations, case.mesh.longer(case.mesh.axis_names)
+    some = [*((name,) for name in long), *([tuple(long)] if len(long) > 1 else [])]  # every axis, and all of them
     yield from _orders(case, program)
     for places in alike(equations, lambda e: e.primitive.name in REDUCTIONS):
         yield from _other_axes(equations[places[0]], places, long)
     floats = alike(equations, lambda e: len(e.outvars) == 1 and is_float(np.dtype(e.outvars[0].aval.dtype)))
     reducing = [places for places in floats if equations[places[0]].primitive.name in REDUCES]
     for places in [*reducing, *((i,) for same in reducing if len(same) > 1 for i in same)]:
-        first = equations[places[0]]
-        then = REDUCES[first.primitive.name]
-        for axes in _some(long):
-            yield Repair(
-                f"{then} over {_words(axes)} of what {place(first)} gives", places, Change(frozenset(), (), then, axes)
-            )
+        then = REDUCES[equations[places[0]].primitive.name]
+        yield from _behind(equations, places, then, some)
     for places in floats:
-        its = f"what {place(equations[places[0]])} gives"
-        for axes in _some(long):
-            text = f"{its} counted once, not by every participant along {_words(axes)}"
-            yield Repair(text, places, Change(frozenset(), (), "once", axes))
+        yield from _behind(equations, places, "once", some)
     for places in floats:
         if places not in reducing:
-            for axes in _some(long):
-                its = f"of what {place(equations[places[0]])} gives"
-                yield Repair(f"psum over {_words(axes)} {its}", places, Change(frozenset(), (), "psum", axes))
+            yield from _behind(equations, places, "psum", some)
+
+
+def _behind(equations: Sequence[Any], places: Places, then: str, some: Sequence[tuple[str, ...]]) -> Iterator[Repair]:
+    """What equations give is reduced, or counted once."""
+    its = f"what {place(equations[places[0]])} gives"
+    for axes in some:
+        over = f"{then} over {_words(axes)} of {its}"
+        once = f"{its} counted once, not by every participant along {_words(axes)}"
+        yield Repair(once if then == "once" else over, places, Change(then=then, axes=axes))
 
 
 def _other_axes(first: Any, places: Places, long: Sequence[str]) -> Iterator[Repair]:
@@ -183,7 +242,7 @@ def _other_axes(first: Any, places: Places, long: Sequence[str]) -> Iterator[Rep
     its = f"the {place(first)} over"
 
     def over(some: tuple[Any, ...], then: str = "") -> Change:
-        return Change(frozenset(), (("axes", some),), then, axes if then else ())
+        return Change(params=(("axes", some),), then=then, axes=axes if then else ())
 
     for more in long:
         if more not in axes:
@@ -206,12 +265,9 @@ def _orders(case: Case, program: Simulated) -> Iterator[Repair]:
         ordered = case.mesh.in_mesh_order(axes)
         if tuple(axes) != tuple(ordered):
             at = numbers_by_the_mesh(case.mesh, axes, ordered)
-            change = Change(frozenset(), (("perm", tuple((at[s], at[t]) for s, t in perm)),))
-            text = (
-                f"the {place(first)} numbered by {axes}, as `lax.axis_index` is; JAX numbers its devices in the "
-                f"order of the mesh, {tuple(ordered)}"
-            )
-            yield Repair(text, places, change)
+            change = Change(params=(("perm", tuple((at[s], at[t]) for s, t in perm)),))
+            text = f"the {place(first)} numbered by {axes}, as `lax.axis_index` is; JAX numbers its devices in the"
+            yield Repair(f"{text} order of the mesh, {tuple(ordered)}", places, change)
 
 
 def numbers_by_the_mesh(mesh: MeshCase, axes: Sequence[str], ordered: Sequence[str]) -> list[int]:
@@ -231,11 +287,6 @@ def alike(equations: Sequence[Any], of: Callable[[Any], bool]) -> list[Places]:
     return [tuple(places) for places in found.values()]
 
 
-def _some(long: Sequence[str]) -> list[tuple[str, ...]]:
-    """Every axis, and all of them."""
-    return [*((name,) for name in long), *([tuple(long)] if len(long) > 1 else [])]
-
-
 def place(equation: Any) -> str:
     """What an equation does, and where, without the folder."""
     return f"{equation.primitive.name.removesuffix('_invariant')} at {location(equation).rpartition('/')[2]}"
@@ -252,14 +303,12 @@ def rounds_at(violation: LawViolation) -> str:
     then the results of the program are as wrong as the bound says they must not be.
     """
     difference, case, data = violation.difference, violation.case, violation.data
-    if difference is None or difference.of != "result" or data is None or difference.off_in_doubles is None:
+    if difference is None or data is None or not _told_by_values(violation):
         return ""
-    if difference.by_formula or violation.law.between_engines or case.mesh.size > MOST:
-        return ""
-    try:
-        return _rounding_line(program_of(violation.implementation, case), case, data, difference)
-    except Exception:  # the interpreter may lack what an engine has: then nothing more is known
-        return ""
+    if difference.off_in_doubles is not None and not difference.by_formula:
+        with contextlib.suppress(Exception):  # the interpreter may lack what an engine has
+            return _rounding_line(program_of(violation.implementation, case), case, data, difference)
+    return ""
 
 
 def _rounding_line(program: Simulated, case: Case, data: Data, difference: Difference) -> str:

@@ -16,13 +16,7 @@ from shardproof.properties.contracts.numbers import is_moved, operands
 from shardproof.properties.engines import Engine, engine_named
 from shardproof.properties.engines.batches import value_over_batch, widened_operands
 from shardproof.properties.engines.running import ready
-from shardproof.properties.laws.gradient import (
-    check_gradient,
-    cotangents,
-    exact_gradients,
-    exact_tangents,
-    tangents_of,
-)
+from shardproof.properties.laws.gradient import check_gradient, cotangents, exact_gradients, exact_tangents, tangents_of
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.precision.comparison import magnitude
 from shardproof.properties.programs.implementations import Implementation
@@ -53,23 +47,15 @@ Blocks = np.ndarray
 
 @dataclass(frozen=True)
 class Run:
-    """The blocks of one run on one data set.
+    """The blocks of one run on one data set."""
 
-    Arguments:
-        violation: what is explained.
-        case: the case, with that data set alone.
-        difference: what the law compared; nothing is wrong in it where the blocks are right.
-        inputs: the blocks `[*mesh.sizes, *batch, *block]` of the operands; empty where derivatives are compared.
-        engine: what ran it.
-        places: the devices whose block is wrong on one of the data sets.
-    """
-
-    violation: LawViolation
-    case: Case
-    difference: Difference
+    violation: LawViolation  # what is explained
+    case: Case  # the case, with that data set alone
+    difference: Difference  # what the law compared; nothing is wrong in it where the blocks are right
+    # the blocks `[*mesh.sizes, *batch, *block]` of the operands; empty where derivatives are compared
     inputs: list[np.ndarray]
-    engine: str = "simulate"
-    places: tuple[int, ...] = ()
+    engine: str = "simulate"  # what ran it
+    places: tuple[int, ...] = ()  # the devices whose block is wrong on one of the data sets
 
     @cached_property
     def expected(self) -> Blocks:
@@ -195,12 +181,7 @@ def _enough(case: Case) -> int:
 
 
 def enlarged(case: Case, *, sharded: bool = True) -> Case | None:
-    """The case with sides an odd number of times as long, so that blocks differ, and odd sides stay odd.
-
-    Arguments:
-        case: the case.
-        sharded: whether sides that are sharded are longer as well, which some functions refuse.
-    """
+    """The case with sides an odd number of times as long, so that blocks differ, and odd sides stay odd."""
     params = case.keywords
     fixed = () if params.get("tiled", True) else (params.get("split_axis"), params.get("scatter_dimension"))
 

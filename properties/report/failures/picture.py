@@ -1,11 +1,62 @@
-"""A text picture of the mesh: one cell per device, with its number and whether its block is wrong."""
+"""The pictures of a failure: the mesh in text, and the timeline of exposed communication, in letters and drawn."""
 
 import itertools
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.laws.overlap import MACHINE
+from shardproof.properties.performance.choosing import scheduled
+from shardproof.properties.performance.lanes import KEY, Lanes, gantt, laid_out, text
+from shardproof.properties.performance.timeline import Balanced, timeline
+from shardproof.properties.runner.violation import LawViolation
+
+
+def lanes_of(violation: LawViolation) -> Lanes:
+    """What every resource does from when until when, on the machine of the law; nothing where it has no timeline."""
+    if violation.kind != "overlap":
+        return Lanes(Fraction(0))
+    try:
+        return _scheduled(violation)
+    except Exception:  # a failure is told even where it cannot be drawn: its function may raise anything
+        return Lanes(Fraction(0))
+
+
+def _scheduled(violation: LawViolation) -> Lanes:
+    implementation, case = violation.implementation, violation.case
+    ahead = scheduled(implementation, case)
+    machine = Balanced.of(ahead, case.mesh, case.axes)
+    operations = ahead
+    if violation.broken.of_derivative:
+        operations = scheduled(implementation, case, gradient=True)
+        machine = machine if machine.bytes else Balanced.of(operations, case.mesh, case.axes)
+    return laid_out(timeline(operations, machine))
+
+
+def in_letters(violation: LawViolation) -> list[str]:
+    """The lanes under one another, and what the letters mean; of other laws, nothing."""
+    rows = text(lanes_of(violation))
+    return [*(f"    {row}" for row in rows), f"    {KEY}"] if rows else []
+
+
+def drawing(violation: LawViolation) -> str:
+    """The picture as the text of an SVG; empty for what has no timeline, or where drawsvg is not installed."""
+    lanes = lanes_of(violation)
+    if not lanes.total:
+        return ""
+    whose = " and its gradient" if violation.broken.of_derivative else ""
+    title = [
+        f"{violation.implementation}{whose} on mesh {violation.case.mesh}",
+        f"of {', '.join(map(str, violation.case.operands))}, {MACHINE}",
+        "times in parts of all products of the function",
+    ]
+    try:
+        return str(gantt(title, lanes, lambda part: f"{float(part):.3g}").as_svg())
+    except ModuleNotFoundError:
+        return ""
+
 
 WRONG = "✗"
 RIGHT = "·"
@@ -25,29 +76,17 @@ def picture(mesh: MeshCase, wrong: np.ndarray) -> list[str]:
     long = [i for i, size in enumerate(mesh.sizes) if size > 1]
     rows, columns = (long[0], long[1]) if len(long) > 1 else (None, long[0] if long else 0)
     others = [i for i in long if i not in (rows, columns)]
-    positions = list(itertools.product(*(range(mesh.sizes[i]) for i in others)))
+    positions = itertools.product(*(range(mesh.sizes[i]) for i in others))
+    places = [dict(zip(others, position, strict=True)) for position in positions]
+    plane_of = [slice(None) if i in (rows, columns) else 0 for i in range(len(mesh.sizes))]
+    planes = [tuple(at.get(i, whole) for i, whole in enumerate(plane_of)) for at in places]
+    bad = [(at, plane) for at, plane in zip(places, planes, strict=True) if wrong[plane].any()]
+    names = (mesh.axis_names[rows] if rows is not None else None, mesh.axis_names[columns])
     lines: list[str] = []
-    drawn = 0
-    bad = 0
-    for position in positions:
-        index: list[int | slice] = [0] * len(mesh.sizes)
-        for axis in (rows, columns):
-            if axis is not None:
-                index[axis] = slice(None)
-        for axis, at in zip(others, position, strict=True):
-            index[axis] = at
-        here = wrong[tuple(index)]
-        bad += bool(here.any())
-        if not here.any() or drawn == GRIDS:
-            continue
-        drawn += 1
-        if others:
-            lines.append(", ".join(f"{mesh.axis_names[i]}={at}" for i, at in zip(others, position, strict=True)) + ":")
-        names = (mesh.axis_names[rows] if rows is not None else None, mesh.axis_names[columns])
-        lines += _grid(names, np.atleast_2d(devices[tuple(index)]), np.atleast_2d(here))
-    if bad > drawn:
-        lines.append(f"… and {bad - drawn} more planes with wrong blocks")
-    return lines
+    for at, plane in bad[:GRIDS]:
+        lines += [", ".join(f"{mesh.axis_names[i]}={n}" for i, n in at.items()) + ":"] if others else []
+        lines += _grid(names, np.atleast_2d(devices[plane]), np.atleast_2d(wrong[plane]))
+    return lines + ([f"… and {len(bad) - GRIDS} more planes with wrong blocks"] if len(bad) > GRIDS else [])
 
 
 def shown(wrong: Sequence[bool]) -> list[int | None]:

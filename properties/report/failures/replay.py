@@ -1,9 +1,11 @@
-"""Running a recorded failure again: as a pytest item named after its file, or from its script."""
+"""The options `--replay` and `--keep-regression`: a recorded failure runs again, by pytest or from its script."""
 
+import contextlib
 import dataclasses
+import json
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +14,20 @@ import pytest
 
 from shardproof.properties.cases.reading import one_line
 from shardproof.properties.contracts import Scope
-from shardproof.properties.engines import engine_named
+from shardproof.properties.engines import ENGINES, engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import of_products
 from shardproof.properties.programs.violation import DEATHS
-from shardproof.properties.report.failures.record import Recorded, parse
+from shardproof.properties.report.failures.files import Recorded, parse, replace
 from shardproof.properties.report.failures.text import diagnosed, render
+from shardproof.properties.report.options import usage_errors
+from shardproof.properties.report.session import MADE_TEST
 from shardproof.properties.runner.child import Source, Task
 from shardproof.properties.runner.given import SAID, Given, GivenError, parse_all
 from shardproof.properties.runner.isolation import check_isolated
 from shardproof.properties.runner.judging import judge
-from shardproof.properties.runner.named import BuiltIn, Named, NotAFailure
+from shardproof.properties.runner.named import BuiltIn, Named, NotAFailure, held_by_a_module
 from shardproof.properties.runner.preconditions import check_case, check_oracle
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.tally import HeldOnNothing, Tally
@@ -40,11 +44,7 @@ OF_PROGRAMS = "shardproof_regressions"
 
 
 def text_of(path: Path) -> str:
-    """The text of a file.
-
-    Raises:
-        NotAFailure: if it cannot be read, or is larger than any that is written.
-    """
+    """The text of a file."""
     try:
         if not path.is_file():  # a device or a pipe may never end
             raise NotAFailure("not a file")
@@ -72,11 +72,7 @@ def read(path: Path) -> Recorded:
 
 
 def files(path: Path) -> list[Path]:
-    """The files that a path stands for: itself, or the failures in a folder.
-
-    Raises:
-        NotAFailure: if there are none.
-    """
+    """The files that a path stands for: itself, or the failures in a folder."""
     if path.is_dir():
         found = sorted(inside for inside in path.glob("*.json") if inside.is_file())
         if not found:
@@ -92,11 +88,7 @@ def files(path: Path) -> list[Path]:
 
 
 def regressions(folder: Path = REGRESSIONS) -> list[tuple[Path, Recorded]]:
-    """The recorded regressions, which are all of this project's own implementations.
-
-    Raises:
-        NotAFailure: if one cannot be run again.
-    """
+    """The recorded regressions, which are all of this project's own implementations."""
     found = [(path, read(path)) for path in sorted(folder.glob("*.json"))]
     for path, recorded in found:
         if not recorded.built_in:
@@ -125,13 +117,7 @@ def devices_needed(recorded: Recorded) -> int:
 
 
 def repeat(recorded: Recorded, source: Source, implementation: Implementation) -> None:
-    """Checks a recorded case again: in this process, unless it may end it, or takes more devices.
-
-    Raises:
-        LawViolation: if the law still does not hold.
-        HeldOnNothing: if it is neither broken nor holds: the case is not supported, excused, or cannot be run.
-        NotAFailure: if its contract says nothing of such a case.
-    """
+    """Checks a recorded case again: in this process, unless it may end it, or takes more devices."""
     if recorded.violated in DEATHS or devices_needed(recorded) > len(jax.devices()):
         run_isolated(recorded, source)
         return
@@ -148,19 +134,7 @@ def repeat(recorded: Recorded, source: Source, implementation: Implementation) -
 
 
 def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platform: str = "cpu") -> None:
-    """Checks the recorded case again in a process of its own, which may abort, hang or eat memory.
-
-    Arguments:
-        recorded: the failure, all of which is data.
-        source: where the function comes from.
-        devices: how many devices the process has, if the case needs no more.
-        platform: the platform that it runs on.
-
-    Raises:
-        LawViolation: if the law still does not hold.
-        HeldOnNothing: if it is neither broken nor holds.
-        NotAFailure: if the function cannot be imported, or its contract says nothing of such a case.
-    """
+    """Checks the recorded case again in a process of its own, which may abort, hang or eat memory."""
     available = max(devices, devices_needed(recorded))
     task = Task(
         given=source,
@@ -182,53 +156,31 @@ def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platfo
         raise HeldOnNothing(f"{recorded.name}: {recorded.law}: not checked: {left_out}")
 
 
-def loaded(source: Source, recorded: Recorded) -> Implementation:
-    """The function, which is of the contract of the recorded case.
-
-    Raises:
-        NotAFailure: if it cannot be imported, or is of another.
-    """
+def loaded(source: Source, contract: str = "") -> Implementation:
+    """The function that is replayed, of this contract, or a line on why there is none."""
     try:
-        implementation = source.load()
+        found = source.load()
     except GivenError as error:
         raise NotAFailure(one_line(str(error))) from error
-    if implementation.contract.name != recorded.case.contract.name:
-        raise NotAFailure(f"{source} is a {implementation.contract.name}: expected a {recorded.case.contract.name}")
-    return implementation
+    if contract not in ("", found.contract.name):
+        raise NotAFailure(f"{source} is a {found.contract.name}: expected a {contract}")
+    return found
 
 
 def source_of(recorded: Recorded, given: Sequence[Given], programs: Iterable[tuple[Program, Given]] = ()) -> Source:
-    """Where the function comes from that a failure is replayed with.
-
-    Arguments:
-        recorded: the failure.
-        given: the functions that `--impl` names.
-        programs: the programs of the tests that are named, and how each is imported.
-
-    Raises:
-        NotAFailure: if none of them is of the contract of the recorded case, and it is no built-in one.
-    """
+    """Where the function comes from that a failure is replayed with."""
     contract = recorded.case.contract.name
     for one in given:
-        if contract == (one.contract or loaded_program(one)):
+        if contract == (one.contract or loaded(one).contract.name):
             return one
     beside = [(program, one) for program, one in programs if program.name == contract]
-    named_so = [one for _, one in beside if one.function == recorded.program]
-    if named_so or beside:
-        return (named_so or [one for _, one in beside])[0]
+    if beside:
+        return next((one for _, one in beside if one.function == recorded.program), beside[0][1])
     if recorded.built_in:
         return BuiltIn(contract, recorded.name)
     if recorded.listed:
         raise NotAFailure(f"{contract}[{one_line(recorded.name)}]: expected --impl {contract}=MODULE:FUNCTION as well")
     raise NotAFailure(f"{contract}: expected --impl MODULE:PROGRAM, or the file with its program_test, as well")
-
-
-def loaded_program(given: Given) -> str:
-    """The name of the program that `--impl` names."""
-    try:
-        return given.load().contract.name
-    except GivenError as error:
-        raise NotAFailure(one_line(str(error))) from error
 
 
 def given_to(config: pytest.Config) -> tuple[Given, ...]:
@@ -246,11 +198,14 @@ def recheck(file: Path, function: Any = None, **said: str) -> int:
     """
     try:
         recorded = read(file)
-        source: Source = BuiltIn(recorded.case.contract.name, recorded.name)
-        if function is not None:
-            source = _held_by_the_script(recorded, function, **said)
-        implementation = dataclasses.replace(loaded(source, recorded), name=recorded.name)
-        repeat(recorded, source, implementation)
+        contract = recorded.case.contract.name
+        source: Source = BuiltIn(contract, recorded.name)
+        if function is not None:  # by the name that the script has for it, another process imports it from there
+            name = next(name for name, value in vars(sys.modules["__main__"]).items() if value is function)
+            of = "" if isinstance(function, Program) else f"{contract}="
+            claimed = (said.get(each) or None for each in ("communication", "claims", "overlap"))
+            source = Given.parse(f"{of}__main__:{name}", *claimed)
+        repeat(recorded, source, dataclasses.replace(loaded(source, contract), name=recorded.name))
     except LawViolation as violation:
         sys.stdout.write(f"{render(violation)}\n")
         return 1
@@ -259,20 +214,6 @@ def recheck(file: Path, function: Any = None, **said: str) -> int:
         sys.stderr.write(f"{error}\n" if told else traceback.format_exc())
         return 2
     return 0
-
-
-def _held_by_the_script(
-    recorded: Recorded,
-    function: Callable[..., Any] | Program,
-    communication: str = "",
-    overlap: str = "",
-    claims: str = "",
-) -> Given:
-    """A function by the name that the script has for it, by which another process imports the script and finds it."""
-    names = vars(sys.modules["__main__"])
-    name = next(name for name, value in names.items() if value is function)
-    contract = "" if isinstance(function, Program) else f"{recorded.case.contract.name}="
-    return Given.parse(f"{contract}__main__:{name}", communication or None, claims or None, overlap or None)
 
 
 class ReplayItem(pytest.Item):
@@ -306,3 +247,75 @@ class ReplayFile(pytest.File):
     def collect(self) -> Iterator[ReplayItem]:
         """Its one failure, or what is wrong with the file."""
         yield ReplayItem.from_parent(self, name=one_line(self.path.stem))
+
+
+REPLAYED = pytest.StashKey[list[Path]]()
+
+
+def keep_regression(config: pytest.Config) -> int | None:
+    """Keeps a regression, if that is what was asked for; gives the exit code then."""
+    given = config.getoption("--keep-regression")
+    if given is None:
+        return None
+    path = Path(given)
+    with usage_errors("--keep-regression: "):
+        recorded, text = read(path), text_of(path)
+        folder = folder_of(config, recorded)
+    target = folder / f"{path.stem}.json"
+    known = target.exists()
+    replace(target, json.dumps(json.loads(text), indent=1, sort_keys=True) + "\n")
+    sys.stdout.write(f"{path} {'was there already: written again' if known else 'is now a regression'}: {target}\n")
+    return int(pytest.ExitCode.OK)
+
+
+def folder_of(config: pytest.Config, recorded: Recorded) -> Path:
+    """The folder for a regression; of a program beside the test file that is named, or the module of `--impl`."""
+    if recorded.built_in:
+        if not REGRESSIONS.is_dir():
+            raise NotAFailure(f"{recorded.name!r} is this project's own: expected a checkout of shardproof")
+        return REGRESSIONS
+    beside = [Path(name.partition("::")[0]) for name in config.args if named_files(config)]
+    for one in given_to(config):
+        program = None if one.contract else one.load().program
+        held = held_by_a_module(program) if program is not None else None
+        beside += [held.path] if held is not None and held.path is not None else []
+    if recorded.listed or not beside or not beside[0].is_file():
+        raise NotAFailure(
+            f"{recorded.name!r} is not an implementation of this project: expected a failure of one, or of a Program "
+            "whose test file, or --impl MODULE:PROGRAM, is named as well"
+        )
+    return beside[0].resolve().parent / OF_PROGRAMS
+
+
+def named_files(config: pytest.Config) -> bool:
+    """Whether the command line names files of tests."""
+    return config.args_source is pytest.Config.ArgsSource.ARGS
+
+
+def choose_failures(config: pytest.Config) -> None:
+    """Lets the failures of `--replay` take the place of all tests, with as many devices as they need."""
+    with usage_errors("--replay: "):
+        named = [path.resolve() for name in config.getoption("--replay") for path in files(Path(name))]
+    found: dict[Path, Recorded] = {}
+    for path in named:
+        with contextlib.suppress(NotAFailure):  # what is refused fails when it is run, after all others
+            found[path] = read(path)
+    # as in a run, values come first
+    order = {path: (list(LAWS).index(one.law), list(ENGINES).index(one.engine)) for path, one in found.items()}
+    config.stash[REPLAYED] = sorted(dict.fromkeys(named), key=lambda path: order.get(path, (len(LAWS), 0)))
+    if named and not named_files(config):  # where files are, the failures are those of the programs in them
+        config.args = []  # on its way to a path, pytest imports the conftest.py and __init__.py of every folder
+    if config.getoption("--platform") == "cpu":
+        config.option.devices = max([config.option.devices, *map(devices_needed, found.values())])
+
+
+def leave_replays(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The regressions run first; of a replay nothing else runs, and the programs of the tests named are at hand."""
+    if config.stash[REPLAYED]:
+        made = [getattr(getattr(item, "function", None), MADE_TEST, None) for item in items]
+        known = [(one, held_by_a_module(one)) for one in dict.fromkeys(made) if isinstance(one, Program)]
+        programs = [(one, Given("", held.module, held.qualname)) for one, held in known if held is not None]
+        items[:] = [item for item in items if isinstance(item, ReplayItem)]
+        for item in items:
+            item.programs = programs  # type: ignore[attr-defined]
+    items.sort(key=lambda item: item.path.resolve() != REGRESSIONS.with_name("suite") / "test_regressions.py")

@@ -1,25 +1,293 @@
 """The script of a failure: plain JAX for values and gradients, and for other laws a few lines that call shardproof."""
 
 import dataclasses
+import math
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import jax
+import numpy as np
 
+from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.layout import Entries
+from shardproof.properties.cases.manual import laid_out, stacked_axes
 from shardproof.properties.contracts.described import Array
+from shardproof.properties.contracts.numbers import operands
+from shardproof.properties.contracts.trees import names_of
+from shardproof.properties.engines import Prepared, XlaEngine
+from shardproof.properties.engines.running import MODES, Ready, traced
+from shardproof.properties.laws.gradient import cotangents, held, tangents_of
+from shardproof.properties.precision.comparison import Reference
+from shardproof.properties.precision.judge import value_references
+from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.expectation import Expectation
-from shardproof.properties.programs.precision import precision_of
-from shardproof.properties.report.scripts.literals import docstring, options, tree_text
-from shardproof.properties.report.scripts.source import Source, folders_of, imported, source_of
-from shardproof.properties.report.scripts.standalone import Script, can_stand_alone, loaded
+from shardproof.properties.programs.precision import is_wide, precision_of
+from shardproof.properties.programs.program import Seen, compiled, forward
+from shardproof.properties.programs.violation import NotDifferentiable
+from shardproof.properties.report.scripts.source import (
+    Source,
+    array_text,
+    bound_text,
+    docstring,
+    dtype_text,
+    folders_of,
+    imported,
+    options,
+    quoted,
+    source_of,
+    spec_text,
+    tree_text,
+    tuple_text,
+)
 from shardproof.properties.runner.named import held_by_a_module, is_built_in
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.violation import LawViolation
 
+LARGEST = 1_000
+"""The most elements of an array that is written out; larger cases are checked by shardproof."""
+
+LINKS = {
+    "inner_jit": "jax.jit({})",
+    "checkpoint": "jax.checkpoint({})",
+    "vmap": "jax.vmap({})",
+    "vmap_named": 'jax.vmap({}, axis_name="batch")',
+    "scan": "(lambda *batch: lax.scan(lambda carry, xs: (carry, {}(*xs)), 0, batch)[1])",
+    "eager": "{}",
+}
+"""The transformations that a script writes out, as expressions of what they are around."""
+
+IMPORTS = """import sys
+import traceback
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+"""
+DIFFERS = '''def differs(name, actual, exact, dtype, tolerance=0):
+    """Prints where an array differs from the exact one by more than its rounding, and returns whether it does."""
+    with np.errstate(over="ignore"):
+        expected = exact.astype(dtype)
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        print(f"{name} is {actual.dtype}{list(actual.shape)}, expected {expected.dtype}{list(expected.shape)}")
+        return True
+    actual = np.asarray(actual) if actual.size else expected
+    same = (actual == expected) | ((actual != actual) & (expected != expected))
+    if np.any(tolerance):
+        wide = np.complex128 if actual.dtype.kind == "c" else np.float64
+        with np.errstate(invalid="ignore"):
+            same |= abs(actual.astype(wide) - exact.astype(wide)) <= abs(tolerance)
+        same |= (tolerance < 0) & ~np.isfinite(actual.astype(wide))  # negative: some order of the sum overflows
+    for index in np.argwhere(~same)[:10]:
+        at = tuple(index.tolist())
+        print(f"{name}{list(at)} is {actual[at]}, expected {expected[at]}")
+    return not same.all()
+
+
+'''
 NEEDS = (
+    "Needs JAX, NumPy and the implementation. Exits with 1 while the bug shows, with 0 once it is fixed, and with 2 if "
+    "the implementation cannot be imported."
+)
+SIMULATED = "Found by interpreting the traced program in NumPy: a compiler that rewrites it may make the bug disappear."
+
+
+def can_stand_alone(violation: LawViolation) -> bool:
+    """Whether a script needs no shardproof: wrong values of a small case under simple transformations."""
+    case, contract = violation.case, violation.case.contract
+    shown = violation.law.stands_alone and (violation.difference is not None or violation.kind == "adjoint")
+    simple = set(case.chain) <= set(LINKS) and not case.manual and contract.call.kept is None and case.out is None
+    sizes = [math.prod(case.global_shape(i)) for i in range(len(case.operands))]
+    if violation.difference is not None:
+        sizes.append(violation.difference.expected.size)
+    dtypes = contract.oracle.result_dtypes(case, [o.numpy_dtype for o in case.operands]) if shown else []
+    derivable = not violation.broken.of_derivative or all(map(is_float, dtypes))
+    # double precision shows what a function's own casts to fewer bits hide: those are left out by the interpreter alone
+    return shown and simple and derivable and not violation.in_doubles and max(sizes) <= LARGEST
+
+
+class Script:
+    """The parts of a script."""
+
+    def __init__(self, violation: LawViolation) -> None:
+        self.violation, self.case = violation, violation.case
+        self.contract = self.case.contract
+        self.names = [f"x{i}" for i in range(len(self.case.operands))]
+        self.lead = stacked_axes(self.case)
+        self.several = self.case.tree or self.contract.call.results is not None
+        self.data = violation.data or self.case.data[0]
+        self.jit = "jax.jit" if compiled(self.case) else ""
+
+    def text(self) -> str:
+        """The whole script."""
+        gradient = self.violation.broken.of_derivative
+        body = [*self._call(), DIFFERS, *(self._gradient() if gradient else self._value())]
+        body += ["sys.exit(1 if wrong else 0)"]
+        source = source_of(self.violation.implementation.function)
+        simulated = [SIMULATED] if self.violation.engine == "simulate" else []
+        told = [self.violation.headline, "", f"case: {self.case}", *self.violation.stated, "", NEEDS, *simulated]
+        lines = [
+            *docstring(told),
+            "", *IMPORTS.split("\n"),
+            *options(self.case.mesh.devices, in_doubles=is_wide(self.case)), "",
+            *source.paths, *loaded(source.lines, source.missing), "", *self._mesh(), "", "",
+        ]  # fmt: skip
+        return "\n".join([*lines, *body]) + "\n"
+
+    def _mesh(self) -> list[str]:
+        mesh = self.case.mesh
+        names = tuple_text([quoted(name) for name in mesh.axis_names])
+        types = tuple_text([f"AxisType.{kind.title()}" for kind in mesh.axis_types])
+        chosen = f"[{', '.join(map(str, mesh.devices))}]" if mesh.permuted else f":{mesh.size}"
+        devices = f"np.array(jax.devices())[{chosen}].reshape({mesh.sizes})"
+        return [f"mesh = Mesh({devices}, {names}, axis_types={types})"]
+
+    def _call(self) -> list[str]:
+        """The call of the function, on one device's blocks or on global arrays."""
+        whole = self.violation.implementation.whole
+        given = [tree_text(argument) for argument in self.contract.call.arguments(self.case, self.names)]
+        by_place, by_keyword = self.contract.call.axis(self.case, whole=whole)
+        given += [*map(repr, by_place), *(f"{name}={value!r}" for name, value in by_keyword.items())]
+        given += [*(["mesh=mesh"] if whole else []), *(f"{name}={value!r}" for name, value in self.case.params)]
+        call = f"implementation({', '.join(given)})"
+        result = f"jax.tree.leaves({call})" if self.several else call
+        return [f"def call({', '.join(self.names)}):", f"    return {result}", "", ""]
+
+    def _program(self, axes: list[tuple[str, ...]]) -> list[str]:
+        """The function on the mesh, whose results are stacked over `axes`."""
+        case, names = self.case, ", ".join(self.names)
+        expression = "call"
+        for name in reversed(case.chain):
+            expression = LINKS[name].format(expression)
+        whole = self.violation.implementation.whole
+        blocks = [
+            f"{name}.reshape({tuple_text([str(n) for n in (*case.batch_of(i), *operand.block)])})"
+            if operand.placement.stacked
+            else name
+            for i, (name, operand) in enumerate(zip(self.names, case.operands, strict=True))
+        ]
+        leads = ["[" + ", ".join(["None"] * len(a)) + "]" if a else "" for a in axes]
+        results = f"[{', '.join(f'y[{i}]{lead}' for i, lead in enumerate(leads))}]" if self.several else f"y{leads[0]}"
+        local = [f"    y = {expression}({', '.join(blocks)})"] if not whole else []
+        outs = [spec_text(tuple((name,) for name in a)) for a in axes]
+        out = f"[{', '.join(outs)}]" if self.several else outs[0]
+        checked = "" if self.violation.implementation.check_vma else ", check_vma=False"
+        placed = self.contract.call.placed
+        if whole and placed is not None:
+            ins = "[" + ", ".join(spec_text(p.partition(case.batch)) for p in placed(case)) + "]"
+            ins = f"({ins},)" if self.several else ins[1:-1]
+        else:
+            ins = tuple_text([spec_text(case.partition(i)) for i in range(len(self.names))])
+        mapped = f"jax.shard_map(local, mesh=mesh, in_specs={ins}, out_specs={out}{checked})"
+        lines = [
+            f"def local({'y' if whole else names}):",
+            '    """Runs on every device; leading dimensions stack the results of all devices."""',
+            *local,
+            f"    return {results}",
+            "", "",
+        ]  # fmt: skip
+        call = [f"def program({names}):", f"    return {mapped}({expression}({names}))", "", ""]
+        return [*lines, *(call if whole else [f"program = {mapped}"])]
+
+    def _placed(self, names: list[str], arrays: list[np.ndarray], specs: list[Entries]) -> list[str]:
+        lines = []
+        for name, array, spec in zip(names, arrays, specs, strict=True):
+            sharding = f"NamedSharding(mesh, {spec_text(spec)})"
+            lines += [f"{name} = {array_text(array)}", f"{name} = jax.device_put({name}, {sharding})"]
+        return lines
+
+    def _compared(self, name: str, right: list[Reference], axes: list[tuple[str, ...]] | None) -> list[str]:
+        """The lines that compare results, stacked over `axes`: along others they are the same. None: gradients."""
+        lines = []
+        for i, reference in enumerate(right):
+            found = f"{name}[{i}]" if self.several or axes is None else name
+            exact, bound = _written(reference)
+            if axes is not None:
+                at = tuple(slice(None) if axis in axes[i] else 0 for axis in self.case.mesh.axis_names)
+                exact, bound = exact[at], None if bound is None else bound[at]
+            told = [f"{name}{i}" if len(right) > 1 else name, found, f"exact_{name}{i}", dtype_text(reference.dtype)]
+            lines.append(f"exact_{name}{i} = {array_text(np.asarray(exact))}")
+            more = f", {bound_text(np.asarray(bound))}" if bound is not None and np.any(bound) else ""
+            lines.append(f'wrong |= differs("{told[0]}", {", ".join(told[1:])}{more})')
+        return lines
+
+    def _value(self) -> list[str]:
+        """Every device's block equals the right one."""
+        arrays = operands(self.case, self.data)
+        right = next(value_references(self.violation.implementation, self.case, [arrays]))
+        axes = [self.lead] * len(names_of(self.contract.call.returned(self.case, self.names)))
+        specs = [laid_out(self.case, i) for i in range(len(self.names))]
+        return [
+            *self._program(axes),
+            *self._placed(self.names, arrays, specs),
+            f"result = {self.jit}(program)({', '.join(self.names)})",
+            f"# the blocks of all devices: [{', '.join((*self.lead, '*block'))}]",
+            "wrong = False",
+            *self._compared("result", right, axes),
+        ]
+
+    def _gradient(self) -> list[str]:
+        """Forward mode, reverse mode, or both, whichever is wrong, give the right tangents and gradients."""
+        broken, case, moving = self.violation.broken, self.case, self.contract.call.moving(self.case)
+        implementation, seen = self.violation.implementation, Seen()
+        traced(forward(case, implementation, seen), case, XlaEngine())  # the type of its result decides
+        placements = tuple(derivatives(case, implementation, seen)[1])
+        cotangent = cotangents(case, Ready(Prepared(lambda arrays: []), seen, placements), self.data)
+        primal, tangent = operands(case, self.data), tangents_of(case, self.data)
+        for kind in MODES:  # those that JAX has of the function
+            with suppress(NotImplementedError):
+                pushed, pulled = next(held(kind, implementation, case, placements, [(primal, tangent, cotangent)]))
+                _ = [right.bound for right in (*pushed, *pulled)]  # the program is made ready where that is asked for
+                break
+        else:
+            raise NotDifferentiable("the function is differentiable in neither mode")
+        axes = [placement.stacked for placement in placements]
+        names, specs = [self.names[i] for i in moving], [laid_out(case, i) for i in range(len(self.names))]
+        of = f"lambda {', '.join(names)}: program({', '.join(self.names)})"
+        lines = [*self._program(list(axes)), *self._placed(self.names, primal, specs), "wrong = False"]
+        if broken.of == "tangent" or broken.kind == "adjoint":
+            tangents = [f"d{name}" for name in names]
+            lines += self._placed(tangents, tangent, [specs[i] for i in moving])
+            call = f"lambda xs, ds: jax.jvp({of}, xs, ds)[1]"
+            lines.append(f"tangent = {self.jit}({call})({tuple_text(names)}, {tuple_text(tangents)})")
+            lines += self._compared("tangent", pushed, list(axes))
+        if broken.of != "tangent" or broken.kind == "adjoint":
+            cts = [f"ct{i}" for i in range(len(axes))]
+            lines += self._placed(cts, cotangent, [placed.partition() for placed in placements])
+            run = f"{self.jit}(lambda xs, ct: jax.vjp({of}, *xs)[1](ct))"
+            ct = f"[{', '.join(cts)}]" if self.several else cts[0]
+            lines.append(f"gradient = {run}({tuple_text(names)}, {ct})")
+            lines += self._compared("gradient", pulled, None)
+        return lines
+
+
+def loaded(lines: list[str], missing: Sequence[str] = ()) -> list[str]:
+    """The lines that import or define a function; the script exits with 2 if that fails, or if something is missing."""
+    inner = [f"    {line}" if line else "" for line in "\n".join(lines).strip("\n").split("\n")]
+    stop = [f"sys.exit(2)  # until it has {', '.join(missing)}"] if missing else []
+    return ["try:", *inner, "except Exception:", "    traceback.print_exc()", "    sys.exit(2)", *stop]
+
+
+def _written(reference: Reference) -> tuple[np.ndarray, np.ndarray | None]:
+    """The right values and how far off results may be, in dtypes that a script can write: long doubles are rounded."""
+    bound = reference.bound
+    exact = reference.centre
+    if bound is None:
+        return reference.rounded, None
+    if exact.dtype not in (np.longdouble, np.clongdouble):
+        return exact, bound
+    short = exact.astype(np.complex128 if exact.dtype.kind == "c" else np.float64)
+    return short, np.copysign(np.abs(bound) + np.abs(exact - short).astype(np.float64), bound)
+
+
+NEEDS_SHARDPROOF = (
     "Needs shardproof, the implementation, and the file of the failure beside this one. Exits with 1 while the bug "
     "shows, with 0 once it is fixed, and with 2 if it cannot be run."
 )
-IMPORTS = """import sys
+IMPORTS_OF_CALLS = """import sys
 import traceback
 from pathlib import Path
 
@@ -54,8 +322,8 @@ def _calling_shardproof(violation: LawViolation) -> str:
     given = f", {source.name}{said}" if source.name else ""
     own = Source("", [], folders_of([ALSO]))
     lines = [
-        *docstring([violation.headline, "", f"case: {violation.case}", *violation.stated, "", NEEDS]),
-        "", *IMPORTS.split("\n"), *own.paths, *source.paths,
+        *docstring([violation.headline, "", f"case: {violation.case}", *violation.stated, "", NEEDS_SHARDPROOF]),
+        "", *IMPORTS_OF_CALLS.split("\n"), *own.paths, *source.paths,
         *loaded([ALSO, *source.lines], source.missing), "",
         'if __name__ == "__main__":',
         *(f"    {line}" for line in options(violation.case.mesh.devices, in_doubles=False)),
@@ -65,11 +333,7 @@ def _calling_shardproof(violation: LawViolation) -> str:
 
 
 def _program(program: Program) -> Source:
-    """A program by the name that a module has for it, or written out with its functions.
-
-    Raises:
-        ValueError: if it has an argument that cannot be written.
-    """
+    """A program by the name that a module has for it, or written out with its functions."""
     held = held_by_a_module(program)
     if held is not None:
         return imported(held, "PROGRAM")
@@ -92,11 +356,7 @@ def _program(program: Program) -> Source:
 
 
 def _text(value: Any) -> str:
-    """What a program states, as an expression.
-
-    Raises:
-        ValueError: if it cannot be written.
-    """
+    """What a program states, as an expression."""
     if isinstance(value, dict | list | tuple):
         return tree_text(jax.tree.map(_text, value))
     if isinstance(value, Array):

@@ -3,8 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from hypothesis import strategies as st
-
 from shardproof.impl import baselines as implementations
 from shardproof.oracles import baselines
 from shardproof.oracles.baselines import Layout
@@ -12,11 +10,12 @@ from shardproof.oracles.communication import NOTHING, Cost, built_in, summed_rep
 from shardproof.oracles.dtypes import width
 from shardproof.oracles.mesh import MeshCase, as_axes
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Violation
+from shardproof.properties.contracts.contract import Claim, Contract
 from shardproof.properties.contracts.costs import bits
 from shardproof.properties.contracts.described import Signature
-from shardproof.properties.contracts.floats import float32_accumulator, floats
-from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.drawing import floats
+from shardproof.properties.contracts.forbidden import longer
+from shardproof.properties.contracts.numbers import float32_accumulator
 from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.whole import whole_contract
 
@@ -56,14 +55,6 @@ def described(dimensions: Mapping[str, str], hidden: Mapping[str, str], result: 
     )
     layouts = tuple(map(roles_of, (*dimensions, *hidden, "")))
     return signature, Conditions(most=MOST_DEVICES, layouts=layouts)
-
-
-def _mismatched(operand: int) -> Callable[[Case], st.SearchStrategy[Case]]:
-    def cases(case: Case) -> st.SearchStrategy[Case]:
-        rows, columns = case.operands[operand].block
-        return st.just(changed(case, operand, block=(rows + 1, columns)))
-
-    return cases
 
 
 def _layouts(case: Case, *names: str) -> list[Layout]:
@@ -162,7 +153,7 @@ CONTRACTS: tuple[Contract, ...] = (
         dtypes=floats,
         kinds=("exact", "real", "scaled", "partial", "nan"),
         features=FEATURES,
-        violations=(Violation("rhs", _mismatched(1)),),
+        violations=(longer("rhs", 1, 0),),
         generic=False,
         accumulator="float32 on a device",
         least=_missing("lhs", "rhs"),
@@ -181,7 +172,7 @@ CONTRACTS: tuple[Contract, ...] = (
         dtypes=floats,
         kinds=("exact", "real", "exact", "scaled", "nan"),
         features=FEATURES,
-        violations=(Violation("w_in", _mismatched(1)), Violation("w_out", _mismatched(2))),
+        violations=(longer("w_in", 1, 0), longer("w_out", 2, 0)),
         generic=False,
         accumulator="float32 on a device",
         least=_missing("x", "w_in", "w_out"),

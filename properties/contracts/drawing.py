@@ -1,27 +1,58 @@
-"""What the cases of all contracts have in common: a mesh within a scope, placements on it, and its manual axes."""
+"""What the cases of all contracts have in common: a mesh within a scope, placements, sides and dtypes."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
+from typing import Any
 
 from hypothesis import strategies as st
 
-from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.case import Operand, Placement
+from shardproof.oracles.mesh import MeshCase, as_axes
+from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import BATCH, SPREAD, Chain, leaves_an_axis
-from shardproof.properties.cases.strategies import axis_names, large_meshes, meshes, specs
+from shardproof.properties.cases.strategies import axis_names, data_sets, large_meshes, meshes, specs
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
 from shardproof.properties.cases.strategies.making import Composite, integers, sampled
 from shardproof.properties.cases.strategies.meshes import known_names
-from shardproof.properties.cases.strategies.shapes import BOTH_LONG, LONG, SEVERAL
-from shardproof.properties.contracts.contract import Scope
+from shardproof.properties.cases.strategies.shapes import LONG
+from shardproof.properties.contracts.contract import Contract, Scope
 
 AxisName = str | tuple[str, ...]
 
 MORE_STACKED = st.lists(st.integers(0, MAX_AXES - 1), max_size=MAX_AXES)
 MORE_MANUAL = st.lists(st.integers(0, MAX_AXES - 1), max_size=1)
-BATCHES = st.lists(st.integers(1, 2), max_size=2).map(tuple)
-SIDES = ("small",) * 31 + ("several",) * 10 + ("long",) * 4 + ("both long",) * 3 + ("empty",) * 2
+FLOATS = ("float32", "bfloat16", "float16")
+
+
+def case_of(
+    draw: st.DrawFn,
+    contract: Contract,
+    scope: Scope,
+    chain: Chain,
+    mesh: MeshCase,
+    axis_name: AxisName,
+    operands: Sequence[Operand],
+    params: Mapping[str, Any],
+    kinds: Sequence[str],
+    *,
+    sets: int = 0,
+    roles: tuple[tuple[str, AxisName], ...] = (),
+) -> Case:
+    """The case of all this, with the axes that are manual, and at least so many data `sets`, of all `kinds` in turn."""
+    manual, placed = made_manual.within(draw, chain, mesh, as_axes(axis_name), operands)
+    return Case(
+        contract=contract,
+        mesh=mesh,
+        axis_name=axis_name,
+        operands=placed,
+        params=tuple(params.items()),
+        data=data_sets.within(draw, kinds, count=2 if scope.large else max(sets, len(kinds))),
+        chain=chain,
+        manual=manual,
+        tree=contract.call.tree is None and len(operands) > len(contract.call.operands),
+        roles=roles,
+    )
 
 
 @Composite
@@ -36,7 +67,7 @@ def meshes_and_axes(
     most = min(scope.large, most or scope.large) if scope.large else scope.max_devices
     mesh, has_room = meshes_with_room.within(draw, scope, chain, most)
     axis_name = axis_names.within(draw, mesh)
-    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
+    axes = as_axes(axis_name)
     if has_room:
         mesh = beside(mesh, chain, axes)
     if leaves_an_axis(chain) and 1 < len(axes) == len(mesh.axis_names):
@@ -51,16 +82,16 @@ def meshes_with_room(
 ) -> tuple[MeshCase, bool]:
     """Meshes within a scope, of at most `most` devices, and whether there is room for an axis of two beside.
 
-    There mostly is under a link that needs one. Of several roles, two thirds of the meshes have several axes of more
-    than one device, if there can be. Shrinks to one device, and to no room.
+    There may be under a link that needs one. Of several roles, half of the meshes have several axes of more than one
+    device, if there can be. Shrinks to one device, and to no room.
     """
     needed = leaves_an_axis(chain) and not scope.sizes and most > 1
-    has_room = needed and draw(st.integers(0, 3), label="room beside") > 0
+    has_room = needed and draw(st.booleans(), label="room beside")
     most, axes = (most // 2, MAX_AXES - 1) if has_room else (most, MAX_AXES)
     if scope.large and most > 8:
         return large_meshes.within(draw, max_devices=most, max_axes=axes), has_room
     pool = max(most, scope.available)
-    several = roles > 1 and draw(st.integers(0, 2), label="several axes") > 0
+    several = roles > 1 and draw(st.booleans(), label="several axes")
     drawn = meshes.within(
         draw,
         max_devices=most,
@@ -74,24 +105,47 @@ def meshes_with_room(
 
 
 def further_dimensions(draw: st.DrawFn, scope: Scope) -> tuple[int, ...]:
-    """Leading dimensions of tokens, of one in three cases of those who claim `any_rank`; mostly there are none."""
-    if "any_rank" not in scope.features or draw(st.integers(0, 2), label="further dimensions") < 2:
-        return ()
-    return draw(sampled(((1,), (2,), (3,), (2, 1))), label="leading")
+    """Leading dimensions of tokens, of those who claim `any_rank`; shrinks to none."""
+    more = ((1,), (2,), (3,), (2, 1)) if "any_rank" in scope.features else ()
+    return draw(sampled(((), *more)), label="leading")
 
 
-def integers_below(draw: st.DrawFn, largest: int, *, signed: bool = True) -> str:
-    """A dtype of integers that number so many things, and one more."""
-    narrow = [name for name, most in (("uint8", 255), ("int8", 127)) if largest < most]
-    possible = ["int32", "int32", "uint16", "int16", *narrow]
-    usable = [name for name in possible if signed or name[0] == "u" or name == "int32"]
-    return draw(sampled(usable), label="integers")
+@Composite
+def sides(draw: st.DrawFn, scope: Scope, count: int, *, most: int = 4, long: Sequence[int] = LONG) -> tuple[int, ...]:
+    """So many sides of blocks, up to `most`, or 2 on large meshes; one of them may be `long`, but on these.
+
+    Of those who claim `empty_blocks` one may be of no element. Shrinks to ones.
+    """
+    small = range(1, 3 if scope.large else most + 1)
+    found = list(draw(integers(count, 1, small[-1]), label="sides"))
+    others = (*(small if scope.large else long), *((0,) if "empty_blocks" in scope.features else ()))
+    if another := draw(_another(count, others), label="another side"):
+        found[another[0]] = another[1]
+    return tuple(found)
 
 
-def all_of_a_dtype(draw: st.DrawFn, participants: int) -> tuple[int, str] | None:
-    """As many things for each participant as take all numbers of a dtype, and that dtype; mostly not, or never."""
-    count, name = draw(sampled(((0, ""),) * 11 + ((256, "uint8"), (128, "int8"))), label="all numbers of a dtype")
-    return (count // participants, name) if count and count % participants == 0 else None
+@lru_cache
+def _another(count: int, others: tuple[int, ...]) -> st.SearchStrategy[tuple[int, int] | None]:
+    return st.one_of(st.none(), st.tuples(st.integers(0, count - 1), sampled(others)))
+
+
+def floats(scope: Scope, *given: Any) -> st.SearchStrategy[str]:
+    """Real floats of 16 and 32 bits, and of 64 where they are supported; shrinks to float32."""
+    return sampled((*FLOATS, "float64") if "x64" in scope.features else FLOATS)
+
+
+def integers_below(
+    draw: st.DrawFn, participants: int, each: int, scope: Scope, *, signed: bool = True
+) -> tuple[int, str]:
+    """How many things each participant has, and a dtype of integers that number all of them, and one more.
+
+    Or there are as many as take all numbers of a dtype. Shrinks to int32.
+    """
+    most = participants * each
+    possible = ("int32", "uint16", "int16", *(n for n, end in (("uint8", 255), ("int8", 127)) if most < end))
+    usual = [(each, name) for name in possible if signed or name[0] == "u" or name == "int32"]
+    every = [(n // participants, name) for n, name in ((256, "uint8"), (128, "int8")) if n % participants == 0]
+    return draw(sampled(usual if scope.large else (*usual, *every)), label="integers")
 
 
 def beside(mesh: MeshCase, chain: Chain, taken: Sequence[str]) -> MeshCase:
@@ -114,7 +168,7 @@ def placements(draw: st.DrawFn, mesh: MeshCase, rank: int, *, required: Sequence
 
     Shrinks to all of `required` on the first dimension, or stacked where there is none.
     """
-    stacks = draw(st.integers(0, 4), label="stacked") == 4 or rank == 0
+    stacks = draw(st.booleans(), label="stacked") or rank == 0
     extra = draw(MORE_STACKED, label="more stacked axes")
     chosen = [n for i, n in enumerate(mesh.axis_names) if n in required or i in extra]
     stacked = tuple(in_some_order.within(draw, chosen)) if stacks else ()
@@ -160,28 +214,3 @@ def without(placement: Placement, axes: Sequence[str]) -> Placement:
         tuple(tuple(n for n in entry if n not in axes) for entry in placement.spec),
         tuple(n for n in placement.stacked if n not in axes),
     )
-
-
-@Composite
-def sides_of_products(draw: st.DrawFn, scope: Scope) -> tuple[str, tuple[int, int, int]]:
-    """What kind a product's sides are of, and how long its two free sides and the contracted one between them are.
-
-    One in five has enough of all for forms that cut a block into quarters. Large meshes have sides of one.
-    Shrinks to sides of one.
-    """
-    sides = list(draw(integers(3, 1, 1 if scope.large else 3), label="m, k, n"))
-    kind = draw(sampled(SIDES), label="small, several, long, both long or empty")
-    at = draw(st.integers(0, 2), label="which")
-    if kind == "empty" and "empty_blocks" in scope.features:
-        sides[at] = 0
-    elif scope.large:
-        kind = "small"
-    elif kind == "several":
-        sides = list(draw(st.tuples(*[st.integers(*SEVERAL)] * 3), label="several rows and columns"))
-    elif kind == "both long" and not scope.floating:  # of which a gradient takes seconds
-        both = draw(st.tuples(*[sampled(BOTH_LONG)] * 2), label="two long sides")
-        sides = [other if at == i else both[i - (i > at)] for i, other in enumerate(sides)]
-    elif "long" in kind:
-        sides[at] = draw(sampled(LONG), label="long side")
-    m, k, n = sides
-    return kind, (m, k, n)

@@ -5,12 +5,10 @@ from hypothesis import strategies as st
 from shardproof.impl import local as implementations
 from shardproof.oracles import local
 from shardproof.properties.cases.case import Case, Placement
-from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.call import Option, of_type
-from shardproof.properties.contracts.claims import NOTHING
 from shardproof.properties.contracts.contract import Claim, Contract, Scope
-from shardproof.properties.contracts.floats import floats
+from shardproof.properties.contracts.costs import NOTHING
+from shardproof.properties.contracts.drawing import sides
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"x64"})
@@ -19,21 +17,13 @@ MOST_SHIFT = 9
 """By how many rows a block is rolled, at most, in either direction: also by more than it has."""
 
 
-def _block(draw: st.DrawFn, scope: Scope) -> tuple[int, int]:
-    small = st.integers(1, 2 if scope.large else 4)
-    rows, columns = draw(st.tuples(small, small), label="rows and columns")
-    if not scope.large and draw(st.integers(0, 9), label="long") == 9:
-        rows = draw(sampled(LONG), label="rows")
-    return rows, columns
-
-
 def _mean(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    return [Described(_block(draw, scope))], {}
+    return [Described(sides.within(draw, scope, 2))], {}
 
 
 def _roll(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     shift = draw(st.integers(-MOST_SHIFT, MOST_SHIFT), label="shift")
-    return [Described(_block(draw, scope))], {"shift": shift}
+    return [Described(sides.within(draw, scope, 2))], {"shift": shift}
 
 
 def _as_operand(case: Case) -> tuple[Placement, ...]:
@@ -48,7 +38,6 @@ CONTRACTS: tuple[Contract, ...] = (
         _mean,
         operands=("x",),
         local=True,
-        dtypes=floats,
         features=FEATURES,
         accumulator="float32",
         placed=_as_operand,
@@ -65,7 +54,6 @@ CONTRACTS: tuple[Contract, ...] = (
         operands=("x",),
         options={"shift": Option(of_type(int))},
         local=True,
-        dtypes=floats,
         kinds=("distinct", "exact", "real", "nan", "scaled"),
         features=FEATURES,
         linear=True,

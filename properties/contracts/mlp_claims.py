@@ -16,8 +16,8 @@ from typing import Any
 from shardproof.oracles.dtypes import width
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.claims import NOTHING
-from shardproof.properties.contracts.floats import float32_accumulator
+from shardproof.properties.contracts.costs import NOTHING
+from shardproof.properties.contracts.numbers import float32_accumulator
 from shardproof.properties.contracts.roles import axes_of
 
 

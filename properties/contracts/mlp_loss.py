@@ -13,8 +13,8 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import mlp_claims
 from shardproof.properties.contracts.contract import Claim, Contract, Violation
 from shardproof.properties.contracts.described import Signature
-from shardproof.properties.contracts.floats import floats
-from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.drawing import floats
+from shardproof.properties.contracts.forbidden import longer, longer_block
 from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.whole import whole_contract
 
@@ -56,14 +56,8 @@ def laid_out(layout: Layout) -> tuple[Signature, ...]:
     return tuple(signature_of(depth, layout) for depth in DEPTHS)
 
 
-def _with_another_bias(case: Case) -> st.SearchStrategy[Case]:
-    (size,) = case.operands[1].block
-    return st.just(changed(case, 1, block=(size + 1,)))
-
-
 def _with_more_targets(case: Case) -> st.SearchStrategy[Case]:
-    rows, columns = case.operands[-1].block
-    return st.just(changed(case, len(case.operands) - 1, block=(rows + 1, columns)))
+    return st.just(longer_block(case, len(case.operands) - 1, 0))
 
 
 CONTRACT: Contract = whole_contract(
@@ -74,7 +68,7 @@ CONTRACT: Contract = whole_contract(
     dtypes=floats,
     kinds=("real", "exact"),
     features=FEATURES,
-    violations=(Violation("params", _with_another_bias), Violation("batch", _with_more_targets)),
+    violations=(longer("params", 1, 0), Violation("batch", _with_more_targets)),
     shapes=tuple(
         (shape, None, "")
         for shape in ((1024, 4096), (4096,), (4096, 1024), (1024,), (8192, 1024), (8192, 1024))  # two layers, a batch

@@ -20,8 +20,8 @@ from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts import moe_claims
 from shardproof.properties.contracts.call import Option, of_type
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.operation import Described, Drawn, operation
+from shardproof.properties.contracts.forbidden import longer, longer_block, retyped, valued
+from shardproof.properties.contracts.operation import Described, Drawn, Params, operation
 from shardproof.properties.contracts.token_classes import clear
 
 OF_ALL = frozenset({"empty_blocks", "explained_errors", "nan_logits", "nan_tokens", "replicated_operands", "x64"})
@@ -47,48 +47,47 @@ MOST_MEMBERS = 64
 """The largest mesh: there are as many experts as participants, and a token has a logit for each of them."""
 
 
-def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+def _sizes(draw: st.DrawFn, participants: int, scope: Scope) -> tuple[str, int, int, int, int]:
+    """What is many, and a participant's tokens and experts, and features and outputs."""
+    held = draw(sampled((1, 2, 3)), label="experts of each")
     if scope.large:
-        tokens, held, features, outputs = 1, draw(st.integers(1, 3), label="experts of each"), 2, 1
-    else:
-        least = 0 if "empty_blocks" in scope.features and draw(st.integers(0, 9), label="no tokens") == 9 else 1
-        tokens = draw(st.integers(least, 0 if least == 0 else 5), label="tokens")
-        if "chunks" in scope.features and tokens and draw(st.booleans(), label="more of them than participants"):
-            tokens += participants  # so that small chunks take more rounds than there are participants
-        held = draw(sampled((1, 2, 3)), label="experts of each")
-        features, outputs = draw(SIZES, label="features, outputs")
-        if draw(st.integers(0, 2), label="long") == 2:
-            side = draw(sampled(LONG), label="long side")
-            features, outputs = (1, side) if draw(st.integers(0, 2), label="outputs are") == 2 else (side, 1)
-    many = tokens > 0 and not scope.large and draw(st.integers(0, 5), label="many tokens") == 5
-    if many:
-        tokens, held, features, outputs = MANY // participants, 1, 2, 1
-    elif tokens > 0 and not scope.large and draw(st.integers(0, 31), label="many experts") == 31:
-        tokens, held, features, outputs = 1, -(-CROWD // participants), 1, 1
+        return "", 1, held, 2, 1
+    many = draw(sampled(("", "sides", "tokens", "experts")), label="many")
+    if many == "tokens":
+        return many, MANY // participants, 1, 2, 1
+    if many == "experts":
+        return many, 1, -(-CROWD // participants), 1, 1
+    tokens = draw(sampled((1, 2, 3, 4, 5, *((0,) if "empty_blocks" in scope.features else ()))), label="tokens")
+    if "chunks" in scope.features and tokens and draw(st.booleans(), label="more of them than participants"):
+        tokens += participants  # so that small chunks take more rounds than there are participants
+    features, outputs = draw(SIZES, label="features, outputs")
+    if many == "sides":
+        side = draw(sampled(LONG), label="long side")
+        features, outputs = draw(sampled(((side, 1), (1, side))), label="features, outputs")
+    return many, tokens, held, features, outputs
+
+
+def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+    many, tokens, held, features, outputs = _sizes(draw, participants, scope)
     experts = participants * held
-    top_k = min(experts, draw(sampled((1, 2) if many else (1, 2, 2, 3, 8)), label="top_k"))
+    top_k = min(experts, draw(sampled((1, 2) if many == "tokens" else (1, 2, 3, 8)), label="top_k"))
     share = math.ceil(tokens * participants * top_k / experts)
-    # layers without a capacity in one of six: of few cases some must be, or that all tokens are kept is not looked at
-    half = max(1, share // 2)
-    capacities = sampled((None, share, 1, half, None, half, 1, 1, share + 1, half, 0, tokens * participants))
+    capacities = (None, share, 1, max(1, share // 2), share + 1, 0, tokens * participants)
     policies = POLICIES if "first_senders" in scope.features else tuple(p for p in POLICIES if p != "sender")
     params = {
         "top_k": top_k,
-        "capacity": draw(capacities, label="capacity"),
+        "capacity": draw(sampled(capacities), label="capacity"),
         "policy": draw(sampled(policies), label="policy"),
     }
     if "gates_of_all" in scope.features:
-        params["over"] = draw(sampled(("chosen", "all", "all")), label="over")
+        params["over"] = draw(sampled(GATES), label="over")
     if "sender_capacity" in scope.features:
-        even = max(1, share // participants)
-        sent = st.sampled_from((None, 1, even, None, 1, 2, 0))
-        params["capacity_per_sender"] = draw(sent, label="capacity_per_sender")
+        sent = (None, 1, max(1, share // participants), 2, 0)
+        params["capacity_per_sender"] = draw(sampled(sent), label="capacity_per_sender")
     if "chunks" in scope.features:
         pairs = max(1, tokens * top_k)
-        few = (max(1, pairs // (participants * (participants + 1))), pairs // 3) if many else (1, 2)
-        # many small ones, since only with these there are more rounds than participants
-        chunks = (None, few[0], max(1, pairs - 1), few[0], few[1], few[0], pairs + 1)
-        params["chunk"] = draw(sampled(chunks), label="chunk")
+        few = (max(1, pairs // (participants * (participants + 1))), pairs // 3) if many == "tokens" else (1, 2)
+        params["chunk"] = draw(sampled((None, *few, max(1, pairs - 1), pairs + 1)), label="chunk")
     router = Described((features, experts), varies=False)
     return [Described((tokens, features)), router, Described((held, features, outputs))], params
 
@@ -102,61 +101,25 @@ def _gated(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 def _asked(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     described, params = _arguments(draw, participants, scope)
-    drawn = draw(sampled((1, 2, 1, 3, 0)), label="capacity")
+    drawn = draw(sampled((1, 2, 3, 0)), label="capacity")
     every = described[0].block[0] * participants
     return described, {"capacity": every + 1 if params["capacity"] == every else drawn}
 
 
-def _kinds(scope: Scope) -> tuple[str, ...]:
+def _kinds(scope: Scope, dtype: str, params: Params) -> tuple[str, ...]:
     unknown = {"nan_logits": "nan", "nan_tokens": "special"}
     return ("real", "distinct", *(kind for feature, kind in unknown.items() if feature in scope.features))
 
 
-def _too_many(case: Case) -> st.SearchStrategy[Case]:
-    return st.sampled_from((0, -1, case.operands[1].block[1] + 1)).map(lambda k: case.with_params(top_k=k))
-
-
-def _negative(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(case.with_params(capacity=-1))
-
-
-def _negative_of_senders(case: Case) -> st.SearchStrategy[Case]:
-    claimed = "capacity_per_sender" in case.keywords
-    return st.just(case.with_params(capacity_per_sender=-1)) if claimed else st.nothing()
-
-
-def _of_no_chunk(case: Case) -> st.SearchStrategy[Case]:
-    claimed = "chunk" in case.keywords
-    return st.sampled_from((0, -1)).map(lambda n: case.with_params(chunk=n)) if claimed else st.nothing()
-
-
-def _over_others(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(case.with_params(over="kept")) if "over" in case.keywords else st.nothing()
-
-
-def _unknown_policy(case: Case) -> st.SearchStrategy[Case]:
-    return st.sampled_from(("random", "", "POSITION")).map(lambda policy: case.with_params(policy=policy))
-
-
 def _more_columns(case: Case) -> st.SearchStrategy[Case]:
     """Experts that are no multiple of the participants that have them, of which there are several."""
-    features, experts = case.operands[1].block
-    alone = experts == case.operands[2].block[0]
-    return st.nothing() if alone else st.just(changed(case, 1, block=(features, experts + 1)))
+    alone = case.operands[1].block[1] == case.operands[2].block[0]
+    return st.nothing() if alone else st.just(longer_block(case, 1, 1))
 
 
-def _more_rows(case: Case) -> st.SearchStrategy[Case]:
-    features, experts = case.operands[1].block
-    return st.just(changed(case, 1, block=(features + 1, experts)))
-
-
-def _other_features(case: Case) -> st.SearchStrategy[Case]:
-    held, features, outputs = case.operands[2].block
-    return st.just(changed(case, 2, block=(held, features + 1, outputs)))
-
-
-def _integers(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(changed(case, 0, dtype="int32"))
+def _claimed(argument: str, *values: Any) -> Violation:
+    """Wrong values of what is in a case only of those who claim it."""
+    return valued(argument, lambda case: values if argument in case.keywords else ())
 
 
 def _is_limit(value: Any) -> bool:
@@ -175,20 +138,20 @@ SHARED: dict[str, Any] = {
     "kinds": _kinds,
     "features": IN_CHUNKS,
     "violations": (
-        Violation("top_k", _too_many),
-        Violation("capacity", _negative),
-        Violation("policy", _unknown_policy),
-        Violation("over", _over_others),
-        Violation("capacity_per_sender", _negative_of_senders),
-        Violation("chunk", _of_no_chunk),
+        valued("top_k", lambda case: (0, -1, case.operands[1].block[1] + 1)),
+        valued("capacity", lambda case: (-1,)),
+        valued("policy", lambda case: ("random", "", "POSITION")),
+        _claimed("over", "kept"),
+        _claimed("capacity_per_sender", -1),
+        _claimed("chunk", 0, -1),
         Violation("router_weights", _more_columns),
-        Violation("router_weights", _more_rows),
-        Violation("expert_weights", _other_features),
-        Violation("tokens", _integers),
+        longer("router_weights", 1, 0),
+        longer("expert_weights", 2, 1),
+        retyped("tokens", 0, "int32"),
     ),
     "most": MOST_MEMBERS,
     "sets": 3,
-    "alike": frozenset({"router_weights"}),
+    "alike": ("router_weights",),
     "adapt": clear,
     "accumulator": "float32",
     "sizes": moe_claims.SIZES,

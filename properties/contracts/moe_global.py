@@ -13,7 +13,7 @@ from shardproof.properties.contracts import moe, moe_claims
 from shardproof.properties.contracts.call import Option, of_type
 from shardproof.properties.contracts.contract import Claim, Contract
 from shardproof.properties.contracts.described import Signature
-from shardproof.properties.contracts.floats import floats
+from shardproof.properties.contracts.drawing import floats
 from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.token_classes import clear
 from shardproof.properties.contracts.whole import whole_contract
@@ -47,7 +47,7 @@ WHOLE = whole_contract(
     conditions=Conditions(
         most=moe.MOST_MEMBERS,
         optional=frozenset({"data"}),
-        options={"top_k": (1, 2, 2, 3), "capacity": (None, 1, 2, 3, 1, 6, 0), "policy": POLICIES},
+        options={"top_k": (1, 2, 3), "capacity": (None, 1, 2, 3, 6, 0), "policy": POLICIES},
     ),
     dtypes=floats,
     kinds=("real", "distinct"),

@@ -13,7 +13,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.baselines import described, layout_of, relaid_cost
 from shardproof.properties.contracts.contract import Claim, Contract, Violation
 from shardproof.properties.contracts.costs import bits
-from shardproof.properties.contracts.floats import floats
+from shardproof.properties.contracts.drawing import floats
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.whole import whole_contract
 

@@ -10,7 +10,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.call import DIMENSION, Option, is_dimension, of_type
 from shardproof.properties.contracts.collectives import blocks, dimension
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
+from shardproof.properties.contracts.contract import Claim, Contract, Scope
 from shardproof.properties.contracts.costs import something, transposed
 from shardproof.properties.contracts.forbidden import out_of_range, valued
 from shardproof.properties.contracts.operation import Described, Drawn, moved_dtypes, operation
@@ -37,10 +37,6 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 def _rows_of_all(case: Case) -> int:
     return case.participants * case.operands[0].block[case.keywords["axis"]]
-
-
-def _too_many(argument: str) -> Violation:
-    return valued(argument, lambda case: (-1, _rows_of_all(case) + 1))
 
 
 def _number_of_rows(case: Case, value: int) -> bool:
@@ -74,7 +70,10 @@ CONTRACT: Contract = operation(
     dtypes=_dtypes,
     kinds=("distinct", "exact", "real", "special", "nan", "scaled"),
     features=FEATURES,
-    violations=(_too_many("before"), _too_many("after"), out_of_range("axis")),
+    violations=(
+        *(valued(side, lambda case: (-1, _rows_of_all(case) + 1)) for side in ("before", "after")),
+        out_of_range("axis"),
+    ),
     linear=True,
     shapes=(((8192, 1024), 0, ""),),
     usual={"before": 1, "after": 1, "axis": 0},

@@ -5,16 +5,15 @@ and sizes are drawn that these divide. One of a user's own gets whole arrays, of
 number of devices.
 """
 
-from hypothesis import strategies as st
+from functools import partial
 
 from shardproof.impl.losses import PARALLELISATIONS, Layout, Roles
 from shardproof.oracles import mlp
-from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import mlp_claims
-from shardproof.properties.contracts.contract import Claim, Contract, Violation
+from shardproof.properties.contracts.contract import Claim, Contract
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.drawing import floats
-from shardproof.properties.contracts.forbidden import longer, longer_block
+from shardproof.properties.contracts.forbidden import longer
 from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.whole import whole_contract
 
@@ -25,6 +24,9 @@ MOST_DEVICES = 64
 
 DEPTHS = (2, 1, 3)
 """Layers; the first that a failure is shown on has something between two of them."""
+
+SHAPES = ((1024, 4096), (4096,), (4096, 1024), (1024,), (8192, 1024), (8192, 1024))
+"""Of two layers, and a batch."""
 
 EVERY: Roles = (("data", "model"),)
 
@@ -51,15 +53,6 @@ def signature_of(depth: int, layout: Layout, *, all_divide: bool = False) -> Sig
     return Signature.of(["params", "batch"], [layers, batch], "", more=("data", "model"), hidden=hidden)
 
 
-def laid_out(layout: Layout) -> tuple[Signature, ...]:
-    """The signatures of models of all depths."""
-    return tuple(signature_of(depth, layout) for depth in DEPTHS)
-
-
-def _with_more_targets(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(longer_block(case, len(case.operands) - 1, 0))
-
-
 CONTRACT: Contract = whole_contract(
     "mlp_loss",
     tuple(signature_of(depth, Layout(), all_divide=True) for depth in DEPTHS),
@@ -68,20 +61,17 @@ CONTRACT: Contract = whole_contract(
     dtypes=floats,
     kinds=("real", "exact"),
     features=FEATURES,
-    violations=(longer("params", 1, 0), Violation("batch", _with_more_targets)),
-    shapes=tuple(
-        (shape, None, "")
-        for shape in ((1024, 4096), (4096,), (4096, 1024), (1024,), (8192, 1024), (8192, 1024))  # two layers, a batch
-    ),
+    violations=(longer("params", 1, 0), longer("batch", -1, 0)),
+    shapes=tuple((shape, None, "") for shape in SHAPES),
     accumulator="float32",
-    sizes=mlp_claims.SIZES,
+    sizes={name: partial(mlp_claims.size_of, name) for name in mlp_claims.NAMES},
     implementations={
         name: Claim(
             loss,
             FEATURES,
             communication=mlp_claims.CLAIMS[name],
             whole=True,
-            layouts=laid_out(loss.layout),
+            layouts=tuple(signature_of(depth, loss.layout) for depth in DEPTHS),
         )
         for name, loss in PARALLELISATIONS.items()
     },

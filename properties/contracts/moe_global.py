@@ -57,8 +57,7 @@ WHOLE = whole_contract(
     usual=moe.OPTIONS,
     accumulator="float32",
     options={
-        "top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[1].block[1]),
-        "capacity": moe.SHARED["options"]["capacity"],
+        **{name: moe.SHARED["options"][name] for name in ("top_k", "capacity")},
         "policy": Option(of_type(str), lambda case, value: value in POLICIES),
     },
     generic=False,

@@ -17,7 +17,7 @@ from shardproof.properties.contracts.forbidden import retyped, valued
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
-KINDS = ("real", "exact", "real")
+SHARDS = FEATURES - {"replicated_operands"}
 
 SHIFTS = (0, 0, 96, -96)
 """What is added to all logits of a data set, and in every second one of any kind to those of each token by itself:
@@ -59,77 +59,42 @@ def _shifted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
 TOO_MANY = valued("top_k", lambda case: (0, case.operands[0].block[1] + 1))
 INTEGERS = retyped("logits", 0, "int32")
 
-SHARED: dict[str, Any] = {
-    "operands": ("logits",),
-    "kinds": KINDS,
-    "sets": 3,
-    "adapt": _shifted,
-    "accumulator": "float32",
-    "shapes": (((8192, 64), 0, ""),),
-}
-"""What is the same of all of them."""
-
-OF_CHOICES: dict[str, Any] = {
+TOP_K = {
     "options": {"top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[0].block[1])},
     "usual": {"top_k": 2},
 }
-"""What goes with counting choices."""
 
-OF_ALL: dict[str, Any] = {"invariant": True, "features": FEATURES}
-"""What goes with the tokens of all participants."""
 
-OF_SHARD: dict[str, Any] = {"local": True, "features": frozenset({"explained_errors", "x64"}), "least": lambda case: 0}
-"""What goes with those of a shard."""
+def _loss(name: str, *, communication: str, **more: Any) -> Contract:
+    """That of the tokens of all participants, or of each shard's."""
+    shard, chooses = name.startswith("shard_"), name.endswith("balancing_loss")
+    features = SHARDS if shard else FEATURES
+    return operation(
+        name,
+        getattr(router_losses, name),
+        _balanced if chooses else _small,
+        operands=("logits",),
+        kinds=("real", "exact", "real"),
+        sets=3,
+        features=features,
+        violations=(TOO_MANY, INTEGERS) if chooses else (INTEGERS,),
+        adapt=_shifted,
+        accumulator="float32",
+        shapes=(((8192, 64), 0, ""),),
+        local=shard,
+        invariant=not shard,
+        implementations={"sums": Claim(getattr(implementations, name), features, communication=communication)},
+        **(TOP_K if chooses else {}) | more,
+    )
+
 
 CONTRACTS: tuple[Contract, ...] = (
-    operation(
-        "load_balancing_loss",
-        router_losses.load_balancing_loss,
-        _balanced,
-        violations=(TOO_MANY, INTEGERS),
-        implementations={
-            "sums": Claim(
-                implementations.load_balancing_loss,
-                FEATURES,
-                # choices, and probabilities
-                communication="all_reduce=2,bytes=size(logits,1)*(4+sum_itemsize(logits));grad:all_reduce=1,bytes=4*size(logits,1)",
-            ),
-        },
-        **SHARED | OF_CHOICES | OF_ALL,
+    _loss(
+        "load_balancing_loss",  # choices, and probabilities
+        communication="all_reduce=2,bytes=size(logits,1)*(4+sum_itemsize(logits));"
+        "grad:all_reduce=1,bytes=4*size(logits,1)",
     ),
-    operation(
-        "router_z_loss",
-        router_losses.router_z_loss,
-        _small,
-        violations=(INTEGERS,),
-        least=something(0),
-        implementations={
-            "sums": Claim(
-                implementations.router_z_loss,
-                FEATURES,
-                communication="all_reduce=1,bytes=sum_itemsize(logits);grad:bytes=0",
-            ),
-        },
-        **SHARED | OF_ALL,
-    ),
-    operation(
-        "shard_load_balancing_loss",
-        router_losses.shard_load_balancing_loss,
-        _balanced,
-        violations=(TOO_MANY, INTEGERS),
-        implementations={
-            "sums": Claim(implementations.shard_load_balancing_loss, OF_SHARD["features"], communication=NOTHING),
-        },
-        **SHARED | OF_CHOICES | OF_SHARD,
-    ),
-    operation(
-        "shard_router_z_loss",
-        router_losses.shard_router_z_loss,
-        _small,
-        violations=(INTEGERS,),
-        implementations={
-            "sums": Claim(implementations.shard_router_z_loss, OF_SHARD["features"], communication=NOTHING),
-        },
-        **SHARED | OF_SHARD,
-    ),
+    _loss("router_z_loss", communication="all_reduce=1,bytes=sum_itemsize(logits);grad:bytes=0", least=something(0)),
+    _loss("shard_load_balancing_loss", communication=NOTHING, least=lambda case: 0),
+    _loss("shard_router_z_loss", communication=NOTHING, least=lambda case: 0),
 )

@@ -82,12 +82,7 @@ CONTRACT: Contract = operation(
     options={"causal": Option(of_type(bool))},
     kinds=("real", "exact", "distinct", "nan", "real"),
     features=FEATURES,
-    violations=(
-        longer("k", 1, 1),
-        longer("v", 2, 2),
-        deeper("q", 0),
-        retyped("v", 2, "int32"),
-    ),
+    violations=(longer("k", 1, 1), longer("v", 2, 2), deeper("q", 0), retyped("v", 2, "int32")),
     most=MOST_MEMBERS,
     adapt=_in_reach,
     accumulator="float32",
@@ -98,18 +93,15 @@ CONTRACT: Contract = operation(
     implementations={
         "gathered": Claim(
             implementations.gathered_attention,
-            FEATURES,
             communication=f"all_gather=2,bytes=2*q;grad:all_gather=2,all_gather_bytes=2*q,reduce_scatter=2,reduce_scatter_bytes=2*p*q,{CASTS}",
         ),
         "ring": Claim(
             implementations.ring_attention,
-            FEATURES,
             # keys and values go round side by side; backward, again, and back (Liu et al. 2023, section 3)
             communication=f"permute=2*(p-1),bytes=2*(p-1)*q,steps=p-1;grad:permute=4*(p-1),permute_bytes=4*(p-1)*q,{CASTS},{STEPS}",
         ),
         "balanced_ring": Claim(
             implementations.balanced_ring_attention,
-            FEATURES,
             # besides, halves of queries, keys and values are moved in, and of the result out
             communication=f"permute=2*(p-1)+8*{MOVED},bytes=2*(p-1)*q+8*{MOVED}*{HALF},steps=p-1+2*{MOVED};"
             f"grad:permute=4*(p-1)+14*{MOVED},permute_bytes=4*(p-1)*q+14*{MOVED}*{HALF},{CASTS},{STEPS}+3*{MOVED}",
@@ -117,7 +109,6 @@ CONTRACT: Contract = operation(
         ),
         "heads": Claim(
             implementations.heads_attention,
-            FEATURES,
             # no gradient needs the result that the last one moves (Jacobs et al. 2023, section 3)
             communication=f"all_to_all=4,bytes=4*q;grad:all_to_all=7,all_to_all_bytes=7*q,{CASTS}",
             supports=_heads_divide,

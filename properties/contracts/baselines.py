@@ -158,10 +158,10 @@ CONTRACTS: tuple[Contract, ...] = (
         accumulator="float32 on a device",
         least=_missing("lhs", "rhs"),
         implementations={
-            "gathered": Claim(implementations.gathered_matmul, OURS, communication=_gathered),
-            "reduced": Claim(implementations.reduced_matmul, OURS, communication=_reduced),
-            "automatic": Claim(implementations.automatic_matmul, OURS, whole=True),
-            "explicit": Claim(implementations.explicit_matmul, OURS, whole=True),
+            "gathered": Claim(implementations.gathered_matmul, communication=_gathered),
+            "reduced": Claim(implementations.reduced_matmul, communication=_reduced),
+            "automatic": Claim(implementations.automatic_matmul, whole=True),
+            "explicit": Claim(implementations.explicit_matmul, whole=True),
         },
     ),
     whole_contract(
@@ -177,9 +177,9 @@ CONTRACTS: tuple[Contract, ...] = (
         accumulator="float32 on a device",
         least=_missing("x", "w_in", "w_out"),
         implementations={
-            "gathered": Claim(implementations.gathered_two_matmuls, OURS, communication=_two_gathered),
-            "automatic": Claim(implementations.automatic_two_matmuls, OURS, whole=True),
-            "explicit": Claim(implementations.explicit_two_matmuls, OURS, whole=True),
+            "gathered": Claim(implementations.gathered_two_matmuls, communication=_two_gathered),
+            "automatic": Claim(implementations.automatic_two_matmuls, whole=True),
+            "explicit": Claim(implementations.explicit_two_matmuls, whole=True),
         },
     ),
 )

@@ -79,7 +79,7 @@ class Claim:
 
     Arguments:
         function: the device-local function, or, if it is `whole`, one of global arrays, which gets the mesh as `mesh`.
-        features: what it supports beyond the contract's signature.
+        features: what it supports beyond the contract's signature; None: all that the contract has, and no concession.
         invariant: whether its result is typed invariant along the axis tuple; None: as the contract's reference.
         communication: what it sends, as `Expectation.parse` reads it: `"permute=p-1,bytes=(p-1)*x;grad:…"`; a formula
             only where that depends on layouts or data; None: unknown.
@@ -90,7 +90,7 @@ class Claim:
     """
 
     function: Callable[..., Any]
-    features: frozenset[str] = frozenset()
+    features: frozenset[str] | None = None
     invariant: bool | None = None
     communication: str | Communication | None = None
     supports: Callable[[Case], bool] | None = None

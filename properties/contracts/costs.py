@@ -1,6 +1,5 @@
 """What contracts say their bounds and costs in: numbers of a case, and parts of claims (see `Expectation.parse`)."""
 
-import math
 from collections.abc import Callable
 
 from shardproof.oracles.dtypes import NARROW, width
@@ -9,11 +8,6 @@ from shardproof.properties.cases.data import Data
 
 COUNTED = Data("exact", 0)
 """What the interpreter runs on where communication is counted: only what a loop sends may depend on it."""
-
-
-def elements(case: Case, place: int = 0) -> int:
-    """The elements of an operand's block."""
-    return math.prod(case.operands[place].block)
 
 
 def bits(case: Case) -> int:

@@ -134,12 +134,10 @@ CONTRACT: Contract = operation(
     implementations={
         "sums": Claim(
             implementations.vocab_parallel_cross_entropy,
-            FEATURES,
             communication=f"{SUMS};grad:all_reduce=2+replicated(logits),bytes=2*{TOKENS}+replicated(logits)*elements(logits)*sum_itemsize(logits)",
         ),
         "chunked": Claim(
             implementations.chunked_cross_entropy,
-            FEATURES,
             # every chunk is cast by itself, once it is wide
             communication=f"{SUMS};grad:all_reduce=2+replicated(logits)*{COUNT},bytes=2*{TOKENS}+replicated(logits)*{COUNT}*{SIZE}*{TOKENS}",
         ),

@@ -82,11 +82,10 @@ CONTRACT: Contract = operation(
     implementations={
         "permutes": Claim(
             implementations.halo_exchange,
-            FEATURES,
             communication=transposed(
                 f"permute=sum(1 if {TAIL}+{HEAD}>=rows else ({TAIL}>0)+({HEAD}>0) for d in range(1,p)),"
                 f"bytes=x/rows*sum(min(rows,{TAIL}+{HEAD}) for d in range(1,p)),steps=1"
             ),
-        ),
+        )
     },
 )

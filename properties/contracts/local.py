@@ -43,8 +43,8 @@ CONTRACTS: tuple[Contract, ...] = (
         placed=_as_operand,
         least=lambda case: 0,
         implementations={
-            "mean": Claim(implementations.shard_mean_of_block, FEATURES, communication=NOTHING),
-            "global": Claim(implementations.shard_mean, FEATURES, communication=NOTHING, whole=True),
+            "mean": Claim(implementations.shard_mean_of_block, communication=NOTHING),
+            "global": Claim(implementations.shard_mean, communication=NOTHING, whole=True),
         },
     ),
     operation(
@@ -60,8 +60,8 @@ CONTRACTS: tuple[Contract, ...] = (
         placed=_as_operand,
         least=lambda case: 0,
         implementations={
-            "roll": Claim(implementations.shard_roll_of_block, FEATURES, communication=NOTHING),
-            "global": Claim(implementations.shard_roll, FEATURES, communication=NOTHING, whole=True),
+            "roll": Claim(implementations.shard_roll_of_block, communication=NOTHING),
+            "global": Claim(implementations.shard_roll, communication=NOTHING, whole=True),
         },
     ),
 )

@@ -163,10 +163,7 @@ CONTRACTS = (
         accumulator=ON_A_DEVICE,
         least=something(0, 1),
         sizes={"rows": _rows},
-        violations=(
-            valued("scatter_dimension", lambda case: (2, -1, 5)),
-            Violation("scatter_dimension", _indivisible),
-        ),
+        violations=(valued("scatter_dimension", lambda case: (2, -1, 5)), Violation("scatter_dimension", _indivisible)),
     ),
     _matmul(
         "matmul_all_reduce",

@@ -11,7 +11,7 @@ from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.drawing import further_dimensions, sides
 from shardproof.properties.contracts.forbidden import longer, retyped
 from shardproof.properties.contracts.numbers import finite, scaled_to
-from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
+from shardproof.properties.contracts.operation import APART, Arguments, Described, Drawn, operation
 
 FEATURES = frozenset({"any_rank", "explained_errors", "replicated_operands", "x64"})
 OF_MASKED = FEATURES | {APART}
@@ -23,18 +23,12 @@ SMALL = 2.0**-40
 """What all weights are multiplied by now and then, of more than 16 bits: the mean is the same."""
 
 
-def _block(draw: st.DrawFn, scope: Scope) -> tuple[int, ...]:
-    return (*further_dimensions(draw, scope), *sides.within(draw, scope, 1, most=6))
+def _with(dtype: str = "") -> Arguments:
+    def arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+        block = (*further_dimensions(draw, scope), *sides.within(draw, scope, 1, most=6))
+        return [Described(block), Described(block, dtype, like=0)], {}
 
-
-def _with_weights(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    block = _block(draw, scope)
-    return [Described(block), Described(block, like=0)], {}
-
-
-def _with_mask(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    block = _block(draw, scope)
-    return [Described(block), Described(block, "bool", like=0)], {}
+    return arguments
 
 
 def _where(case: Case, counts: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -86,7 +80,7 @@ CONTRACTS: tuple[Contract, ...] = (
     operation(
         "masked_mean",
         means.masked_mean,
-        _with_mask,
+        _with("bool"),
         operands=("values", "mask"),
         auxiliary=("mask",),
         invariant=True,
@@ -101,16 +95,15 @@ CONTRACTS: tuple[Contract, ...] = (
         implementations={
             "sums": Claim(
                 implementations.masked_mean,
-                OF_MASKED,
                 # a sum, and a count in int32
                 communication="all_reduce=2,bytes=4+sum_itemsize(values);grad:all_reduce=1,bytes=4",
-            ),
+            )
         },
     ),
     operation(
         "weighted_mean",
         means.weighted_mean,
-        _with_weights,
+        _with(),
         operands=("values", "weights"),
         auxiliary=("weights",),
         invariant=True,
@@ -124,9 +117,8 @@ CONTRACTS: tuple[Contract, ...] = (
         implementations={
             "sums": Claim(
                 implementations.weighted_mean,
-                FEATURES,
                 communication="all_reduce=2,bytes=2*sum_itemsize(values);grad:all_reduce=1,bytes=sum_itemsize(values)",
-            ),
+            )
         },
     ),
 )

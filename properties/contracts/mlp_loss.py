@@ -68,7 +68,6 @@ CONTRACT: Contract = whole_contract(
     implementations={
         name: Claim(
             loss,
-            FEATURES,
             communication=mlp_claims.CLAIMS[name],
             whole=True,
             layouts=tuple(signature_of(depth, loss.layout) for depth in DEPTHS),

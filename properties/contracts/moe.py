@@ -1,10 +1,11 @@
-"""The contracts of moe_layer, gated_moe_layer and expert_choice_layer: tokens and experts sharded over one axis tuple.
-
-That of global_moe_layer, on whole arrays, is made of the same (`moe_global.py`).
+"""The contracts of mixtures of experts, which one axis tuple shards with the tokens.
 
 What experts do in the first is a product with a matrix, in the second a gated MLP; in the third they choose tokens.
+That of global_moe_layer is on whole arrays: tokens are shared over data and expert axes, experts over the latter alone,
+and a capacity is that of all tokens, so that what comes of it does not depend on the mesh.
 """
 
+import dataclasses
 import math
 from typing import Any
 
@@ -15,14 +16,19 @@ from shardproof.oracles import moe
 from shardproof.oracles.moe.dropping import POLICIES
 from shardproof.oracles.moe.expert_choice import expert_choice
 from shardproof.oracles.moe.routing import GATES
+from shardproof.oracles.moe.whole import whole_moe_layer
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts import moe_claims
 from shardproof.properties.contracts.call import Option, of_type
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
+from shardproof.properties.contracts.described import Signature
+from shardproof.properties.contracts.drawing import floats
 from shardproof.properties.contracts.forbidden import longer, longer_block, retyped, valued
 from shardproof.properties.contracts.operation import Described, Drawn, Params, operation
+from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.token_classes import clear
+from shardproof.properties.contracts.whole import whole_contract
 
 OF_ALL = frozenset({"empty_blocks", "explained_errors", "nan_logits", "nan_tokens", "replicated_operands", "x64"})
 FEATURES = OF_ALL | {"first_senders", "gates_of_all", "sender_capacity"}
@@ -180,6 +186,59 @@ DISPATCHES = {
 
 THREE = tuple(f"expert_weights[{i}]" for i in range(3))
 
+SIGNATURE = Signature.of(
+    [*NAMES, "expert_weights"],
+    ["tokens@data@expert features", "features experts", "experts@expert features outputs"],
+    "tokens@data@expert outputs",
+    more=("data", "expert"),
+)
+OF_ANY_MESH = ("probability", "position", "choice")
+"""The policies that do not depend on the mesh."""
+
+TRAVELS = {"all_to_all": moe_claims.BUFFERS, "ring": moe_claims.RING, "sorted": moe_claims.WEIGHTS}
+"""One for each way on which something travels: to fixed places, one after the other, and no token at all."""
+
+
+def _possible(case: Case) -> Case:
+    """No more choices than there are experts."""
+    own = dataclasses.replace(case, contract=GLOBAL)
+    return own.with_params(top_k=min(case.keywords["top_k"], case.operands[1].block[1]))
+
+
+WHOLE = whole_contract(
+    "global_moe_layer",
+    SIGNATURE,
+    whole_moe_layer,
+    conditions=Conditions(
+        most=MOST_MEMBERS,
+        optional=frozenset({"data"}),
+        options={"top_k": (1, 2, 3), "capacity": (None, 1, 2, 3, 6, 0), "policy": OF_ANY_MESH},
+    ),
+    dtypes=floats,
+    kinds=("real", "distinct"),
+    features=frozenset({"explained_errors", "x64"}),
+    violations=tuple(v for v in SHARED["violations"] if v.argument not in OF_CHOICES[2:]),
+    shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
+    usual=OPTIONS,
+    accumulator="float32",
+    options={
+        **{name: SHARED["options"][name] for name in ("top_k", "capacity")},
+        "policy": Option(of_type(str), lambda case, value: value in OF_ANY_MESH),
+    },
+    generic=False,
+    sizes=moe_claims.SIZES,
+)
+GLOBAL: Contract = dataclasses.replace(
+    WHOLE,
+    cases=lambda scope: WHOLE.cases(scope).map(_possible),
+    adapt=clear,
+    call=dataclasses.replace(WHOLE.call, roles=("expert", "data")),  # one axis alone is that of experts
+    implementations={
+        name: Claim(getattr(implementations, f"global_{name}_moe"), communication=claim, whole=True)
+        for name, claim in TRAVELS.items()
+    },
+)
+
 CONTRACTS: tuple[Contract, ...] = (
     operation(
         "moe_layer",
@@ -210,7 +269,7 @@ CONTRACTS: tuple[Contract, ...] = (
         shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
         usual={"capacity": OPTIONS["capacity"]},
         implementations={
-            "all_to_all": Claim(implementations.expert_choice_moe, OF_ALL, communication=moe_claims.BUFFERS),
+            "all_to_all": Claim(implementations.expert_choice_moe, OF_ALL, communication=moe_claims.BUFFERS)
         },
         **SHARED
         | {
@@ -219,4 +278,5 @@ CONTRACTS: tuple[Contract, ...] = (
             "violations": tuple(v for v in SHARED["violations"] if v.argument not in OF_CHOICES),
         },
     ),
+    GLOBAL,
 )

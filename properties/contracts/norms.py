@@ -79,8 +79,8 @@ CONTRACTS: tuple[Contract, ...] = (
         least=something(0),
         implementations={
             "squares": Claim(
-                implementations.global_norm, FEATURES, communication=transposed("all_reduce=1,bytes=sum_itemsize(x)")
-            ),
+                implementations.global_norm, communication=transposed("all_reduce=1,bytes=sum_itemsize(x)")
+            )
         },
     ),
     operation(
@@ -102,11 +102,10 @@ CONTRACTS: tuple[Contract, ...] = (
         implementations={
             "squares": Claim(
                 implementations.rms_norm,
-                OF_TOKENS,
                 # the cotangent of a token's sum has a term from every feature
                 communication=f"all_reduce=1,bytes={TOKENS};grad:all_reduce=2+{replicas(*MEET)},"
                 f"bytes=2*{TOKENS}+{replica_bytes(*MEET, wide=True)}",
-            ),
+            )
         },
     ),
 )

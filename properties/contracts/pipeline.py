@@ -90,7 +90,6 @@ CONTRACT: Contract = operation(
         ),
         "circular": Claim(
             implementations.circular_pipeline,
-            FEATURES,
             # a round of the first participant takes M steps, or p if it must wait
             communication=_handed_on("(size(weights,0)/size(weights,1)-1)*max(size(x,0),p)+size(x,0)+p-2"),
         ),

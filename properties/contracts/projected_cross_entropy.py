@@ -9,14 +9,7 @@ from shardproof.oracles import projected_cross_entropy
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.contract import Claim, Contract, Scope
 from shardproof.properties.contracts.costs import something
-from shardproof.properties.contracts.cross_entropy import (
-    OPTIONS,
-    SMOOTHER,
-    USUAL,
-    all_ignored,
-    labels_of,
-    params_of,
-)
+from shardproof.properties.contracts.cross_entropy import OPTIONS, SMOOTHER, USUAL, all_ignored, labels_of, params_of
 from shardproof.properties.contracts.drawing import integers_below, sides
 from shardproof.properties.contracts.forbidden import longer, retyped
 from shardproof.properties.contracts.numbers import finite, scaled_to
@@ -89,11 +82,9 @@ CONTRACT: Contract = operation(
     usual=USUAL,
     least=something(1),
     implementations={
-        "plain": Claim(implementations.projected_cross_entropy, FEATURES, communication=_claim("1", "size(w,1)")),
+        "plain": Claim(implementations.projected_cross_entropy, communication=_claim("1", "size(w,1)")),
         "chunked": Claim(
-            implementations.chunked_projected_cross_entropy,
-            FEATURES,
-            communication=_claim(f"ceil(size(w,1)/{SIZE})", SIZE),
+            implementations.chunked_projected_cross_entropy, communication=_claim(f"ceil(size(w,1)/{SIZE})", SIZE)
         ),
     },
 )

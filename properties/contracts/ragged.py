@@ -114,13 +114,11 @@ CONTRACT: Contract = operation(
     implementations={
         "native": Claim(
             implementations.ragged_all_to_all,
-            FEATURES,
             # the operand is counted, and not its lists
             communication=f"ragged_all_to_all=1,bytes=operand;grad:{LISTS_OF_INTEGERS},ragged_all_to_all=1,ragged_all_to_all_bytes=output,{CASTS}",
         ),
         "gathered": Claim(
             implementations.gathered_ragged_all_to_all,
-            FEATURES,
             communication=f"{LISTS_OF_INTEGERS},all_gather=1,all_gather_bytes=operand;grad:{LISTS_OF_INTEGERS},reduce_scatter=1,reduce_scatter_bytes=p*operand,{CASTS}",
         ),
     },

@@ -99,8 +99,8 @@ CONTRACT: Contract = whole_contract(
     generic=False,
     least=_least,
     implementations={
-        "exchanged": Claim(implementations.exchanged_reshard, FEATURES, communication=_exchanged),
-        "constrained": Claim(implementations.constrained_reshard, FEATURES, whole=True),
-        "explicit": Claim(implementations.explicit_reshard, FEATURES, whole=True),
+        "exchanged": Claim(implementations.exchanged_reshard, communication=_exchanged),
+        "constrained": Claim(implementations.constrained_reshard, whole=True),
+        "explicit": Claim(implementations.explicit_reshard, whole=True),
     },
 )

@@ -59,7 +59,7 @@ def _shifted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
 TOO_MANY = valued("top_k", lambda case: (0, case.operands[0].block[1] + 1))
 INTEGERS = retyped("logits", 0, "int32")
 
-TOP_K = {
+TOP_K: dict[str, Any] = {
     "options": {"top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[0].block[1])},
     "usual": {"top_k": 2},
 }
@@ -83,7 +83,7 @@ def _loss(name: str, *, communication: str, **more: Any) -> Contract:
         shapes=(((8192, 64), 0, ""),),
         local=shard,
         invariant=not shard,
-        implementations={"sums": Claim(getattr(implementations, name), features, communication=communication)},
+        implementations={"sums": Claim(getattr(implementations, name), communication=communication)},
         **(TOP_K if chooses else {}) | more,
     )
 

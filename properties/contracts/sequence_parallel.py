@@ -9,17 +9,13 @@ from shardproof.impl import sequence_parallel as implementations
 from shardproof.oracles import sequence_parallel
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import (
-    Claim,
-    Contract,
-    Scope,
-)
+from shardproof.properties.contracts.contract import Claim, Contract, Scope
 from shardproof.properties.contracts.costs import added_up, replica_bytes, replicas, something
 from shardproof.properties.contracts.drawing import sides
 from shardproof.properties.contracts.forbidden import longer, valued
 from shardproof.properties.contracts.matmul import signed, with_signs
 from shardproof.properties.contracts.norms import EPSILON, EPSILONS
-from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
+from shardproof.properties.contracts.operation import APART, Arguments, Described, Drawn, operation
 
 OWN = frozenset({"empty_blocks", APART, "explained_errors", "x64"})
 FEATURES = OWN | {"narrow_accumulation"}
@@ -32,18 +28,13 @@ MLP_OF = {"x": "positions@over batch@free features", "w_in": "features hidden@ov
 NORM_OF = {"x": MLP_OF["x"], "scale": "features", **MLP_OF}
 
 
-def _described(draw: st.DrawFn, participants: int, scope: Scope, dimensions: Mapping[str, str]) -> list[Described]:
-    drawn = sides.within(draw, scope, 4, most=3)
-    sizes = dict(zip(("positions", "batch", "features", "hidden"), drawn, strict=True))
-    return Described.all_of([*dimensions.values()], sizes, participants)
+def _of(dimensions: Mapping[str, str]) -> Arguments:
+    def arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+        sizes = zip(("positions", "batch", "features", "hidden"), sides.within(draw, scope, 4, most=3), strict=True)
+        params = {"epsilon": draw(sampled(EPSILONS), label="epsilon")} if "scale" in dimensions else {}
+        return Described.all_of([*dimensions.values()], dict(sizes), participants), params
 
-
-def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    return _described(draw, participants, scope, MLP_OF), {}
-
-
-def _arguments_of_norm(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    return _described(draw, participants, scope, NORM_OF), {"epsilon": draw(sampled(EPSILONS), label="epsilon")}
+    return arguments
 
 
 def _clear_of_zero(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -93,7 +84,7 @@ def _all_but_sums(directions: int) -> str:
 MLP: Contract = operation(
     "sequence_parallel_mlp",
     sequence_parallel.sequence_parallel_mlp,
-    _arguments,
+    _of(MLP_OF),
     operands=OF_MLP,
     kinds=("exact", "real", "special", "nan"),
     sets=4,
@@ -106,16 +97,14 @@ MLP: Contract = operation(
     leading=0,
     least=something(0, 1, 2),
     implementations={
-        "naive": Claim(implementations.sequence_parallel_mlp, OWN, communication=f"{NAIVE},{SUMS}"),
+        "naive": Claim(implementations.sequence_parallel_mlp, communication=f"{NAIVE},{SUMS}"),
         "overlapped": Claim(
             implementations.overlapped_sequence_parallel_mlp,
-            OWN,
             communication=f"{RING},{SUMS}",
             overlap=f"exposed<={HIDDEN}",
         ),
         "bidirectional": Claim(
             implementations.bidirectional_sequence_parallel_mlp,
-            OWN,
             communication=f"{BOTH_WAYS}+{replicas(*OF_MLP)},{SUMS}",
             overlap=f"exposed<={HIDDEN},directions=2",
         ),
@@ -125,7 +114,7 @@ MLP: Contract = operation(
 NORMALISED: Contract = operation(
     "normalised_sequence_parallel_mlp",
     sequence_parallel.normalised_sequence_parallel_mlp,
-    _arguments_of_norm,
+    _of(NORM_OF),
     operands=OF_NORM,
     options={"epsilon": EPSILON},
     alike=("scale",),
@@ -145,16 +134,14 @@ NORMALISED: Contract = operation(
     leading=0,
     least=something(0, 2, 3),
     implementations={
-        "naive": Claim(implementations.normalised_sequence_parallel_mlp, OWN, communication=f"{NAIVE},{NORM_SUMS}"),
+        "naive": Claim(implementations.normalised_sequence_parallel_mlp, communication=f"{NAIVE},{NORM_SUMS}"),
         "overlapped": Claim(
             implementations.overlapped_normalised_sequence_parallel_mlp,
-            OWN,
             communication=f"{RING},{NORM_SUMS}",
             overlap=_all_but_sums(1),
         ),
         "bidirectional": Claim(
             implementations.bidirectional_normalised_sequence_parallel_mlp,
-            OWN,
             communication=f"{BOTH_WAYS}+{COUNT},{NORM_SUMS}",
             overlap=_all_but_sums(2),
         ),

@@ -272,7 +272,7 @@ def _claimed(contract: Contract, name: str, claim: Claim) -> Implementation:
         contract,
         name,
         claim.function,
-        claim.features,
+        contract.features - CONCESSIONS if claim.features is None else claim.features,
         invariant=_invariant(contract, claim),
         communication=said(claim.communication, contract),
         overlap=Overlap.parse(claim.overlap, names_of(contract)) if claim.overlap else None,

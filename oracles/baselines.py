@@ -68,7 +68,7 @@ class Matmuls:
 matmul = two_matmuls = Matmuls()
 
 
-def missing(mesh: MeshCase, sides: tuple[int, int], held: Layout, used: Layout) -> np.ndarray:
+def missing(mesh: MeshCase, sides: Sequence[int], held: Layout, used: Layout) -> np.ndarray:
     """Of a matrix of two sides, which elements each device uses and does not hold: bool `[*mesh.sizes, *sides]`."""
     return _part(mesh, sides, used) & ~_part(mesh, sides, held)
 

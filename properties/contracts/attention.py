@@ -18,9 +18,6 @@ from shardproof.properties.contracts.operation import APART, Described, Drawn, o
 
 FEATURES = frozenset({APART, "explained_errors", "replicated_operands", "x64"})
 
-MOST_MEMBERS = 64
-"""The largest mesh: logits grow with the square of the number of participants, on each set of them."""
-
 MOST_HEADS = 32
 """The most participants that have a head each: the logits of all together grow with the cube of their number."""
 
@@ -83,7 +80,8 @@ CONTRACT: Contract = operation(
     kinds=("real", "exact", "distinct", "nan", "real"),
     features=FEATURES,
     violations=(longer("k", 1, 1), longer("v", 2, 2), deeper("q", 0), retyped("v", 2, "int32")),
-    most=MOST_MEMBERS,
+    # logits grow with the square of the number of participants, on each set of them
+    most=64,
     adapt=_in_reach,
     accumulator="float32",
     shapes=(((8192, 16, 128), 0, ""),) * 3,

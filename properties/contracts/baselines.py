@@ -57,13 +57,14 @@ def described(dimensions: Mapping[str, str], hidden: Mapping[str, str], result: 
     return signature, Conditions(most=MOST_DEVICES, layouts=layouts)
 
 
-def _layouts(case: Case, *names: str) -> list[Layout]:
+def layouts_of(case: Case, *names: str) -> list[Layout]:
+    """How a case lays out several."""
     return [layout_of(case, name) for name in names]
 
 
 def _missing(*operands: str) -> Callable[[Case], int]:
     def least(case: Case) -> int:
-        layouts, result = _layouts(case, *operands), layout_of(case, "")
+        layouts, result = layouts_of(case, *operands), layout_of(case, "")
         return math.ceil(baselines.lacking(case.mesh, sides(case), layouts, result) * bits(case) / 8)
 
     return least
@@ -75,7 +76,7 @@ OF_TWO_LAYOUTS = ("x", "w_in", "hidden", "w_out", "")
 
 
 def relaid_cost(
-    mesh: MeshCase, sides: tuple[int, int], held: Layout, wanted: Layout, *, bits: int = 8, transposed: bool = False
+    mesh: MeshCase, sides: Sequence[int], held: Layout, wanted: Layout, *, bits: int = 8, transposed: bool = False
 ) -> Cost:
     """Each dimension whose axes are not those that it is to have is gathered, rows first, and then cut.
 
@@ -116,13 +117,13 @@ def _product(case: Case, sides: Sequence[int], lhs: Layout, rhs: Layout, result:
 
 def _gathered(case: Case, backward: bool) -> Cost:
     """One product of gathered operands."""
-    lhs, rhs, result = _layouts(case, "lhs", "rhs", "")
+    lhs, rhs, result = layouts_of(case, "lhs", "rhs", "")
     return _product(case, sides(case), lhs, rhs, result, backward)
 
 
 def _two_gathered(case: Case, backward: bool) -> Cost:
     """Two products, one after the other."""
-    (x, w_in, hidden, w_out, result), (b, d, f, last) = _layouts(case, *OF_TWO_LAYOUTS), sides(case)
+    (x, w_in, hidden, w_out, result), (b, d, f, last) = layouts_of(case, *OF_TWO_LAYOUTS), sides(case)
     first = _product(case, (b, d, f), x, w_in, hidden, backward)
     return first + _product(case, (b, f, last), hidden, w_out, result, backward)
 
@@ -132,7 +133,7 @@ def _reduced(case: Case, backward: bool) -> Cost:
 
     The gradient gathers the right operand as well. The sum is linear, and known to all.
     """
-    lhs, rhs, result = _layouts(case, "lhs", "rhs", "")
+    lhs, rhs, result = layouts_of(case, "lhs", "rhs", "")
     (b, d, f), (rows, contracted), mesh, wide = sides(case), lhs, case.mesh, bits(case)
     cost = relaid_cost(mesh, (d, f), rhs, (contracted, ()), bits=wide)
     if backward:

@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardproof.properties.cases.case import Case, Placement
-from shardproof.properties.contracts.features import KEYWORDS
+
+KEYWORDS = {
+    "chunks": "chunk",
+    "gates_of_all": "over",
+    "groups": "axis_index_groups",
+    "sender_capacity": "capacity_per_sender",
+    "uneven_groups": "axis_index_groups",
+}
+"""The keyword arguments that a function must have which claims a feature, beside those of its contract."""
 
 
 def of_type(kind: type) -> Callable[[Any], bool]:

@@ -18,9 +18,6 @@ from shardproof.properties.contracts.operation import APART, Described, Drawn, o
 
 FEATURES = frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"})
 
-MOST_MEMBERS = 256
-"""The largest mesh: every participant has a gradient for all classes, of which there are as many as participants."""
-
 LARGEST = 80.0
 """The magnitude of large logits: their exponentials are at both ends of float32, and beyond those of float16."""
 
@@ -125,7 +122,8 @@ CONTRACT: Contract = operation(
     features=FEATURES,
     violations=(retyped("labels", 1, "float32"), longer("labels", 1, -1), SMOOTHER),
     adapt=_labelled,
-    most=MOST_MEMBERS,
+    # every participant has a gradient for all classes, of which there are as many as participants
+    most=256,
     accumulator="float32",
     shapes=(((2048, 32768), 1, ""), ((2048,), None, "int32")),
     usual=USUAL,

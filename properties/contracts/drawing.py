@@ -1,7 +1,7 @@
 """What the cases of all contracts have in common: a mesh within a scope, placements, sides and dtypes."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -9,14 +9,14 @@ from typing import Any
 from hypothesis import strategies as st
 
 from shardproof.oracles.mesh import MeshCase, as_axes
-from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.chain import BATCH, SPREAD, Chain, leaves_an_axis
 from shardproof.properties.cases.strategies import axis_names, data_sets, large_meshes, meshes, specs
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
 from shardproof.properties.cases.strategies.making import Composite, integers, sampled
 from shardproof.properties.cases.strategies.meshes import known_names
 from shardproof.properties.cases.strategies.shapes import LONG
-from shardproof.properties.contracts.contract import Contract, Scope
+from shardproof.properties.contracts.contract import Scope
 
 AxisName = str | tuple[str, ...]
 
@@ -25,34 +25,18 @@ MORE_MANUAL = st.lists(st.integers(0, MAX_AXES - 1), max_size=1)
 FLOATS = ("float32", "bfloat16", "float16")
 
 
-def case_of(
-    draw: st.DrawFn,
-    contract: Contract,
-    scope: Scope,
-    chain: Chain,
-    mesh: MeshCase,
-    axis_name: AxisName,
-    operands: Sequence[Operand],
-    params: Mapping[str, Any],
-    kinds: Sequence[str],
-    *,
-    sets: int = 0,
-    roles: tuple[tuple[str, AxisName], ...] = (),
-) -> Case:
-    """The case of all this, with the axes that are manual, and at least so many data `sets`, of all `kinds` in turn."""
-    manual, placed = made_manual.within(draw, chain, mesh, as_axes(axis_name), operands)
-    return Case(
-        contract=contract,
-        mesh=mesh,
-        axis_name=axis_name,
-        operands=placed,
-        params=tuple(params.items()),
-        data=data_sets.within(draw, kinds, count=2 if scope.large else max(sets, len(kinds))),
-        chain=chain,
-        manual=manual,
-        tree=contract.call.tree is None and len(operands) > len(contract.call.operands),
-        roles=roles,
-    )
+def completed(draw: st.DrawFn, scope: Scope, case: Case, kinds: Sequence[str], sets: int = 0) -> Case:
+    """The case with at least so many data `sets`, of all `kinds` in turn, and with the axes that are manual.
+
+    These are named under `partial_manual` alone, and operands vary along no other then.
+    """
+    if "partial_manual" in case.chain:
+        manual = manual_axes.within(draw, case.mesh, case.axes)
+        automatic = [axis for axis in case.mesh.axis_names if axis not in manual]
+        operands = tuple(dataclasses.replace(o, placement=without(o.placement, automatic)) for o in case.operands)
+        case = dataclasses.replace(case, manual=manual, operands=operands)
+    data = data_sets.within(draw, kinds, count=2 if scope.large else max(sets, len(kinds)))
+    return dataclasses.replace(case, data=data)
 
 
 @Composite
@@ -186,18 +170,6 @@ def layouts(draw: st.DrawFn, mesh: MeshCase, rank: int, dimension: int, axes: tu
     left = [name for name in mesh.axis_names if name not in axes]
     others = specs.within(draw, mesh, rank - 1, allowed=left)
     return Placement((*others[:dimension], axes, *others[dimension:]))
-
-
-@Composite
-def made_manual(
-    draw: st.DrawFn, chain: Chain, mesh: MeshCase, axes: Sequence[str], operands: Sequence[Operand]
-) -> tuple[tuple[str, ...], tuple[Operand, ...]]:
-    """The axes that are manual, which are named under `partial_manual` alone, and operands that vary along no other."""
-    if "partial_manual" not in chain:
-        return (), tuple(operands)
-    manual = manual_axes.within(draw, mesh, axes)
-    automatic = [axis for axis in mesh.axis_names if axis not in manual]
-    return manual, tuple(dataclasses.replace(o, placement=without(o.placement, automatic)) for o in operands)
 
 
 @Composite

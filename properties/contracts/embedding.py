@@ -16,9 +16,6 @@ from shardproof.properties.contracts.operation import APART, Described, Drawn, o
 
 FEATURES = frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"})
 
-MOST_MEMBERS = 256
-"""The largest mesh: a table has as many rows as there are participants, and every one of them a gradient for each."""
-
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     rows, columns, count = sides.within(draw, scope, 3)
@@ -62,7 +59,8 @@ CONTRACT: Contract = operation(
     features=FEATURES,
     violations=(retyped("ids", 1, "float32"), deeper("table", 0)),
     adapt=_in_range,
-    most=MOST_MEMBERS,
+    # a table has as many rows as there are participants, and every one of them a gradient for each
+    most=256,
     accumulator="float32",
     shapes=(((32768, 1024), 0, ""), ((2048,), None, "int32")),
     leading=1,

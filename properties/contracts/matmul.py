@@ -20,7 +20,7 @@ from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.call import DIMENSION
 from shardproof.properties.contracts.contract import Contract, Scope, Violation
 from shardproof.properties.contracts.costs import something
-from shardproof.properties.contracts.drawing import FLOATS, sides
+from shardproof.properties.contracts.drawing import FLOATS, floats, sides
 from shardproof.properties.contracts.forbidden import longer, longer_block, valued
 from shardproof.properties.contracts.operation import Described, Drawn, Params, operation
 
@@ -50,17 +50,9 @@ def _sides(draw: st.DrawFn, scope: Scope) -> tuple[tuple[int, ...], tuple[int, .
 
 
 def _dtypes(scope: Scope, devices: int, participants: int, params: Params) -> st.SearchStrategy[str]:
-    return sampled((*FLOATS, "complex64", *(() if scope.floating else ("int32", "int8")), *_wide(scope)))
-
-
-def _floats(scope: Scope, devices: int, participants: int, params: Params) -> st.SearchStrategy[str]:
-    """What has a sign that a relu goes by, and that sums do not lose which wrap around."""
-    return sampled((*FLOATS, *_wide(scope)[:1]))
-
-
-def _wide(scope: Scope) -> tuple[str, ...]:
-    every = ("float64", "complex128", "int64") if "x64" in scope.features else ()
-    return every[: 2 if scope.floating else 3]
+    usual = (*FLOATS, "complex64", *(() if scope.floating else ("int32", "int8")))
+    wide = ("float64", "complex128", *(() if scope.floating else ("int64",)))
+    return sampled((*usual, *(wide if "x64" in scope.features else ())))
 
 
 def _kinds(scope: Scope, dtype: str, params: Params) -> tuple[str, ...]:
@@ -177,7 +169,7 @@ CONTRACTS = (
         "transformer_block",
         values.transformer_block,
         {"x": "m@free k@over", "w_in": "k n@over", "w_out": "n@over k"},
-        dtypes=_floats,
+        dtypes=floats,  # a relu goes by the sign, which complex numbers do not have, and sums that wrap around lose
         kinds=("exact", "real", "exact", "real", "nan", "special"),  # of weights whose signs show at one scale only
         accumulator=ON_A_DEVICE,
         adapt=signed,

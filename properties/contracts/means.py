@@ -16,9 +16,6 @@ from shardproof.properties.contracts.operation import APART, Arguments, Describe
 FEATURES = frozenset({"any_rank", "explained_errors", "replicated_operands", "x64"})
 OF_MASKED = FEATURES | {APART}
 
-LARGEST = 8.0
-"""About the largest weight."""
-
 SMALL = 2.0**-40
 """What all weights are multiplied by now and then, of more than 16 bits: the mean is the same."""
 
@@ -60,7 +57,7 @@ def _weighted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     Where only the first elements have weights, those of one participant add up to more than those of another.
     """
     values, drawn = arrays
-    weights = scaled_to(np.abs(finite(drawn)), LARGEST)
+    weights = scaled_to(np.abs(finite(drawn)), 8.0)
     style = int(np.signbit(values).sum() + np.signbit(drawn).sum()) % 5
     counts = np.ones(weights.shape, bool)
     if style == 0:

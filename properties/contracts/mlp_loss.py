@@ -19,9 +19,6 @@ from shardproof.properties.contracts.whole import whole_contract
 
 FEATURES = frozenset({"explained_errors", "x64"})
 
-MOST_DEVICES = 64
-"""The largest mesh: the sides of a matrix are multiples of the number of devices."""
-
 DEPTHS = (2, 1, 3)
 """Layers; the first that a failure is shown on has something between two of them."""
 
@@ -57,7 +54,8 @@ CONTRACT: Contract = whole_contract(
     "mlp_loss",
     tuple(signature_of(depth, Layout(), all_divide=True) for depth in DEPTHS),
     mlp.loss,
-    conditions=Conditions(most=MOST_DEVICES, optional=frozenset({"data", "model"})),
+    # the sides of a matrix are multiples of the number of devices
+    conditions=Conditions(most=64, optional=frozenset({"data", "model"})),
     dtypes=floats,
     kinds=("real", "exact"),
     features=FEATURES,

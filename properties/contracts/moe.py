@@ -40,9 +40,6 @@ IN_CHUNKS = FEATURES | {"chunks"}
 MANY = 520
 """The tokens of all participants, where there are many: too many to be counted in 8 bits, or in bfloat16."""
 
-SIZES = st.tuples(st.integers(1, 4), st.integers(1, 2))
-"""Features and outputs, where there are few tokens and no side is long."""
-
 CROWD = 384
 """Many experts: more than numbers of 8 bits are, and than bfloat16 has odd ones for."""
 
@@ -66,7 +63,7 @@ def _sizes(draw: st.DrawFn, participants: int, scope: Scope) -> tuple[str, int, 
     tokens = draw(sampled((1, 2, 3, 4, 5, *((0,) if "empty_blocks" in scope.features else ()))), label="tokens")
     if "chunks" in scope.features and tokens and draw(st.booleans(), label="more of them than participants"):
         tokens += participants  # so that small chunks take more rounds than there are participants
-    features, outputs = draw(SIZES, label="features, outputs")
+    features, outputs = draw(st.tuples(st.integers(1, 4), st.integers(1, 2)), label="features, outputs")
     if many == "sides":
         side = draw(sampled(LONG), label="long side")
         features, outputs = draw(sampled(((side, 1), (1, side))), label="features, outputs")

@@ -11,7 +11,15 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.strategies import chains, dtypes, index_groups, specs
 from shardproof.properties.contracts.call import Call, Option
 from shardproof.properties.contracts.contract import Claim, Contract, Oracle, Scope, Violation
-from shardproof.properties.contracts.drawing import case_of, floats, layouts, meshes_and_axes, placements, without
+from shardproof.properties.contracts.drawing import (
+    completed,
+    floats,
+    layouts,
+    meshes_and_axes,
+    placements,
+    sides,
+    without,
+)
 from shardproof.properties.contracts.forbidden import AXES, PARTLY
 
 Params = dict[str, Any]
@@ -74,6 +82,11 @@ Kinds = Callable[[Scope, str, Params], Sequence[str]]
 """The kinds of data of a case, of its dtype, and with its keyword arguments."""
 
 
+def one_matrix(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+    """One array of two dimensions, and no keyword argument."""
+    return [Described(sides.within(draw, scope, 2))], {}
+
+
 def moved_dtypes(scope: Scope, devices: int, *given: Any) -> st.SearchStrategy[str]:
     """All dtypes for what is moved, in which a gradient may add up terms of so many devices."""
     return dtypes(floating=scope.floating, terms=devices if scope.floating else 1, wide="x64" in scope.features)
@@ -132,9 +145,10 @@ def operation_cases(
     if leading is not None and APART not in scope.features:
         beside = [axis for axis in others if axis not in placed[leading].axes]
         placed = [without(placement, beside) for placement in placed]
-    operands = [Operand(one.block, one.dtype or dtype, at) for one, at in zip(described, placed, strict=True)]
-    chosen = kinds_of(scope, dtype, params)
-    return case_of(draw, contract, scope, chain, mesh, axis_name, operands, params, chosen, sets=sets)
+    operands = tuple(Operand(one.block, one.dtype or dtype, at) for one, at in zip(described, placed, strict=True))
+    tree = len(operands) > len(contract.call.operands)
+    case = Case(contract, mesh, axis_name, operands, tuple(params.items()), chain=chain, tree=tree)
+    return completed(draw, scope, case, kinds_of(scope, dtype, params), sets)
 
 
 def of_blocks(oracle: Any, moving: Callable[[Case], Sequence[int]]) -> Oracle:

@@ -16,9 +16,6 @@ from shardproof.properties.contracts.operation import APART, Described, Drawn, o
 OF_ONE_LAYER = frozenset({APART, "explained_errors", "replicated_operands", "x64"})
 FEATURES = OF_ONE_LAYER | {"several_layers"}
 
-MOST_MEMBERS = 32
-"""The largest mesh: a tanh of a tanh, and so on, is a constant in the end."""
-
 MANY = (4, 5, 6, 7, 8, 9, 12, 16)
 """How many microbatches, rows or features there are now and then, and few of the others."""
 
@@ -75,7 +72,8 @@ CONTRACT: Contract = operation(
         deeper("x", 1),
         retyped("weights", 0, "int32"),
     ),
-    most=MOST_MEMBERS,
+    # a tanh of a tanh, and so on, is a constant in the end
+    most=32,
     adapt=_in_reach,
     shapes=(((4 * 1024, 1024), 0, ""), ((8, 512, 1024), None, "")),
     leading=1,

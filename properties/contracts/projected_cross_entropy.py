@@ -17,9 +17,6 @@ from shardproof.properties.contracts.operation import Described, Drawn, operatio
 
 FEATURES = frozenset({"explained_errors", "invalid_indices", "x64"})
 
-MOST_MEMBERS = 64
-"""The largest mesh: every participant has a gradient for all classes, of which there are as many as participants."""
-
 REACHES = (2.0, 20.0, 200.0)
 """About the largest logits of a data set: nearly alike; a choice; and one that overflows in float32 as a power."""
 
@@ -76,7 +73,8 @@ CONTRACT: Contract = operation(
     features=FEATURES,
     violations=(longer("w", 1, 0), retyped("labels", 2, "float32"), longer("labels", 2, 0), SMOOTHER),
     adapt=_in_reach,
-    most=MOST_MEMBERS,
+    # every participant has a gradient for all classes, of which there are as many as participants
+    most=64,
     accumulator="float32",
     shapes=(((2048, 1024), None, ""), ((1024, 32768), 1, ""), ((2048,), None, "int32")),
     usual=USUAL,

@@ -22,9 +22,6 @@ FEATURES = frozenset({"explained_errors", "x64"})
 
 LISTS = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
 
-MOST_MEMBERS = 64
-"""The largest mesh: there is a slice for every pair of participants."""
-
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     small, long = st.integers(1, 3 if scope.large else 6), sampled(LONG)
@@ -110,7 +107,8 @@ CONTRACT: Contract = operation(
     features=FEATURES,
     violations=(longer("send_sizes", 3, 0), deeper("output", 1, 2), retyped("input_offsets", 2, "float32")),
     adapt=_agreeing,
-    most=MOST_MEMBERS,
+    # there is a slice for every pair of participants
+    most=64,
     implementations={
         "native": Claim(
             implementations.ragged_all_to_all,

@@ -18,7 +18,7 @@ from shardproof.properties.cases.strategies.making import Composite, integers, s
 from shardproof.properties.cases.strategies.meshes import known_names
 from shardproof.properties.contracts.contract import Scope
 from shardproof.properties.contracts.described import Signature
-from shardproof.properties.contracts.drawing import beside, meshes_with_room
+from shardproof.properties.contracts.drawing import AxisName, beside, meshes_with_room
 
 LONG = (7, 17, 33, 65, 130)
 """Factors of a side that is longer than the others, the last one than the lanes of a TPU."""
@@ -26,7 +26,6 @@ LONG = (7, 17, 33, 65, 130)
 LONGEST = 523
 """The longest side in all: half of it is beyond a chunk of 256, and beyond what eight bits count."""
 
-AxisName = str | tuple[str, ...]
 Roles = tuple[tuple[str, AxisName], ...]
 
 

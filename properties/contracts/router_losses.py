@@ -19,10 +19,9 @@ from shardproof.properties.contracts.operation import Described, Drawn, operatio
 FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
 SHARDS = FEATURES - {"replicated_operands"}
 
-SHIFTS = (0, 0, 96, -96)
-"""What is added to all logits of a data set, and in every second one of any kind to those of each token by itself:
-powers overflow in float32, or vanish, although probabilities do not. Those of the second kind are 1, -1 or 0, and often
-tie."""
+SHIFTS = (0, 96, -96)
+"""What is added to all logits of a data set, and in every second one to those of each token by itself: powers overflow
+in float32, or vanish, although probabilities do not. In a quarter logits are 1, -1 or 0, and often tie."""
 
 EXPERTS = (2, 3, 4, 5, 1)
 """How many there are; with one nothing is chosen."""
@@ -50,8 +49,8 @@ def _small(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 def _shifted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     (logits,) = arrays
     drawn = zlib.crc32(logits.tobytes())
-    style, apart = drawn % len(SHIFTS), drawn // len(SHIFTS) % 2
-    levels = np.sign(logits) if style == 1 else logits
+    style, apart, tied = drawn % 3, drawn // 3 % 2, drawn // 6 % 4 == 0
+    levels = np.sign(logits) if tied else logits
     each = np.random.default_rng(drawn).choice(SHIFTS, (*logits.shape[:-1], 1))
     return [levels + np.asarray(each if apart else SHIFTS[style]).astype(logits.dtype)]
 

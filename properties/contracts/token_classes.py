@@ -31,7 +31,7 @@ FACTORS = (1, 2, -1, 0)
 LEVELS = 4
 """Most routers' numbers are 1 to 4, so that gates are far apart, and often equal; none is 0, of which there are two."""
 
-OFFSETS = (0, 0, 96, -96)
+OFFSETS = (0, 96, -96)
 """What is added to all logits of a row, and is in no gate: its powers overflow in float32, or vanish."""
 
 FAR = 4096
@@ -123,7 +123,7 @@ def _router(rng: np.random.Generator, x: np.ndarray, rows: int, style: int, unkn
     result = np.zeros_like(x)
     offsets = (*OFFSETS, FAR) if x.dtype.itemsize >= 4 else OFFSETS
     result[:rows] = levels + rng.choice(offsets, (1 if style == PAIRED else rows, 1))
-    if _is_narrow(x) and rng.random() < 1 / 2:
+    if x.dtype.itemsize == 2 and rng.random() < 1 / 2:
         result[rows : rows + 1] = 2.0 ** (ml_dtypes.finfo(x.dtype).nmant + 2)
     return np.where(unknown & (rng.random(experts) < 1 / 3), np.full_like(x, np.nan), result)
 
@@ -132,17 +132,12 @@ def _tokens(rng: np.random.Generator, x: np.ndarray, rows: int, classes: Sequenc
     """The class of every token in its first features, and further ones as they were drawn; NaN for what is infinite."""
     result = finite(x)
     result[:, :rows] = 0
-    if _is_narrow(x):
+    if x.dtype.itemsize == 2:
         result[:, rows : rows + 1] = 1
     for t, chosen in enumerate(rng.integers(0, len(classes), len(x))):
         row, factor = classes[chosen]
         result[t, row] = factor
     return np.where(lost & np.isinf(x.astype(np.float64)), np.full_like(x, np.nan), result)
-
-
-def _is_narrow(x: np.ndarray) -> bool:
-    """Whether it is of 16 bits, so that float32 has sums of its numbers that its own dtype has not."""
-    return x.dtype.itemsize == 2
 
 
 def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int], lost: bool) -> list[Class]:

@@ -23,7 +23,7 @@ from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.call import Call, Option
 from shardproof.properties.contracts.contract import Contract, Oracle, Scope
 from shardproof.properties.contracts.described import Signature, indices, with_zeros
-from shardproof.properties.contracts.drawing import case_of
+from shardproof.properties.contracts.drawing import completed
 from shardproof.properties.contracts.roles import Conditions, axes_of, meshes_and_roles, sizes_of_dimensions
 
 Arrays = Sequence[np.ndarray]
@@ -38,9 +38,6 @@ MOST_ON_ALL = 2**16
 """Of one array on all devices of a large mesh: of what is sharded in one array and whole in another, such as experts
 that every router knows, all devices together hold the square, and what is computed from it is larger still."""
 
-
-KINDS = ("real", "exact", "real")
-"""The data of what is no sum of products."""
 
 Dtypes = Callable[[Scope], st.SearchStrategy[str]]
 
@@ -116,10 +113,11 @@ def whole_cases(
             reject()
         operands.append(Operand(block, dtype if array.dtype == "float" else array.dtype, placement))
     every = tuple(dict.fromkeys(axis for role in axes.values() for axis in role))
-    params = {
-        option: draw(st.sampled_from(values), label=option) for option, values in sorted(conditions.options.items())
-    }
-    return case_of(draw, contract, scope, chain, mesh, every, operands, params, kinds, roles=roles)
+    params = tuple(
+        (option, draw(st.sampled_from(values), label=option)) for option, values in sorted(conditions.options.items())
+    )
+    case = Case(contract, mesh, every, tuple(operands), params, chain=chain, roles=roles)
+    return completed(draw, scope, case, kinds)
 
 
 def whole_contract(
@@ -129,7 +127,7 @@ def whole_contract(
     *,
     conditions: Conditions | None = None,
     dtypes: Dtypes | None = None,
-    kinds: Sequence[str] = KINDS,
+    kinds: Sequence[str] = ("real", "exact", "real"),
     options: Mapping[str, Option] | None = None,
     generic: bool = True,
     casts: tuple[np.dtype, ...] = (),
@@ -208,10 +206,7 @@ def whole_contract(
         return [enter(ct, case.mesh, case.operands[i].placement.spec) for i, ct in zip(moving, pulled, strict=True)]
 
     def result_dtypes(case: Case, given: Sequence[np.dtype]) -> Sequence[np.dtype]:
-        shapes = [
-            tuple(n * case.mesh.axis_size(axes) for n, axes in zip(o.block, o.placement.spec, strict=True))
-            for o in case.operands
-        ]
+        shapes = [o.placement.global_shape(o.block, case.mesh) for o in case.operands]
         found = reference.result_dtypes(shapes, dtypes_of(case), case.keywords)
         said = [np.dtype(y if a.dtype == "float" else a.dtype) for a, y in zip(signature.results, found, strict=True)]
         wide = any(operand.dtype in WIDE for operand in case.operands)  # without one JAX has none of 64 bits

@@ -16,8 +16,6 @@ from shardproof.properties.contracts.forbidden import deeper, longer, retyped
 from shardproof.properties.contracts.numbers import finite, scaled_to
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
-FEATURES = frozenset({APART, "explained_errors", "replicated_operands", "x64"})
-
 MOST_HEADS = 32
 """The most participants that have a head each: the logits of all together grow with the cube of their number."""
 
@@ -78,7 +76,7 @@ CONTRACT: Contract = operation(
     operands=("q", "k", "v"),
     options={"causal": Option(of_type(bool))},
     kinds=("real", "exact", "distinct", "nan", "real"),
-    features=FEATURES,
+    features=frozenset({APART, "explained_errors", "replicated_operands", "x64"}),
     violations=(longer("k", 1, 1), longer("v", 2, 2), deeper("q", 0), retyped("v", 2, "int32")),
     # logits grow with the square of the number of participants, on each set of them
     most=64,

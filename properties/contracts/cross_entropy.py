@@ -16,8 +16,6 @@ from shardproof.properties.contracts.drawing import further_dimensions, integers
 from shardproof.properties.contracts.forbidden import longer, retyped, valued
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation, with_invalid
 
-FEATURES = frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"})
-
 LARGEST = 80.0
 """The magnitude of large logits: their exponentials are at both ends of float32, and beyond those of float16."""
 
@@ -119,7 +117,7 @@ CONTRACT: Contract = operation(
     auxiliary=("labels",),
     invariant=True,
     kinds=with_invalid("exact", "real", "distinct", "scaled", "nan", "real"),
-    features=FEATURES,
+    features=frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"}),
     violations=(retyped("labels", 1, "float32"), longer("labels", 1, -1), SMOOTHER),
     adapt=_labelled,
     # every participant has a gradient for all classes, of which there are as many as participants

@@ -14,8 +14,6 @@ from shardproof.properties.contracts.forbidden import deeper, retyped
 from shardproof.properties.contracts.numbers import finite
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation, with_invalid
 
-FEATURES = frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"})
-
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     rows, columns, count = sides.within(draw, scope, 3)
@@ -56,7 +54,7 @@ CONTRACT: Contract = operation(
     auxiliary=("ids",),
     invariant=True,
     kinds=with_invalid("distinct", "exact", "real", "scaled", "real"),
-    features=FEATURES,
+    features=frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"}),
     violations=(retyped("ids", 1, "float32"), deeper("table", 0)),
     adapt=_in_range,
     # a table has as many rows as there are participants, and every one of them a gradient for each

@@ -21,8 +21,6 @@ MOST_ROWS = 12
 READS = 3
 """A window is at most two whole arrays and a block long: nothing is in it more than three times."""
 
-FEATURES = frozenset({"explained_errors", "negative_dimensions", "replicated_operands", "x64"})
-
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     block = draw(blocks(scope, min_rank=1).filter(lambda shape: 0 not in shape))
@@ -69,7 +67,7 @@ CONTRACT: Contract = operation(
     options={"before": ROWS, "after": ROWS, "axis": DIMENSION},
     dtypes=_dtypes,
     kinds=("distinct", "exact", "real", "special", "nan", "scaled"),
-    features=FEATURES,
+    features=frozenset({"explained_errors", "negative_dimensions", "replicated_operands", "x64"}),
     violations=(
         *(valued(side, lambda case: (-1, _rows_of_all(case) + 1)) for side in ("before", "after")),
         out_of_range("axis"),

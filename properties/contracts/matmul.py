@@ -24,8 +24,6 @@ from shardproof.properties.contracts.drawing import FLOATS, floats, sides
 from shardproof.properties.contracts.forbidden import longer, longer_block, valued
 from shardproof.properties.contracts.operation import Described, Drawn, Params, operation
 
-FEATURES = frozenset({"batch_dimensions", "empty_blocks", "explained_errors", "narrow_accumulation", "x64"})
-
 MOST_MEMBERS = 512
 """The largest mesh for products: a gathered operand has as many copies as it has parts."""
 
@@ -111,7 +109,12 @@ def _matmul(
         return Described.all_of([*dimensions.values()], sizes, participants, batch=batch), params
 
     operands = (*dimensions,)
-    shared: dict[str, Any] = {"dtypes": _dtypes, "kinds": _kinds, "most": MOST_MEMBERS, "features": FEATURES}
+    shared: dict[str, Any] = {
+        "dtypes": _dtypes,
+        "kinds": _kinds,
+        "most": MOST_MEMBERS,
+        "features": frozenset({"batch_dimensions", "empty_blocks", "explained_errors", "narrow_accumulation", "x64"}),
+    }
     forbidden = (longer(operands[1], 1, 0), *violations)
     return operation(name, oracle, arguments, operands=operands, violations=forbidden, **shared | more)
 

@@ -17,15 +17,11 @@ from shardproof.properties.contracts.forbidden import longer
 from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.whole import whole_contract
 
-FEATURES = frozenset({"explained_errors", "x64"})
-
 DEPTHS = (2, 1, 3)
 """Layers; the first that a failure is shown on has something between two of them."""
 
 SHAPES = ((1024, 4096), (4096,), (4096, 1024), (1024,), (8192, 1024), (8192, 1024))
 """Of two layers, and a batch."""
-
-EVERY: Roles = (("data", "model"),)
 
 
 def dimensions(names: str, roles: Roles) -> str:
@@ -46,7 +42,7 @@ def signature_of(depth: int, layout: Layout, *, all_divide: bool = False) -> Sig
     ]
     batch = dimensions("batch d0", layout.inputs), dimensions(f"batch d{depth}", layout.targets)
     sides = ["batch", *(f"d{at}" for at in range(depth + 1))]
-    hidden = {side: dimensions(side, EVERY) for side in sides} if all_divide else {}
+    hidden = {side: dimensions(side, (("data", "model"),)) for side in sides} if all_divide else {}
     return Signature.of(["params", "batch"], [layers, batch], "", more=("data", "model"), hidden=hidden)
 
 
@@ -58,7 +54,7 @@ CONTRACT: Contract = whole_contract(
     conditions=Conditions(most=64, optional=frozenset({"data", "model"})),
     dtypes=floats,
     kinds=("real", "exact"),
-    features=FEATURES,
+    features=frozenset({"explained_errors", "x64"}),
     violations=(longer("params", 1, 0), longer("batch", -1, 0)),
     shapes=tuple((shape, None, "") for shape in SHAPES),
     accumulator="float32",

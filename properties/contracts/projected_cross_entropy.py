@@ -15,8 +15,6 @@ from shardproof.properties.contracts.forbidden import longer, retyped
 from shardproof.properties.contracts.numbers import finite, scaled_to
 from shardproof.properties.contracts.operation import Described, Drawn, operation, with_invalid
 
-FEATURES = frozenset({"explained_errors", "invalid_indices", "x64"})
-
 REACHES = (2.0, 20.0, 200.0)
 """About the largest logits of a data set: nearly alike; a choice; and one that overflows in float32 as a power."""
 
@@ -70,7 +68,7 @@ CONTRACT: Contract = operation(
     invariant=True,
     kinds=with_invalid("real", "exact", "nan", "real"),
     sets=4,
-    features=FEATURES,
+    features=frozenset({"explained_errors", "invalid_indices", "x64"}),
     violations=(longer("w", 1, 0), retyped("labels", 2, "float32"), longer("labels", 2, 0), SMOOTHER),
     adapt=_in_reach,
     # every participant has a gradient for all classes, of which there are as many as participants

@@ -18,8 +18,6 @@ from shardproof.properties.contracts.costs import added_up
 from shardproof.properties.contracts.forbidden import deeper, longer, retyped
 from shardproof.properties.contracts.operation import Described, Drawn, moved_dtypes, operation
 
-FEATURES = frozenset({"explained_errors", "x64"})
-
 LISTS = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
 
 
@@ -104,7 +102,7 @@ CONTRACT: Contract = operation(
     keyword_axis=True,
     dtypes=moved_dtypes,
     kinds=("distinct", "exact", "real", "special", "nan", "scaled"),
-    features=FEATURES,
+    features=frozenset({"explained_errors", "x64"}),
     violations=(longer("send_sizes", 3, 0), deeper("output", 1, 2), retyped("input_offsets", 2, "float32")),
     adapt=_agreeing,
     # there is a slice for every pair of participants

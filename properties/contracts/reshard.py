@@ -16,8 +16,6 @@ from shardproof.properties.contracts.drawing import floats
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.whole import whole_contract
 
-FEATURES = frozenset({"explained_errors", "x64"})
-
 SIGNATURE, CONDITIONS = described({"x": "bd"}, {}, "bd")
 
 
@@ -83,7 +81,7 @@ CONTRACT: Contract = whole_contract(
     conditions=CONDITIONS,
     dtypes=floats,
     kinds=("distinct", "real", "nan"),
-    features=FEATURES,
+    features=frozenset({"explained_errors", "x64"}),
     violations=(Violation("x", _misshapen),),
     linear=True,
     generic=False,

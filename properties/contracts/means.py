@@ -73,6 +73,11 @@ def _weighted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [values, np.where(counts, weights, np.zeros((), weights.dtype))]
 
 
+OF_MASK = "all_reduce=2,bytes=4+sum_itemsize(values);grad:all_reduce=1,bytes=4"
+"""A sum, and a count in int32."""
+
+OF_WEIGHTS = "all_reduce=2,bytes=2*sum_itemsize(values);grad:all_reduce=1,bytes=sum_itemsize(values)"
+
 CONTRACTS: tuple[Contract, ...] = (
     operation(
         "masked_mean",
@@ -89,13 +94,7 @@ CONTRACTS: tuple[Contract, ...] = (
         shapes=(((65536,), 0, ""), ((65536,), 0, "bool")),
         leading=0,
         least=something(0),
-        implementations={
-            "sums": Claim(
-                implementations.masked_mean,
-                # a sum, and a count in int32
-                communication="all_reduce=2,bytes=4+sum_itemsize(values);grad:all_reduce=1,bytes=4",
-            )
-        },
+        implementations={"sums": Claim(implementations.masked_mean, communication=OF_MASK)},
     ),
     operation(
         "weighted_mean",
@@ -111,11 +110,6 @@ CONTRACTS: tuple[Contract, ...] = (
         accumulator="float32",
         shapes=(((65536,), 0, ""), ((65536,), 0, "")),
         least=something(0),
-        implementations={
-            "sums": Claim(
-                implementations.weighted_mean,
-                communication="all_reduce=2,bytes=2*sum_itemsize(values);grad:all_reduce=1,bytes=sum_itemsize(values)",
-            )
-        },
+        implementations={"sums": Claim(implementations.weighted_mean, communication=OF_WEIGHTS)},
     ),
 )

@@ -18,8 +18,9 @@ def shapes(
 ) -> tuple[int, ...]:
     """Shapes of `min_rank` to `max_rank` dimensions with sides from `min_side` to `max_side`.
 
-    Where `min_side` is 0, one side may be that. If `long`, one may be of `LONG` or of `LARGE`, and no other is above 2
-    then. Shrinks to `min_rank` ones. Draws such as `()`, `(2,)`, `(3, 1)`, `(1, 2, 0, 3)`, `(2, 129)`, `(1, 2049)`.
+    Where `min_side` is 0, one side may be that. If `long`, one may be of `LONG`, and no other is above 2 then, or of
+    `LARGE`, beside ones. Shrinks to `min_rank` ones. Draws such as `()`, `(2,)`, `(3, 1)`, `(1, 2, 0, 3)`, `(2, 129)`,
+    `(1, 2049)`.
 
     Raises:
         InvalidArgument: if a maximum is below its minimum.
@@ -32,7 +33,7 @@ def shapes(
     others = [*(side for side in (*LONG, *LARGE) if long and side > max_side), *range(max_side, min_side - 1, -1)]
     at, other = draw(st.tuples(st.integers(0, max(rank - 1, 0)), st.one_of(st.none(), sampled(others))), label="other")
     if other is not None and shape:
-        if other > max_side:
-            shape = [min(side, max(min_side, 2)) for side in shape]
+        most = max_side if other <= max_side else 2 if other in LONG else 1
+        shape = [min(side, max(min_side, most)) for side in shape]
         shape[at] = other
     return tuple(shape)

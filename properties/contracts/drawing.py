@@ -96,15 +96,17 @@ def further_dimensions(draw: st.DrawFn, scope: Scope) -> tuple[int, ...]:
 
 @Composite
 def sides(draw: st.DrawFn, scope: Scope, count: int, *, most: int = 4, long: Sequence[int] = LONG) -> tuple[int, ...]:
-    """So many sides of blocks, up to `most`, or 2 on large meshes; one of them may be `long`, but on these.
+    """So many sides of blocks, up to `most`, or 2 on large meshes.
 
-    Of those who claim `empty_blocks` one may be of no element. Shrinks to ones.
+    One of them may be `long`, but on these, and no other is above 3 then. Of those who claim `empty_blocks` one may be of no element. Shrinks to ones.
     """
     small = range(1, 3 if scope.large else most + 1)
     found = list(draw(integers(count, 1, small[-1]), label="sides"))
     others = (*(small if scope.large else long), *((0,) if "empty_blocks" in scope.features else ()))
     if another := draw(_another(count, others), label="another side"):
-        found[another[0]] = another[1]
+        at, other = another
+        found = [min(side, 3) if other > most else side for side in found]
+        found[at] = other
     return tuple(found)
 
 

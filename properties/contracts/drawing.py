@@ -98,7 +98,8 @@ def further_dimensions(draw: st.DrawFn, scope: Scope) -> tuple[int, ...]:
 def sides(draw: st.DrawFn, scope: Scope, count: int, *, most: int = 4, long: Sequence[int] = LONG) -> tuple[int, ...]:
     """So many sides of blocks, up to `most`, or 2 on large meshes.
 
-    One of them may be `long`, but on these, and no other is above 3 then. Of those who claim `empty_blocks` one may be of no element. Shrinks to ones.
+    One of them may be `long`, but on these, and no other is above 3 then. Of those who claim `empty_blocks` one may be
+    of no element. Shrinks to ones.
     """
     small = range(1, 3 if scope.large else most + 1)
     found = list(draw(integers(count, 1, small[-1]), label="sides"))

@@ -33,6 +33,7 @@ MOST_SIDE = 9
 BOTH_LONG = (128, 129, 130, 136, 144, 160)
 """The sides of a matrix with two long ones, around the side of a tile, mostly beyond it, where parts get lost."""
 
+TWO_LONG = st.one_of(st.none(), st.tuples(st.integers(0, 2), *[st.sampled_from(BOTH_LONG)] * 2))
 BATCHES = st.lists(st.integers(1, 2), max_size=2).map(tuple)
 
 
@@ -40,11 +41,11 @@ def _sides(draw: st.DrawFn, scope: Scope) -> tuple[tuple[int, ...], tuple[int, .
     """The dimensions of a batch, and m, k and n; without a batch two may be long, of which a gradient takes seconds."""
     m_k_n = sides.within(draw, scope, 3, most=MOST_SIDE)
     batch = draw(BATCHES, label="batch dimensions") if "batch_dimensions" in scope.features else ()
-    if batch or scope.large or scope.floating or max(m_k_n) > MOST_SIDE:
-        return batch, m_k_n
-    (m, k, n), long = (st.just(side) for side in m_k_n), sampled(BOTH_LONG)
-    both = st.one_of(st.just(m_k_n), st.tuples(m, long, long), st.tuples(long, k, long), st.tuples(long, long, n))
-    return batch, draw(both, label="two long sides")
+    possible = not (batch or scope.large or scope.floating or max(m_k_n) > MOST_SIDE)
+    if possible and (two := draw(TWO_LONG, label="two long sides")):
+        at, *long = two
+        m_k_n = (*long[:at], m_k_n[at], *long[at:])
+    return batch, m_k_n
 
 
 def _dtypes(scope: Scope, devices: int, participants: int, params: Params) -> st.SearchStrategy[str]:

@@ -68,7 +68,7 @@ class Matmuls:
 matmul = two_matmuls = Matmuls()
 
 
-def missing(mesh: MeshCase, sides: tuple[int, int], held: Layout, used: Layout) -> np.ndarray:
+def missing(mesh: MeshCase, sides: Sequence[int], held: Layout, used: Layout) -> np.ndarray:
     """Of a matrix of two sides, which elements each device uses and does not hold: bool `[*mesh.sizes, *sides]`."""
     return _part(mesh, sides, used) & ~_part(mesh, sides, held)
 
@@ -93,7 +93,7 @@ def lacking(mesh: MeshCase, sides: Sides, layouts: Sequence[Layout], result: Lay
     return max(int(some), int(np.maximum(by_rows, by_columns).max(initial=0)))
 
 
-def _part(mesh: MeshCase, sides: tuple[int, int], layout: Layout) -> np.ndarray:
+def _part(mesh: MeshCase, sides: Sequence[int], layout: Layout) -> np.ndarray:
     """Which elements of a matrix each device holds: bool `[*mesh.sizes, *sides]`."""
     found = np.ones((*mesh.sizes, *sides), bool)
     for dimension, (side, axes) in enumerate(zip(sides, layout, strict=True)):

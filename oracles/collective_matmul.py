@@ -6,7 +6,7 @@ in arithmetic that loses nothing that matters, and rounded once, to the operands
 Leading batch dimensions belong to the left operand (`x` of a block) and to the result.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,29 +53,34 @@ class Product:
     after: Map | None
     back: tuple[Map | None, Map | None, Map | None]
 
-    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> Blocks:
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: int) -> list[Blocks]:
         """The result's blocks."""
         dtype = np.result_type(*operands)
-        return rounded(self._wide([o.astype(wide(o.dtype)) for o in operands], mesh, axes), dtype)
+        return [rounded(self._wide([o.astype(wide(o.dtype)) for o in operands], mesh, axes, options), dtype)]
 
-    def _wide(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> Blocks:
+    def _wide(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, options: Mapping[str, int]) -> Blocks:
         lhs, rhs = (g(o, mesh, axes) if g else o for g, o in zip(self.before, operands, strict=True))
         result = product(lhs, rhs, mesh)
-        return self.after(result, mesh, axes) if self.after else result
+        return self.after(result, mesh, axes, **options) if self.after else result
 
-    def pushforward(self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> Blocks:
+    def pushforward(
+        self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: int
+    ) -> list[Blocks]:
         """The product rule: `d(A W) = dA W + A dW`."""
         dtype = np.result_type(*operands)
         (a, w), (da, dw) = ([o.astype(wide(o.dtype)) for o in some] for some in (operands, tangents))
-        return rounded(self._wide([da, w], mesh, axes) + self._wide([a, dw], mesh, axes), dtype)
+        moved = self._wide([da, w], mesh, axes, options) + self._wide([a, dw], mesh, axes, options)
+        return [rounded(moved, dtype)]
 
-    def pullback(self, operands: Sequence[Blocks], ct: Blocks, mesh: MeshCase, axes: Axes) -> list[Blocks]:
+    def pullback(
+        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: int
+    ) -> list[Blocks]:
         """`dA = ct W^T` and `dW = A^T ct`, through the transposes of what is before and after."""
         exact = [o.astype(wide(o.dtype)) for o in operands]
         lhs, rhs = (g(o, mesh, axes) if g else o for g, o in zip(self.before, exact, strict=True))
         to_lhs, to_rhs, to_result = self.back
-        held = ct.astype(wide(ct.dtype))
-        held = to_result(held, mesh, axes) if to_result else held
+        held = cotangents[0].astype(wide(cotangents[0].dtype))
+        held = to_result(held, mesh, axes, **options) if to_result else held
         pulled = [for_lhs(held, rhs, mesh), for_rhs(lhs, held, mesh)]
         moved = [g(p, mesh, axes) if g else p for g, p in zip((to_lhs, to_rhs), pulled, strict=True)]
         return [rounded(m, o.dtype) for m, o in zip(moved, operands, strict=True)]
@@ -89,14 +94,13 @@ def _ungather(axis: int) -> Map:
     return lambda ct, mesh, axes: transposes.all_gather_transpose(ct, mesh, axes, axis=axis, tiled=True)
 
 
-def _scatter(dimension: int) -> Map:
-    return lambda blocks, mesh, axes: reduce_scatter(blocks, mesh, axes, scatter_dimension=dimension, tiled=True)
+def _scatter(blocks: Blocks, mesh: MeshCase, axes: Axes, *, scatter_dimension: int) -> Blocks:
+    """Of a product, whose dimensions 0 and 1 are those of the matrix, behind any batch dimensions."""
+    return reduce_scatter(blocks, mesh, axes, scatter_dimension=scatter_dimension - 2, tiled=True)
 
 
-def _unscatter(dimension: int) -> Map:
-    return lambda ct, mesh, axes: transposes.reduce_scatter_transpose(
-        ct, mesh, axes, scatter_dimension=dimension, tiled=True
-    )
+def _unscatter(ct: Blocks, mesh: MeshCase, axes: Axes, *, scatter_dimension: int) -> Blocks:
+    return transposes.reduce_scatter_transpose(ct, mesh, axes, scatter_dimension=scatter_dimension - 2, tiled=True)
 
 
 all_gather_matmul_lhs_contracting = Product((_gather(-1), None), None, (_ungather(-1), None, None))
@@ -112,13 +116,8 @@ matmul_all_reduce = Product((None, None), all_reduce, (None, None, transposes.al
 """`A[…, M, K_Y] W[K_Y, N] -> [M, N]`: the products are added up on every participant."""
 
 
-def matmul_reduce_scatter(scatter_dimension: int) -> Product:
-    """`A[…, M, K_Y] W[K_Y, N] -> [M_Y, N]` or `[M, N_Y]`: each participant gets its piece of the sum of the products.
-
-    Dimensions 0 and 1 are those of the matrix, behind any batch dimensions.
-    """
-    at = scatter_dimension - 2
-    return Product((None, None), _scatter(at), (None, None, _unscatter(at)))
+matmul_reduce_scatter = Product((None, None), _scatter, (None, None, _unscatter))
+"""`A[…, M, K_Y] W[K_Y, N] -> [M_Y, N]` or `[M, N_Y]`: each participant gets its piece of the sum of the products."""
 
 
 class TransformerBlock:
@@ -145,13 +144,16 @@ class TransformerBlock:
         gathered = _gather(self.sharded)(x, mesh, axes)
         return gathered, product(gathered, w_in, mesh)
 
-    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> Blocks:
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The result's blocks."""
         x, w_in, w_out = (o.astype(wide(o.dtype)) for o in operands)
         hidden = self.relu(self._hidden(x, w_in, mesh, axes)[1])
-        return rounded(_scatter(self.sharded)(product(hidden, w_out, mesh), mesh, axes), operands[0].dtype)
+        scattered = _scatter(product(hidden, w_out, mesh), mesh, axes, scatter_dimension=self.sharded + 2)
+        return [rounded(scattered, operands[0].dtype)]
 
-    def pushforward(self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> Blocks:
+    def pushforward(
+        self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
+    ) -> list[Blocks]:
         """The chain rule, forward."""
         x, w_in, w_out = (o.astype(wide(o.dtype)) for o in operands)
         dx, dw_in, dw_out = (o.astype(wide(o.dtype)) for o in tangents)
@@ -159,13 +161,17 @@ class TransformerBlock:
         moved = self._hidden(dx, w_in, mesh, axes)[1] + product(gathered, dw_in, mesh)
         changed = np.where(self.passes(before), moved, 0)
         result = product(changed, w_out, mesh) + product(self.relu(before), dw_out, mesh)
-        return rounded(_scatter(self.sharded)(result, mesh, axes), operands[0].dtype)
+        scattered = _scatter(result, mesh, axes, scatter_dimension=self.sharded + 2)
+        return [rounded(scattered, operands[0].dtype)]
 
-    def pullback(self, operands: Sequence[Blocks], ct: Blocks, mesh: MeshCase, axes: Axes) -> list[Blocks]:
+    def pullback(
+        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
+    ) -> list[Blocks]:
         """The chain rule, backward."""
         x, w_in, w_out = (o.astype(wide(o.dtype)) for o in operands)
         gathered, before = self._hidden(x, w_in, mesh, axes)
-        held = _unscatter(self.sharded)(ct.astype(wide(ct.dtype)), mesh, axes)
+        (ct,) = (c.astype(wide(c.dtype)) for c in cotangents)
+        held = _unscatter(ct, mesh, axes, scatter_dimension=self.sharded + 2)
         for_hidden = np.where(self.passes(before), for_lhs(held, w_out, mesh), 0)
         pulled = (
             _ungather(self.sharded)(for_lhs(for_hidden, w_in, mesh), mesh, axes),

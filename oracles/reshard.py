@@ -53,6 +53,6 @@ class Reshard:
 reshard = Reshard()
 
 
-def lacking(mesh: MeshCase, sides: tuple[int, int], held: Layout, wanted: Layout) -> int:
+def lacking(mesh: MeshCase, sides: Sequence[int], held: Layout, wanted: Layout) -> int:
     """How many elements some device must receive: those of its new part that are not in its old one."""
     return int(missing(mesh, sides, held, wanted).sum(axis=(-2, -1)).max(initial=0))

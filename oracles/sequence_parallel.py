@@ -12,32 +12,8 @@ from shardproof.oracles.collectives import Axes, Blocks
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.norms import RmsNorm, widened
 
-
-class SequenceParallelMlp:
-    """`X[S_Y, B, D] -> gathered -> W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [S_Y, B, D]`: a block, of whole positions.
-
-    Arguments:
-        block: what is computed, of pieces along the dimension of positions, of results as of the input.
-    """
-
-    def __init__(self, block: TransformerBlock | None = None) -> None:
-        self.block = block or TransformerBlock(-3)
-
-    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
-        """The result's blocks."""
-        return [self.block.value(operands, mesh, axes)]
-
-    def pushforward(
-        self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
-    ) -> list[Blocks]:
-        """The chain rule, forward."""
-        return [self.block.pushforward(operands, tangents, mesh, axes)]
-
-    def pullback(
-        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
-    ) -> list[Blocks]:
-        """The chain rule, backward."""
-        return self.block.pullback(operands, cotangents[0], mesh, axes)
+sequence_parallel_mlp = TransformerBlock(-3)
+"""`X[S_Y, B, D] -> gathered -> W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [S_Y, B, D]`: a block, of whole positions."""
 
 
 class NormalisedSequenceParallelMlp:
@@ -48,8 +24,8 @@ class NormalisedSequenceParallelMlp:
         mlp: what is computed then.
     """
 
-    def __init__(self, norm: RmsNorm | None = None, mlp: SequenceParallelMlp | None = None) -> None:
-        self.norm, self.mlp = norm or RmsNorm(), mlp or SequenceParallelMlp()
+    def __init__(self, norm: RmsNorm | None = None, mlp: TransformerBlock | None = None) -> None:
+        self.norm, self.mlp = norm or RmsNorm(), mlp or sequence_parallel_mlp
 
     def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, *, epsilon: float) -> list[Blocks]:
         """The result's blocks."""
@@ -76,5 +52,4 @@ class NormalisedSequenceParallelMlp:
         return [*self.norm.pullback([x, scale], [ct], mesh, (), epsilon=epsilon), *of_weights]
 
 
-sequence_parallel_mlp = SequenceParallelMlp()
 normalised_sequence_parallel_mlp = NormalisedSequenceParallelMlp()

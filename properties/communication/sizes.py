@@ -11,7 +11,7 @@ from shardproof.oracles.dtypes import width
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.communication.bounds import full_bytes
-from shardproof.properties.contracts.floats import float32_accumulator
+from shardproof.properties.contracts.numbers import float32_accumulator
 from shardproof.properties.programs.expectation import Block, Stated, Terms, names_of
 
 __all__ = ["OUT", "names_of", "sizes_of", "stated_of"]

@@ -3,8 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from hypothesis import strategies as st
-
 from shardproof.impl import baselines as implementations
 from shardproof.oracles import baselines
 from shardproof.oracles.baselines import Layout
@@ -12,11 +10,12 @@ from shardproof.oracles.communication import NOTHING, Cost, built_in, summed_rep
 from shardproof.oracles.dtypes import width
 from shardproof.oracles.mesh import MeshCase, as_axes
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Violation
+from shardproof.properties.contracts.contract import Claim, Contract
 from shardproof.properties.contracts.costs import bits
 from shardproof.properties.contracts.described import Signature
-from shardproof.properties.contracts.floats import float32_accumulator, floats
-from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.drawing import floats
+from shardproof.properties.contracts.forbidden import longer
+from shardproof.properties.contracts.numbers import float32_accumulator
 from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.whole import whole_contract
 
@@ -58,21 +57,14 @@ def described(dimensions: Mapping[str, str], hidden: Mapping[str, str], result: 
     return signature, Conditions(most=MOST_DEVICES, layouts=layouts)
 
 
-def _mismatched(operand: int) -> Callable[[Case], st.SearchStrategy[Case]]:
-    def cases(case: Case) -> st.SearchStrategy[Case]:
-        rows, columns = case.operands[operand].block
-        return st.just(changed(case, operand, block=(rows + 1, columns)))
-
-    return cases
-
-
-def _layouts(case: Case, *names: str) -> list[Layout]:
+def layouts_of(case: Case, *names: str) -> list[Layout]:
+    """How a case lays out several."""
     return [layout_of(case, name) for name in names]
 
 
 def _missing(*operands: str) -> Callable[[Case], int]:
     def least(case: Case) -> int:
-        layouts, result = _layouts(case, *operands), layout_of(case, "")
+        layouts, result = layouts_of(case, *operands), layout_of(case, "")
         return math.ceil(baselines.lacking(case.mesh, sides(case), layouts, result) * bits(case) / 8)
 
     return least
@@ -84,7 +76,7 @@ OF_TWO_LAYOUTS = ("x", "w_in", "hidden", "w_out", "")
 
 
 def relaid_cost(
-    mesh: MeshCase, sides: tuple[int, int], held: Layout, wanted: Layout, *, bits: int = 8, transposed: bool = False
+    mesh: MeshCase, sides: Sequence[int], held: Layout, wanted: Layout, *, bits: int = 8, transposed: bool = False
 ) -> Cost:
     """Each dimension whose axes are not those that it is to have is gathered, rows first, and then cut.
 
@@ -125,13 +117,13 @@ def _product(case: Case, sides: Sequence[int], lhs: Layout, rhs: Layout, result:
 
 def _gathered(case: Case, backward: bool) -> Cost:
     """One product of gathered operands."""
-    lhs, rhs, result = _layouts(case, "lhs", "rhs", "")
+    lhs, rhs, result = layouts_of(case, "lhs", "rhs", "")
     return _product(case, sides(case), lhs, rhs, result, backward)
 
 
 def _two_gathered(case: Case, backward: bool) -> Cost:
     """Two products, one after the other."""
-    (x, w_in, hidden, w_out, result), (b, d, f, last) = _layouts(case, *OF_TWO_LAYOUTS), sides(case)
+    (x, w_in, hidden, w_out, result), (b, d, f, last) = layouts_of(case, *OF_TWO_LAYOUTS), sides(case)
     first = _product(case, (b, d, f), x, w_in, hidden, backward)
     return first + _product(case, (b, f, last), hidden, w_out, result, backward)
 
@@ -141,7 +133,7 @@ def _reduced(case: Case, backward: bool) -> Cost:
 
     The gradient gathers the right operand as well. The sum is linear, and known to all.
     """
-    lhs, rhs, result = _layouts(case, "lhs", "rhs", "")
+    lhs, rhs, result = layouts_of(case, "lhs", "rhs", "")
     (b, d, f), (rows, contracted), mesh, wide = sides(case), lhs, case.mesh, bits(case)
     cost = relaid_cost(mesh, (d, f), rhs, (contracted, ()), bits=wide)
     if backward:
@@ -162,15 +154,15 @@ CONTRACTS: tuple[Contract, ...] = (
         dtypes=floats,
         kinds=("exact", "real", "scaled", "partial", "nan"),
         features=FEATURES,
-        violations=(Violation("rhs", _mismatched(1)),),
+        violations=(longer("rhs", 1, 0),),
         generic=False,
         accumulator="float32 on a device",
         least=_missing("lhs", "rhs"),
         implementations={
-            "gathered": Claim(implementations.gathered_matmul, OURS, communication=_gathered),
-            "reduced": Claim(implementations.reduced_matmul, OURS, communication=_reduced),
-            "automatic": Claim(implementations.automatic_matmul, OURS, whole=True),
-            "explicit": Claim(implementations.explicit_matmul, OURS, whole=True),
+            "gathered": Claim(implementations.gathered_matmul, communication=_gathered),
+            "reduced": Claim(implementations.reduced_matmul, communication=_reduced),
+            "automatic": Claim(implementations.automatic_matmul, whole=True),
+            "explicit": Claim(implementations.explicit_matmul, whole=True),
         },
     ),
     whole_contract(
@@ -181,14 +173,14 @@ CONTRACTS: tuple[Contract, ...] = (
         dtypes=floats,
         kinds=("exact", "real", "exact", "scaled", "nan"),
         features=FEATURES,
-        violations=(Violation("w_in", _mismatched(1)), Violation("w_out", _mismatched(2))),
+        violations=(longer("w_in", 1, 0), longer("w_out", 2, 0)),
         generic=False,
         accumulator="float32 on a device",
         least=_missing("x", "w_in", "w_out"),
         implementations={
-            "gathered": Claim(implementations.gathered_two_matmuls, OURS, communication=_two_gathered),
-            "automatic": Claim(implementations.automatic_two_matmuls, OURS, whole=True),
-            "explicit": Claim(implementations.explicit_two_matmuls, OURS, whole=True),
+            "gathered": Claim(implementations.gathered_two_matmuls, communication=_two_gathered),
+            "automatic": Claim(implementations.automatic_two_matmuls, whole=True),
+            "explicit": Claim(implementations.explicit_two_matmuls, whole=True),
         },
     ),
 )

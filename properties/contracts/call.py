@@ -1,12 +1,20 @@
 """How an operation is called, and what it returns."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from shardproof.properties.cases.case import Case, Placement
-from shardproof.properties.contracts.features import KEYWORDS
-from shardproof.properties.contracts.trees import arguments_in, names_of, of_leaves, refilled
+
+KEYWORDS = {
+    "chunks": "chunk",
+    "gates_of_all": "over",
+    "groups": "axis_index_groups",
+    "sender_capacity": "capacity_per_sender",
+    "uneven_groups": "axis_index_groups",
+}
+"""The keyword arguments that a function must have which claims a feature, beside those of its contract."""
 
 
 def of_type(kind: type) -> Callable[[Any], bool]:
@@ -25,6 +33,16 @@ class Option:
 
     holds: Callable[[Any], bool]
     accepts: Callable[[Case, Any], bool] = lambda case, value: True
+
+
+def is_dimension(case: Case, value: int, *, stacks: bool = False) -> bool:
+    """Whether a result has it: a product's two dimensions are meant, and one more where blocks are stacked."""
+    rank = len(case.operands[0].block) if len(case.contract.call.operands) == 1 else 2
+    sides = rank + (stacks and not case.keywords["tiled"])
+    return -sides <= value < sides
+
+
+DIMENSION = Option(of_type(int), is_dimension)
 
 
 @dataclass(frozen=True)
@@ -112,3 +130,43 @@ class Call:
         if case.tree:
             return f"result leaf {index}"
         return "result" if self.results is None else names_of(self.results)[index]
+
+
+def refilled(tree: Any, leaves: Sequence[Any]) -> Any:
+    """A tree of dicts, lists and tuples, with other leaves in the order of `names_of`."""
+    return _filled(tree, iter(leaves))
+
+
+def _filled(tree: Any, left: Iterator[Any]) -> Any:
+    # no function inside of the other: what refers to itself keeps all leaves until Python looks for such cycles
+    if isinstance(tree, Mapping):
+        return {key: _filled(value, left) for key, value in sorted(tree.items())}
+    if isinstance(tree, list | tuple):
+        return type(tree)([_filled(value, left) for value in tree])
+    return next(left)
+
+
+def names_of(tree: Any) -> list[str]:
+    """The leaves of a tree of dicts, lists and tuples, the values of a dict in the order of its keys, as JAX has it."""
+    if isinstance(tree, Mapping):
+        return [name for _, value in sorted(tree.items()) for name in names_of(value)]
+    if isinstance(tree, list | tuple):
+        return [name for value in tree for name in names_of(value)]
+    return [tree]
+
+
+def arguments_in(tree: Sequence[Any]) -> tuple[str, ...]:
+    """What the arguments are called whose trees these are: `params` is that of `params[0]['w']`."""
+    return tuple(re.split(r"\W", names_of(argument)[0])[0] for argument in tree)
+
+
+def of_leaves(trees: Sequence[Any], count: int) -> Any:
+    """That of several trees which has so many leaves.
+
+    Raises:
+        ValueError: if none has.
+    """
+    known = {len(names_of(tree)): tree for tree in trees}
+    if count not in known:
+        raise ValueError(f"operands: {count} given, tree=False: expected {' or '.join(map(str, sorted(known)))}")
+    return known[count]

@@ -1,8 +1,8 @@
 """The contracts of the collectives, from `all_reduce` to `broadcast`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from types import ModuleType
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,106 +11,19 @@ from hypothesis import strategies as st
 from shardproof.oracles import collectives as values
 from shardproof.oracles import transposes
 from shardproof.oracles.dtypes import is_float, is_integer, is_signed, width
-from shardproof.properties.cases.case import Case, Operand
-from shardproof.properties.cases.data import Data
-from shardproof.properties.cases.strategies import (
-    chains,
-    data_sets,
-    dtypes,
-    index_groups,
-    permutations_of_participants,
-    shapes,
-)
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies import dtypes, kinds_of, permutations_of_participants, shapes
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.strategies.making import Composite, sampled
-from shardproof.properties.contracts.call import Call
-from shardproof.properties.contracts.contract import Contract, Oracle, Scope, Violation
-from shardproof.properties.contracts.drawing import made_manual, meshes_and_axes, placements, without
-from shardproof.properties.contracts.forbidden import AXES, GROUPS, OP, PARTLY, PERM, ROOT, indivisible, out_of_range
-from shardproof.properties.contracts.options import OPTIONS
+from shardproof.properties.contracts.call import DIMENSION, Option, is_dimension, of_type
+from shardproof.properties.contracts.contract import Contract, Oracle, Scope
+from shardproof.properties.contracts.forbidden import GROUPS, PARTLY, indivisible, out_of_range, valued
+from shardproof.properties.contracts.operation import Arguments, Described, Drawn, Params, operation
 
-Params = dict[str, Any]
-Drawn = tuple[tuple[int, ...], Params]
-Arguments = Callable[[st.DrawFn, int, Scope], Drawn]
-"""Given the number of participants, draws the block's shape and the keyword arguments."""
-
-
-SQUARED = ("all_to_all", "reduce_scatter")
 MOST_SQUARED = 1024
 """The largest mesh of those with a piece for every pair of participants, whose data grow with its square."""
 
-
-@st.composite
-def collective_cases(draw: st.DrawFn, contract: Contract, scope: Scope, arguments: Arguments) -> Case:
-    """Cases of one collective. Shrinks to one device, the first axis, one element, float32."""
-    name, chain = contract.name, draw(chains(scope.chains), label="chain")
-    most = MOST_SQUARED if name in SQUARED else None
-    mesh, axis_name, axes = meshes_and_axes.within(draw, scope, chain, most=most)
-    participants = mesh.axis_size(axes)
-    groups: tuple[tuple[int, ...], ...] | None = None
-    # reductions over groups differ between groups, which only unchecked types can express
-    uneven = "uneven_groups" in scope.features and name == "all_reduce"
-    serves = (
-        ("groups" in scope.features or uneven) and (name != "all_reduce" or "no_vma" in chain) and participants <= 16
-    )
-    if serves and draw(st.integers(0, 4), label="groups") == 4:
-        groups = index_groups.within(draw, participants, uneven=uneven)
-        participants = max(map(len, groups))
-    block, params = arguments(draw, participants, scope)
-    if groups is not None:
-        params["axis_index_groups"] = groups
-    op = params.get("op", "move")
-    sums = op in ("sum", "mean") or name == "reduce_scatter"
-    terms = (mesh.size if scope.floating else participants) if sums or scope.floating else 1
-    if op == "mean" and participants & (
-        participants - 1
-    ):  # which is rounded: of too many terms no digit would be certain
-        terms *= 8
-    dtype = draw(
-        dtypes(
-            floating=scope.floating,
-            numeric=op == "mean" or (sums and ("bool_sum" not in scope.features or name == "reduce_scatter")),
-            ordered=op in ("max", "min"),
-            terms=terms,
-            wrapping=op != "mean",
-            wide="x64" in scope.features,
-        ),
-        label="dtype",
-    )
-    replicated = "replicated_operands" in scope.features and draw(st.integers(0, 9), label="replicated operand") == 9
-    placement = placements.within(draw, mesh, len(block), required=() if replicated else axes)
-    reduces = name in ("all_reduce", "reduce_scatter")
-    if replicated and reduces:  # which refuse what varies along a part of the tuple
-        placement = without(placement, axes)
-    leaves = [Operand(block, dtype, placement)]
-    tree = "trees" in scope.features and draw(st.integers(0, 9), label="tree") == 9
-    if tree:
-        leaves.append(Operand(block, "float32" if scope.floating or op == "mean" else "int32", placement))
-    data = data_sets.within(draw, dtype, count=2 if scope.large else 6)
-    if op == "mean":
-        defined = ("exact", "scaled") if is_integer(as_dtype(dtype)) else ("exact",)
-        data = tuple(
-            d if is_divisible(d, as_dtype(dtype)) else Data(defined[d.seed % len(defined)], d.seed) for d in data
-        )
-    manual, operands = made_manual.within(draw, chain, mesh, axes, leaves)
-    return Case(
-        contract=contract,
-        mesh=mesh,
-        axis_name=axis_name,
-        operands=operands,
-        params=tuple(params.items()),
-        data=data,
-        chain=chain,
-        manual=manual,
-        tree=tree,
-    )
-
-
-def is_divisible(data: Data, dtype: np.dtype) -> bool:
-    """Whether a mean of such data is defined: not of sums that wrap around, nor of infinite or huge complex numbers."""
-    if is_integer(dtype):
-        return data.kind in ("exact", "scaled")
-    return dtype.kind != "c" or data.kind not in ("special", "nan", "scaled")
+OPS = ("sum", "mean", "max", "min")
 
 
 @Composite
@@ -136,8 +49,8 @@ def fit(shape: tuple[int, ...], at: int, parts: int, tiled: bool) -> tuple[int, 
 
 
 def _reduce(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    ops = ("sum", "mean") if scope.floating else ("sum", "max", "min", "mean", "sum", "mean")
-    return blocks.within(draw, scope), {"op": draw(sampled(ops), label="op")}
+    op = draw(sampled(OPS[:2] if scope.floating else OPS), label="op")
+    return [Described(blocks.within(draw, scope))], {"op": op}
 
 
 def _of_one_sign(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -157,14 +70,15 @@ def _of_one_sign(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
 def _gather(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     tiled = draw(sampled((True, False)), label="tiled")
     block = blocks.within(draw, scope, min_rank=1 if tiled else 0)
-    return block, {"axis": dimension(draw, len(block) + (not tiled), scope, "axis"), "tiled": tiled}
+    at = dimension(draw, len(block) + (not tiled), scope, "axis")
+    return [Described(block)], {"axis": at, "tiled": tiled}
 
 
 def _scatter(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     tiled = draw(sampled((True, False)), label="tiled")
     block = blocks.within(draw, scope, min_rank=1)
     at = dimension(draw, len(block), scope, "scatter_dimension")
-    return fit(block, at, participants, tiled), {"scatter_dimension": at, "tiled": tiled}
+    return [Described(fit(block, at, participants, tiled))], {"scatter_dimension": at, "tiled": tiled}
 
 
 def _exchange(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
@@ -172,130 +86,180 @@ def _exchange(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     block = blocks.within(draw, scope, min_rank=1)
     at = dimension(draw, len(block), scope, "split_axis")
     to = dimension(draw, len(block), scope, "concat_axis")
-    return fit(block, at, participants, tiled), {"split_axis": at, "concat_axis": to, "tiled": tiled}
+    params = {"split_axis": at, "concat_axis": to, "tiled": tiled}
+    return [Described(fit(block, at, participants, tiled))], params
 
 
 def _permute(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    return blocks.within(draw, scope), {"perm": permutations_of_participants.within(draw, participants)}
+    perm = permutations_of_participants.within(draw, participants)
+    return [Described(blocks.within(draw, scope))], {"perm": perm}
 
 
 def _shift(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    block = blocks.within(draw, scope)
-    turns = draw(sampled((0, 0, 0, -1, 1, 3)), label="turns")
-    still = draw(st.integers(0, 29), label="whole turns") == 29
-    by = 0 if still or participants == 1 else draw(st.integers(1, participants - 1), label="offset")
-    return block, {"offset": by + turns * participants}
+    turns = draw(sampled((0, -1, 1, 3)), label="turns")
+    by = draw(sampled((*range(1, participants), 0)), label="offset")  # by whole turns last, where nothing moves
+    return [Described(blocks.within(draw, scope))], {"offset": by + turns * participants}
 
 
 def _broadcast(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    return blocks.within(draw, scope), {"root": draw(st.integers(0, participants - 1), label="root")}
+    root = draw(st.integers(0, participants - 1), label="root")
+    return [Described(blocks.within(draw, scope))], {"root": root}
 
 
-def _collective(
-    name: str,
-    arguments: Arguments,
-    parameters: tuple[str, ...],
-    *,
-    invariant: bool = False,
-    features: frozenset[str] = frozenset(),
-    violations: tuple[Violation, ...] = (),
-    sizes: Mapping[str, Callable[[Case], Any]] | None = None,
-) -> Contract:
-    base = name.removesuffix("_invariant")
+def _with_trees(arguments: Arguments) -> Arguments:
+    """Of those who claim them, operands that are a pytree of two arrays as well."""
 
-    def on_blocks(oracles: ModuleType, function: str) -> Callable[[Case, Sequence[np.ndarray]], list[np.ndarray]]:
-        def apply(case: Case, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
-            params = case.keywords
-            if "axis_index_groups" in params:
-                params["groups"] = params.pop("axis_index_groups")
-            if params.get("op") == "mean":  # whose sums do not wrap around
-                blocks = [leaf if is_float(leaf.dtype) else leaf.astype(np.float64) for leaf in blocks]
-            return [getattr(oracles, function)(leaf, case.mesh, case.axes, **params) for leaf in blocks]
+    def drawn(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+        described, params = arguments(draw, participants, scope)
+        if "trees" in scope.features and draw(st.booleans(), label="tree"):
+            dtype = "float32" if scope.floating or params.get("op") == "mean" else "int32"
+            described = [*described, Described(described[0].block, dtype, like=0)]
+        return described, params
 
-        return apply
+    return drawn
 
-    value, transposed = on_blocks(values, base), on_blocks(transposes, f"{base}_transpose")
-    contract = Contract(
-        name=name,
-        cases=lambda scope: collective_cases(contract, scope, arguments),
-        call=Call(options={option: OPTIONS[option] for option in parameters}),
-        oracle=Oracle(
-            value,
-            lambda case, blocks, tangents: value(case, tangents),
-            lambda case, blocks, cotangents: transposed(case, cotangents),
-            lambda case, dtypes: [values.reduced_dtype(dtype, case.keywords.get("op", "")) for dtype in dtypes],
-        ),
-        differentiable=lambda case: case.keywords.get("op", "sum") in ("sum", "mean"),
-        linear=True,
-        adapt=_of_one_sign,
-        invariant=invariant,
-        features=ANY_COLLECTIVE | features,
-        violations=(*AXES, *violations),
-        sizes=sizes or {},
+
+def _dtypes(scope: Scope, devices: int, participants: int, params: Params) -> st.SearchStrategy[str]:
+    op = params.get("op", "sum" if "scatter_dimension" in params else "move")
+    sums = op in ("sum", "mean")
+    terms = devices if scope.floating else participants if sums else 1
+    if op == "mean" and participants & (participants - 1):  # rounded: of too many terms no digit would be certain
+        terms *= 8
+    return dtypes(
+        floating=scope.floating,
+        numeric=op == "mean" or (sums and ("bool_sum" not in scope.features or "op" not in params)),
+        ordered=op in ("max", "min"),
+        terms=terms,
+        wrapping=op != "mean",
+        wide="x64" in scope.features,
     )
-    return contract
+
+
+def _kinds(scope: Scope, dtype: str, params: Params) -> tuple[str, ...]:
+    """All; of a mean those of which it is defined: no sums that wrap around, nor infinite or huge complex numbers."""
+    kind = as_dtype(dtype)
+    if params.get("op") == "mean" and is_integer(kind):
+        return ("exact", "scaled")
+    if params.get("op") == "mean" and kind.kind == "c":
+        return ("distinct", "exact", "real")
+    return kinds_of(dtype)
+
+
+def _oracle(name: str) -> Oracle:
+    """That of a linear map on the blocks of every leaf, and of its transpose."""
+
+    def apply(function: Any, case: Case, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+        params = case.keywords
+        if "axis_index_groups" in params:
+            params["groups"] = params.pop("axis_index_groups")
+        if params.get("op") == "mean":  # whose sums do not wrap around
+            blocks = [leaf if is_float(leaf.dtype) else leaf.astype(np.float64) for leaf in blocks]
+        return [function(leaf, case.mesh, case.axes, **params) for leaf in blocks]
+
+    value = partial(apply, getattr(values, name))
+    transposed = partial(apply, getattr(transposes, f"{name}_transpose"))
+    return Oracle(
+        value,
+        lambda case, blocks, tangents: value(case, tangents),
+        lambda case, blocks, cotangents: transposed(case, cotangents),
+        lambda case, dtypes: [values.reduced_dtype(dtype, case.keywords.get("op", "")) for dtype in dtypes],
+    )
+
+
+def _collective(name: str, arguments: Arguments, *features: str, **more: Any) -> Contract:
+    return operation(
+        name,
+        _oracle(name.removesuffix("_invariant")),
+        _with_trees(arguments),
+        operands=("x",),
+        dtypes=_dtypes,
+        kinds=_kinds,
+        sets=6,
+        features=ANY_COLLECTIVE | {*features},
+        differentiable=lambda case: case.keywords.get("op", "sum") in OPS[:2],
+        linear=True,
+        **more,
+    )
 
 
 def _termsize(case: Case) -> Fraction:
     """The bytes of an element while it travels: sums of bool are the int32 that they count in."""
-    counts = case.operands[0].dtype == "bool" and case.keywords["op"] in ("sum", "mean")
+    counts = case.operands[0].dtype == "bool" and case.keywords["op"] in OPS[:2]
     return Fraction(4) if counts else Fraction(width(case.operands[0].numpy_dtype), 8)
 
 
+def _is_permutation(case: Case, value: tuple[tuple[int, ...], ...]) -> bool:
+    sides = [*zip(*value, strict=True)] if all(len(pair) == 2 for pair in value) else [(-1,)]
+    return all(len({*side}) == len(side) and {*side} <= {*range(case.participants)} for side in sides)
+
+
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(v, tuple) and all(map(of_type(int), v)) for v in value)
+
+
 ANY_COLLECTIVE = frozenset({"empty_blocks", "explained_errors", "replicated_operands", "trees", "x64"})
-WITH_DIMENSIONS = frozenset({"negative_dimensions"})
-WITH_GROUPS = frozenset({"groups"})
+
+TILED = Option(of_type(bool))
+GATHERED = {"axis": Option(of_type(int), partial(is_dimension, stacks=True)), "tiled": TILED}
 
 CONTRACTS = (
     _collective(
         "all_reduce",
         _reduce,
-        ("op",),
-        features=frozenset({"bool_sum", "groups", "uneven_groups"}),
+        "bool_sum",
+        "groups",
+        "uneven_groups",
+        options={"op": Option(of_type(str), lambda case, value: value in OPS)},
         invariant=True,
-        violations=(OP, GROUPS, PARTLY),
+        violations=(valued("op", lambda case: ("median", "", "SUM")), GROUPS, PARTLY),
+        adapt=_of_one_sign,
         sizes={"termsize": _termsize},
     ),
     _collective(
         "all_gather",
         _gather,
-        ("axis", "tiled"),
-        features=WITH_DIMENSIONS | WITH_GROUPS,
+        "negative_dimensions",
+        "groups",
+        options=GATHERED,
         violations=(out_of_range("axis", stacks=True), GROUPS),
     ),
     _collective(
         "all_gather_invariant",
         _gather,
-        ("axis", "tiled"),
+        "negative_dimensions",
+        options=GATHERED,
         invariant=True,
-        features=WITH_DIMENSIONS,
         violations=(out_of_range("axis", stacks=True),),
     ),
     _collective(
         "reduce_scatter",
         _scatter,
-        ("scatter_dimension", "tiled"),
-        features=WITH_DIMENSIONS | WITH_GROUPS,
-        violations=(
-            out_of_range("scatter_dimension"),
-            indivisible("scatter_dimension"),
-            GROUPS,
-            PARTLY,
-        ),
+        "negative_dimensions",
+        "groups",
+        options={"scatter_dimension": DIMENSION, "tiled": TILED},
+        violations=(out_of_range("scatter_dimension"), indivisible("scatter_dimension"), GROUPS, PARTLY),
+        most=MOST_SQUARED,
     ),
     _collective(
         "all_to_all",
         _exchange,
-        ("split_axis", "concat_axis", "tiled"),
-        features=WITH_DIMENSIONS | WITH_GROUPS,
-        violations=(
-            out_of_range("split_axis"),
-            out_of_range("concat_axis"),
-            indivisible("split_axis"),
-            GROUPS,
-        ),
+        "negative_dimensions",
+        "groups",
+        options={"split_axis": DIMENSION, "concat_axis": DIMENSION, "tiled": TILED},
+        violations=(out_of_range("split_axis"), out_of_range("concat_axis"), indivisible("split_axis"), GROUPS),
+        most=MOST_SQUARED,
     ),
-    _collective("permute", _permute, ("perm",), violations=(PERM,)),
-    _collective("ring_shift", _shift, ("offset",)),
-    _collective("broadcast", _broadcast, ("root",), violations=(ROOT,)),
+    _collective(
+        "permute",
+        _permute,
+        options={"perm": Option(_are_numbers, _is_permutation)},
+        violations=(valued("perm", lambda case: (((0, case.participants),), ((-1, 0),), ((0, 0), (0, 0)))),),
+    ),
+    _collective("ring_shift", _shift, options={"offset": Option(of_type(int))}),
+    _collective(
+        "broadcast",
+        _broadcast,
+        options={"root": Option(of_type(int), lambda case, value: 0 <= value < case.participants)},
+        violations=(valued("root", lambda case: (case.participants, -1)),),
+    ),
 )

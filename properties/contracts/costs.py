@@ -1,6 +1,5 @@
-"""Numbers of a case that contracts say their bounds and costs in."""
+"""What contracts say their bounds and costs in: numbers of a case, and parts of claims (see `Expectation.parse`)."""
 
-import math
 from collections.abc import Callable
 
 from shardproof.oracles.dtypes import NARROW, width
@@ -9,11 +8,6 @@ from shardproof.properties.cases.data import Data
 
 COUNTED = Data("exact", 0)
 """What the interpreter runs on where communication is counted: only what a loop sends may depend on it."""
-
-
-def elements(case: Case, place: int = 0) -> int:
-    """The elements of an operand's block."""
-    return math.prod(case.operands[place].block)
 
 
 def bits(case: Case) -> int:
@@ -33,3 +27,34 @@ def something(*places: int) -> Callable[[Case], int]:
         return int(case.group_size > 1 and split and whole)
 
     return least
+
+
+NOTHING = "bytes=0;grad:bytes=0"
+"""What sends nothing."""
+
+
+def transposed(text: str) -> str:
+    """What a collective sends whose gradient sends as much: a permute's transpose is a permute."""
+    return f"{text};grad:{text}"
+
+
+def added_up(*names: str, wide: bool = False) -> str:
+    """The sums of the gradients of replicas: an operand is cast to varying where it meets what varies.
+
+    Arguments:
+        names: the operands, each of which is cast as it comes in.
+        wide: whether they are in the accumulator's dtype by then.
+    """
+    return f"all_reduce={replicas(*names)},all_reduce_bytes={replica_bytes(*names, wide=wide)}"
+
+
+def replicas(*names: str) -> str:
+    """How many of the operands are replicated."""
+    return "+".join(f"replicated({name})" for name in names)
+
+
+def replica_bytes(*names: str, wide: bool = False) -> str:
+    """The bytes of those."""
+    return "+".join(
+        f"replicated({name})*{f'elements({name})*sum_itemsize({name})' if wide else name}" for name in names
+    )

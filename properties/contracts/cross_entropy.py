@@ -1,5 +1,7 @@
 """The contract of vocab_parallel_cross_entropy: the loss of tokens whose classes are sharded."""
 
+from typing import Any
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -7,48 +9,36 @@ from shardproof.impl import cross_entropy as implementations
 from shardproof.oracles import cross_entropy
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.call import Option, of_type
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
+from shardproof.properties.contracts.contract import Claim, Contract, Scope
 from shardproof.properties.contracts.costs import something
-from shardproof.properties.contracts.drawing import all_of_a_dtype, further_dimensions, integers_below
-from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
-
-FEATURES = frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"})
-
-MOST_MEMBERS = 256
-"""The largest mesh: every participant has a gradient for all classes, of which there are as many as participants."""
+from shardproof.properties.contracts.drawing import further_dimensions, integers_below, sides
+from shardproof.properties.contracts.forbidden import longer, retyped, valued
+from shardproof.properties.contracts.operation import APART, Described, Drawn, operation, with_invalid
 
 LARGEST = 80.0
 """The magnitude of large logits: their exponentials are at both ends of float32, and beyond those of float16."""
 
-SMOOTHINGS = (0.0, 0.0, 0.125, 0.1, 1.0)
+SMOOTHINGS = (0.0, 0.125, 0.1, 1.0)
 ELSEWHERE = (-1, -100, 255)
 """What tokens are ignored by where that is the number of no class, or of none that there usually is."""
 
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    small = st.integers(1, 2 if scope.large else 4)
-    tokens, classes = draw(st.tuples(small, small), label="tokens, classes")
-    if not scope.large and draw(st.integers(0, 9), label="long") == 9:
-        size = draw(sampled(LONG), label="long side")
-        tokens, classes = (size, classes) if draw(st.booleans(), label="which") else (tokens, size)
-    integers = integers_below(draw, participants * classes)
-    indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, participants * classes - 1))
-    if not scope.large and (every := all_of_a_dtype(draw, participants)):
-        (classes, integers), indices = every, sampled(ELSEWHERE)
-    params = {
+    tokens, classes = sides.within(draw, scope, 2)
+    classes, integers = integers_below(draw, participants, classes, scope)
+    more = further_dimensions(draw, scope)
+    labels = Described((*more, tokens), integers, varies=False)
+    return [Described((*more, tokens, classes)), labels], params_of(draw, participants * classes)
+
+
+def params_of(draw: st.DrawFn, classes: int) -> dict[str, Any]:
+    """The keyword arguments of a loss of so many classes."""
+    indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, classes - 1))
+    return {
         "label_smoothing": draw(sampled(SMOOTHINGS), label="label_smoothing"),
         "ignore_index": draw(indices, label="ignore_index"),
     }
-    more = further_dimensions(draw, scope)
-    return [Described((*more, tokens, classes)), Described((*more, tokens), integers, varies=False)], params
-
-
-def _kinds(scope: Scope) -> tuple[str, ...]:
-    usual = ("exact", "real", "distinct", "scaled", "nan", "real")
-    return (*usual, "special") if "invalid_indices" in scope.features else usual
 
 
 def _some_large(logits: np.ndarray) -> np.ndarray:
@@ -104,18 +94,12 @@ def labels_of(case: Case, labels: np.ndarray, classes: int) -> np.ndarray:
     return chosen.astype(labels.dtype)
 
 
-def _numbers(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(changed(case, 1, dtype="float32"))
-
-
-def _more_labels(case: Case) -> st.SearchStrategy[Case]:
-    *more, tokens = case.operands[1].block
-    return st.just(changed(case, 1, block=(*more, tokens + 1)))
-
-
-def _smoother(case: Case) -> st.SearchStrategy[Case]:
-    return st.sampled_from((1.5, -0.5)).map(lambda smoothing: case.with_params(label_smoothing=smoothing))
-
+OPTIONS = {
+    "label_smoothing": Option(of_type(float), lambda case, value: 0 <= value <= 1),
+    "ignore_index": Option(of_type(int)),
+}
+USUAL = {"label_smoothing": 0.0, "ignore_index": -1}
+SMOOTHER = valued("label_smoothing", lambda case: (1.5, -0.5))
 
 TOKENS = "elements(labels)*sum_itemsize(logits)"
 SUMS = f"all_reduce=3+(label_smoothing>0),bytes=(3+(label_smoothing>0))*{TOKENS}"
@@ -129,35 +113,27 @@ CONTRACT: Contract = operation(
     cross_entropy.vocab_parallel_cross_entropy,
     _arguments,
     operands=("logits", "labels"),
-    options={
-        "label_smoothing": Option(of_type(float), lambda case, value: 0 <= value <= 1),
-        "ignore_index": Option(of_type(int)),
-    },
-    auxiliary=frozenset({"labels"}),
+    options=OPTIONS,
+    auxiliary=("labels",),
     invariant=True,
-    kinds=_kinds,
-    features=FEATURES,
-    violations=(
-        Violation("labels", _numbers),
-        Violation("labels", _more_labels),
-        Violation("label_smoothing", _smoother),
-    ),
+    kinds=with_invalid("exact", "real", "distinct", "scaled", "nan", "real"),
+    features=frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"}),
+    violations=(retyped("labels", 1, "float32"), longer("labels", 1, -1), SMOOTHER),
     adapt=_labelled,
-    most=MOST_MEMBERS,
+    # every participant has a gradient for all classes, of which there are as many as participants
+    most=256,
     accumulator="float32",
     shapes=(((2048, 32768), 1, ""), ((2048,), None, "int32")),
-    usual={"label_smoothing": 0.0, "ignore_index": -1},
+    usual=USUAL,
     leading=0,
     least=something(0),
     implementations={
         "sums": Claim(
             implementations.vocab_parallel_cross_entropy,
-            FEATURES,
             communication=f"{SUMS};grad:all_reduce=2+replicated(logits),bytes=2*{TOKENS}+replicated(logits)*elements(logits)*sum_itemsize(logits)",
         ),
         "chunked": Claim(
             implementations.chunked_cross_entropy,
-            FEATURES,
             # every chunk is cast by itself, once it is wide
             communication=f"{SUMS};grad:all_reduce=2+replicated(logits)*{COUNT},bytes=2*{TOKENS}+replicated(logits)*{COUNT}*{SIZE}*{TOKENS}",
         ),

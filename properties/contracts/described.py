@@ -12,7 +12,7 @@ from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies.dtypes import as_dtype
-from shardproof.properties.contracts.trees import names_of
+from shardproof.properties.contracts.call import names_of
 
 DIMENSION = re.compile(r"(?P<name>([A-Za-z_]\w*|[1-9]\d*)?)(?P<roles>(@[A-Za-z_]\w*)*)")
 

@@ -1,27 +1,42 @@
-"""What the cases of all contracts have in common: a mesh within a scope, placements on it, and its manual axes."""
+"""What the cases of all contracts have in common: a mesh within a scope, placements, sides and dtypes."""
 
 import dataclasses
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import islice
+from typing import Any
 
 from hypothesis import strategies as st
 
-from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.case import Operand, Placement
+from shardproof.oracles.mesh import MeshCase, as_axes
+from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.chain import BATCH, SPREAD, Chain, leaves_an_axis
-from shardproof.properties.cases.strategies import axis_names, large_meshes, meshes, specs
+from shardproof.properties.cases.strategies import axis_names, data_sets, large_meshes, meshes, specs
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
 from shardproof.properties.cases.strategies.making import Composite, integers, sampled
 from shardproof.properties.cases.strategies.meshes import known_names
-from shardproof.properties.cases.strategies.shapes import BOTH_LONG, LONG, SEVERAL
+from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Scope
 
 AxisName = str | tuple[str, ...]
 
 MORE_STACKED = st.lists(st.integers(0, MAX_AXES - 1), max_size=MAX_AXES)
 MORE_MANUAL = st.lists(st.integers(0, MAX_AXES - 1), max_size=1)
-BATCHES = st.lists(st.integers(1, 2), max_size=2).map(tuple)
-SIDES = ("small",) * 31 + ("several",) * 10 + ("long",) * 4 + ("both long",) * 3 + ("empty",) * 2
+FLOATS = ("float32", "bfloat16", "float16")
+
+
+def completed(draw: st.DrawFn, scope: Scope, case: Case, kinds: Sequence[str], sets: int = 0) -> Case:
+    """The case with at least so many data `sets`, of all `kinds` in turn, and with the axes that are manual.
+
+    These are named under `partial_manual` alone, and operands vary along no other then.
+    """
+    if "partial_manual" in case.chain:
+        manual = manual_axes.within(draw, case.mesh, case.axes)
+        automatic = [axis for axis in case.mesh.axis_names if axis not in manual]
+        operands = tuple(dataclasses.replace(o, placement=without(o.placement, automatic)) for o in case.operands)
+        case = dataclasses.replace(case, manual=manual, operands=operands)
+    data = data_sets.within(draw, kinds, count=2 if scope.large else max(sets, len(kinds)))
+    return dataclasses.replace(case, data=data)
 
 
 @Composite
@@ -36,7 +51,7 @@ def meshes_and_axes(
     most = min(scope.large, most or scope.large) if scope.large else scope.max_devices
     mesh, has_room = meshes_with_room.within(draw, scope, chain, most)
     axis_name = axis_names.within(draw, mesh)
-    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
+    axes = as_axes(axis_name)
     if has_room:
         mesh = beside(mesh, chain, axes)
     if leaves_an_axis(chain) and 1 < len(axes) == len(mesh.axis_names):
@@ -51,16 +66,16 @@ def meshes_with_room(
 ) -> tuple[MeshCase, bool]:
     """Meshes within a scope, of at most `most` devices, and whether there is room for an axis of two beside.
 
-    There mostly is under a link that needs one. Of several roles, two thirds of the meshes have several axes of more
-    than one device, if there can be. Shrinks to one device, and to no room.
+    There may be under a link that needs one. Of several roles, half of the meshes have several axes of more than one
+    device, if there can be. Shrinks to one device, and to no room.
     """
     needed = leaves_an_axis(chain) and not scope.sizes and most > 1
-    has_room = needed and draw(st.integers(0, 3), label="room beside") > 0
+    has_room = needed and draw(st.booleans(), label="room beside")
     most, axes = (most // 2, MAX_AXES - 1) if has_room else (most, MAX_AXES)
     if scope.large and most > 8:
         return large_meshes.within(draw, max_devices=most, max_axes=axes), has_room
     pool = max(most, scope.available)
-    several = roles > 1 and draw(st.integers(0, 2), label="several axes") > 0
+    several = roles > 1 and draw(st.booleans(), label="several axes")
     drawn = meshes.within(
         draw,
         max_devices=most,
@@ -74,24 +89,50 @@ def meshes_with_room(
 
 
 def further_dimensions(draw: st.DrawFn, scope: Scope) -> tuple[int, ...]:
-    """Leading dimensions of tokens, of one in three cases of those who claim `any_rank`; mostly there are none."""
-    if "any_rank" not in scope.features or draw(st.integers(0, 2), label="further dimensions") < 2:
-        return ()
-    return draw(sampled(((1,), (2,), (3,), (2, 1))), label="leading")
+    """Leading dimensions of tokens, of those who claim `any_rank`; shrinks to none."""
+    more = ((1,), (2,), (3,), (2, 1)) if "any_rank" in scope.features else ()
+    return draw(sampled(((), *more)), label="leading")
 
 
-def integers_below(draw: st.DrawFn, largest: int, *, signed: bool = True) -> str:
-    """A dtype of integers that number so many things, and one more."""
-    narrow = [name for name, most in (("uint8", 255), ("int8", 127)) if largest < most]
-    possible = ["int32", "int32", "uint16", "int16", *narrow]
-    usable = [name for name in possible if signed or name[0] == "u" or name == "int32"]
-    return draw(sampled(usable), label="integers")
+@Composite
+def sides(draw: st.DrawFn, scope: Scope, count: int, *, most: int = 4, long: Sequence[int] = LONG) -> tuple[int, ...]:
+    """So many sides of blocks, up to `most`, or 2 on large meshes.
+
+    One of them may be `long`, but on these, and no other is above 3 then. Of those who claim `empty_blocks` one may be
+    of no element. Shrinks to ones.
+    """
+    small = range(1, 3 if scope.large else most + 1)
+    found = list(draw(integers(count, 1, small[-1]), label="sides"))
+    others = (*(small if scope.large else long), *((0,) if "empty_blocks" in scope.features else ()))
+    if another := draw(_another(count, others), label="another side"):
+        at, other = another
+        found = [min(side, 3) if other > most else side for side in found]
+        found[at] = other
+    return tuple(found)
 
 
-def all_of_a_dtype(draw: st.DrawFn, participants: int) -> tuple[int, str] | None:
-    """As many things for each participant as take all numbers of a dtype, and that dtype; mostly not, or never."""
-    count, name = draw(sampled(((0, ""),) * 11 + ((256, "uint8"), (128, "int8"))), label="all numbers of a dtype")
-    return (count // participants, name) if count and count % participants == 0 else None
+@lru_cache
+def _another(count: int, others: tuple[int, ...]) -> st.SearchStrategy[tuple[int, int] | None]:
+    return st.one_of(st.none(), st.tuples(st.integers(0, count - 1), sampled(others)))
+
+
+def floats(scope: Scope, *given: Any) -> st.SearchStrategy[str]:
+    """Real floats of 16 and 32 bits, and of 64 where they are supported; shrinks to float32."""
+    return sampled((*FLOATS, "float64") if "x64" in scope.features else FLOATS)
+
+
+def integers_below(
+    draw: st.DrawFn, participants: int, each: int, scope: Scope, *, signed: bool = True
+) -> tuple[int, str]:
+    """How many things each participant has, and a dtype of integers that number all of them, and one more.
+
+    Or there are as many as take all numbers of a dtype. Shrinks to int32.
+    """
+    most = participants * each
+    possible = ("int32", "uint16", "int16", *(n for n, end in (("uint8", 255), ("int8", 127)) if most < end))
+    usual = [(each, name) for name in possible if signed or name[0] == "u" or name == "int32"]
+    every = [(n // participants, name) for n, name in ((256, "uint8"), (128, "int8")) if n % participants == 0]
+    return draw(sampled(usual if scope.large else (*usual, *every)), label="integers")
 
 
 def beside(mesh: MeshCase, chain: Chain, taken: Sequence[str]) -> MeshCase:
@@ -114,7 +155,7 @@ def placements(draw: st.DrawFn, mesh: MeshCase, rank: int, *, required: Sequence
 
     Shrinks to all of `required` on the first dimension, or stacked where there is none.
     """
-    stacks = draw(st.integers(0, 4), label="stacked") == 4 or rank == 0
+    stacks = draw(st.booleans(), label="stacked") or rank == 0
     extra = draw(MORE_STACKED, label="more stacked axes")
     chosen = [n for i, n in enumerate(mesh.axis_names) if n in required or i in extra]
     stacked = tuple(in_some_order.within(draw, chosen)) if stacks else ()
@@ -135,18 +176,6 @@ def layouts(draw: st.DrawFn, mesh: MeshCase, rank: int, dimension: int, axes: tu
 
 
 @Composite
-def made_manual(
-    draw: st.DrawFn, chain: Chain, mesh: MeshCase, axes: Sequence[str], operands: Sequence[Operand]
-) -> tuple[tuple[str, ...], tuple[Operand, ...]]:
-    """The axes that are manual, which are named under `partial_manual` alone, and operands that vary along no other."""
-    if "partial_manual" not in chain:
-        return (), tuple(operands)
-    manual = manual_axes.within(draw, mesh, axes)
-    automatic = [axis for axis in mesh.axis_names if axis not in manual]
-    return manual, tuple(dataclasses.replace(o, placement=without(o.placement, automatic)) for o in operands)
-
-
-@Composite
 def manual_axes(draw: st.DrawFn, mesh: MeshCase, axes: Sequence[str]) -> tuple[str, ...]:
     """Axes for `shard_map` to make manual: those of the tuple, and at most one more, if then some devices are left."""
     more = draw(MORE_MANUAL, label="more manual axes")
@@ -160,28 +189,3 @@ def without(placement: Placement, axes: Sequence[str]) -> Placement:
         tuple(tuple(n for n in entry if n not in axes) for entry in placement.spec),
         tuple(n for n in placement.stacked if n not in axes),
     )
-
-
-@Composite
-def sides_of_products(draw: st.DrawFn, scope: Scope) -> tuple[str, tuple[int, int, int]]:
-    """What kind a product's sides are of, and how long its two free sides and the contracted one between them are.
-
-    One in five has enough of all for forms that cut a block into quarters. Large meshes have sides of one.
-    Shrinks to sides of one.
-    """
-    sides = list(draw(integers(3, 1, 1 if scope.large else 3), label="m, k, n"))
-    kind = draw(sampled(SIDES), label="small, several, long, both long or empty")
-    at = draw(st.integers(0, 2), label="which")
-    if kind == "empty" and "empty_blocks" in scope.features:
-        sides[at] = 0
-    elif scope.large:
-        kind = "small"
-    elif kind == "several":
-        sides = list(draw(st.tuples(*[st.integers(*SEVERAL)] * 3), label="several rows and columns"))
-    elif kind == "both long" and not scope.floating:  # of which a gradient takes seconds
-        both = draw(st.tuples(*[sampled(BOTH_LONG)] * 2), label="two long sides")
-        sides = [other if at == i else both[i - (i > at)] for i, other in enumerate(sides)]
-    elif "long" in kind:
-        sides[at] = draw(sampled(LONG), label="long side")
-    m, k, n = sides
-    return kind, (m, k, n)

@@ -7,39 +7,21 @@ from shardproof.impl import embedding as implementations
 from shardproof.oracles import embedding
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.cases.strategies.shapes import LONG
-from shardproof.properties.contracts.claims import added_up
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import something
-from shardproof.properties.contracts.drawing import all_of_a_dtype, further_dimensions, integers_below
-from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
-
-FEATURES = frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"})
-
-MOST_MEMBERS = 256
-"""The largest mesh: a table has as many rows as there are participants, and every one of them a gradient for each."""
+from shardproof.properties.contracts.contract import Claim, Contract, Scope
+from shardproof.properties.contracts.costs import added_up, something
+from shardproof.properties.contracts.drawing import further_dimensions, integers_below, sides
+from shardproof.properties.contracts.forbidden import deeper, retyped
+from shardproof.properties.contracts.numbers import finite
+from shardproof.properties.contracts.operation import APART, Described, Drawn, operation, with_invalid
 
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    small = st.integers(1, 2 if scope.large else 4)
-    rows, columns, count = draw(st.tuples(small, small, small), label="rows, columns, ids")
-    if not scope.large and draw(st.integers(0, 9), label="long") == 9:
-        size = draw(sampled(LONG), label="long side")
-        at = draw(st.integers(0, 2), label="which")
-        rows, columns, count = (size if i == at else n for i, n in enumerate((rows, columns, count)))
-    integers = integers_below(draw, participants * rows)
-    if not scope.large and (every := all_of_a_dtype(draw, participants)):
-        rows, integers = every
-    if np.dtype(integers).itemsize == 1 and draw(st.integers(0, 3), label="elements beyond the ids' dtype") == 3:
-        columns = draw(sampled((65, 129)), label="columns")
+    rows, columns, count = sides.within(draw, scope, 3)
+    rows, integers = integers_below(draw, participants, rows, scope)
+    if np.dtype(integers).itemsize == 1:  # of elements there may be more than the ids' dtype numbers
+        columns = draw(sampled((columns, 65, 129)), label="columns")
     ids = (*further_dimensions(draw, scope), count)
     return [Described((rows, columns)), Described(ids, integers, varies=False)], {}
-
-
-def _kinds(scope: Scope) -> tuple[str, ...]:
-    usual = ("distinct", "exact", "real", "scaled", "real")
-    return (*usual, "special") if "invalid_indices" in scope.features else usual
 
 
 def _in_range(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -58,19 +40,10 @@ def _in_range(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     spread = (ids.astype(np.int64) * 7919 + np.arange(ids.size).reshape(ids.shape) * 31) % rows
     if style == 1:
         spread = np.full_like(spread, spread.flat[0])
-    finite = np.where(np.isfinite(table.astype(np.float64)), table, np.ones((), table.dtype))
     if info.min:
         spread = np.where(before, -1 - spread, spread)
     chosen = np.where(far, ids, np.where(behind, rows + spread % 2, spread))
-    return [finite, chosen.astype(ids.dtype)]
-
-
-def _numbers(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(changed(case, 1, dtype="float32"))
-
-
-def _cube(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(changed(case, 0, block=(*case.operands[0].block, 1)))
+    return [finite(table), chosen.astype(ids.dtype)]
 
 
 CONTRACT: Contract = operation(
@@ -78,13 +51,14 @@ CONTRACT: Contract = operation(
     embedding.embedding_lookup,
     _arguments,
     operands=("table", "ids"),
-    auxiliary=frozenset({"ids"}),
+    auxiliary=("ids",),
     invariant=True,
-    kinds=_kinds,
-    features=FEATURES,
-    violations=(Violation("ids", _numbers), Violation("table", _cube)),
+    kinds=with_invalid("distinct", "exact", "real", "scaled", "real"),
+    features=frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"}),
+    violations=(retyped("ids", 1, "float32"), deeper("table", 0)),
     adapt=_in_range,
-    most=MOST_MEMBERS,
+    # a table has as many rows as there are participants, and every one of them a gradient for each
+    most=256,
     accumulator="float32",
     shapes=(((32768, 1024), 0, ""), ((2048,), None, "int32")),
     leading=1,
@@ -92,13 +66,11 @@ CONTRACT: Contract = operation(
     implementations={
         "masked": Claim(
             implementations.embedding_lookup,
-            FEATURES,
             communication="all_reduce=1,bytes=elements(ids)*size(table,1)*itemsize(table);grad:"
             + added_up("table", wide=True),
         ),
         "gathered": Claim(
             implementations.gathered_embedding_lookup,
-            FEATURES,
             # the whole table is cast, where the ids vary
             communication="all_gather=1,bytes=table;grad:all_reduce=replicated(table),bytes=replicated(table)*p*elements(table)*sum_itemsize(table)",
         ),

@@ -1,6 +1,7 @@
 """What contracts forbid, as valid cases that become wrong in one argument."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -10,14 +11,24 @@ from shardproof.properties.contracts.contract import Violation
 from shardproof.properties.contracts.drawing import without
 
 
+def valued(argument: str, values: Callable[[Case], Sequence[Any]]) -> Violation:
+    """A keyword argument of other values; of none in a case in which it is not wrong."""
+
+    def cases(case: Case) -> st.SearchStrategy[Case]:
+        wrong = [st.just(case.with_params(**{argument: value})) for value in values(case)]
+        return st.one_of(wrong)
+
+    return Violation(argument, cases)
+
+
 def out_of_range(argument: str, *, stacks: bool = False) -> Violation:
     """A dimension of the first operand that it does not have; if it `stacks`, one of an untiled result is counted."""
 
-    def cases(case: Case) -> st.SearchStrategy[Case]:
+    def values(case: Case) -> tuple[int, ...]:
         rank = len(case.operands[0].block) + (stacks and not case.keywords["tiled"])
-        return st.sampled_from((rank, -rank - 1, rank + 3)).map(lambda at: case.with_params(**{argument: at}))
+        return rank, -rank - 1, rank + 3
 
-    return Violation(argument, cases)
+    return valued(argument, values)
 
 
 def indivisible(argument: str) -> Violation:
@@ -26,12 +37,33 @@ def indivisible(argument: str) -> Violation:
     def cases(case: Case) -> st.SearchStrategy[Case]:
         if case.group_size == 1 and case.keywords["tiled"]:
             return st.nothing()
-        operand = case.operands[0]
-        at = case.keywords[argument] % len(operand.block)
-        block = tuple(n + (i == at) for i, n in enumerate(operand.block))
-        return st.just(dataclasses.replace(case, operands=(dataclasses.replace(operand, block=block),), tree=False))
+        at = case.keywords[argument] % len(case.operands[0].block)
+        wrong = longer_block(case, 0, at)
+        return st.just(dataclasses.replace(wrong, operands=wrong.operands[:1], tree=False))
 
     return Violation(argument, cases)
+
+
+def longer(argument: str, place: int, dimension: int) -> Violation:
+    """An operand with one element more in a dimension, counted from the front or the back, of which it has several."""
+    return Violation(argument, lambda case: st.just(longer_block(case, place, dimension)))
+
+
+def deeper(argument: str, place: int, size: int = 1) -> Violation:
+    """An operand with a dimension more."""
+    return Violation(argument, lambda case: st.just(changed(case, place, block=(*case.operands[place].block, size))))
+
+
+def retyped(argument: str, place: int, dtype: str) -> Violation:
+    """An operand of a dtype that is none for it."""
+    return Violation(argument, lambda case: st.just(changed(case, place, dtype=dtype)))
+
+
+def longer_block(case: Case, place: int, dimension: int) -> Case:
+    """The case with one element more in a dimension of an operand's block."""
+    block = list(case.operands[place].block)
+    block[dimension] += 1
+    return changed(case, place, block=tuple(block))
 
 
 def changed(case: Case, place: int, **fields: Any) -> Case:
@@ -44,37 +76,12 @@ def changed(case: Case, place: int, **fields: Any) -> Case:
     return dataclasses.replace(case, operands=tuple(operands))
 
 
-def _unbound_axis(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(dataclasses.replace(case, axis_name=(*case.axes, "no_such_axis")))
-
-
-def _repeated_axis(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(dataclasses.replace(case, axis_name=(*case.axes, case.axes[0])))
-
-
-def _no_axis(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(dataclasses.replace(case, axis_name=()))
-
-
-def _op(case: Case) -> st.SearchStrategy[Case]:
-    return st.sampled_from(("median", "", "SUM")).map(lambda op: case.with_params(op=op))
-
-
-def _root(case: Case) -> st.SearchStrategy[Case]:
-    return st.sampled_from((case.participants, -1)).map(lambda root: case.with_params(root=root))
-
-
-def _perm(case: Case) -> st.SearchStrategy[Case]:
-    n = case.participants
-    return st.sampled_from((((0, n),), ((-1, 0),), ((0, 0), (0, 0)))).map(lambda perm: case.with_params(perm=perm))
-
-
-def _groups(case: Case) -> st.SearchStrategy[Case]:
+def _groups(case: Case) -> list[tuple[tuple[int, ...], ...]]:
     n = case.participants
     wrong = [((0,) * n,) if n > 1 else ((0, 0),), (tuple(range(n + 1)),), ((), tuple(range(n)))]
     if n > 2 and case.contract.name != "all_reduce":
         wrong.append(((0,), tuple(range(1, n))))
-    return st.sampled_from(wrong).map(lambda groups: case.with_params(axis_index_groups=groups))
+    return wrong
 
 
 def _partly_varying(case: Case) -> st.SearchStrategy[Case]:
@@ -85,13 +92,14 @@ def _partly_varying(case: Case) -> st.SearchStrategy[Case]:
     return st.just(dataclasses.replace(case, operands=(dataclasses.replace(operand, placement=kept),), tree=False))
 
 
+def _over(axes: Callable[[Case], tuple[str, ...]], *, everyone: bool = False) -> Violation:
+    return Violation("axis_name", lambda case: st.just(dataclasses.replace(case, axis_name=axes(case))), everyone)
+
+
 AXES = (
-    Violation("axis_name", _unbound_axis, everyone=True),
-    Violation("axis_name", _repeated_axis),
-    Violation("axis_name", _no_axis),
+    _over(lambda case: (*case.axes, "no_such_axis"), everyone=True),
+    _over(lambda case: (*case.axes, case.axes[0])),
+    _over(lambda case: ()),
 )
-GROUPS = Violation("axis_index_groups", _groups)
-OP = Violation("op", _op)
+GROUPS = valued("axis_index_groups", _groups)
 PARTLY = Violation("x", _partly_varying)
-PERM = Violation("perm", _perm)
-ROOT = Violation("root", _root)

@@ -1,27 +1,25 @@
 """The contract of halo_exchange: every participant's block, with its neighbours' edges attached."""
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 from shardproof.impl import halo as implementations
 from shardproof.oracles import halo
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.strategies import dtypes
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.call import Option, of_type
-from shardproof.properties.contracts.claims import transposed
+from shardproof.properties.contracts.call import DIMENSION, Option, is_dimension, of_type
 from shardproof.properties.contracts.collectives import blocks, dimension
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import something
-from shardproof.properties.contracts.forbidden import out_of_range
-from shardproof.properties.contracts.operation import Described, Drawn, operation
+from shardproof.properties.contracts.contract import Claim, Contract, Scope
+from shardproof.properties.contracts.costs import something, transposed
+from shardproof.properties.contracts.forbidden import out_of_range, valued
+from shardproof.properties.contracts.operation import Described, Drawn, moved_dtypes, operation
 
 MOST_ROWS = 12
 """So many rows are attached on a side, at most, unless a block has more; on large meshes 3."""
 
 READS = 3
 """A window is at most two whole arrays and a block long: nothing is in it more than three times."""
-
-FEATURES = frozenset({"explained_errors", "negative_dimensions", "replicated_operands", "x64"})
 
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
@@ -39,28 +37,16 @@ def _rows_of_all(case: Case) -> int:
     return case.participants * case.operands[0].block[case.keywords["axis"]]
 
 
-def _too_many(argument: str) -> Violation:
-    def cases(case: Case) -> st.SearchStrategy[Case]:
-        return st.sampled_from((-1, _rows_of_all(case) + 1)).map(lambda rows: case.with_params(**{argument: rows}))
-
-    return Violation(argument, cases)
-
-
-def _axis(case: Case, value: int) -> bool:
-    rank = len(case.operands[0].block)
-    return -rank <= value < rank
-
-
 def _number_of_rows(case: Case, value: int) -> bool:
     """Whether there are so many; of which rows, a wrong axis does not say, and is what is wrong then."""
-    return value >= 0 and (not _axis(case, case.keywords["axis"]) or value <= _rows_of_all(case))
+    return value >= 0 and (not is_dimension(case, case.keywords["axis"]) or value <= _rows_of_all(case))
 
 
 ROWS = Option(of_type(int), _number_of_rows)
 
 
-def _dtypes(scope: Scope, terms: int) -> st.SearchStrategy[str]:
-    return dtypes(floating=scope.floating, terms=terms * READS, wide="x64" in scope.features)
+def _dtypes(scope: Scope, devices: int, *given: Any) -> st.SearchStrategy[str]:
+    return moved_dtypes(scope, devices * READS)
 
 
 def _edges(case: Case) -> int:
@@ -78,11 +64,14 @@ CONTRACT: Contract = operation(
     halo.halo_exchange,
     _arguments,
     operands=("x",),
-    options={"before": ROWS, "after": ROWS, "axis": Option(of_type(int), _axis)},
+    options={"before": ROWS, "after": ROWS, "axis": DIMENSION},
     dtypes=_dtypes,
     kinds=("distinct", "exact", "real", "special", "nan", "scaled"),
-    features=FEATURES,
-    violations=(_too_many("before"), _too_many("after"), out_of_range("axis")),
+    features=frozenset({"explained_errors", "negative_dimensions", "replicated_operands", "x64"}),
+    violations=(
+        *(valued(side, lambda case: (-1, _rows_of_all(case) + 1)) for side in ("before", "after")),
+        out_of_range("axis"),
+    ),
     linear=True,
     shapes=(((8192, 1024), 0, ""),),
     usual={"before": 1, "after": 1, "axis": 0},
@@ -91,11 +80,10 @@ CONTRACT: Contract = operation(
     implementations={
         "permutes": Claim(
             implementations.halo_exchange,
-            FEATURES,
             communication=transposed(
                 f"permute=sum(1 if {TAIL}+{HEAD}>=rows else ({TAIL}>0)+({HEAD}>0) for d in range(1,p)),"
                 f"bytes=x/rows*sum(min(rows,{TAIL}+{HEAD}) for d in range(1,p)),steps=1"
             ),
-        ),
+        )
     },
 )

@@ -1,79 +1,52 @@
 """The contracts of what every shard computes by itself: nothing is sent, and there is no axis to name."""
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 from shardproof.impl import local as implementations
 from shardproof.oracles import local
-from shardproof.properties.cases.case import Case, Placement
-from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.call import Option, of_type
-from shardproof.properties.contracts.claims import NOTHING
 from shardproof.properties.contracts.contract import Claim, Contract, Scope
-from shardproof.properties.contracts.floats import floats
-from shardproof.properties.contracts.operation import Described, Drawn, operation
-
-FEATURES = frozenset({"x64"})
+from shardproof.properties.contracts.costs import NOTHING
+from shardproof.properties.contracts.operation import Arguments, Drawn, one_matrix, operation
 
 MOST_SHIFT = 9
 """By how many rows a block is rolled, at most, in either direction: also by more than it has."""
 
 
-def _block(draw: st.DrawFn, scope: Scope) -> tuple[int, int]:
-    small = st.integers(1, 2 if scope.large else 4)
-    rows, columns = draw(st.tuples(small, small), label="rows and columns")
-    if not scope.large and draw(st.integers(0, 9), label="long") == 9:
-        rows = draw(sampled(LONG), label="rows")
-    return rows, columns
-
-
-def _mean(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    return [Described(_block(draw, scope))], {}
-
-
 def _roll(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     shift = draw(st.integers(-MOST_SHIFT, MOST_SHIFT), label="shift")
-    return [Described(_block(draw, scope))], {"shift": shift}
+    return one_matrix(draw, participants, scope)[0], {"shift": shift}
 
 
-def _as_operand(case: Case) -> tuple[Placement, ...]:
-    """A global array of means has a row for every shard, which is where those of the operand are."""
-    return (case.operands[0].placement,)
+def _local(name: str, arguments: Arguments, **more: Any) -> Contract:
+    """A function of a block, and one of a global array, whose result has a part for every shard, where that of x is."""
+    of_block = getattr(implementations, f"{name}_of_block")
+    return operation(
+        name,
+        getattr(local, f"{name}_of_block"),
+        arguments,
+        operands=("x",),
+        local=True,
+        features=frozenset({"x64"}),
+        placed=lambda case: (case.operands[0].placement,),
+        least=lambda case: 0,
+        implementations={
+            name.removeprefix("shard_"): Claim(of_block, communication=NOTHING),
+            "global": Claim(getattr(implementations, name), communication=NOTHING, whole=True),
+        },
+        **more,
+    )
 
 
 CONTRACTS: tuple[Contract, ...] = (
-    operation(
-        "shard_mean",
-        local.shard_mean_of_block,
-        _mean,
-        operands=("x",),
-        local=True,
-        dtypes=floats,
-        features=FEATURES,
-        accumulator="float32",
-        placed=_as_operand,
-        least=lambda case: 0,
-        implementations={
-            "mean": Claim(implementations.shard_mean_of_block, FEATURES, communication=NOTHING),
-            "global": Claim(implementations.shard_mean, FEATURES, communication=NOTHING, whole=True),
-        },
-    ),
-    operation(
+    _local("shard_mean", one_matrix, accumulator="float32"),
+    _local(
         "shard_roll",
-        local.shard_roll_of_block,
         _roll,
-        operands=("x",),
         options={"shift": Option(of_type(int))},
-        local=True,
-        dtypes=floats,
         kinds=("distinct", "exact", "real", "nan", "scaled"),
-        features=FEATURES,
         linear=True,
-        placed=_as_operand,
-        least=lambda case: 0,
-        implementations={
-            "roll": Claim(implementations.shard_roll_of_block, FEATURES, communication=NOTHING),
-            "global": Claim(implementations.shard_roll, FEATURES, communication=NOTHING, whole=True),
-        },
     ),
 )

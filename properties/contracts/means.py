@@ -1,47 +1,31 @@
 """The contracts of means over all participants' elements: each counts by its weight, or by a mask of zeros and ones."""
 
-from collections.abc import Callable
-
 import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.impl import means as implementations
 from shardproof.oracles import means
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.cases.strategies.shapes import LONG
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
+from shardproof.properties.contracts.contract import Claim, Contract, Scope
 from shardproof.properties.contracts.costs import something
-from shardproof.properties.contracts.drawing import further_dimensions
-from shardproof.properties.contracts.floats import scaled_to
-from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
+from shardproof.properties.contracts.drawing import further_dimensions, sides
+from shardproof.properties.contracts.forbidden import longer, retyped
+from shardproof.properties.contracts.numbers import finite, scaled_to
+from shardproof.properties.contracts.operation import APART, Arguments, Described, Drawn, operation
 
 FEATURES = frozenset({"any_rank", "explained_errors", "replicated_operands", "x64"})
 OF_MASKED = FEATURES | {APART}
-
-LARGEST = 8.0
-"""About the largest weight."""
 
 SMALL = 2.0**-40
 """What all weights are multiplied by now and then, of more than 16 bits: the mean is the same."""
 
 
-def _block(draw: st.DrawFn, scope: Scope) -> tuple[int, ...]:
-    usual = st.integers(1, 2 if scope.large else 6)
-    long = not scope.large and draw(st.integers(0, 9), label="long") == 9
-    size = draw(sampled(LONG) if long else usual, label="elements")
-    return (*further_dimensions(draw, scope), size)
+def _with(dtype: str = "") -> Arguments:
+    def arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+        block = (*further_dimensions(draw, scope), *sides.within(draw, scope, 1, most=6))
+        return [Described(block), Described(block, dtype, like=0)], {}
 
-
-def _with_weights(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    block = _block(draw, scope)
-    return [Described(block), Described(block, like=0)], {}
-
-
-def _with_mask(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    block = _block(draw, scope)
-    return [Described(block), Described(block, "bool", like=0)], {}
+    return arguments
 
 
 def _where(case: Case, counts: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -73,8 +57,7 @@ def _weighted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     Where only the first elements have weights, those of one participant add up to more than those of another.
     """
     values, drawn = arrays
-    finite = np.isfinite(drawn.astype(np.float64))
-    weights = scaled_to(np.abs(np.where(finite, drawn, np.ones((), drawn.dtype))), LARGEST)
+    weights = scaled_to(np.abs(finite(drawn)), 8.0)
     style = int(np.signbit(values).sum() + np.signbit(drawn).sum()) % 5
     counts = np.ones(weights.shape, bool)
     if style == 0:
@@ -90,60 +73,43 @@ def _weighted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [values, np.where(counts, weights, np.zeros((), weights.dtype))]
 
 
-def _taller(case: Case) -> st.SearchStrategy[Case]:
-    *more, size = case.operands[1].block
-    return st.just(changed(case, 1, block=(*more, size + 1)))
+OF_MASK = "all_reduce=2,bytes=4+sum_itemsize(values);grad:all_reduce=1,bytes=4"
+"""A sum, and a count in int32."""
 
-
-def _of_dtype(dtype: str) -> Callable[[Case], st.SearchStrategy[Case]]:
-    return lambda case: st.just(changed(case, 1, dtype=dtype))
-
+OF_WEIGHTS = "all_reduce=2,bytes=2*sum_itemsize(values);grad:all_reduce=1,bytes=sum_itemsize(values)"
 
 CONTRACTS: tuple[Contract, ...] = (
     operation(
         "masked_mean",
         means.masked_mean,
-        _with_mask,
+        _with("bool"),
         operands=("values", "mask"),
-        auxiliary=frozenset({"mask"}),
+        auxiliary=("mask",),
         invariant=True,
         kinds=("exact", "real", "nan", "scaled", "special", "nan"),
         features=OF_MASKED,
-        violations=(Violation("mask", _taller), Violation("mask", _of_dtype("float32"))),
+        violations=(longer("mask", 1, -1), retyped("mask", 1, "float32")),
         adapt=_masked,
         accumulator="float32",
         shapes=(((65536,), 0, ""), ((65536,), 0, "bool")),
         leading=0,
         least=something(0),
-        implementations={
-            "sums": Claim(
-                implementations.masked_mean,
-                OF_MASKED,
-                # a sum, and a count in int32
-                communication="all_reduce=2,bytes=4+sum_itemsize(values);grad:all_reduce=1,bytes=4",
-            ),
-        },
+        implementations={"sums": Claim(implementations.masked_mean, communication=OF_MASK)},
     ),
     operation(
         "weighted_mean",
         means.weighted_mean,
-        _with_weights,
+        _with(),
         operands=("values", "weights"),
-        auxiliary=frozenset({"weights"}),
+        auxiliary=("weights",),
         invariant=True,
         kinds=("exact", "real", "nan", "special", "distinct", "real"),
         features=FEATURES,
-        violations=(Violation("weights", _taller), Violation("weights", _of_dtype("int32"))),
+        violations=(longer("weights", 1, -1), retyped("weights", 1, "int32")),
         adapt=_weighted,
         accumulator="float32",
         shapes=(((65536,), 0, ""), ((65536,), 0, "")),
         least=something(0),
-        implementations={
-            "sums": Claim(
-                implementations.weighted_mean,
-                FEATURES,
-                communication="all_reduce=2,bytes=2*sum_itemsize(values);grad:all_reduce=1,bytes=sum_itemsize(values)",
-            ),
-        },
+        implementations={"sums": Claim(implementations.weighted_mean, communication=OF_WEIGHTS)},
     ),
 )

@@ -1,4 +1,4 @@
-"""What the loss of a multilayer perceptron sends under every parallelisation, and a step of its training.
+"""What the loss of a multilayer perceptron sends under every parallelisation.
 
 Sizes are B examples and D_0 to D_n; x and y are the numbers of devices of the roles `data` and `model`. Parameters are
 gathered as they are, and sums travel in the accumulator's dtype. What gradients are computed from is sent again, all of
@@ -9,94 +9,31 @@ parallelism is one all-reduce of a gradient of Psi numbers; 3 Psi of stage 3 two
 """
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from shardproof.oracles.dtypes import width
-from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.claims import NOTHING
-from shardproof.properties.contracts.floats import float32_accumulator
+from shardproof.properties.contracts.costs import NOTHING
+from shardproof.properties.contracts.numbers import float32_accumulator
 from shardproof.properties.contracts.roles import axes_of
 
-
-@dataclass(frozen=True)
-class Setting:
-    """What claims are in.
-
-    Arguments:
-        mesh: the mesh.
-        data: the axes of that role, which may be none.
-        model: the axes of the other, likewise.
-        examples: B.
-        sizes: D_0 to D_n.
-        bits: of an element of the parameters.
-        sum_bits: of an element of the accumulator.
-        of_inputs: whether the gradient of the inputs is wanted as well.
-    """
-
-    mesh: MeshCase
-    data: tuple[str, ...]
-    model: tuple[str, ...]
-    examples: int
-    sizes: Sequence[int]
-    bits: int = 32
-    sum_bits: int = 32
-    of_inputs: bool = True
-
-    @property
-    def names(self) -> dict[str, Any]:
-        """The names that claims speak of; `shards`, and those of a device's part, are what ZeRO shares."""
-        pairs = list(itertools.pairwise(self.sizes))
-        x, y = self.mesh.axis_size(self.data), self.mesh.axis_size(self.model)
-
-        def shards(parts: int) -> int:
-            return sum(-(-(n // parts) // x) for d_in, d_out in pairs for n in (d_in * d_out, d_out))
-
-        return {
-            "x": x,
-            "y": y,
-            "over_x": int(bool(self.data)),
-            "over_y": int(bool(self.model)),
-            "over": int(bool(self.data or self.model)),
-            "rows": self.examples // x,
-            "layers": len(pairs),
-            "weights": sum(d_in * d_out for d_in, d_out in pairs),
-            "biases": sum(self.sizes[1:]),
-            "again": sum(d_in * d_out for d_in, d_out in pairs[not self.of_inputs :]),
-            "layers_again": len(pairs[not self.of_inputs :]),
-            "shards": shards(1),
-            "shards_of_parts": shards(y),
-            "b": self.bits // 8,
-            "s": self.sum_bits // 8,
-        }
-
-
-def setting_of(case: Case) -> Setting:
-    """That of a case."""
-    axes, dtype = axes_of(case.roles), case.operands[0].numpy_dtype
-    *parameters, inputs, _ = [o.placement.global_shape(o.block, case.mesh) for o in case.operands]
-    return Setting(
-        mesh=case.mesh,
-        data=axes["data"],
-        model=axes["model"],
-        examples=inputs[0],
-        sizes=(inputs[1], *(shape[1] for shape in parameters[::2])),
-        bits=width(dtype),
-        sum_bits=width(float32_accumulator(dtype)),
-    )
-
-
-def _named(name: str) -> Callable[[Case], Any]:
-    return lambda case: setting_of(case).names[name]
-
-
-SIZES: dict[str, Callable[[Case], Any]] = {
-    name: _named(name) for name in Setting(MeshCase(("x",), (1,)), (), (), 1, (1, 1)).names
-}
+NAMES = ("x", "y", "over_x", "over_y", "over", "rows", "layers", "weights", "biases", "b", "s")
 """`over_x` is whether there are axes of that role at all; `rows` are the examples of a device, `b` and `s` the bytes of
-an element of the parameters and of the accumulator; `again` what is gathered again if it is rematerialised."""
+an element of the parameters and of the accumulator."""
+
+
+def size_of(name: str, case: Case) -> Any:
+    """What claims mean by a name."""
+    axes, dtype = axes_of(case.roles), case.operands[0].numpy_dtype
+    x, y = (case.mesh.axis_size(axes[role]) for role in ("data", "model"))
+    *parameters, inputs, _ = [o.placement.global_shape(o.block, case.mesh) for o in case.operands]
+    sides = (inputs[1], *(shape[1] for shape in parameters[::2]))
+    over = (int(bool(axes["data"])), int(bool(axes["model"])), int(bool(axes["data"] or axes["model"])))
+    weights = sum(d_in * d_out for d_in, d_out in itertools.pairwise(sides))
+    bits = width(dtype), width(float32_accumulator(dtype))
+    sizes = (x, y, *over, inputs[0] // x, len(sides) - 1, weights, sum(sides[1:]), bits[0] // 8, bits[1] // 8)
+    return dict(zip(NAMES, sizes, strict=True))[name]
+
 
 Kinds = dict[str, tuple[str, str]]
 """Of a kind of collective, how many, and the bytes of all."""
@@ -120,7 +57,7 @@ def _text(parts: Kinds) -> str:
 def _fully_sharded(weights: tuple[str, str], gradients: tuple[str, str], again: bool) -> str:
     """Biases are gathered over Y, and their gradients scattered there and added up over X."""
     gathered: Kinds = {"all_gather": (f"layers*({weights[0]}+over_y)", f"b*(weights*({weights[1]})+over_y*biases/y)")}
-    once_more: Kinds = {"all_gather": (f"layers_again*({weights[0]})", f"b*again*({weights[1]})")} if again else {}
+    once_more: Kinds = {"all_gather": (f"layers*({weights[0]})", f"b*weights*({weights[1]})")} if again else {}
     scattered: Kinds = {
         "reduce_scatter": (f"layers*({gradients[0]}+over_y)", f"s*(weights*({gradients[1]})+over_y*biases)"),
         "all_reduce": ("layers*over_x", "over_x*s*biases/y"),
@@ -148,7 +85,7 @@ COTANGENTS: Kinds = {"all_gather": ("layers*over_y", "over_y*s*rows*biases/y")}
 def _of_features(again: bool = False) -> str:
     """Weights `[D_in_YX, D_out]` are gathered over X, and their gradients scattered there; biases are `[D_out_Y]`."""
     gathered: Kinds = {"all_gather": ("layers*over_x", "over_x*b*weights/(x*y)")}
-    once_more: Kinds = {"all_gather": ("layers_again*over_x", "over_x*b*again/(x*y)")} if again else {}
+    once_more: Kinds = {"all_gather": ("layers*over_x", "over_x*b*weights/(x*y)")} if again else {}
     scattered: Kinds = {
         "reduce_scatter": ("layers*over_x", "over_x*s*weights/y"),
         "all_reduce": ("layers*over_x", "over_x*s*biases/y"),
@@ -172,47 +109,3 @@ CLAIMS: dict[str, str] = {
     "fsdp_tensor_parallel_remat": _of_features(again=True),
 }
 """Of every parallelisation, what it sends."""
-
-MEAN: Kinds = {"all_reduce": ("2*over_x", "over_x*(s+4)")}
-"""The sum of the loss, and the number of examples that count, an int32, are added up over X."""
-
-FEATURES: Kinds = {
-    "all_reduce": ("microbatches*over_y", "over_y*microbatches*s"),
-    "reduce_scatter": ("microbatches*layers*over_y", "over_y*microbatches*(rows//microbatches)*s*biases"),
-    "all_gather": ("microbatches*layers*over_y", "over_y*microbatches*(rows//microbatches)*s*biases/y"),
-}
-"""Of every microbatch the loss is added up over Y, sums are scattered, and their cotangents gathered."""
-
-
-def _added_up(parts: str) -> Kinds:
-    return {"all_reduce": ("2*layers*over_x", f"over_x*s*(weights+biases)/{parts}")}
-
-
-def _shared(shards: str) -> Kinds:
-    """Gradients are scattered, and new parameters gathered, with zeros that make shards equally long."""
-    return {
-        "reduce_scatter": ("2*layers*over_x", f"over_x*s*x*{shards}"),
-        "all_gather": ("2*layers*over_x", f"over_x*b*{shards}"),
-    }
-
-
-STEPS: dict[str, str] = {
-    "accumulated": _text(_together(_added_up("1"), MEAN)),
-    "accumulated_fsdp": _text(
-        _together(
-            {
-                "all_gather": ("layers*over_x", "over_x*b*weights/x"),
-                "reduce_scatter": ("layers*over_x", "over_x*s*weights"),
-                "all_reduce": ("layers*over_x", "over_x*s*biases"),
-            },
-            MEAN,
-        )
-    ),
-    "accumulated_tensor_parallel": _text(_together(_added_up("y"), FEATURES, MEAN)),
-    "zero": _text(_together(_shared("shards"), MEAN)),
-    "zero_tensor_parallel": _text(_together(_shared("shards_of_parts"), FEATURES, MEAN)),
-}
-"""What training steps send that take a device's examples in microbatches, or share its optimiser.
-
-What is sent of weights or of their gradients is sent once, whatever the number of microbatches.
-"""

@@ -5,28 +5,23 @@ and sizes are drawn that these divide. One of a user's own gets whole arrays, of
 number of devices.
 """
 
-from hypothesis import strategies as st
+from functools import partial
 
 from shardproof.impl.losses import PARALLELISATIONS, Layout, Roles
 from shardproof.oracles import mlp
-from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import mlp_claims
-from shardproof.properties.contracts.contract import Claim, Contract, Violation
+from shardproof.properties.contracts.contract import Claim, Contract
 from shardproof.properties.contracts.described import Signature
-from shardproof.properties.contracts.floats import floats
-from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.drawing import floats
+from shardproof.properties.contracts.forbidden import longer
 from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.whole import whole_contract
-
-FEATURES = frozenset({"explained_errors", "x64"})
-
-MOST_DEVICES = 64
-"""The largest mesh: the sides of a matrix are multiples of the number of devices."""
 
 DEPTHS = (2, 1, 3)
 """Layers; the first that a failure is shown on has something between two of them."""
 
-EVERY: Roles = (("data", "model"),)
+SHAPES = ((1024, 4096), (4096,), (4096, 1024), (1024,), (8192, 1024), (8192, 1024))
+"""Of two layers, and a batch."""
 
 
 def dimensions(names: str, roles: Roles) -> str:
@@ -47,47 +42,29 @@ def signature_of(depth: int, layout: Layout, *, all_divide: bool = False) -> Sig
     ]
     batch = dimensions("batch d0", layout.inputs), dimensions(f"batch d{depth}", layout.targets)
     sides = ["batch", *(f"d{at}" for at in range(depth + 1))]
-    hidden = {side: dimensions(side, EVERY) for side in sides} if all_divide else {}
+    hidden = {side: dimensions(side, (("data", "model"),)) for side in sides} if all_divide else {}
     return Signature.of(["params", "batch"], [layers, batch], "", more=("data", "model"), hidden=hidden)
-
-
-def laid_out(layout: Layout) -> tuple[Signature, ...]:
-    """The signatures of models of all depths."""
-    return tuple(signature_of(depth, layout) for depth in DEPTHS)
-
-
-def _with_another_bias(case: Case) -> st.SearchStrategy[Case]:
-    (size,) = case.operands[1].block
-    return st.just(changed(case, 1, block=(size + 1,)))
-
-
-def _with_more_targets(case: Case) -> st.SearchStrategy[Case]:
-    rows, columns = case.operands[-1].block
-    return st.just(changed(case, len(case.operands) - 1, block=(rows + 1, columns)))
 
 
 CONTRACT: Contract = whole_contract(
     "mlp_loss",
     tuple(signature_of(depth, Layout(), all_divide=True) for depth in DEPTHS),
     mlp.loss,
-    conditions=Conditions(most=MOST_DEVICES, optional=frozenset({"data", "model"})),
+    # the sides of a matrix are multiples of the number of devices
+    conditions=Conditions(most=64, optional=frozenset({"data", "model"})),
     dtypes=floats,
     kinds=("real", "exact"),
-    features=FEATURES,
-    violations=(Violation("params", _with_another_bias), Violation("batch", _with_more_targets)),
-    shapes=tuple(
-        (shape, None, "")
-        for shape in ((1024, 4096), (4096,), (4096, 1024), (1024,), (8192, 1024), (8192, 1024))  # two layers, a batch
-    ),
+    features=frozenset({"explained_errors", "x64"}),
+    violations=(longer("params", 1, 0), longer("batch", -1, 0)),
+    shapes=tuple((shape, None, "") for shape in SHAPES),
     accumulator="float32",
-    sizes=mlp_claims.SIZES,
+    sizes={name: partial(mlp_claims.size_of, name) for name in mlp_claims.NAMES},
     implementations={
         name: Claim(
             loss,
-            FEATURES,
             communication=mlp_claims.CLAIMS[name],
             whole=True,
-            layouts=laid_out(loss.layout),
+            layouts=tuple(signature_of(depth, loss.layout) for depth in DEPTHS),
         )
         for name, loss in PARALLELISATIONS.items()
     },

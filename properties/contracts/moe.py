@@ -1,10 +1,11 @@
-"""The contracts of moe_layer, gated_moe_layer and expert_choice_layer: tokens and experts sharded over one axis tuple.
-
-That of global_moe_layer, on whole arrays, is made of the same (`moe_global.py`).
+"""The contracts of mixtures of experts, which one axis tuple shards with the tokens.
 
 What experts do in the first is a product with a matrix, in the second a gated MLP; in the third they choose tokens.
+That of global_moe_layer is on whole arrays: tokens are shared over data and expert axes, experts over the latter alone,
+and a capacity is that of all tokens, so that what comes of it does not depend on the mesh.
 """
 
+import dataclasses
 import math
 from typing import Any
 
@@ -15,14 +16,19 @@ from shardproof.oracles import moe
 from shardproof.oracles.moe.dropping import POLICIES
 from shardproof.oracles.moe.expert_choice import expert_choice
 from shardproof.oracles.moe.routing import GATES
+from shardproof.oracles.moe.whole import whole_moe_layer
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts import moe_claims
 from shardproof.properties.contracts.call import Option, of_type
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.operation import Described, Drawn, operation
+from shardproof.properties.contracts.described import Signature
+from shardproof.properties.contracts.drawing import floats
+from shardproof.properties.contracts.forbidden import longer, longer_block, retyped, valued
+from shardproof.properties.contracts.operation import Described, Drawn, Params, operation
+from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.token_classes import clear
+from shardproof.properties.contracts.whole import whole_contract
 
 OF_ALL = frozenset({"empty_blocks", "explained_errors", "nan_logits", "nan_tokens", "replicated_operands", "x64"})
 FEATURES = OF_ALL | {"first_senders", "gates_of_all", "sender_capacity"}
@@ -34,9 +40,6 @@ IN_CHUNKS = FEATURES | {"chunks"}
 MANY = 520
 """The tokens of all participants, where there are many: too many to be counted in 8 bits, or in bfloat16."""
 
-SIZES = st.tuples(st.integers(1, 4), st.integers(1, 2))
-"""Features and outputs, where there are few tokens and no side is long."""
-
 CROWD = 384
 """Many experts: more than numbers of 8 bits are, and than bfloat16 has odd ones for."""
 
@@ -47,48 +50,47 @@ MOST_MEMBERS = 64
 """The largest mesh: there are as many experts as participants, and a token has a logit for each of them."""
 
 
-def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+def _sizes(draw: st.DrawFn, participants: int, scope: Scope) -> tuple[str, int, int, int, int]:
+    """What is many, and a participant's tokens and experts, and features and outputs."""
+    held = draw(sampled((1, 2, 3)), label="experts of each")
     if scope.large:
-        tokens, held, features, outputs = 1, draw(st.integers(1, 3), label="experts of each"), 2, 1
-    else:
-        least = 0 if "empty_blocks" in scope.features and draw(st.integers(0, 9), label="no tokens") == 9 else 1
-        tokens = draw(st.integers(least, 0 if least == 0 else 5), label="tokens")
-        if "chunks" in scope.features and tokens and draw(st.booleans(), label="more of them than participants"):
-            tokens += participants  # so that small chunks take more rounds than there are participants
-        held = draw(sampled((1, 2, 3)), label="experts of each")
-        features, outputs = draw(SIZES, label="features, outputs")
-        if draw(st.integers(0, 2), label="long") == 2:
-            side = draw(sampled(LONG), label="long side")
-            features, outputs = (1, side) if draw(st.integers(0, 2), label="outputs are") == 2 else (side, 1)
-    many = tokens > 0 and not scope.large and draw(st.integers(0, 5), label="many tokens") == 5
-    if many:
-        tokens, held, features, outputs = MANY // participants, 1, 2, 1
-    elif tokens > 0 and not scope.large and draw(st.integers(0, 31), label="many experts") == 31:
-        tokens, held, features, outputs = 1, -(-CROWD // participants), 1, 1
+        return "", 1, held, 2, 1
+    many = draw(sampled(("", "sides", "tokens", "experts")), label="many")
+    if many == "tokens":
+        return many, MANY // participants, 1, 2, 1
+    if many == "experts":
+        return many, 1, -(-CROWD // participants), 1, 1
+    tokens = draw(sampled((1, 2, 3, 4, 5, *((0,) if "empty_blocks" in scope.features else ()))), label="tokens")
+    if "chunks" in scope.features and tokens and draw(st.booleans(), label="more of them than participants"):
+        tokens += participants  # so that small chunks take more rounds than there are participants
+    features, outputs = draw(st.tuples(st.integers(1, 4), st.integers(1, 2)), label="features, outputs")
+    if many == "sides":
+        side = draw(sampled(LONG), label="long side")
+        features, outputs = draw(sampled(((side, 1), (1, side))), label="features, outputs")
+    return many, tokens, held, features, outputs
+
+
+def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+    many, tokens, held, features, outputs = _sizes(draw, participants, scope)
     experts = participants * held
-    top_k = min(experts, draw(sampled((1, 2) if many else (1, 2, 2, 3, 8)), label="top_k"))
+    top_k = min(experts, draw(sampled((1, 2) if many == "tokens" else (1, 2, 3, 8)), label="top_k"))
     share = math.ceil(tokens * participants * top_k / experts)
-    # layers without a capacity in one of six: of few cases some must be, or that all tokens are kept is not looked at
-    half = max(1, share // 2)
-    capacities = sampled((None, share, 1, half, None, half, 1, 1, share + 1, half, 0, tokens * participants))
+    capacities = (None, share, 1, max(1, share // 2), share + 1, 0, tokens * participants)
     policies = POLICIES if "first_senders" in scope.features else tuple(p for p in POLICIES if p != "sender")
     params = {
         "top_k": top_k,
-        "capacity": draw(capacities, label="capacity"),
+        "capacity": draw(sampled(capacities), label="capacity"),
         "policy": draw(sampled(policies), label="policy"),
     }
     if "gates_of_all" in scope.features:
-        params["over"] = draw(sampled(("chosen", "all", "all")), label="over")
+        params["over"] = draw(sampled(GATES), label="over")
     if "sender_capacity" in scope.features:
-        even = max(1, share // participants)
-        sent = st.sampled_from((None, 1, even, None, 1, 2, 0))
-        params["capacity_per_sender"] = draw(sent, label="capacity_per_sender")
+        sent = (None, 1, max(1, share // participants), 2, 0)
+        params["capacity_per_sender"] = draw(sampled(sent), label="capacity_per_sender")
     if "chunks" in scope.features:
         pairs = max(1, tokens * top_k)
-        few = (max(1, pairs // (participants * (participants + 1))), pairs // 3) if many else (1, 2)
-        # many small ones, since only with these there are more rounds than participants
-        chunks = (None, few[0], max(1, pairs - 1), few[0], few[1], few[0], pairs + 1)
-        params["chunk"] = draw(sampled(chunks), label="chunk")
+        few = (max(1, pairs // (participants * (participants + 1))), pairs // 3) if many == "tokens" else (1, 2)
+        params["chunk"] = draw(sampled((None, *few, max(1, pairs - 1), pairs + 1)), label="chunk")
     router = Described((features, experts), varies=False)
     return [Described((tokens, features)), router, Described((held, features, outputs))], params
 
@@ -102,61 +104,25 @@ def _gated(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 def _asked(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     described, params = _arguments(draw, participants, scope)
-    drawn = draw(sampled((1, 2, 1, 3, 0)), label="capacity")
+    drawn = draw(sampled((1, 2, 3, 0)), label="capacity")
     every = described[0].block[0] * participants
     return described, {"capacity": every + 1 if params["capacity"] == every else drawn}
 
 
-def _kinds(scope: Scope) -> tuple[str, ...]:
+def _kinds(scope: Scope, dtype: str, params: Params) -> tuple[str, ...]:
     unknown = {"nan_logits": "nan", "nan_tokens": "special"}
     return ("real", "distinct", *(kind for feature, kind in unknown.items() if feature in scope.features))
 
 
-def _too_many(case: Case) -> st.SearchStrategy[Case]:
-    return st.sampled_from((0, -1, case.operands[1].block[1] + 1)).map(lambda k: case.with_params(top_k=k))
-
-
-def _negative(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(case.with_params(capacity=-1))
-
-
-def _negative_of_senders(case: Case) -> st.SearchStrategy[Case]:
-    claimed = "capacity_per_sender" in case.keywords
-    return st.just(case.with_params(capacity_per_sender=-1)) if claimed else st.nothing()
-
-
-def _of_no_chunk(case: Case) -> st.SearchStrategy[Case]:
-    claimed = "chunk" in case.keywords
-    return st.sampled_from((0, -1)).map(lambda n: case.with_params(chunk=n)) if claimed else st.nothing()
-
-
-def _over_others(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(case.with_params(over="kept")) if "over" in case.keywords else st.nothing()
-
-
-def _unknown_policy(case: Case) -> st.SearchStrategy[Case]:
-    return st.sampled_from(("random", "", "POSITION")).map(lambda policy: case.with_params(policy=policy))
-
-
 def _more_columns(case: Case) -> st.SearchStrategy[Case]:
     """Experts that are no multiple of the participants that have them, of which there are several."""
-    features, experts = case.operands[1].block
-    alone = experts == case.operands[2].block[0]
-    return st.nothing() if alone else st.just(changed(case, 1, block=(features, experts + 1)))
+    alone = case.operands[1].block[1] == case.operands[2].block[0]
+    return st.nothing() if alone else st.just(longer_block(case, 1, 1))
 
 
-def _more_rows(case: Case) -> st.SearchStrategy[Case]:
-    features, experts = case.operands[1].block
-    return st.just(changed(case, 1, block=(features + 1, experts)))
-
-
-def _other_features(case: Case) -> st.SearchStrategy[Case]:
-    held, features, outputs = case.operands[2].block
-    return st.just(changed(case, 2, block=(held, features + 1, outputs)))
-
-
-def _integers(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(changed(case, 0, dtype="int32"))
+def _claimed(argument: str, *values: Any) -> Violation:
+    """Wrong values of what is in a case only of those who claim it."""
+    return valued(argument, lambda case: values if argument in case.keywords else ())
 
 
 def _is_limit(value: Any) -> bool:
@@ -175,20 +141,20 @@ SHARED: dict[str, Any] = {
     "kinds": _kinds,
     "features": IN_CHUNKS,
     "violations": (
-        Violation("top_k", _too_many),
-        Violation("capacity", _negative),
-        Violation("policy", _unknown_policy),
-        Violation("over", _over_others),
-        Violation("capacity_per_sender", _negative_of_senders),
-        Violation("chunk", _of_no_chunk),
+        valued("top_k", lambda case: (0, -1, case.operands[1].block[1] + 1)),
+        valued("capacity", lambda case: (-1,)),
+        valued("policy", lambda case: ("random", "", "POSITION")),
+        _claimed("over", "kept"),
+        _claimed("capacity_per_sender", -1),
+        _claimed("chunk", 0, -1),
         Violation("router_weights", _more_columns),
-        Violation("router_weights", _more_rows),
-        Violation("expert_weights", _other_features),
-        Violation("tokens", _integers),
+        longer("router_weights", 1, 0),
+        longer("expert_weights", 2, 1),
+        retyped("tokens", 0, "int32"),
     ),
     "most": MOST_MEMBERS,
     "sets": 3,
-    "alike": frozenset({"router_weights"}),
+    "alike": ("router_weights",),
     "adapt": clear,
     "accumulator": "float32",
     "sizes": moe_claims.SIZES,
@@ -216,6 +182,59 @@ DISPATCHES = {
 """What serves experts of either kind."""
 
 THREE = tuple(f"expert_weights[{i}]" for i in range(3))
+
+SIGNATURE = Signature.of(
+    [*NAMES, "expert_weights"],
+    ["tokens@data@expert features", "features experts", "experts@expert features outputs"],
+    "tokens@data@expert outputs",
+    more=("data", "expert"),
+)
+OF_ANY_MESH = ("probability", "position", "choice")
+"""The policies that do not depend on the mesh."""
+
+TRAVELS = {"all_to_all": moe_claims.BUFFERS, "ring": moe_claims.RING, "sorted": moe_claims.WEIGHTS}
+"""One for each way on which something travels: to fixed places, one after the other, and no token at all."""
+
+
+def _possible(case: Case) -> Case:
+    """No more choices than there are experts."""
+    own = dataclasses.replace(case, contract=GLOBAL)
+    return own.with_params(top_k=min(case.keywords["top_k"], case.operands[1].block[1]))
+
+
+WHOLE = whole_contract(
+    "global_moe_layer",
+    SIGNATURE,
+    whole_moe_layer,
+    conditions=Conditions(
+        most=MOST_MEMBERS,
+        optional=frozenset({"data"}),
+        options={"top_k": (1, 2, 3), "capacity": (None, 1, 2, 3, 6, 0), "policy": OF_ANY_MESH},
+    ),
+    dtypes=floats,
+    kinds=("real", "distinct"),
+    features=frozenset({"explained_errors", "x64"}),
+    violations=tuple(v for v in SHARED["violations"] if v.argument not in OF_CHOICES[2:]),
+    shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
+    usual=OPTIONS,
+    accumulator="float32",
+    options={
+        **{name: SHARED["options"][name] for name in ("top_k", "capacity")},
+        "policy": Option(of_type(str), lambda case, value: value in OF_ANY_MESH),
+    },
+    generic=False,
+    sizes=moe_claims.SIZES,
+)
+GLOBAL: Contract = dataclasses.replace(
+    WHOLE,
+    cases=lambda scope: WHOLE.cases(scope).map(_possible),
+    adapt=clear,
+    call=dataclasses.replace(WHOLE.call, roles=("expert", "data")),  # one axis alone is that of experts
+    implementations={
+        name: Claim(getattr(implementations, f"global_{name}_moe"), communication=claim, whole=True)
+        for name, claim in TRAVELS.items()
+    },
+)
 
 CONTRACTS: tuple[Contract, ...] = (
     operation(
@@ -247,7 +266,7 @@ CONTRACTS: tuple[Contract, ...] = (
         shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
         usual={"capacity": OPTIONS["capacity"]},
         implementations={
-            "all_to_all": Claim(implementations.expert_choice_moe, OF_ALL, communication=moe_claims.BUFFERS),
+            "all_to_all": Claim(implementations.expert_choice_moe, OF_ALL, communication=moe_claims.BUFFERS)
         },
         **SHARED
         | {
@@ -256,4 +275,5 @@ CONTRACTS: tuple[Contract, ...] = (
             "violations": tuple(v for v in SHARED["violations"] if v.argument not in OF_CHOICES),
         },
     ),
+    GLOBAL,
 )

@@ -56,3 +56,20 @@ def is_moved(structure: Case) -> bool:
     blocks = [rng.random((*structure.mesh.sizes, *operand.block)) for operand in structure.operands]
     known = np.concatenate([[0.0], *(block.ravel() for block in blocks)])
     return all(np.isin(result, known).all() for result in structure.contract.oracle.value(structure, blocks))
+
+
+def float32_accumulator(dtype: np.dtype) -> np.dtype:
+    """What terms of a dtype are added up in, to the end and with no rounding at every hop: 16-bit floats in float32."""
+    return np.dtype("float32") if dtype.name in ("bfloat16", "float16") else dtype
+
+
+def finite(x: np.ndarray) -> np.ndarray:
+    """An array with ones for what is not finite."""
+    return np.where(np.isfinite(x.astype(np.float64)), x, np.ones((), x.dtype))
+
+
+def scaled_to(x: np.ndarray, most: float) -> np.ndarray:
+    """An array by the power of two that makes its largest finite number about that large."""
+    sizes = np.abs(x.astype(np.float64))
+    largest = np.max(sizes, where=np.isfinite(sizes), initial=0)
+    return x if largest == 0 else (x * np.exp2(np.rint(np.log2(most / largest))).astype(x.dtype)).astype(x.dtype)

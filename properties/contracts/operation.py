@@ -8,13 +8,19 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.properties.cases.case import Case, Operand, Placement
-from shardproof.properties.cases.data import Data
-from shardproof.properties.cases.strategies import chains, specs
+from shardproof.properties.cases.strategies import chains, dtypes, index_groups, specs
 from shardproof.properties.contracts.call import Call, Option
 from shardproof.properties.contracts.contract import Claim, Contract, Oracle, Scope, Violation
-from shardproof.properties.contracts.drawing import layouts, made_manual, meshes_and_axes, placements, without
-from shardproof.properties.contracts.floats import floats
-from shardproof.properties.contracts.forbidden import AXES
+from shardproof.properties.contracts.drawing import (
+    completed,
+    floats,
+    layouts,
+    meshes_and_axes,
+    placements,
+    sides,
+    without,
+)
+from shardproof.properties.contracts.forbidden import AXES, PARTLY
 
 Params = dict[str, Any]
 Blocks = Sequence[np.ndarray]
@@ -30,7 +36,7 @@ class Described:
         varies: whether it may differ along the axis tuple; if not, all participants have the same.
         like: the place of the argument whose placement it shares, so that the two correspond as global arrays.
         sharding: of each dimension, whether it is sharded `over` the axis tuple alone, along any others, which are
-            `free`, or not at all, and `whole`; empty: any may be, along any axes, and blocks may be stacked.
+            `free`, along `any`, or not at all, and empty; None: any may be, along any axes, and blocks may be stacked.
         sharded: the dimension that the axis tuple shards, of a global array that a function takes as a whole.
     """
 
@@ -38,22 +44,57 @@ class Described:
     dtype: str = ""
     varies: bool = True
     like: int | None = None
-    sharding: tuple[str, ...] = ()
+    sharding: tuple[str, ...] | None = None
     sharded: int = 0
+
+    @classmethod
+    def all_of(
+        cls, texts: Sequence[str], sizes: Mapping[str, int], participants: int, *, batch: tuple[int, ...] = ()
+    ) -> "list[Described]":
+        """Arguments by their dimensions: `"rows@free columns@over"`; the first one has those of a batch in front.
+
+        Of a dimension that one argument has sharded over the axis tuple, one that has it whole has all parts.
+        """
+        words = [[word.partition("@") for word in text.split()] for text in texts]
+        divided = {name for one in words for name, _, sharding in one if sharding == "over"}
+        found = []
+        for one in words:
+            whole = [sizes[name] * (participants if name in divided and how != "over" else 1) for name, _, how in one]
+            found.append(cls((*batch, *whole), sharding=(*("" for _ in batch), *(how for *_, how in one))))
+            batch = ()
+        return found
 
 
 APART = "operands_apart"
 """The feature of an operation that takes operands which vary along different axes beside those of the tuple."""
 
+MOST_IN_GROUPS = 16
+"""The most participants that are parted into groups."""
+
 Drawn = tuple[Sequence[Described], Params]
 Arguments = Callable[[st.DrawFn, int, Scope], Drawn]
 """Given the number of participants, draws the array arguments and the keyword arguments."""
 
-Dtypes = Callable[[Scope, int], st.SearchStrategy[str]]
-"""The dtypes of a case, given how many devices a gradient may add up terms of."""
+Dtypes = Callable[[Scope, int, int, Params], st.SearchStrategy[str]]
+"""The dtypes of a case, given how many devices there are, how many participants, and the keyword arguments."""
 
-Kinds = Callable[[Scope], Sequence[str]]
-"""The kinds of data of a case."""
+Kinds = Callable[[Scope, str, Params], Sequence[str]]
+"""The kinds of data of a case, of its dtype, and with its keyword arguments."""
+
+
+def one_matrix(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+    """One array of two dimensions, and no keyword argument."""
+    return [Described(sides.within(draw, scope, 2))], {}
+
+
+def moved_dtypes(scope: Scope, devices: int, *given: Any) -> st.SearchStrategy[str]:
+    """All dtypes for what is moved, in which a gradient may add up terms of so many devices."""
+    return dtypes(floating=scope.floating, terms=devices if scope.floating else 1, wide="x64" in scope.features)
+
+
+def with_invalid(*usual: str) -> Kinds:
+    """The sequence of the data sets of a case, and special ones of those who claim `invalid_indices`."""
+    return lambda scope, dtype, params: (*usual, *(("special",) if "invalid_indices" in scope.features else ()))
 
 
 @st.composite
@@ -62,8 +103,8 @@ def operation_cases(
     contract: Contract,
     scope: Scope,
     arguments: Arguments,
-    dtypes: Dtypes,
-    kinds: Kinds,
+    dtypes_of: Dtypes,
+    kinds_of: Kinds,
     most: int | None,
     sets: int,
     leading: int | None,
@@ -71,46 +112,68 @@ def operation_cases(
     """Cases of one operation. Shrinks to one device, the first axis, the smallest arguments, the first dtype."""
     chain = draw(chains(scope.chains), label="chain")
     mesh, axis_name, axes = meshes_and_axes.within(draw, scope, chain, most=most)
-    described, params = arguments(draw, mesh.axis_size(axes), scope)
-    dtype = draw(dtypes(scope, mesh.size if scope.floating else 1), label="dtype")
-    replicated = "replicated_operands" in scope.features and draw(st.integers(0, 9), label="replicated operand") == 9
+    participants, groups = mesh.axis_size(axes), None
+    # what is invariant differs between groups, which only unchecked types can express
+    parted = {"groups", "uneven_groups"} & scope.features and (not contract.invariant or "no_vma" in chain)
+    if parted and participants <= MOST_IN_GROUPS and draw(st.booleans(), label="groups"):
+        groups = index_groups.within(draw, participants, uneven="uneven_groups" in scope.features)
+        participants = max(map(len, groups))
+    described, params = arguments(draw, participants, scope)
+    params |= {} if groups is None else {"axis_index_groups": groups}
+    dtype = draw(dtypes_of(scope, mesh.size, participants, params), label="dtype")
+    replicated = "replicated_operands" in scope.features and draw(st.booleans(), label="replicated operand")
+    others = [axis for axis in mesh.axis_names if axis not in axes]
     placed: list[Placement] = []
     for one in described:
         if one.like is not None:
-            placed.append(placed[one.like])
-            continue
-        if one.sharding:
-            free = [axis for axis in mesh.axis_names if axis not in axes]
-            along = {"over": axes, "free": specs.within(draw, mesh, 1, allowed=free)[0], "whole": ()}
-            placed.append(Placement(tuple(along[kind] for kind in one.sharding)))
-            continue
-        if scope.whole:
+            placement = placed[one.like]
+        elif one.sharding is not None:
+            fixed, allowed = {"over": axes, "": ()}, {"free": others, "any": mesh.axis_names}
+            placement = Placement(
+                tuple(
+                    fixed[how] if how in fixed else specs.within(draw, mesh, 1, allowed=allowed[how])[0]
+                    for how in one.sharding
+                )
+            )
+        elif scope.whole:
             placement = layouts.within(draw, mesh, len(one.block), one.sharded, axes)
         else:
-            placement = placements.within(
-                draw, mesh, len(one.block), required=axes if one.varies and not replicated else ()
-            )
-        placed.append(placement if one.varies else without(placement, axes))
+            required = axes if one.varies and not replicated else ()
+            placement = placements.within(draw, mesh, len(one.block), required=required)
+        partly = PARTLY in contract.violations and not {*axes} <= placement.axes
+        placed.append(placement if one.varies and not partly else without(placement, axes))
     if leading is not None and APART not in scope.features:
-        others = [name for name in mesh.axis_names if name not in placed[leading].axes and name not in axes]
-        placed = [without(placement, others) for placement in placed]
-    drawn = [
-        Operand(one.block, one.dtype or dtype, placement) for one, placement in zip(described, placed, strict=True)
-    ]
-    manual, operands = made_manual.within(draw, chain, mesh, axes, drawn)
-    seed = draw(st.integers(0, 2**16), label="seed")
-    chosen = kinds(scope)
-    count = 2 if scope.large else max(sets, len(chosen))
-    return Case(
-        contract=contract,
-        mesh=mesh,
-        axis_name=axis_name,
-        operands=operands,
-        params=tuple(params.items()),
-        data=tuple(Data(chosen[i % len(chosen)], seed + i) for i in range(count)),
-        chain=chain,
-        manual=manual,
-    )
+        beside = [axis for axis in others if axis not in placed[leading].axes]
+        placed = [without(placement, beside) for placement in placed]
+    operands = tuple(Operand(one.block, one.dtype or dtype, at) for one, at in zip(described, placed, strict=True))
+    tree = len(operands) > len(contract.call.operands)
+    case = Case(contract, mesh, axis_name, operands, tuple(params.items()), chain=chain, tree=tree)
+    return completed(draw, scope, case, kinds_of(scope, dtype, params), sets)
+
+
+def of_blocks(oracle: Any, moving: Callable[[Case], Sequence[int]]) -> Oracle:
+    """An oracle of cases made of an object with three methods.
+
+    Each gets the mesh, the axes, and the keyword arguments: `value(operands)` gives the results' blocks,
+    `pushforward(operands, tangents)` their tangents, and `pullback(operands, cotangents)` the operands' cotangents; of
+    operands that have no gradient they are None. Blocks `[*mesh.sizes, *block]` come in, and go out, in a dtype that
+    loses nothing that matters.
+    """
+
+    def value(case: Case, xs: Blocks) -> list[np.ndarray]:
+        return list(oracle.value(xs, case.mesh, case.axes, **case.keywords))
+
+    def pushforward(case: Case, xs: Blocks, tangents: Blocks) -> list[np.ndarray]:
+        along: list[np.ndarray | None] = [None] * len(xs)
+        for i, tangent in zip(moving(case), tangents, strict=True):
+            along[i] = tangent
+        return list(oracle.pushforward(xs, along, case.mesh, case.axes, **case.keywords))
+
+    def pullback(case: Case, xs: Blocks, cotangents: Blocks) -> list[np.ndarray]:
+        pulled = oracle.pullback(xs, cotangents, case.mesh, case.axes, **case.keywords)
+        return [pulled[i] for i in moving(case)]
+
+    return Oracle(value, pushforward, pullback)
 
 
 def operation(
@@ -119,11 +182,10 @@ def operation(
     arguments: Arguments,
     *,
     operands: tuple[str, ...],
-    implementations: Mapping[str, Claim],
+    implementations: Mapping[str, Claim] | None = None,
     options: Mapping[str, Option] | None = None,
-    auxiliary: frozenset[str] = frozenset(),
-    alike: frozenset[str] = frozenset(),
-    invariant: bool = False,
+    auxiliary: Sequence[str] = (),
+    alike: Sequence[str] = (),
     dtypes: Dtypes = floats,
     kinds: Sequence[str] | Kinds = ("exact", "distinct", "real", "scaled", "real"),
     features: frozenset[str] = frozenset({"explained_errors", "replicated_operands", "x64"}),
@@ -139,38 +201,22 @@ def operation(
 ) -> Contract:
     """A contract whose oracle takes the blocks of all arguments, on at most `most` devices; `more` is of `Contract`.
 
-    A case has at least so many data `sets`. Along axes beside those of the tuple, arguments vary only where the
-    `leading` one does (weights where tokens do), unless `APART` is claimed.
-
-    The oracle is an object with three methods, of which each gets the mesh, the axes, and the keyword arguments:
-    `value(operands)` gives the results' blocks, `pushforward(operands, tangents)` their tangents, and
-    `pullback(operands, cotangents)` the operands' cotangents; of operands that have no gradient they are None. Blocks
-    `[*mesh.sizes, *block]` come in, and go out, in a dtype that loses nothing that matters.
+    The oracle is an `Oracle`, or what `of_blocks` makes one of. `kinds` is the sequence of the data sets of one case,
+    in which a kind may stand twice; there are at least so many `sets`. Along axes beside those of the tuple, arguments
+    vary only where the `leading` one does (weights where tokens do), unless `APART` is claimed.
     """
-
-    def value(case: Case, xs: Blocks) -> list[np.ndarray]:
-        return list(oracle.value(xs, case.mesh, case.axes, **case.keywords))
-
-    def pushforward(case: Case, xs: Blocks, tangents: Blocks) -> list[np.ndarray]:
-        along: list[np.ndarray | None] = [None] * len(xs)
-        for i, tangent in zip(contract.call.moving(case), tangents, strict=True):
-            along[i] = tangent
-        return list(oracle.pushforward(xs, along, case.mesh, case.axes, **case.keywords))
-
-    def pullback(case: Case, xs: Blocks, cotangents: Blocks) -> list[np.ndarray]:
-        pulled = oracle.pullback(xs, cotangents, case.mesh, case.axes, **case.keywords)
-        return [pulled[i] for i in contract.call.moving(case)]
-
-    all_kinds: Kinds = kinds if callable(kinds) else lambda scope: kinds
+    call = Call(
+        operands, frozenset(auxiliary), frozenset(alike), options or {}, (), local, keyword_axis, tree, placed=placed
+    )
+    of_case: Kinds = kinds if callable(kinds) else lambda scope, dtype, params: kinds
     contract = Contract(
         name=name,
-        cases=lambda scope: operation_cases(contract, scope, arguments, dtypes, all_kinds, most, sets, leading),
-        call=Call(operands, auxiliary, alike, options or {}, (), local, keyword_axis, tree, placed=placed),
-        oracle=Oracle(value, pushforward, pullback),
-        invariant=invariant,
+        cases=lambda scope: operation_cases(contract, scope, arguments, dtypes, of_case, most, sets, leading),
+        call=call,
+        oracle=oracle if isinstance(oracle, Oracle) else of_blocks(oracle, call.moving),
         violations=violations if local else (*AXES, *violations),
         features=features,
-        implementations=implementations,
+        implementations=implementations or {},
         **more,
     )
     return contract

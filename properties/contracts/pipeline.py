@@ -6,19 +6,15 @@ from hypothesis import strategies as st
 from shardproof.impl import pipeline as implementations
 from shardproof.oracles import pipeline
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.claims import added_up
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import something
-from shardproof.properties.contracts.floats import scaled_to
-from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.costs import added_up, something
+from shardproof.properties.contracts.drawing import sides
+from shardproof.properties.contracts.forbidden import deeper, longer, longer_block, retyped
+from shardproof.properties.contracts.numbers import finite, scaled_to
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
 OF_ONE_LAYER = frozenset({APART, "explained_errors", "replicated_operands", "x64"})
 FEATURES = OF_ONE_LAYER | {"several_layers"}
-
-MOST_MEMBERS = 32
-"""The largest mesh: a tanh of a tanh, and so on, is a constant in the end."""
 
 MANY = (4, 5, 6, 7, 8, 9, 12, 16)
 """How many microbatches, rows or features there are now and then, and few of the others."""
@@ -28,16 +24,8 @@ REACH = 1.5
 
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    most = 2 if scope.large else 3
-    microbatches = draw(st.integers(1, 2 if scope.large else 4), label="microbatches")
-    rows, features = draw(st.tuples(st.integers(1, 2), st.integers(1, most)), label="rows, features")
-    if not scope.large and draw(st.integers(0, 5), label="many") == 5:
-        many = draw(sampled(MANY), label="how many")
-        at = draw(st.integers(0, 2), label="which")
-        microbatches, rows, features = (many if i == at else n for i, n in enumerate((microbatches, rows, features)))
-    layers = 1
-    if "several_layers" in scope.features:
-        layers = draw(st.integers(1, 2), label="layers of each participant")
+    microbatches, rows, features = sides.within(draw, scope, 3, long=MANY)
+    layers = draw(st.integers(1, 2), label="layers of each participant") if "several_layers" in scope.features else 1
     return [Described((layers * features, features)), Described((microbatches, rows, features), varies=False)], {}
 
 
@@ -47,21 +35,11 @@ def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     One that is NaN makes all results NaN, which tells nothing.
     """
     weights, x = (scaled_to(array, REACH) for array in arrays)
-    return [np.where(np.isfinite(weights.astype(np.float64)), weights, np.ones((), weights.dtype)), x]
+    return [finite(weights), x]
 
 
 def _no_layer(case: Case) -> st.SearchStrategy[Case]:
-    rows, features = case.operands[0].block
-    blocks = [(rows, features + 1), *([(rows + 1, features)] if features > 1 else [])]
-    return st.sampled_from(blocks).map(lambda block: changed(case, 0, block=block))
-
-
-def _batch(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(changed(case, 1, block=(*case.operands[1].block, 1)))
-
-
-def _integers(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(changed(case, 0, dtype="int32"))
+    return st.just(longer_block(case, 0, 0)) if case.operands[0].block[1] > 1 else st.nothing()
 
 
 def _spread(case: Case) -> int:
@@ -83,13 +61,19 @@ CONTRACT: Contract = operation(
     pipeline.pipeline,
     _arguments,
     operands=("weights", "x"),
-    alike=frozenset({"x"}),
+    alike=("x",),
     invariant=True,
     kinds=("real", "nan"),
     sets=2,
     features=FEATURES,
-    violations=(Violation("weights", _no_layer), Violation("x", _batch), Violation("weights", _integers)),
-    most=MOST_MEMBERS,
+    violations=(
+        longer("weights", 0, 1),
+        Violation("weights", _no_layer),
+        deeper("x", 1),
+        retyped("weights", 0, "int32"),
+    ),
+    # a tanh of a tanh, and so on, is a constant in the end
+    most=32,
     adapt=_in_reach,
     shapes=(((4 * 1024, 1024), 0, ""), ((8, 512, 1024), None, "")),
     leading=1,
@@ -104,7 +88,6 @@ CONTRACT: Contract = operation(
         ),
         "circular": Claim(
             implementations.circular_pipeline,
-            FEATURES,
             # a round of the first participant takes M steps, or p if it must wait
             communication=_handed_on("(size(weights,0)/size(weights,1)-1)*max(size(x,0),p)+size(x,0)+p-2"),
         ),

@@ -11,35 +11,22 @@ from shardproof.impl import ragged as implementations
 from shardproof.oracles import ragged
 from shardproof.oracles.layout import unshard
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.strategies import dtypes
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
-from shardproof.properties.contracts.claims import added_up
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.operation import Described, Drawn, operation
-
-FEATURES = frozenset({"explained_errors", "x64"})
-
-BEYOND_BYTES = tuple(side for side in LONG if side > 127)
-"""More rows than 8 bits number: drawn twice as often as each of the other long sides."""
+from shardproof.properties.contracts.contract import Claim, Contract, Scope
+from shardproof.properties.contracts.costs import added_up
+from shardproof.properties.contracts.forbidden import deeper, longer, retyped
+from shardproof.properties.contracts.operation import Described, Drawn, moved_dtypes, operation
 
 LISTS = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
 
-MOST_MEMBERS = 64
-"""The largest mesh: there is a slice for every pair of participants."""
-
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    small = st.integers(1, 3 if scope.large else 6)
-    rows_in, rows_out = draw(st.tuples(small, small), label="rows of operand and output")
-    row = tuple(draw(st.lists(st.integers(1, 2), max_size=2), label="row"))
-    if not scope.large and draw(st.integers(0, 2), label="long") == 2:
-        rows_in, rows_out = draw(
-            st.tuples(*[st.sampled_from((*LONG, *BEYOND_BYTES))] * 2), label="rows of operand and output"
-        )
-        row = row[:1]
-    each = draw(sampled((1, 1, 2, 3)), label="slices for each participant")
+    small, long = st.integers(1, 3 if scope.large else 6), sampled(LONG)
+    both = [st.tuples(small, small), *([] if scope.large else [st.tuples(long, long)])]
+    rows_in, rows_out = draw(st.one_of(both), label="rows of operand and output")
+    row = draw(st.lists(st.integers(1, 2), max_size=1 if max(rows_in, rows_out) > 6 else 2), label="row")
+    each = draw(sampled((1, 2, 3)), label="slices for each participant")
     first = Described((each * participants,), "int32")
     rest = [Described((each * participants,), "int32", like=2) for _ in LISTS[1:]]
     return [Described((rows_in, *row)), Described((rows_out, *row)), first, *rest], {}
@@ -101,19 +88,6 @@ def _agreeing(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [operand, output, *(unshard(s, mesh, case.partition(2)) for s in spread)]
 
 
-def _other_length(case: Case) -> st.SearchStrategy[Case]:
-    (entries,) = case.operands[3].block
-    return st.just(changed(case, 3, block=(entries + 1,)))
-
-
-def _other_rows(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(changed(case, 1, block=(*case.operands[1].block, 2)))
-
-
-def _numbers(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(changed(case, 2, dtype="float32"))
-
-
 LISTS_OF_INTEGERS = "all_to_all=1,all_to_all_bytes=8*elements(input_offsets)"
 """Two lists of int32 say where slices come from, and where they go."""
 
@@ -124,28 +98,23 @@ CONTRACT: Contract = operation(
     ragged.differentiable,
     _arguments,
     operands=("operand", "output", *LISTS),
-    auxiliary=frozenset(LISTS),
+    auxiliary=LISTS,
     keyword_axis=True,
-    dtypes=lambda scope, terms: dtypes(floating=scope.floating, terms=terms, wide="x64" in scope.features),
+    dtypes=moved_dtypes,
     kinds=("distinct", "exact", "real", "special", "nan", "scaled"),
-    features=FEATURES,
-    violations=(
-        Violation("send_sizes", _other_length),
-        Violation("output", _other_rows),
-        Violation("input_offsets", _numbers),
-    ),
+    features=frozenset({"explained_errors", "x64"}),
+    violations=(longer("send_sizes", 3, 0), deeper("output", 1, 2), retyped("input_offsets", 2, "float32")),
     adapt=_agreeing,
-    most=MOST_MEMBERS,
+    # there is a slice for every pair of participants
+    most=64,
     implementations={
         "native": Claim(
             implementations.ragged_all_to_all,
-            FEATURES,
             # the operand is counted, and not its lists
             communication=f"ragged_all_to_all=1,bytes=operand;grad:{LISTS_OF_INTEGERS},ragged_all_to_all=1,ragged_all_to_all_bytes=output,{CASTS}",
         ),
         "gathered": Claim(
             implementations.gathered_ragged_all_to_all,
-            FEATURES,
             communication=f"{LISTS_OF_INTEGERS},all_gather=1,all_gather_bytes=operand;grad:{LISTS_OF_INTEGERS},reduce_scatter=1,reduce_scatter_bytes=p*operand,{CASTS}",
         ),
     },

@@ -6,34 +6,22 @@ from hypothesis import strategies as st
 
 from shardproof.impl import reshard as implementations
 from shardproof.oracles import reshard
-from shardproof.oracles.baselines import Layout
 from shardproof.oracles.communication import NOTHING, Cost, built_in, summed_replicas
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.baselines import described, layout_of, relaid_cost
+from shardproof.properties.contracts.baselines import described, layouts_of, relaid_cost, sides
 from shardproof.properties.contracts.contract import Claim, Contract, Violation
 from shardproof.properties.contracts.costs import bits
-from shardproof.properties.contracts.floats import floats
+from shardproof.properties.contracts.drawing import floats
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.whole import whole_contract
-
-FEATURES = frozenset({"explained_errors", "x64"})
 
 SIGNATURE, CONDITIONS = described({"x": "bd"}, {}, "bd")
 
 
-def _sides(case: Case) -> tuple[int, int]:
-    rows, columns = case.operands[0].placement.global_shape(case.operands[0].block, case.mesh)
-    return rows, columns
-
-
-def _layouts(case: Case) -> tuple[Layout, Layout]:
-    return layout_of(case, "x"), layout_of(case, "")
-
-
 def _gathered(case: Case, backward: bool) -> Cost:
     """All that is given up is gathered."""
-    return relaid_cost(case.mesh, _sides(case), *_layouts(case), bits=bits(case), transposed=backward)
+    return relaid_cost(case.mesh, sides(case), *layouts_of(case, "x", ""), bits=bits(case), transposed=backward)
 
 
 def _exchanged(case: Case, backward: bool) -> Cost:
@@ -45,8 +33,8 @@ def _exchanged(case: Case, backward: bool) -> Cost:
     Backward, an exchange is an exchange, of what was gathered to all a part is cut, and the cotangents of all parts of
     what was cut are added up.
     """
-    mesh, wide, (held, wanted) = case.mesh, bits(case), _layouts(case)
-    own = [side // mesh.axis_size(axes) for side, axes in zip(_sides(case), held, strict=True)]
+    mesh, wide, (held, wanted) = case.mesh, bits(case), layouts_of(case, "x", "")
+    own = [side // mesh.axis_size(axes) for side, axes in zip(sides(case), held, strict=True)]
     kept = [max(k for k in range(len(a) + 1) if a[:k] == b[:k]) for a, b in zip(held, wanted, strict=True)]
     left = [axes[k:] for axes, k in zip(held, kept, strict=True)]
     new = [axes[k:] for axes, k in zip(wanted, kept, strict=True)]
@@ -75,7 +63,7 @@ def _exchanged(case: Case, backward: bool) -> Cost:
 
 
 def _least(case: Case) -> int:
-    return math.ceil(reshard.lacking(case.mesh, _sides(case), *_layouts(case)) * bits(case) / 8)
+    return math.ceil(reshard.lacking(case.mesh, sides(case), *layouts_of(case, "x", "")) * bits(case) / 8)
 
 
 def _misshapen(case: Case) -> st.SearchStrategy[Case]:
@@ -93,14 +81,14 @@ CONTRACT: Contract = whole_contract(
     conditions=CONDITIONS,
     dtypes=floats,
     kinds=("distinct", "real", "nan"),
-    features=FEATURES,
+    features=frozenset({"explained_errors", "x64"}),
     violations=(Violation("x", _misshapen),),
     linear=True,
     generic=False,
     least=_least,
     implementations={
-        "exchanged": Claim(implementations.exchanged_reshard, FEATURES, communication=_exchanged),
-        "constrained": Claim(implementations.constrained_reshard, FEATURES, whole=True),
-        "explicit": Claim(implementations.explicit_reshard, FEATURES, whole=True),
+        "exchanged": Claim(implementations.exchanged_reshard, communication=_exchanged),
+        "constrained": Claim(implementations.constrained_reshard, whole=True),
+        "explicit": Claim(implementations.explicit_reshard, whole=True),
     },
 )

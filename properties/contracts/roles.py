@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from hypothesis import reject
@@ -17,7 +18,7 @@ from shardproof.properties.cases.strategies.making import Composite, integers, s
 from shardproof.properties.cases.strategies.meshes import known_names
 from shardproof.properties.contracts.contract import Scope
 from shardproof.properties.contracts.described import Signature
-from shardproof.properties.contracts.drawing import beside, meshes_with_room
+from shardproof.properties.contracts.drawing import AxisName, beside, meshes_with_room
 
 LONG = (7, 17, 33, 65, 130)
 """Factors of a side that is longer than the others, the last one than the lanes of a TPU."""
@@ -25,7 +26,6 @@ LONG = (7, 17, 33, 65, 130)
 LONGEST = 523
 """The longest side in all: half of it is beyond a chunk of 256, and beyond what eight bits count."""
 
-AxisName = str | tuple[str, ...]
 Roles = tuple[tuple[str, AxisName], ...]
 
 
@@ -95,28 +95,31 @@ def meshes_and_roles(
     ordered = in_some_order.within(draw, mesh.axis_names)
     if leaves_an_axis(chain):
         ordered.remove(left_over(mesh, ordered))
-    if draw(st.integers(0, 3), label="axes of several devices first"):  # else roles of one participant are the most
+    if draw(st.booleans(), label="axes of several devices first"):  # else roles of one participant are the most
         ordered.sort(key=lambda name: mesh.shape[name] == 1)
     chosen = {name: [axis] for name, axis in zip(names, ordered, strict=False)}
     spare = ordered[len(names) :]
     wide = [name for name in names if name not in conditions.one_axis]
-    for axis, at in zip(spare, draw(integers(MAX_AXES, 0, 7), label="roles of axes"), strict=False):
-        if wide and at < 6:  # one in four is of no role
-            chosen[wide[at % len(wide)]].append(axis)
-    missing = draw(integers(max(MAX_AXES, len(names)), 0, 3), label="roles of no axis")
-    for name, at in zip(names, missing, strict=False):
-        if name in conditions.optional and at == 3:
-            chosen[name] = []
-    as_tuples = draw(integers(max(MAX_AXES, len(names)), 0, 3), label="one axis as a tuple")
+    for axis, at in zip(spare, draw(integers(MAX_AXES, 0, len(wide)), label="roles of axes"), strict=False):
+        if at < len(wide):  # else it is of no role
+            chosen[wide[at]].append(axis)
+    if optional := sorted({*names} & conditions.optional):
+        chosen |= {name: [] for name in draw(_none_or_some(tuple(optional)), label="roles of no axis")}
+    as_tuples = draw(integers(max(MAX_AXES, len(names)), 0, 1), label="one axis as a tuple")
     roles: list[tuple[str, AxisName]] = []
     for name, as_tuple in zip(names, as_tuples, strict=False):
-        alone = len(chosen[name]) == 1 and (as_tuple < 3 or name in conditions.one_axis)
+        alone = len(chosen[name]) == 1 and (not as_tuple or name in conditions.one_axis)
         roles.append((name, chosen[name][0] if alone else tuple(chosen[name])))
     even = [axis for name in names if name in conditions.powers_of_two for axis in chosen[name]]
     shorter = with_powers_of_two(mesh, even)
     if scope.sizes and shorter != mesh:  # only such meshes are asked for
         reject()
     return shorter, tuple(roles)
+
+
+@lru_cache
+def _none_or_some(of: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
+    return st.one_of(st.just([]), st.lists(st.sampled_from(of), unique=True))
 
 
 def left_over(mesh: MeshCase, axes: Sequence[str]) -> str:
@@ -138,9 +141,9 @@ def with_powers_of_two(mesh: MeshCase, axes: Collection[str]) -> MeshCase:
 def roles_of_layouts(draw: st.DrawFn, mesh: MeshCase, chain: Chain, layouts: Sequence[Sequence[str]]) -> Roles:
     """Axes for the roles of arrays that are laid out each in its own way.
 
-    Most of those of two dimensions are as the one before, or as that transposed, with its axes in the same order or in
-    another one: what goes together, and what seems to. In half of those that are drawn anew all axes shard the same
-    dimension, and two thirds of the tuples that would stand in the order of the mesh are reversed. Under a link that
+    Those of two dimensions are drawn anew, or as the one before, or as that transposed, with its axes in the same order
+    or in another one: what goes together, and what seems to. In half of those that are drawn anew all axes shard the
+    same dimension, and half of the tuples that would stand in the order of the mesh are reversed. Under a link that
     needs one, an axis of a mesh that has several is in no role. Shrinks to arrays that nothing shards.
     """
     several = leaves_an_axis(chain) and len(mesh.axis_names) > 1
@@ -153,20 +156,19 @@ def roles_of_layouts(draw: st.DrawFn, mesh: MeshCase, chain: Chain, layouts: Seq
             at = draw(st.integers(0, len(layout) - 1), label="where")
             every = tuple(axis for entry in entries for axis in entry)
             entries = tuple(every if i == at else () for i in range(len(layout)))
-        like = draw(st.integers(0, 9), label="like the one before")
-        if len(layout) == len(before) == 2 and like > 2:
+        like = draw(st.integers(0, 4), label="like the one before")
+        if len(layout) == len(before) == 2 and like:
             by = draw(st.integers(0, 2), label="turned by")  # 0: the other way round
             turned = tuple((*entry[by:], *entry[:by]) if by else entry[::-1] for entry in before)
-            around = before[::-1]
-            entries = (before, around, around, around, turned, turned[::-1], turned[::-1])[like - 3]
-        turns = draw(integers(len(layout), 0, 2), label="in another order than the mesh's")
+            entries = (before, before[::-1], turned, turned[::-1])[like - 1]
+        turns = draw(integers(len(layout), 0, 1), label="in another order than the mesh's")
         entries = tuple(
             entry[::-1] if turn and entry == mesh.in_mesh_order(entry) else entry
             for entry, turn in zip(entries, turns, strict=True)
         )
-        as_tuples = draw(integers(len(layout), 0, 3), label="one axis as a tuple")
+        as_tuples = draw(integers(len(layout), 0, 1), label="one axis as a tuple")
         for name, entry, as_tuple in zip(layout, entries, as_tuples, strict=True):
-            roles.append((name, entry[0] if len(entry) == 1 and as_tuple < 3 else entry))
+            roles.append((name, entry[0] if len(entry) == 1 and not as_tuple else entry))
         before = entries
     return tuple(roles)
 
@@ -177,17 +179,14 @@ def sizes_of_dimensions(
 ) -> dict[str, int]:
     """Global sizes of all dimensions that have names, such that every role divides what it shards.
 
-    Of those that have no listed sizes, two in ten draws, three of what has gradients, have one that is long, two in
-    seven of these as long as `LONGEST`. In one in six all are the same, which only tells them apart by their names; in
-    half where every array has a layout of its own, which alone tells a square from its transpose. Shrinks to the
-    smallest ones.
+    Of those that have no listed sizes, one may be long, up to `LONGEST`. Or all are the same, which only tells them
+    apart by their names, or by the layout that tells a square from its transpose. Shrinks to the smallest ones.
     """
     parts = signature.parts(sizes_of_roles)
-    same = draw(st.integers(0, 5), label="the same") > (2 if conditions.layouts else 4) and not scope.large
-    long = draw(st.integers(0, 9), label="long") > (6 if scope.floating else 7) and not scope.large
+    kind = draw(sampled(("small",) if scope.large else ("small", "long", "the same")), label="small, long or the same")
     at = draw(st.integers(0, max(len(parts) - 1, 0)), label="which is long")
     factors = [draw(st.integers(1, 2 if scope.large else 4), label=name) for name in parts]
-    if long and factors:
+    if kind == "long" and factors:
         name, part = list(parts.items())[at]
         most = max(LONG[0], LONGEST // (part * conditions.multiples.get(name, 1)))
         factors[at] = draw(sampled((*(factor for factor in LONG if factor <= most), most)), label="how long")
@@ -205,7 +204,7 @@ def sizes_of_dimensions(
             found[name] = draw(sampled(possible), label=f"size of {name}")
         else:
             found[name] = part * conditions.multiples.get(name, 1) * factor
-    if same:
+    if kind == "the same":
         free = [name for name in found if name not in conditions.sizes]
         whole = math.lcm(*(parts[name] * conditions.multiples.get(name, 1) for name in free))
         found |= dict.fromkeys(free, whole)

@@ -23,6 +23,7 @@ import numpy as np
 from shardproof.oracles.layout import unshard
 from shardproof.oracles.moe.routing import route
 from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts.numbers import finite
 
 FACTORS = (1, 2, -1, 0)
 """A class is a row of the router by one of these; by 0 all experts tie."""
@@ -30,7 +31,7 @@ FACTORS = (1, 2, -1, 0)
 LEVELS = 4
 """Most routers' numbers are 1 to 4, so that gates are far apart, and often equal; none is 0, of which there are two."""
 
-OFFSETS = (0, 0, 96, -96)
+OFFSETS = (0, 96, -96)
 """What is added to all logits of a row, and is in no gate: its powers overflow in float32, or vanish."""
 
 FAR = 4096
@@ -78,7 +79,7 @@ def clear(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     if lost and not classes:  # none is clearly apart from NaN
         lost, classes = False, _classes(case, levels, rows, factors, False)
     classed = _of_blocks(case, 0, tokens, lambda rng, x: _tokens(rng, x, rows, classes, lost))
-    return [classed, levels, *map(_finite, experts)]
+    return [classed, levels, *map(finite, experts)]
 
 
 CROWDED = 32
@@ -122,31 +123,21 @@ def _router(rng: np.random.Generator, x: np.ndarray, rows: int, style: int, unkn
     result = np.zeros_like(x)
     offsets = (*OFFSETS, FAR) if x.dtype.itemsize >= 4 else OFFSETS
     result[:rows] = levels + rng.choice(offsets, (1 if style == PAIRED else rows, 1))
-    if _is_narrow(x) and rng.random() < 1 / 2:
+    if x.dtype.itemsize == 2 and rng.random() < 1 / 2:
         result[rows : rows + 1] = 2.0 ** (ml_dtypes.finfo(x.dtype).nmant + 2)
     return np.where(unknown & (rng.random(experts) < 1 / 3), np.full_like(x, np.nan), result)
 
 
 def _tokens(rng: np.random.Generator, x: np.ndarray, rows: int, classes: Sequence[Class], lost: bool) -> np.ndarray:
     """The class of every token in its first features, and further ones as they were drawn; NaN for what is infinite."""
-    result = _finite(x)
+    result = finite(x)
     result[:, :rows] = 0
-    if _is_narrow(x):
+    if x.dtype.itemsize == 2:
         result[:, rows : rows + 1] = 1
     for t, chosen in enumerate(rng.integers(0, len(classes), len(x))):
         row, factor = classes[chosen]
         result[t, row] = factor
     return np.where(lost & np.isinf(x.astype(np.float64)), np.full_like(x, np.nan), result)
-
-
-def _is_narrow(x: np.ndarray) -> bool:
-    """Whether it is of 16 bits, so that float32 has sums of its numbers that its own dtype has not."""
-    return x.dtype.itemsize == 2
-
-
-def _finite(x: np.ndarray) -> np.ndarray:
-    """What is drawn, with ones for what is not finite: a sum over all experts, by a mask, is right as well."""
-    return np.where(np.isfinite(x.astype(np.float64)), x, np.ones((), x.dtype))
 
 
 def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int], lost: bool) -> list[Class]:

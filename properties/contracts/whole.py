@@ -17,14 +17,13 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.transposes import enter, leave
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import DERIVING, UNCHECKED
-from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import chains
 from shardproof.properties.cases.strategies.dtypes import WIDE
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.call import Call, Option
 from shardproof.properties.contracts.contract import Contract, Oracle, Scope
 from shardproof.properties.contracts.described import Signature, indices, with_zeros
-from shardproof.properties.contracts.drawing import made_manual
+from shardproof.properties.contracts.drawing import completed
 from shardproof.properties.contracts.roles import Conditions, axes_of, meshes_and_roles, sizes_of_dimensions
 
 Arrays = Sequence[np.ndarray]
@@ -40,10 +39,7 @@ MOST_ON_ALL = 2**16
 that every router knows, all devices together hold the square, and what is computed from it is larger still."""
 
 
-KINDS = ("real", "exact", "real")
-"""The data of what is no sum of products."""
-
-Dtypes = Callable[[Scope, int], st.SearchStrategy[str]]
+Dtypes = Callable[[Scope], st.SearchStrategy[str]]
 
 
 class Reference(Protocol):
@@ -107,8 +103,7 @@ def whole_cases(
     axes = axes_of(roles)
     participants = {role: mesh.axis_size(a) for role, a in axes.items()}
     sizes = sizes_of_dimensions.within(draw, signature, conditions, participants, scope)
-    possible = sampled(conditions.dtypes) if dtypes is None else dtypes(scope, 1)
-    dtype = draw(possible, label="dtype")
+    dtype = draw(sampled(conditions.dtypes) if dtypes is None else dtypes(scope), label="dtype")
     operands = []
     for array in signature.arrays:
         placement, shape = array.placement(axes), array.shape(sizes, participants)
@@ -118,22 +113,11 @@ def whole_cases(
             reject()
         operands.append(Operand(block, dtype if array.dtype == "float" else array.dtype, placement))
     every = tuple(dict.fromkeys(axis for role in axes.values() for axis in role))
-    manual, placed = made_manual.within(draw, chain, mesh, every, operands)
-    params = {
-        option: draw(st.sampled_from(values), label=option) for option, values in sorted(conditions.options.items())
-    }
-    seed = draw(st.integers(0, 2**16), label="seed")
-    return Case(
-        contract=contract,
-        mesh=mesh,
-        axis_name=every,
-        operands=placed,
-        params=tuple(params.items()),
-        data=tuple(Data(kind, seed + i) for i, kind in enumerate(kinds[: 2 if scope.large else None])),
-        chain=chain,
-        manual=manual,
-        roles=roles,
+    params = tuple(
+        (option, draw(st.sampled_from(values), label=option)) for option, values in sorted(conditions.options.items())
     )
+    case = Case(contract, mesh, every, tuple(operands), params, chain=chain, roles=roles)
+    return completed(draw, scope, case, kinds)
 
 
 def whole_contract(
@@ -143,7 +127,7 @@ def whole_contract(
     *,
     conditions: Conditions | None = None,
     dtypes: Dtypes | None = None,
-    kinds: Sequence[str] = KINDS,
+    kinds: Sequence[str] = ("real", "exact", "real"),
     options: Mapping[str, Option] | None = None,
     generic: bool = True,
     casts: tuple[np.dtype, ...] = (),
@@ -158,7 +142,7 @@ def whole_contract(
         reference: what it means.
         conditions: what is drawn; None: anything.
         dtypes: the dtypes of a case, in place of those of the conditions.
-        kinds: the kinds of data of a case; of the first two on large meshes.
+        kinds: the sequence of the data sets of a case, which may have a kind twice; the first two on large meshes.
         options: its keyword arguments; None: those of the conditions, which may have the values that are drawn.
         generic: whether nothing is known but that it has derivatives (see `Oracle`).
         casts: the floats that it is said to be rounded to on its way.
@@ -222,10 +206,7 @@ def whole_contract(
         return [enter(ct, case.mesh, case.operands[i].placement.spec) for i, ct in zip(moving, pulled, strict=True)]
 
     def result_dtypes(case: Case, given: Sequence[np.dtype]) -> Sequence[np.dtype]:
-        shapes = [
-            tuple(n * case.mesh.axis_size(axes) for n, axes in zip(o.block, o.placement.spec, strict=True))
-            for o in case.operands
-        ]
+        shapes = [o.placement.global_shape(o.block, case.mesh) for o in case.operands]
         found = reference.result_dtypes(shapes, dtypes_of(case), case.keywords)
         said = [np.dtype(y if a.dtype == "float" else a.dtype) for a, y in zip(signature.results, found, strict=True)]
         wide = any(operand.dtype in WIDE for operand in case.operands)  # without one JAX has none of 64 bits

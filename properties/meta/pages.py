@@ -12,7 +12,7 @@ from jax.extend.core import primitives
 
 from shardproof.properties.cases.chain import LINKS
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.contracts.features import FEATURES
+from shardproof.properties.contracts.contract import FEATURES
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.engines.simulate import RULES
 from shardproof.properties.known_defects import DEFECTS

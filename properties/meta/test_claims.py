@@ -17,7 +17,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import index_groups
 from shardproof.properties.contracts import CONTRACTS, Scope, contract_of
-from shardproof.properties.contracts.features import CONCESSIONS, FEATURES
+from shardproof.properties.contracts.contract import CONCESSIONS, FEATURES
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import drawn_for

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float, real_of, unit_roundoff
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.floats import float32_accumulator
+from shardproof.properties.contracts.numbers import float32_accumulator
 from shardproof.properties.precision.formats import Format, format_of
 from shardproof.properties.programs.implementations import Implementation
 

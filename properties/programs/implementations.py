@@ -7,9 +7,8 @@ from typing import Any
 from shardproof.impl import algorithms, collective_matmul, collectives
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.contracts.claims import transposed
-from shardproof.properties.contracts.contract import Claim, Communication, Contract
-from shardproof.properties.contracts.features import CONCESSIONS
+from shardproof.properties.contracts.contract import CONCESSIONS, Claim, Communication, Contract
+from shardproof.properties.contracts.costs import transposed
 from shardproof.properties.programs.expectation import Expectation, names_of
 from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.programs.products import NAIVE, OVERLAPPING, Form
@@ -272,7 +271,7 @@ def _claimed(contract: Contract, name: str, claim: Claim) -> Implementation:
         contract,
         name,
         claim.function,
-        claim.features,
+        contract.features - CONCESSIONS if claim.features is None else claim.features,
         invariant=_invariant(contract, claim),
         communication=said(claim.communication, contract),
         overlap=Overlap.parse(claim.overlap, names_of(contract)) if claim.overlap else None,

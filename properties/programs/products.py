@@ -7,7 +7,7 @@ machine whose busiest link needs as long as p-1 of p products.
 
 from dataclasses import dataclass
 
-from shardproof.properties.contracts.claims import added_up, replicas
+from shardproof.properties.contracts.costs import added_up, replicas
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases import suggestion
+from shardproof.properties.contracts.call import names_of
 from shardproof.properties.contracts.described import Signature
-from shardproof.properties.contracts.trees import names_of
 from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.precision.compiled import narrow_floats
 from shardproof.properties.precision.runs import interpret_doubles

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from shardproof.properties.contracts.call import refilled
 from shardproof.properties.contracts.described import Signature
-from shardproof.properties.contracts.trees import refilled
 from shardproof.properties.references.kinks import aside, differences
 from shardproof.properties.references.leaves import Arrays, Dtypes, Options, leaves_of, together_of
 

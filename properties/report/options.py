@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.errors import InvalidArgument
 
-from shardproof.properties.contracts.features import FEATURES
+from shardproof.properties.contracts.contract import FEATURES
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.report.asking import chosen_laws

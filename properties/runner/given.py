@@ -14,7 +14,8 @@ from typing import Any
 from shardproof.properties.cases import suggestion
 from shardproof.properties.communication.sizes import names_of
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.contracts.features import CONCESSIONS, FEATURES, KEYWORDS
+from shardproof.properties.contracts.call import KEYWORDS
+from shardproof.properties.contracts.contract import CONCESSIONS, FEATURES
 from shardproof.properties.programs.expectation import Expectation, ExpectationError
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.overlap import Overlap

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardproof.properties.cases.case import MOST_ELEMENTS, Case
 from shardproof.properties.cases.reading import shown
-from shardproof.properties.contracts.features import KEYWORDS
+from shardproof.properties.contracts.call import KEYWORDS
 from shardproof.properties.contracts.forbidden import PARTLY
 from shardproof.properties.contracts.roles import axes_of
 from shardproof.properties.laws import LAWS

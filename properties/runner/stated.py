@@ -8,9 +8,9 @@ from typing import Any
 from shardproof.properties.cases import suggestion
 from shardproof.properties.cases.case import parameter
 from shardproof.properties.cases.reading import Unreadable
+from shardproof.properties.contracts.call import refilled
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.roles import Conditions
-from shardproof.properties.contracts.trees import refilled
 
 
 def names_in(what: str, names: object) -> frozenset[str]:

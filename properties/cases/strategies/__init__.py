@@ -6,7 +6,7 @@ sides, float32, the first seed. Alternatives are listed in that order and drawn 
 Hypothesis reaches the smallest mesh on which something fails.
 """
 
-from shardproof.properties.cases.strategies.arrays import arrays, data_sets
+from shardproof.properties.cases.strategies.arrays import arrays, data_sets, kinds_of
 from shardproof.properties.cases.strategies.axes import (
     axis_names,
     axis_tuples,
@@ -31,6 +31,7 @@ __all__ = [
     "dtypes",
     "factorisations",
     "index_groups",
+    "kinds_of",
     "large_meshes",
     "meshes",
     "permutations_of_participants",

@@ -23,14 +23,17 @@ def arrays(
 
 
 @Composite
-def data_sets(draw: st.DrawFn, dtype: str, *, count: int = 6) -> tuple[Data, ...]:
-    """Several data sets for one structure: all kinds that suit `dtype`, under one drawn seed.
+def data_sets(draw: st.DrawFn, kinds: Sequence[str], *, count: int = 6) -> tuple[Data, ...]:
+    """Several data sets for one structure, of all kinds in turn, under one drawn seed.
 
     Shrinks to the first seed. Compiling a structure costs a hundred times as much as running it,
     so each is run on `count` of them.
     """
-    kinds = ["distinct", "exact", "special"]  # distinct data first: a misplaced block is told by its values
-    if is_float(as_dtype(dtype)):
-        kinds = ["distinct", "exact", "real", "special", "nan", "scaled"]
     seed = draw(st.integers(0, 2**16), label="seed")
     return tuple(Data(kinds[i % len(kinds)], seed + i) for i in range(count))
+
+
+def kinds_of(dtype: str) -> tuple[str, ...]:
+    """All kinds of data that suit a dtype; distinct ones first: a misplaced block is told by its values."""
+    usual = ("distinct", "exact", "special")
+    return (*usual[:2], "real", *usual[2:], "nan", "scaled") if is_float(as_dtype(dtype)) else usual

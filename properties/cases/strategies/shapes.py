@@ -8,12 +8,6 @@ from shardproof.properties.cases.strategies.making import Composite, sampled
 LONG = (5, 6, 7, 8, 9, 12, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 300)
 """Long sides: beside the powers of two, at which tiles, chunks and narrow indices end."""
 
-BOTH_LONG = (128, 129, 130, 136, 144, 160, 129, 130, 136, 144)
-"""The sides of a matrix with two long ones, around the side of a tile, mostly beyond it, where parts get lost."""
-
-SEVERAL = (4, 9)
-"""From where to where the sides go of what can be cut into quarters, even or not."""
-
 LARGE = (512, 1000, 1023, 1024, 1025, 1500, 2047, 2048, 2049, 3000, 4097)
 """The longest sides of large blocks, of some thousands of elements."""
 
@@ -24,9 +18,9 @@ def shapes(
 ) -> tuple[int, ...]:
     """Shapes of `min_rank` to `max_rank` dimensions with sides from `min_side` to `max_side`.
 
-    One in 25 is empty, where `min_side` is 0. If `long`, four in 50 have one side of `LONG`, and one in 50 has one of
-    `LARGE`, and no other is above 2. Shrinks to `min_rank` ones. Draws such as `()`, `(2,)`, `(3, 1)`, `(1, 2, 0, 3)`,
-    `(2, 129)`, `(1, 2049)`.
+    Where `min_side` is 0, one side may be that. If `long`, one may be of `LONG`, and no other is above 2 then, or of
+    `LARGE`, beside ones. Shrinks to `min_rank` ones. Draws such as `()`, `(2,)`, `(3, 1)`, `(1, 2, 0, 3)`, `(2, 129)`,
+    `(1, 2049)`.
 
     Raises:
         InvalidArgument: if a maximum is below its minimum.
@@ -36,13 +30,10 @@ def shapes(
     side = st.integers(min(max(1, min_side), max_side), max_side)
     rank = draw(st.integers(min_rank, max_rank), label="rank")
     shape = draw(st.lists(side, min_size=max_rank, max_size=max_rank), label="sides")[:rank]
-    kinds = ("small",) * 43 + ("long",) * 4 + ("large",) + ("empty",) * 2
-    kind = draw(sampled(kinds), label="small, long, large or empty")
-    if kind == "empty" and min_side == 0 and shape:
-        shape[draw(st.integers(0, len(shape) - 1), label="empty dimension")] = 0
-    elif kind in ("long", "large") and long and shape:
-        shape = [min(side, max(min_side, 2)) for side in shape]
-        at = draw(st.integers(0, len(shape) - 1), label="long dimension")
-        sides = LONG if kind == "long" else LARGE
-        shape[at] = draw(sampled([side for side in sides if side > max_side]), label="long side")
+    others = [*(side for side in (*LONG, *LARGE) if long and side > max_side), *range(max_side, min_side - 1, -1)]
+    at, other = draw(st.tuples(st.integers(0, max(rank - 1, 0)), st.one_of(st.none(), sampled(others))), label="other")
+    if other is not None and shape:
+        most = max_side if other <= max_side else 2 if other in LONG else 1
+        shape = [min(side, max(min_side, most)) for side in shape]
+        shape[at] = other
     return tuple(shape)

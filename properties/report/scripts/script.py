@@ -12,9 +12,9 @@ import numpy as np
 from shardproof.oracles.dtypes import is_float
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.manual import laid_out, stacked_axes
+from shardproof.properties.contracts.call import names_of
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.numbers import operands
-from shardproof.properties.contracts.trees import names_of
 from shardproof.properties.engines import Prepared, XlaEngine
 from shardproof.properties.engines.running import MODES, Ready, traced
 from shardproof.properties.laws.gradient import cotangents, held, tangents_of

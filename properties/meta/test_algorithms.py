@@ -19,7 +19,8 @@ from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.simulate.record import Record
 from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.laws.communication import check_communication, stated_by
-from shardproof.properties.programs.implementations import ALGORITHMS, Implementation
+from shardproof.properties.programs.built_in import ALGORITHMS
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Program, Seen, forward
 
 pytestmark = pytest.mark.untyped

@@ -25,7 +25,8 @@ from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.meta.test_algorithms import check_forward
 from shardproof.properties.performance.operations import operations_of
 from shardproof.properties.performance.timeline import flops_in, loads_in
-from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, PRODUCTS, Implementation
+from shardproof.properties.programs.built_in import FORMS, OVERLAPPED, PRODUCTS
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.product_cases import product_case
 from shardproof.properties.programs.program import Seen, forward
 

@@ -32,9 +32,10 @@ from shardproof.properties.engines import Engine, Interpreted, engine_named, sim
 from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.communication import check_communication, communication_of
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import PARAMETERS, example
 from shardproof.properties.programs.expectation import Expectation, ExpectationError
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report import communication as table
 from shardproof.properties.report.summary import notes

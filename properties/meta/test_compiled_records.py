@@ -15,7 +15,7 @@ from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Figu
 from shardproof.properties.performance.modelled import Place, Work
 from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology, missing
 from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS
-from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, PRODUCTS
+from shardproof.properties.programs.built_in import FORMS, OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.partitioned import partitioned
 from shardproof.properties.programs.product_cases import SHAPES, SHARDED, product_case
 

@@ -23,7 +23,8 @@ from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.hunt import hunt
 from shardproof.properties.precision.comparison import compare
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken, Difference
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.diagnosis.diagnosis import diagnose

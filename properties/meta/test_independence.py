@@ -19,8 +19,9 @@ from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.simulate import exchange, groups
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.meta.drawn import one
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import PARAMETERS, example
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report.checking import user_implementation
 

@@ -27,8 +27,9 @@ from shardproof.properties.mutants.hunt import hunt
 from shardproof.properties.performance.operations import Operation, Untold, operations_of
 from shardproof.properties.performance.routes import Loads, permuted
 from shardproof.properties.performance.timeline import Balanced, timeline
+from shardproof.properties.programs.built_in import OVERLAPPED
 from shardproof.properties.programs.expectation import ExpectationError
-from shardproof.properties.programs.implementations import OVERLAPPED, Implementation
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap, limit
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.programs.violation import Broken, NotRun

@@ -39,7 +39,8 @@ from shardproof.properties.performance.measured.work import (
     medians,
     tracing,
 )
-from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
+from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.product_cases import SHARDED, product_case
 
 MESH = MeshCase(("data", "model"), (1, 4))

@@ -25,9 +25,9 @@ from shardproof.properties.programs.violation import SuiteError
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.summary import alike, verdict_row
 from shardproof.properties.runner.draws import Finding
-from shardproof.properties.runner.given import GivenError, named
 from shardproof.properties.runner.judging import ENOUGH, require_held
 from shardproof.properties.runner.search import find_violation
+from shardproof.properties.runner.stated import GivenError, named
 from shardproof.properties.runner.tally import HeldOnNothing, Tally
 
 Function = Callable[..., Any]

@@ -28,7 +28,8 @@ from shardproof.properties.laws.gradient import cotangents, tangents_of
 from shardproof.properties.mutants.axes import in_mesh_order, mesh_names, names
 from shardproof.properties.mutants.changes import COLLECTIVES, KINDS, MESH_ORDER, Kind
 from shardproof.properties.mutants.hunt import STRUCTURES
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.search import find_violation

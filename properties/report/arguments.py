@@ -12,9 +12,11 @@ from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.crossover import SIDES
 from shardproof.properties.performance.routes import Untold
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import EXAMPLES
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.runner.given import Given, GivenError
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.runner.given import Given
+from shardproof.properties.runner.stated import GivenError
 
 LONGEST = 120
 """The most characters of a function's name in that of its picture."""

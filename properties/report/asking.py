@@ -1,6 +1,7 @@
 """Every law of one implementation on an engine, one violation after the other: for `check` and for tests."""
 
 import multiprocessing
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -18,19 +19,29 @@ from shardproof.properties.laws.value import VALUE
 from shardproof.properties.precision.compiled import COMPILER, CompiledElsewhere
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, Kind, SuiteError
-from shardproof.properties.report.failures.causes import LEFT_OUT, Told
-from shardproof.properties.report.failures.text import diagnosed
+from shardproof.properties.report import failures
+from shardproof.properties.report.failures.causes import LEFT_OUT, Told, by_cause, told
+from shardproof.properties.report.progress import Progress, devices_note
+from shardproof.properties.report.summary import Summary
+from shardproof.properties.runner import isolation
 from shardproof.properties.runner.child import Task
 from shardproof.properties.runner.draws import Finding
-from shardproof.properties.runner.given import named
 from shardproof.properties.runner.isolation import NeverBegan, check_isolated
 from shardproof.properties.runner.judging import ENOUGH, asked, require_held, tallies_of
-from shardproof.properties.runner.platforms import DEVICES
+from shardproof.properties.runner.platforms import DEVICES, make_devices
 from shardproof.properties.runner.profiles import compiled_of
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.sending import Here, NotSent
+from shardproof.properties.runner.stated import check_draws, named
 from shardproof.properties.runner.tally import HeldOnNothing, Tally
 from shardproof.properties.runner.violation import LawViolation
+
+EXAMPLES = 64
+"""How many structures are drawn unless another number is given, of which ten are compiled."""
+
+PART = 2 / 3
+"""The part of `max_seconds` that the interpreter gets, before XLA."""
+
 
 LARGE = 1024
 """The most devices of a mesh that is only simulated."""
@@ -323,8 +334,82 @@ class Searches:
         return find
 
 
+def diagnosed(violation: LawViolation) -> Sequence[str]:
+    """What is wrong, in words: said where a law is broken, of which the process that is asked knows nothing yet."""
+    return failures.diagnosed(violation)
+
+
 def scope_of(engine: str) -> Scope:
     """The meshes of the devices at hand, and those that the interpreter has besides."""
     devices = len(jax.devices())
     most = devices if engine == "xla" else max(devices, DEVICES)
     return Scope(max_devices=most, available=most, large=LARGE)
+
+
+def checked(
+    implementation: Implementation,
+    laws: str | Iterable[str] | None,
+    *,
+    max_examples: int,
+    max_seconds: float | None,
+    random_seed: int | None,
+) -> Summary:
+    """What `check` does, of any implementation."""
+    __tracebackhide__ = True  # the report says what is wrong; the code that looked for it is no part of that
+    check_draws(max_examples, random_seed, max_seconds)
+    wanted = chosen_laws(laws)
+    engines = engines_for(implementation, wanted)
+    make_devices()
+    devices = len(jax.devices())
+    reports: list[dict[str, str]] = []
+    empty: list[str] = []
+    own: list[SuiteError] = []
+    tallies: list[Tally] = []
+    notes: list[str] = []
+    known = Told()
+    began = time.perf_counter()
+
+    with Progress(f"check {implementation}", len(engines), devices_note(devices)) as progress:
+        searches = Searches(implementation, known, random_seed, progress.violation)
+        if "xla" in engines and not searches.reason:
+            isolation.start()  # it imports JAX while the interpreter runs
+        for engine in engines:  # the interpreter first: what it finds stuck is not run
+            progress.engine(engine)
+            if known.stuck and engine != "simulate":
+                notes.append(f"not run on {engine}, since {known.stuck}")
+                continue
+            start = time.perf_counter()
+            told_before = Told(set(known.causes))
+            share = PART if engine != engines[-1] else 1.0
+            until = None if max_seconds is None else began + share * max_seconds
+            find = searches.on(engine, until)
+            answers = ask(
+                implementation, engine, wanted, known, find, max_examples=max_examples, tell=progress.violation
+            )
+            for tally in list(answers.tallies.values())[:1]:
+                tally.seconds = time.perf_counter() - start
+            for violation in answers.violations:
+                tell = failures.briefly if told_before.before(violation) else failures.report
+                reports.append(tell(violation))
+                told_before.add(violation)
+                answers.tallies[violation.law.name].failure = reports[-1]
+            own += answers.errors
+            empty += [f"{implementation}: {error.law} ({engine}): {error}" for error in answers.errors]
+            empty += answers.empty
+            tallies += answers.tallies.values()
+            notes += [f"{engine}: max_seconds={max_seconds:g} ended it {answers.ended}"] if answers.ended else []
+            notes += [] if answers.tallies or not answers.left_out else [f"{LEFT_OUT}: {', '.join(answers.left_out)}"]
+    if searches.reason and "xla" in engines:
+        notes.append(f"compiled in this process, which ends if XLA aborts: {searches.reason}")
+    if not reports and not empty and not any(t.verifies and not LAWS[t.law].partial for t in tallies):
+        empty += [reason for t in tallies if t.outcome == "skipped" for reason in t.findings]
+    if laws and (idle := idle_of(implementation, wanted)):
+        notes.append(f"not checked, since there is nothing to ask: {', '.join(idle)}")
+    for tally in tallies:
+        tally.unclaimed, tally.stated = implementation.unclaimed, implementation.stated
+    tallies.sort(key=lambda tally: [*LAWS].index(tally.law))
+    summary = Summary(implementation, tuple(tallies), (*notes, *devices_note(devices)))
+    if reports or empty:
+        texts = [*map(told, by_cause(reports)), *empty, str(summary)]
+        raise AssertionError("\n\n".join(texts)) from (own[0] if own else None)
+    return summary

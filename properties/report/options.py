@@ -19,9 +19,10 @@ from shardproof.properties.report.asking import chosen_laws
 from shardproof.properties.report.destinations import DestinationError, check_destination
 from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS
 from shardproof.properties.runner import profiles
-from shardproof.properties.runner.given import SAID, GivenError, parse_all
-from shardproof.properties.runner.named import NotAFailure
+from shardproof.properties.runner.given import SAID, parse_all
 from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices, use
+from shardproof.properties.runner.preconditions import NotAFailure
+from shardproof.properties.runner.stated import GivenError
 
 SIMULATED = 300
 """The most devices of a mesh that is only simulated, unless another number is asked for."""

@@ -6,17 +6,26 @@ import jax
 import pytest
 
 from shardproof.properties.laws import Law
-from shardproof.properties.report.asking import ask, chosen_laws, conclude, engines_for, local_search, scope_of
-from shardproof.properties.report.checking import EXAMPLES
+from shardproof.properties.report.asking import (
+    EXAMPLES,
+    ask,
+    chosen_laws,
+    conclude,
+    engines_for,
+    local_search,
+    scope_of,
+)
 from shardproof.properties.report.failures.causes import Told
 from shardproof.properties.report.failures.record import Recorded
 from shardproof.properties.report.failures.replay import regressions_of, repeat
 from shardproof.properties.report.progress import devices_note
 from shardproof.properties.report.session import COUNTED, MADE_TEST
-from shardproof.properties.runner.given import Given, check_draws
-from shardproof.properties.runner.named import NotAFailure, held_by_a_module
+from shardproof.properties.runner.given import Given
+from shardproof.properties.runner.named import held_by_a_module
 from shardproof.properties.runner.platforms import make_devices
+from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.programs import Program
+from shardproof.properties.runner.stated import check_draws
 
 
 def program_test(

@@ -5,7 +5,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from shardproof.properties.cases import suggestion
-from shardproof.properties.report.checking import EXAMPLES, checked
+from shardproof.properties.report.asking import EXAMPLES, checked
 from shardproof.properties.report.summary import Summary
 from shardproof.properties.runner.programs import Program
 

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from shardproof.properties.cases.chain import LINKS, composes
 from shardproof.properties.laws import LAWS
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, called
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
+from shardproof.properties.programs.implementations import called
 from shardproof.properties.report import communication as table
 from shardproof.properties.report.failures.causes import by_cause, told
 from shardproof.properties.report.summary import VERDICTS, notes, verdict_row, verdict_table

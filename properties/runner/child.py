@@ -22,9 +22,8 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.judging import ENOUGH, judge
-from shardproof.properties.runner.named import NotAFailure
 from shardproof.properties.runner.platforms import use
-from shardproof.properties.runner.preconditions import check_case, check_oracle
+from shardproof.properties.runner.preconditions import NotAFailure, check_case, check_oracle
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation

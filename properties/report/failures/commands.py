@@ -26,7 +26,8 @@ from shardproof.properties.report.failures.replay import (
 from shardproof.properties.report.options import usage_errors
 from shardproof.properties.report.session import MADE_TEST
 from shardproof.properties.runner.given import Given
-from shardproof.properties.runner.named import NotAFailure, held_by_a_module
+from shardproof.properties.runner.named import held_by_a_module
+from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.programs import Program
 
 REPLAYED = pytest.StashKey[list[Path]]()

@@ -15,7 +15,8 @@ from shardproof.properties.report.failures.lanes import picture
 from shardproof.properties.report.failures.record import identity, record
 from shardproof.properties.report.scripts.script import script
 from shardproof.properties.report.session import MADE_TEST
-from shardproof.properties.runner.named import NotAFailure, impl_options, is_built_in, name_of
+from shardproof.properties.runner.named import impl_options, is_built_in, name_of
+from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.violation import LawViolation
 
 FOLDER = Path(".shardproof") / "failures"

@@ -15,8 +15,8 @@ from shardproof.properties.contracts import contract_of, listed
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.violation import Kind
-from shardproof.properties.runner.named import NotAFailure, is_built_in, name_of, named, source_text
-from shardproof.properties.runner.preconditions import check_case
+from shardproof.properties.runner.named import is_built_in, name_of, named, source_text
+from shardproof.properties.runner.preconditions import NotAFailure, check_case
 from shardproof.properties.runner.violation import LawViolation
 
 FORMAT = 4

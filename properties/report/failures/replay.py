@@ -20,12 +20,13 @@ from shardproof.properties.programs.violation import DEATHS
 from shardproof.properties.report.failures.record import Recorded, parse
 from shardproof.properties.report.failures.text import diagnosed, render
 from shardproof.properties.runner.child import Source, Task
-from shardproof.properties.runner.given import SAID, Given, GivenError, parse_all
+from shardproof.properties.runner.given import SAID, Given, parse_all
 from shardproof.properties.runner.isolation import check_isolated
 from shardproof.properties.runner.judging import judge
-from shardproof.properties.runner.named import BuiltIn, Named, NotAFailure
-from shardproof.properties.runner.preconditions import check_case, check_oracle
+from shardproof.properties.runner.named import BuiltIn, Named
+from shardproof.properties.runner.preconditions import NotAFailure, check_case, check_oracle
 from shardproof.properties.runner.programs import Program
+from shardproof.properties.runner.stated import GivenError
 from shardproof.properties.runner.tally import HeldOnNothing, Tally
 from shardproof.properties.runner.violation import LawViolation
 

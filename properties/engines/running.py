@@ -18,7 +18,7 @@ from shardproof.properties.cases.manual import stacked_axes
 from shardproof.properties.engines import Engine, Interpreted, Prepared, SimulateEngine, XlaEngine
 from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.engines.simulate import raised_in
-from shardproof.properties.engines.simulate.layout import divide
+from shardproof.properties.engines.simulate.exchange import divide
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from shardproof.properties.cases.case import Case
-from shardproof.properties.engines.simulate.control import scan_counts
-from shardproof.properties.engines.simulate.liveness import equations, subjaxprs
+from shardproof.properties.engines.simulate.liveness import equations, scan_counts, subjaxprs
 from shardproof.properties.known_defects import faults, repairs
 from shardproof.properties.known_defects.defect import BUFFER_MISSING, Defect, by_compiler, of_complex
 from shardproof.properties.programs.violation import Broken

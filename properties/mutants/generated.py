@@ -21,8 +21,8 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.running import ready
-from shardproof.properties.engines.simulate.control import scan_counts
 from shardproof.properties.engines.simulate.errors import location
+from shardproof.properties.engines.simulate.liveness import scan_counts
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.gradient import cotangents, tangents_of
 from shardproof.properties.mutants.axes import in_mesh_order, mesh_names, names

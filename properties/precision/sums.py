@@ -12,8 +12,7 @@ import numpy as np
 from jax.extend import core
 
 from shardproof.oracles.dtypes import is_float, real_of
-from shardproof.properties.engines.simulate.control import scan_counts
-from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
+from shardproof.properties.engines.simulate.liveness import equations, opened, scan_counts, subjaxprs
 from shardproof.properties.precision.arithmetic import (
     ACROSS_DEVICES,
     ADDITIONS,

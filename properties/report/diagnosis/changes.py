@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from shardproof.properties.engines.simulate import Simulated
-from shardproof.properties.engines.simulate.env import Env
-from shardproof.properties.engines.simulate.plans import as_value
+from shardproof.properties.engines.simulate.env import RULES, Env, Rule
+from shardproof.properties.engines.simulate.interpreter import as_value
 from shardproof.properties.engines.simulate.prepare import NOTHING
-from shardproof.properties.engines.simulate.rules import RULES, Rule
 from shardproof.properties.precision.arithmetic import Doubled, Doubles, double
 from shardproof.properties.precision.formats import Numbers
 from shardproof.properties.precision.runs import evaluated

@@ -22,7 +22,7 @@ from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines.batches import reference_blocks
 from shardproof.properties.engines.running import all_blocks, ready
 from shardproof.properties.engines.simulate import Simulated
-from shardproof.properties.engines.simulate.divergence import axes_of
+from shardproof.properties.engines.simulate.collectives import axes_of
 from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.engines.simulated import Interpreted
 from shardproof.properties.precision.runs import INTERPRETER

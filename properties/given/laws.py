@@ -9,7 +9,7 @@ import pytest
 from shardproof.properties.contracts import Scope
 from shardproof.properties.laws import Law
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.precision import of_products
+from shardproof.properties.programs.program import of_products
 from shardproof.properties.report.asking import ask, conclude
 from shardproof.properties.report.failures.causes import Told
 from shardproof.properties.report.failures.text import diagnosed

@@ -18,8 +18,8 @@ from shardproof.properties.contracts.drawing import placements, without
 from shardproof.properties.laws.error import refused_by
 from shardproof.properties.laws.law import LARGE, call_alone
 from shardproof.properties.laws.type import TYPE
-from shardproof.properties.programs.feeding import can_feed
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.transformations import can_feed
 
 Cases = st.SearchStrategy[Case]
 

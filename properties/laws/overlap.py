@@ -21,8 +21,8 @@ from shardproof.properties.performance.timeline import (
     timeline,
 )
 from shardproof.properties.programs.derivatives import derivatives
+from shardproof.properties.programs.expectation import Overlap, limit
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.overlap import Overlap, limit
 from shardproof.properties.programs.program import Seen, answering, forward
 from shardproof.properties.programs.violation import Broken, NotRun
 

@@ -12,8 +12,7 @@ from shardproof.properties.laws.checked import checked_sets
 from shardproof.properties.laws.law import Law, whole_case
 from shardproof.properties.precision.comparison import compare
 from shardproof.properties.precision.judge import check_mathematics, value_references
-from shardproof.properties.precision.runs import Runs
-from shardproof.properties.precision.sums import rounded_sums
+from shardproof.properties.precision.runs import Runs, rounded_sums
 from shardproof.properties.programs.implementations import Implementation
 
 

@@ -15,9 +15,9 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
+from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.simulate.record import Record
-from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.laws.communication import check_communication, stated_by
 from shardproof.properties.programs.built_in import ALGORITHMS
 from shardproof.properties.programs.implementations import Implementation

@@ -24,7 +24,7 @@ from shardproof.properties.laws.drawing import drawn_for
 from shardproof.properties.meta.pages import README, features
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import example
-from shardproof.properties.programs.precision import is_wide, precision_of
+from shardproof.properties.programs.program import is_wide, precision_of
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.summary import notes
 from shardproof.properties.runner.given import claimed, parse_all

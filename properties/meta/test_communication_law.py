@@ -29,7 +29,7 @@ from shardproof.properties.communication.counted import of_record
 from shardproof.properties.communication.sizes import names_of, sizes_of
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import Engine, Interpreted, engine_named, simulate
-from shardproof.properties.engines.batches import oracle_blocks
+from shardproof.properties.engines.running import oracle_blocks
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.communication import check_communication, communication_of
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS

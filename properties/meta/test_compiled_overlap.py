@@ -24,7 +24,7 @@ from shardproof.properties.performance.measured.compiled_overlap import (
 )
 from shardproof.properties.performance.tpu_compiler import Compiled, Request, Topology, TpuCompiler
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD, FORWARD
-from shardproof.properties.programs.overlap import Overlap
+from shardproof.properties.programs.expectation import Overlap
 from shardproof.properties.programs.violation import Broken
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
-from shardproof.properties.engines.batches import oracle_blocks
+from shardproof.properties.engines.running import oracle_blocks
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.gradient import check_gradient
 from shardproof.properties.laws.value import check_value

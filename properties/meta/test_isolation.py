@@ -16,7 +16,7 @@ from jax import lax
 
 from shardproof.impl import collectives
 from shardproof.properties.contracts import Scope
-from shardproof.properties.programs.precision import of_products
+from shardproof.properties.programs.program import of_products
 from shardproof.properties.runner import isolation, watching
 from shardproof.properties.runner.child import Task
 from shardproof.properties.runner.given import Given

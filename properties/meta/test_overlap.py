@@ -28,9 +28,8 @@ from shardproof.properties.performance.operations import Operation, Untold, oper
 from shardproof.properties.performance.routes import Loads, permuted
 from shardproof.properties.performance.timeline import Balanced, timeline
 from shardproof.properties.programs.built_in import OVERLAPPED
-from shardproof.properties.programs.expectation import ExpectationError
+from shardproof.properties.programs.expectation import ExpectationError, Overlap, limit
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.overlap import Overlap, limit
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.programs.violation import Broken, NotRun
 from shardproof.properties.report.checking import check

@@ -40,8 +40,8 @@ from shardproof.properties.performance.measured.work import (
     tracing,
 )
 from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
+from shardproof.properties.programs.examples import SHARDED, product_case
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.product_cases import SHARDED, product_case
 
 MESH = MeshCase(("data", "model"), (1, 4))
 SMALL: dict[str, tuple[int, ...]] = {

@@ -24,7 +24,7 @@ from shardproof.properties.performance.lanes import laid_out
 from shardproof.properties.performance.operations import Operation
 from shardproof.properties.performance.routes import Loads
 from shardproof.properties.performance.timeline import timeline
-from shardproof.properties.programs.product_cases import product_case
+from shardproof.properties.programs.examples import product_case
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report.failures import lanes
 from shardproof.properties.report.failures.lanes import in_letters, picture

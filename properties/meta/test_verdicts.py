@@ -19,8 +19,8 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import ENGINES, engine_named
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.laws import LAWS
+from shardproof.properties.programs.expectation import Overlap
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.programs.violation import SuiteError
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.summary import alike, verdict_row

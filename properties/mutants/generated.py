@@ -30,7 +30,7 @@ from shardproof.properties.mutants.changes import COLLECTIVES, KINDS, MESH_ORDER
 from shardproof.properties.mutants.hunt import STRUCTURES
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.precision import precision_of
+from shardproof.properties.programs.program import precision_of
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.search import find_violation
 

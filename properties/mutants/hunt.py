@@ -5,9 +5,8 @@ from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.mutants.catalogue import Mutant
-from shardproof.properties.programs.expectation import Expectation
+from shardproof.properties.programs.expectation import Expectation, Overlap
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.runner import profiles
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import claimed

@@ -9,7 +9,7 @@ from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.performance.chips import Chip
 from shardproof.properties.performance.choosing import PLAIN, Choice, choose
 from shardproof.properties.performance.shaped import Shapes
-from shardproof.properties.programs.product_cases import SHARDED
+from shardproof.properties.programs.examples import SHARDED
 
 SIDES = ("m", "k", "n")
 SMALLEST, LARGEST = 64, 65536

@@ -14,7 +14,7 @@ from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.scheduled import Schedule, schedule
 from shardproof.properties.performance.tpu_compiler import Request, Topology, TpuCompiler
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD, COMPILER, FORWARD
-from shardproof.properties.programs.product_cases import product_case, whole_sides
+from shardproof.properties.programs.examples import product_case, whole_sides
 
 MODEL = "model"
 ELEMENT = 2

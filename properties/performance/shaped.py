@@ -11,8 +11,7 @@ from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.described import Array, Signature
 from shardproof.properties.contracts.roles import Roles, axes_of
-from shardproof.properties.programs.examples import PARAMETERS, example
-from shardproof.properties.programs.product_cases import SHARDED
+from shardproof.properties.programs.examples import PARAMETERS, SHARDED, example
 
 Shapes = Sequence[tuple[int, ...]]
 

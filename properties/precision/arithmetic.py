@@ -23,11 +23,11 @@ from shardproof.properties.engines.simulate.env import RULES, SETS, Env, Rule, r
 from shardproof.properties.engines.simulate.errors import InterpreterLimit, location
 from shardproof.properties.engines.simulate.indexing import filler
 from shardproof.properties.engines.simulate.liveness import subjaxprs
-from shardproof.properties.precision.charges import Charges
 from shardproof.properties.precision.formats import (
     COARSE,
     FORMATS,
     NEARLY_DOUBLE,
+    Charges,
     Format,
     Numbers,
     are_numbers,

@@ -7,9 +7,8 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.claims import transposed
 from shardproof.properties.contracts.contract import Claim, Contract
-from shardproof.properties.programs.expectation import names_of
+from shardproof.properties.programs.expectation import Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation, said
-from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.programs.products import NAIVE, OVERLAPPING, Form
 
 EXTRAS = frozenset({"empty_blocks", "explained_errors", "negative_dimensions", "replicated_operands", "trees", "x64"})

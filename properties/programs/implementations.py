@@ -7,8 +7,7 @@ from typing import Any
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.contract import Communication, Contract
 from shardproof.properties.contracts.features import CONCESSIONS
-from shardproof.properties.programs.expectation import Expectation, names_of
-from shardproof.properties.programs.overlap import Overlap
+from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 
 
 @dataclass(frozen=True)

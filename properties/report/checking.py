@@ -6,9 +6,8 @@ from typing import Any
 
 from shardproof.properties.communication.sizes import names_of
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.programs.expectation import Expectation
+from shardproof.properties.programs.expectation import Expectation, Overlap
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.report.asking import EXAMPLES, checked
 from shardproof.properties.report.summary import Summary
 from shardproof.properties.runner.given import check_contract, check_signature, claimed

@@ -15,9 +15,8 @@ from shardproof.properties.communication.sizes import names_of
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.features import CONCESSIONS, FEATURES, KEYWORDS
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
-from shardproof.properties.programs.expectation import Expectation, ExpectationError
+from shardproof.properties.programs.expectation import Expectation, ExpectationError, Overlap
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.stated import GivenError
 

@@ -14,7 +14,7 @@ from shardproof.properties.performance.measured.expectations import broken
 from shardproof.properties.performance.measured.placing import chip_of, mesh_of
 from shardproof.properties.performance.measured.row import table
 from shardproof.properties.performance.measured.work import COLLECTIVES, forms, measure, tracing
-from shardproof.properties.programs.product_cases import SHARDED
+from shardproof.properties.programs.examples import SHARDED
 
 PLATFORMS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("tpu", "gpu")]
 

@@ -10,10 +10,10 @@ and returns the result or results in the same form.
 What JAX leaves open no result may depend on, though the machine at hand always decides it the same way. `jnp.empty` and
 `lax.empty` promise no contents: XLA:CPU happens to hand out zeros, an accelerator whatever the last program left. Of
 two updates of one place a scatter may write either last (the documentation of `jax.lax.scatter`: "they may be applied
-in any order"), or lose one of them, where `unique_indices` promised that there are no two. Where `indices_are_sorted` promised
-what is not so, anything may be read or written: here, what sorted indices would name. So a program that meets one of
-these runs twice, with two different contents, or orders: a result that differs between the two has read what nothing
-determines. What is written over, or selected away, does not matter.
+in any order"), or lose one of them, where `unique_indices` promised that there are no two. Where `indices_are_sorted`
+promised what is not so, anything may be read or written: here, what sorted indices would name. So a program that meets
+one of these runs twice, with two different contents, or orders: a result that differs between the two has read what
+nothing determines. What is written over, or selected away, does not matter.
 """
 
 import dataclasses

@@ -12,7 +12,7 @@ import jax
 from shardproof.properties.communication.pictures import LETTER
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.crossover import SIDES, Crossover, crossover
-from shardproof.properties.programs.product_cases import SHARDED
+from shardproof.properties.programs.examples import SHARDED
 from shardproof.properties.report.arguments import (
     add_machine,
     add_mesh,

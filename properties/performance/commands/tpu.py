@@ -22,8 +22,8 @@ from shardproof.properties.performance.tables import form_of, markdown, table
 from shardproof.properties.performance.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, TpuCompiler, missing
 from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS
 from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
+from shardproof.properties.programs.examples import SHAPES
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.product_cases import SHAPES
 
 COLUMNS = (
     "product",

@@ -20,9 +20,9 @@ from shardproof.properties.performance.scheduled import Schedule, schedule, stor
 from shardproof.properties.performance.tpu_compiler import Compiled, Topology
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD
 from shardproof.properties.performance.walking import Sent
+from shardproof.properties.programs.examples import product_case
+from shardproof.properties.programs.expectation import Overlap, limit
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.overlap import Overlap, limit
-from shardproof.properties.programs.product_cases import product_case
 from shardproof.properties.programs.violation import Broken, Of
 
 ROOM = 1.25

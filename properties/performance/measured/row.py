@@ -13,9 +13,8 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.communication.bounds import full_bytes, lower_bound
 from shardproof.properties.contracts.numbers import is_moved, operands
-from shardproof.properties.engines.batches import oracle_blocks
-from shardproof.properties.engines.running import all_blocks
-from shardproof.properties.programs.product_cases import SHARDED, received
+from shardproof.properties.engines.running import all_blocks, oracle_blocks
+from shardproof.properties.programs.examples import SHARDED, received
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,8 @@ from shardproof.properties.performance.modelled import alone, sides
 from shardproof.properties.performance.shaped import shaped
 from shardproof.properties.performance.tables import form_of
 from shardproof.properties.programs.built_in import ALGORITHMS, BUILT_IN, OVERLAPPED, PRODUCTS
-from shardproof.properties.programs.examples import WHOLE
+from shardproof.properties.programs.examples import SHAPES, SHARDED, WHOLE, product_case
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.product_cases import SHAPES, SHARDED, product_case
 from shardproof.properties.programs.program import Seen, forward
 
 Clock = Callable[[], float]

@@ -12,7 +12,7 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD, COMPILER, Request
 from shardproof.properties.performance.tpu_compiler.topology import Coordinates, Topology, in_rings
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS

@@ -19,12 +19,11 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.numbers import operands
-from shardproof.properties.engines.batches import reference_blocks
-from shardproof.properties.engines.running import all_blocks, ready
+from shardproof.properties.engines.engine import Interpreted
+from shardproof.properties.engines.running import all_blocks, ready, reference_blocks
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.collectives import axes_of
 from shardproof.properties.engines.simulate.errors import location
-from shardproof.properties.engines.simulated import Interpreted
 from shardproof.properties.precision.runs import INTERPRETER
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Difference

@@ -15,7 +15,7 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.precision import of_products
+from shardproof.properties.programs.program import of_products
 from shardproof.properties.programs.violation import DEATHS
 from shardproof.properties.report.failures.record import Recorded, parse
 from shardproof.properties.report.failures.text import diagnosed, render

@@ -10,8 +10,7 @@ from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.manual import laid_out, stacked_axes
 from shardproof.properties.contracts.trees import names_of
 from shardproof.properties.precision.comparison import Reference
-from shardproof.properties.programs.precision import is_wide
-from shardproof.properties.programs.program import compiled
+from shardproof.properties.programs.program import compiled, is_wide
 from shardproof.properties.report.scripts.expectations import gradient_values, result_values
 from shardproof.properties.report.scripts.literals import (
     array_text,

@@ -18,8 +18,7 @@ from jax import lax
 from jax.interpreters import ad
 
 from shardproof.oracles.dtypes import is_float, rounded, wide
-from shardproof.properties.cases.case import Case, Placement
-from shardproof.properties.cases.manual import stacked_axes
+from shardproof.properties.cases.case import Case, Placement, stacked_axes
 from shardproof.properties.contracts import listed
 from shardproof.properties.engines import Engine, Interpreted, Prepared, SimulateEngine, XlaEngine
 from shardproof.properties.engines.simulate import raised_in

@@ -15,9 +15,8 @@ from shardproof.properties.report.failures.causes import Told
 from shardproof.properties.report.failures.text import diagnosed
 from shardproof.properties.report.session import COUNTED, seed_in_force
 from shardproof.properties.runner.child import Source, Task
-from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.isolation import check_isolated, unending
-from shardproof.properties.runner.profiles import compiled_of, structures_in_force
+from shardproof.properties.runner.search import Finding, compiled_of, structures_in_force
 from shardproof.properties.runner.violation import LawViolation
 
 KNOWN = pytest.StashKey[defaultdict[Source, Told]]()

@@ -22,8 +22,7 @@ from shardproof.properties.engines.running import (
     reference_blocks,
     widened,
 )
-from shardproof.properties.laws.checked import checked_sets
-from shardproof.properties.laws.law import LARGE, Law, whole_case
+from shardproof.properties.laws.law import LARGE, Law, checked_sets, whole_case
 from shardproof.properties.precision.comparison import Reference, compare, magnitude
 from shardproof.properties.precision.judge import (
     check_mathematics,

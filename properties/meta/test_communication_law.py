@@ -16,17 +16,18 @@ from shardproof.impl import collectives
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
-from shardproof.properties.communication.bounds import (
+from shardproof.properties.communication.counted import (
     NOTHING,
     Bound,
     full_bytes,
     lower_bound,
     moved,
+    names_of,
     needed,
     nothing_must_move,
+    of_record,
+    sizes_of,
 )
-from shardproof.properties.communication.counted import of_record
-from shardproof.properties.communication.sizes import names_of, sizes_of
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import Engine, Interpreted, engine_named, simulate
 from shardproof.properties.engines.running import oracle_blocks

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shardproof.properties.communication.sizes import names_of
+from shardproof.properties.communication.counted import names_of
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.meta.test_accelerators import run_pytest
 from shardproof.properties.meta.test_scheduled import DONE, NOTHING, PAIRS, START, X, by_hand, product

@@ -14,7 +14,7 @@ from shardproof.properties.runner.platforms import BACKENDS
 
 FOLDER = next(iter(DEFECTS.values())).script.parent
 REGISTRY = {
-    *("__init__", "defect", "excuses", "faults", "on_gpus", "partly_manual"),
+    *("__init__", "defect", "excuses", "faults", "partly_manual"),
     *("recorded", "registry", "repairs"),
 }
 ENTRIES = pytest.mark.parametrize("defect", DEFECTS.values(), ids=lambda defect: defect.name)

@@ -24,9 +24,8 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import SuiteError
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.summary import alike, verdict_row
-from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.judging import ENOUGH, require_held
-from shardproof.properties.runner.search import find_violation
+from shardproof.properties.runner.search import Finding, find_violation
 from shardproof.properties.runner.stated import GivenError, named
 from shardproof.properties.runner.tally import HeldOnNothing, Tally
 

@@ -31,8 +31,7 @@ from shardproof.properties.mutants.hunt import STRUCTURES
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import precision_of
-from shardproof.properties.runner.draws import Finding
-from shardproof.properties.runner.search import find_violation
+from shardproof.properties.runner.search import Finding, find_violation
 
 TRACED = 6
 """How many cases are drawn to see which lines an implementation has."""

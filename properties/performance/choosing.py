@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.requests import RequestError
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.performance.chips import Chip, chip, in_words
 from shardproof.properties.performance.compiled import OWN, Known, known_of
 from shardproof.properties.performance.operations import Operation, operations_of

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.requests import RequestError
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.performance.chips import Chip
 from shardproof.properties.performance.choosing import PLAIN, Choice, choose
 from shardproof.properties.performance.shaped import Shapes

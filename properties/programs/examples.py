@@ -7,7 +7,7 @@ from typing import Any
 from shardproof.oracles.dtypes import width
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
-from shardproof.properties.cases.requests import RequestError
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.contracts import CONTRACTS
 
 SHARDED: dict[str, tuple[int, ...]] = {

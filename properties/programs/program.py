@@ -18,8 +18,8 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardproof.oracles.layout import Entries
-from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.manual import (
+from shardproof.properties.cases.case import (
+    Case,
     along,
     laid_out,
     levels,

@@ -17,9 +17,8 @@ import numpy as np
 from jax import lax
 
 from shardproof.impl.collectives import cast_varying, varying
-from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.case import Case, dividing_axis
 from shardproof.properties.cases.chain import FED, LINKS
-from shardproof.properties.cases.manual import dividing_axis
 
 Value = TypeVar("Value")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases import suggestion
-from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.cases.strategies.dtypes import as_dtype
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.crossover import SIDES
 from shardproof.properties.performance.routes import Untold

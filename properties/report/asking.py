@@ -25,13 +25,10 @@ from shardproof.properties.report.progress import Progress, devices_note
 from shardproof.properties.report.summary import Summary
 from shardproof.properties.runner import isolation
 from shardproof.properties.runner.child import Task
-from shardproof.properties.runner.draws import Finding
-from shardproof.properties.runner.isolation import NeverBegan, check_isolated
+from shardproof.properties.runner.isolation import Here, NeverBegan, NotSent, check_isolated
 from shardproof.properties.runner.judging import ENOUGH, asked, require_held, tallies_of
 from shardproof.properties.runner.platforms import DEVICES, make_devices
-from shardproof.properties.runner.profiles import compiled_of
-from shardproof.properties.runner.search import find_violation
-from shardproof.properties.runner.sending import Here, NotSent
+from shardproof.properties.runner.search import Finding, compiled_of, find_violation
 from shardproof.properties.runner.stated import check_draws, named
 from shardproof.properties.runner.tally import HeldOnNothing, Tally
 from shardproof.properties.runner.violation import LawViolation

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from shardproof.properties.communication.sizes import names_of
+from shardproof.properties.communication.counted import names_of
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.programs.expectation import Expectation, Overlap
 from shardproof.properties.programs.implementations import Implementation

@@ -18,10 +18,10 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.report.asking import chosen_laws
 from shardproof.properties.report.destinations import DestinationError, check_destination
 from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS
-from shardproof.properties.runner import profiles
 from shardproof.properties.runner.given import SAID, parse_all
 from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices, use
 from shardproof.properties.runner.preconditions import NotAFailure
+from shardproof.properties.runner.search import STRUCTURES, register
 from shardproof.properties.runner.stated import GivenError
 
 SIMULATED = 300
@@ -150,12 +150,12 @@ def set_up(config: pytest.Config) -> None:
         elif not hasattr(config, "workerinput"):
             check_devices(platform, devices)
         use(platform)
-        profiles.register(devices)
+        register(devices)
         chosen = option("--hypothesis-profile", default=None) or ("ci" if os.environ.get("CI") else "dev")
         try:  # before Hypothesis does, which ends in a traceback
             settings.load_profile(chosen)
         except InvalidArgument:
-            known = ", ".join(profiles.STRUCTURES)
+            known = ", ".join(STRUCTURES)
             raise pytest.UsageError(f"--hypothesis-profile={chosen}: expected one of {known}") from None
         config.stash[GIVEN] = [one.load() for one in given]  # a module may use JAX when it is imported
     if given and not option("--replay") and config.args_source is not pytest.Config.ArgsSource.ARGS:

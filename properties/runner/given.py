@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shardproof.properties.cases import suggestion
-from shardproof.properties.communication.sizes import names_of
+from shardproof.properties.communication.counted import names_of
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.features import CONCESSIONS, FEATURES, KEYWORDS
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS

@@ -10,7 +10,7 @@ from typing import Any
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.dtypes import as_dtype
-from shardproof.properties.communication.sizes import names_of
+from shardproof.properties.communication.counted import names_of
 from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.contracts.described import Array, Signature
 from shardproof.properties.contracts.roles import Conditions, axes_of

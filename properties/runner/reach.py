@@ -11,7 +11,7 @@ from hypothesis.errors import NoSuchExample, Unsatisfiable
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
-from shardproof.properties.cases.strategies.axes import MAX_AXES
+from shardproof.properties.cases.strategies.meshes import MAX_AXES
 from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.roles import axes_of
 from shardproof.properties.engines.engine import SimulateEngine

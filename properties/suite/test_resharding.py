@@ -17,8 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardproof.oracles.layout import Entries, shard
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import meshes, specs
-from shardproof.properties.communication.bounds import moved
-from shardproof.properties.communication.counted import of_compiled
+from shardproof.properties.communication.counted import moved, of_compiled
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines.engine import device_mesh
 from shardproof.properties.known_defects import DEFECTS

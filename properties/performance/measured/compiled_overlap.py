@@ -1,6 +1,6 @@
 """The law of overlap on compiled programs: what XLA:TPU schedules hides what is claimed to be hidden.
 
-`shardproof.properties.laws.overlap` asks whether a program could hide what it sends. This asks of the schedule that the
+The law of overlap asks whether a program could hide what it sends. This asks of the schedule that the
 TPU's compiler made of it, and of its gradient, in a case that has room for all (`roomy`), whether it is
 hidden: whether all that is left are permutes that begin in one place and are waited for in another, how long the device
 waits for them, which links they take, and what is held meanwhile.
@@ -13,7 +13,7 @@ from typing import Any
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
-from shardproof.properties.communication.sizes import OUT, names_of, sizes_of
+from shardproof.properties.communication.counted import OUT, names_of, sizes_of
 from shardproof.properties.contracts import CONTRACTS, sequence_parallel
 from shardproof.properties.performance.chips import Chip, in_words
 from shardproof.properties.performance.scheduled import Schedule, schedule, story

@@ -11,7 +11,7 @@ from rich.table import Table
 from shardproof.oracles.dtypes import exact_limit
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
-from shardproof.properties.communication.bounds import full_bytes, lower_bound
+from shardproof.properties.communication.counted import full_bytes, lower_bound
 from shardproof.properties.contracts.numbers import is_moved, operands
 from shardproof.properties.engines.running import all_blocks, oracle_blocks
 from shardproof.properties.programs.examples import SHARDED, received

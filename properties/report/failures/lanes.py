@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from shardproof.properties.laws.overlap import MACHINE
+from shardproof.properties.laws.communication import MACHINE
 from shardproof.properties.performance.choosing import scheduled
 from shardproof.properties.performance.gantt import gantt
 from shardproof.properties.performance.lanes import KEY, Lanes, laid_out, text

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.oracles.layout import Entries
-from shardproof.properties.cases.manual import laid_out, stacked_axes
+from shardproof.properties.cases.case import laid_out, stacked_axes
 from shardproof.properties.contracts.trees import names_of
 from shardproof.properties.precision.comparison import Reference
 from shardproof.properties.programs.program import compiled, is_wide

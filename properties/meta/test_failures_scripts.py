@@ -28,9 +28,8 @@ from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report.failures.files import Written, write
-from shardproof.properties.report.scripts.literals import array_text
 from shardproof.properties.report.scripts.script import script
-from shardproof.properties.report.scripts.source import source_of
+from shardproof.properties.report.scripts.source import array_text, source_of
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation

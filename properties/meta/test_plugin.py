@@ -18,7 +18,7 @@ from shardproof.properties.meta.pages import README, REPORT_PAGE, block
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.program import of_products, precision_of
 from shardproof.properties.report.destinations import DestinationError, check_destination, write_somewhere
-from shardproof.properties.report.scripts.literals import options
+from shardproof.properties.report.scripts.source import options
 from shardproof.properties.runner.platforms import TooFewDevices, check_devices, use
 
 ROOT = Path(__file__).resolve().parents[2]

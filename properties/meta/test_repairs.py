@@ -13,8 +13,7 @@ from shardproof import check_program
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.meta.brief import marked
-from shardproof.properties.report.diagnosis.changes import NOTHING_ELSE, Change, run_in_doubles
-from shardproof.properties.report.diagnosis.repairs import numbers_by_the_mesh
+from shardproof.properties.report.diagnosis.repairs import NOTHING_ELSE, Change, numbers_by_the_mesh, run_in_doubles
 
 
 def bias_of_every_member(x: Any, w: Any, b: Any, *, model: Any) -> Any:

@@ -21,8 +21,7 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, Kind, SuiteError
 from shardproof.properties.report import failures
 from shardproof.properties.report.failures.causes import LEFT_OUT, Told, by_cause, told
-from shardproof.properties.report.progress import Progress, devices_note
-from shardproof.properties.report.summary import Summary
+from shardproof.properties.report.summary import Progress, Summary, devices_note
 from shardproof.properties.runner import isolation
 from shardproof.properties.runner.child import Task
 from shardproof.properties.runner.isolation import Here, NeverBegan, NotSent, check_isolated

@@ -18,8 +18,8 @@ from shardproof.properties.report.asking import (
 from shardproof.properties.report.failures.causes import Told
 from shardproof.properties.report.failures.record import Recorded
 from shardproof.properties.report.failures.replay import regressions_of, repeat
-from shardproof.properties.report.progress import devices_note
 from shardproof.properties.report.session import COUNTED, MADE_TEST
+from shardproof.properties.report.summary import devices_note
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.named import held_by_a_module
 from shardproof.properties.runner.platforms import make_devices

@@ -1,13 +1,99 @@
-"""What became of what was drawn, in words: checked, unsupported, excused, not run, and why."""
+"""What a check says: what it is doing, on standard error, and what became of what was drawn, in words.
+
+That is a line that changes on a terminal, and a line now and then elsewhere; then what was checked, unsupported,
+excused, not run, and why.
+"""
 
 import re
+import sys
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
+import jax
+from rich.console import Console
+from rich.status import Status
+
+from shardproof.properties.cases.case import Case
 from shardproof.properties.known_defects import DEFECTS
+from shardproof.properties.laws import Law
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import NothingToCompare
 from shardproof.properties.runner.tally import Tally, merge
+
+QUIET_SECONDS = 5.0
+"""How often a line is written where there is no terminal; a check that takes less says nothing."""
+
+
+def devices_note(devices: int) -> list[str]:
+    """A line on how many devices XLA runs, where they are too few for most mistakes to show."""
+    if devices >= 8:
+        return []
+    plural = "s" * (devices != 1)
+    more = 'jax.config.update("jax_num_cpu_devices", 8), before JAX is first used, makes 8 virtual ones'
+    advice = f": {more}" if jax.default_backend() == "cpu" else ""
+    return [f"XLA ran on {devices} device{plural}{advice}; the interpreter on 8 and more"]
+
+
+class Progress:
+    """The engines of one check, one after the other.
+
+    Arguments:
+        title: what is checked.
+        total: how many engines there are.
+        notes: what is said first.
+    """
+
+    def __init__(self, title: str, total: int, notes: list[str]) -> None:
+        self.title, self.total, self.notes = title, total, notes
+        self.done = 0
+        self.line, self.violated = title, False
+        self.console = Console(file=sys.stderr, soft_wrap=True, highlight=False, markup=False)
+        self.status: Status | None = Status("", console=self.console) if self.console.is_terminal else None
+        self.told = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self.status is not None:
+            self._say_notes()
+            self.status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.status is not None:
+            self.status.stop()
+
+    def engine(self, name: str) -> None:
+        """The laws are about to be asked on an engine."""
+        self.done += 1
+        self.line, self.violated = f"{self.title}: on {name} ({self.done} of {self.total})", False
+        self._say(self.line)
+
+    def violation(self, law: Law, case: Case) -> None:
+        """A law is broken; of what breaks it then, the smallest is sought, which may take minutes."""
+        if not self.violated:
+            broken = f"{law.name} violated on mesh {case.mesh}"
+            self.violated = self._say(f"{self.line}: {broken}; the smallest is sought")
+
+    def _say(self, line: str) -> bool:
+        if self.status is not None:
+            self.status.update(line)
+        elif time.monotonic() - self.told > QUIET_SECONDS:
+            self._say_notes()
+            self.console.print(line)
+            self.told = time.monotonic()
+        else:
+            return False
+        return True
+
+    def _say_notes(self) -> None:
+        for note in self.notes:
+            self.console.print(note)
+        self.notes = []
+
 
 VERDICTS = ("law", "engine", "outcome", "held", "unsupported", "excused", "not run", "excluded")
 """The columns that say what became of the structures that were drawn."""

@@ -8,8 +8,15 @@ import jax
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.program import precision_of
-from shardproof.properties.report.scripts.literals import docstring, options, tree_text
-from shardproof.properties.report.scripts.source import Source, folders_of, imported, source_of
+from shardproof.properties.report.scripts.source import (
+    Source,
+    docstring,
+    folders_of,
+    imported,
+    options,
+    source_of,
+    tree_text,
+)
 from shardproof.properties.report.scripts.standalone import Script, can_stand_alone, loaded
 from shardproof.properties.runner.named import held_by_a_module, is_built_in
 from shardproof.properties.runner.programs import Program

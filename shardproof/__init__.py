@@ -8,6 +8,7 @@ devices, without any. What programs are verified on is drawn by `strategies`.
 Implementations are in `shardproof.impl`, what they are compared with in `shardproof.oracles`.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 __all__ = [
@@ -24,27 +25,35 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from shardproof.properties import (
-        CONTRACTS,
-        Array,
-        Program,
-        check,
-        check_program,
-        choose,
-        no_communication,
-        program_test,
-        simulate,
-        strategies,
-    )
+    from shardproof.properties.cases import strategies
+    from shardproof.properties.communication.claims import no_communication
+    from shardproof.properties.contracts import CONTRACTS
+    from shardproof.properties.contracts.described import Array
+    from shardproof.properties.engines.simulate import simulate
+    from shardproof.properties.performance.choosing import choose
+    from shardproof.properties.report.checking import check, check_program, program_test
+    from shardproof.properties.runner.programs import Program
 else:
+    WHERE = {
+        "CONTRACTS": "contracts",
+        "Array": "contracts.described",
+        "Program": "runner.programs",
+        "check": "report.checking",
+        "check_program": "report.checking",
+        "choose": "performance.choosing",
+        "no_communication": "communication.claims",
+        "program_test": "report.checking",
+        "simulate": "engines.simulate",
+        "strategies": "cases.strategies",
+    }
+    """The modules that have these names; `strategies` is one."""
 
     def __getattr__(name: str) -> object:
         """A public name, imported when it is first used: pytest imports this package wherever it is installed."""
-        if name not in __all__:
+        if name not in WHERE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        import shardproof.properties as public
-
-        return getattr(public, name)
+        module = import_module(f"{__name__}.properties.{WHERE[name]}")
+        return getattr(module, name, module)
 
     def __dir__() -> list[str]:
         """The public names, imported or not."""

@@ -19,7 +19,7 @@ from shardproof.properties.mutants import MUTANTS, Mutant
 from shardproof.properties.mutants.changes import KINDS, MESH_ORDER
 from shardproof.properties.mutants.generated import Generated, generate
 from shardproof.properties.mutants.hunt import hunt
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 
 BY_HAND = "by hand"
 """The kind of the bugs that a person wrote."""

@@ -31,9 +31,8 @@ from shardproof.properties.engines.running import all_blocks, ready
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.performance.tables import markdown
 from shardproof.properties.precision.arithmetic import Sampled
-from shardproof.properties.precision.charges import charges_of
 from shardproof.properties.precision.comparison import Reference
-from shardproof.properties.precision.formats import COARSE, Format, Numbers, round_at_random
+from shardproof.properties.precision.formats import COARSE, Format, Numbers, charges_of, round_at_random
 from shardproof.properties.precision.judge import value_references
 from shardproof.properties.precision.runs import Runs, run_samples
 from shardproof.properties.programs.implementations import Implementation

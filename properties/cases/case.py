@@ -1,9 +1,13 @@
-"""A case: one draw, everything needed to run one check again, and nothing else."""
+"""A case: one draw, everything needed to run one check again, and nothing else.
+
+Its operands are blocks that make up global arrays. To its chain the axes of the mesh are manual, all or some, or
+divided, and batches and branches are over some of them.
+"""
 
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -14,16 +18,103 @@ import numpy as np
 from shardproof.oracles.layout import Entries, shard
 from shardproof.oracles.mesh import MOST_AXES, MOST_DEVICES, MeshCase, as_axes
 from shardproof.properties.cases import reading
-from shardproof.properties.cases.chain import BATCH, FED, Chain, Link, check_chain, in_words, links
-from shardproof.properties.cases.data import Data, generate
-from shardproof.properties.cases.operand import (
-    MOST_ELEMENTS,
-    MOST_RANK,
-    Operand,
-    Placement,
-    check_operand,
-    check_placement,
+from shardproof.properties.cases.chain import (
+    BATCH,
+    FED,
+    NESTED,
+    OUTSIDE,
+    SPREAD,
+    Chain,
+    Link,
+    check_chain,
+    in_words,
+    links,
 )
+from shardproof.properties.cases.data import Data, generate
+from shardproof.properties.cases.strategies.dtypes import as_dtype
+
+MOST_RANK = 16
+MOST_ELEMENTS = 2**27
+"""The most dimensions, and elements on all devices, of an operand of a case that is run from a file."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How blocks make up a global array: `spec` splits their own dimensions, `stacked` adds leading ones.
+
+    An axis in `stacked` becomes a leading dimension of the global array that is as long as the
+    axis, which lets blocks of rank 0 vary as well. Axes named in neither hold replicas.
+    """
+
+    spec: Entries
+    stacked: tuple[str, ...] = ()
+
+    @property
+    def axes(self) -> frozenset[str]:
+        """The axes along which blocks may differ."""
+        return frozenset(self.stacked) | {name for entry in self.spec for name in entry}
+
+    def partition(self, batch: Sequence[int] = ()) -> Entries:
+        """The PartitionSpec of the global array, one tuple per dimension, with those of a batch."""
+        return (*((name,) for name in self.stacked), *((),) * len(batch), *self.spec)
+
+    def global_shape(self, block: tuple[int, ...], mesh: MeshCase, batch: Sequence[int] = ()) -> tuple[int, ...]:
+        """The shape of the global array that blocks of shape `block` make up."""
+        inner = tuple(n * mesh.axis_size(axes) for n, axes in zip(block, self.spec, strict=True))
+        return (*(mesh.shape[name] for name in self.stacked), *batch, *inner)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A global array: the shape and dtype of its blocks, and their placement."""
+
+    block: tuple[int, ...]
+    dtype: str
+    placement: Placement
+
+    @property
+    def numpy_dtype(self) -> np.dtype:
+        """The dtype as NumPy knows it."""
+        return as_dtype(self.dtype)
+
+    def __str__(self) -> str:
+        sides = []
+        for size, axes in zip(self.block, self.placement.spec, strict=True):
+            sides.append(f"{size}" + (f"@{axes[0]}" if len(axes) == 1 else f"@({','.join(axes)})" if axes else ""))
+        stacked = f" stacked over {','.join(self.placement.stacked)}" if self.placement.stacked else ""
+        return f"{self.dtype}[{','.join(sides)}]{stacked}"
+
+
+def check_operand(operand: Operand, mesh: MeshCase) -> None:
+    """A decoded operand is one that can be drawn on the mesh.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    for side in operand.block:
+        reading.number("block", side, 0, MOST_ELEMENTS)
+    if as_dtype(operand.dtype).name != operand.dtype:
+        raise reading.Unreadable(f"dtype={reading.shown(operand.dtype)}: expected {as_dtype(operand.dtype).name!r}")
+    if len(operand.block) > MOST_RANK:
+        raise reading.Unreadable(f"block={reading.shown(operand.block)}: expected at most {MOST_RANK} dimensions")
+    check_placement(operand.placement, mesh, len(operand.block))
+
+
+def check_placement(placement: Placement, mesh: MeshCase, rank: int) -> None:
+    """A decoded placement has an entry for each dimension, and names each axis of the mesh at most once.
+
+    Raises:
+        ValueError: if it is not so.
+    """
+    names = [*placement.stacked, *(name for entry in placement.spec for name in entry)]
+    if len(placement.spec) != rank:
+        raise reading.Unreadable(
+            f"spec={reading.shown(placement.spec)}: expected an entry for each of {rank} dimensions"
+        )
+    if len(set(names)) != len(names) or not set(names) <= set(mesh.axis_names):
+        told = f"spec={reading.shown(placement.spec)}, stacked={reading.shown(placement.stacked)}"
+        raise reading.Unreadable(f"{told}: expected axes of the mesh, each once")
+
 
 if TYPE_CHECKING:
     from shardproof.properties.contracts.contract import Contract
@@ -256,3 +347,89 @@ def parameter(name: str, value: Any, *, depth: int = 2) -> Any:
     if value is None or isinstance(value, bool) or (type(value) is float and math.isfinite(value)):
         return value
     return reading.number(name, value, -MOST_SEED, MOST_SEED)
+
+
+def manual_axes(case: Case) -> tuple[str, ...]:
+    """The axes that `shard_map` makes manual, in mesh order."""
+    return case.mesh.in_mesh_order(case.manual) if case.manual else case.mesh.axis_names
+
+
+def laid_out(case: Case, index: int) -> Entries:
+    """The layout of the global array of operand `index`.
+
+    It is sharded as it enters `shard_map`, and, where that leaves axes to the compiler, over these as well: each along
+    the first dimension that it divides.
+    """
+    entries, shape = [*case.partition(index)], case.global_shape(index)
+    manual, kinds = manual_axes(case), case.mesh.types
+    for name in case.mesh.axis_names:
+        if name in manual or kinds[name] != "auto":
+            continue
+        for at, size in enumerate(shape):
+            parts = math.prod(case.mesh.shape[axis] for axis in (*entries[at], name))
+            if size and size % parts == 0:
+                entries[at] = (*entries[at], name)
+                break
+    return tuple(entries)
+
+
+def outer_axes(case: Case) -> tuple[str, ...]:
+    """The axis that the outer of two makes manual, the inner one the others; none if they cannot be divided.
+
+    Where a dimension is sharded over several axes, the outer one divides it first, so its axis is the first there. One
+    of `axis_name` is preferred: then a collective connects devices of both.
+    """
+    manual = manual_axes(case)
+    behind = {name for operand in case.operands for entry in operand.placement.spec for name in entry[1:]}
+    first = [name for name in (*case.axes, *manual) if name in manual and name not in behind]
+    return tuple(first[:1]) if len(manual) > 1 else ()
+
+
+def levels(case: Case) -> tuple[tuple[str, ...], ...]:
+    """What each `shard_map` around the call names as its manual axes, the outer one first; nothing where it is all."""
+    if NESTED not in case.chain:
+        return (case.manual,)
+    outer = outer_axes(case)
+    return outer, tuple(name for name in manual_axes(case) if name not in outer)
+
+
+def free_axis(case: Case) -> str:
+    """The axis over which a batch can be spread: the longest that divides it and is not in `axis_name`; else none.
+
+    Not an explicit one: of that the arrays would have to say that their batch is sharded.
+    """
+    manual, kinds = manual_axes(case), case.mesh.types
+    free = [name for name in manual if name not in case.axes and kinds[name] == "auto"]
+    fit = [name for name in free if case.mesh.shape[name] > 1 and BATCH % case.mesh.shape[name] == 0]
+    return max(fit, key=lambda name: case.mesh.shape[name], default="")
+
+
+def spread_axis(case: Case) -> str:
+    """The axis over which the batch is spread; none where it is not."""
+    return free_axis(case) if SPREAD in case.chain else ""
+
+
+def dividing_axis(case: Case) -> str:
+    """The axis whose devices may take different branches: the longest that is not in `axis_name`; else none."""
+    free = [name for name in manual_axes(case) if name not in case.axes and case.mesh.shape[name] > 1]
+    return max(free, key=lambda name: case.mesh.shape[name], default="")
+
+
+def stacked_axes(case: Case) -> tuple[str, ...]:
+    """The axes along which every device's result is told apart, in mesh order."""
+    return tuple(name for name in manual_axes(case) if name != spread_axis(case))
+
+
+def outside(case: Case) -> bool:
+    """Whether a `vmap` is around the whole `shard_map`."""
+    return OUTSIDE in case.chain or SPREAD in case.chain
+
+
+def without_outside(case: Case) -> Case:
+    """The case as it is inside of that."""
+    return dataclasses.replace(case, chain=tuple(name for name in case.chain if name not in (OUTSIDE, SPREAD)))
+
+
+def along(entries: Entries, axes: Collection[str]) -> Entries:
+    """What a layout says of some axes: `((dp, tp), ())` along `tp` is `((tp,), ())`."""
+    return tuple(tuple(name for name in entry if name in axes) for entry in entries)

@@ -4,9 +4,12 @@ What a link does to a function is said in `shardproof.properties.programs.transf
 names, outermost first; the empty one is plain `jit`.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
+
+from hypothesis import strategies as st
 
 BATCH = 2
 """How many inputs a link that batches (`vmap`, `scan`, …) carries, along a leading dimension."""
@@ -263,3 +266,39 @@ def in_words(chain: Chain) -> str:
     whole = [name for name in chain if LINKS[name].whole]
     rest = " of ".join(name for name in chain if name not in whole)
     return " and ".join(filter(None, (*whole, rest))) or "jit"
+
+
+@dataclass(frozen=True)
+class Chains:
+    """Which chains to draw.
+
+    Arguments:
+        links: the links to draw from, the simplest first.
+        only: the one chain that is drawn, if that is settled.
+    """
+
+    links: Chain = ()
+    only: Chain | None = None
+
+    def without(self, unfit: Collection[str]) -> "Chains":
+        """The same without some of the links."""
+        only = None if self.only is None else tuple(name for name in self.only if name not in unfit)
+        return replace(self, links=tuple(name for name in self.links if name not in unfit), only=only)
+
+
+PLAIN = Chains()
+"""No chain at all."""
+
+
+@lru_cache
+def chains(of: Chains) -> st.SearchStrategy[Chain]:
+    """No chain, or one of at most three links. Shrinks to none, then to one link, the simplest.
+
+    Of `vmap`, `scan` and `checkpoint` draws `("vmap",)` and `("scan", "checkpoint")`.
+    """
+    if of.only is not None:
+        return st.just(of.only)
+    if not of.links:
+        return st.just(())
+    some = st.lists(st.sampled_from(of.links), min_size=1, max_size=MOST_LINKS)
+    return st.one_of(st.just(()), some.map(in_order))

@@ -1,7 +1,12 @@
-"""What a name may have been meant to be, in the words of an error."""
+"""What a user asks for that cannot be had: an error in one line, and what a name may have been meant to be."""
 
 import difflib
 from collections.abc import Iterable
+
+
+class RequestError(ValueError):
+    """What was asked for cannot be had; the message names the argument and its value, and says what was expected."""
+
 
 FAR = 0.5
 """How alike the nearest name is at least, of 1."""

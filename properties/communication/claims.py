@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from shardproof.properties.communication.hlo import collectives
-from shardproof.properties.engines.simulate.divergence import COLLECTIVE_KINDS, axes_of
+from shardproof.properties.engines.simulate.collectives import COLLECTIVE_KINDS, axes_of
 from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.engines.simulate.liveness import opened, subjaxprs
 

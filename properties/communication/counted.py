@@ -1,7 +1,13 @@
-"""The communication of one program, counted three ways: by formula, by the interpreter, by the compiler."""
+"""The communication of one program: counted by formula, by the interpreter, by the compiler, and the least of its case.
 
+The least is the oracle's bound, with its conditions. An expectation may speak of the participants of a case, and of the
+bytes of what it is called with and gives.
+"""
+
+import dataclasses
+import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -9,10 +15,182 @@ from typing import Any
 import numpy as np
 
 from shardproof.oracles.communication import Cost
+from shardproof.oracles.communication import lower_bound as least
+from shardproof.oracles.dtypes import width
+from shardproof.oracles.mesh import as_axes
+from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.communication.hlo import Branch, CompiledCollective, Loop, collectives
+from shardproof.properties.contracts.numbers import float32_accumulator
 from shardproof.properties.engines import Prepared
 from shardproof.properties.engines.simulate.record import Record
-from shardproof.properties.programs.expectation import OF_KIND, Expectation, Stated
+from shardproof.properties.programs.expectation import OF_KIND, Block, Expectation, Stated, Terms, names_of
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a collective costs at least: operations after one another, and bytes that pass each device."""
+
+    steps: int
+    bytes: Fraction
+
+
+NOTHING = Bound(0, Fraction(0))
+PARTS = {"all_gather": 1, "all_gather_invariant": 1, "reduce_scatter": 1, "all_to_all": 1, "all_reduce": 2}
+"""Of the contracts that exchange parts: how often all but one's own of the p parts pass a device."""
+
+
+KNOWN = (*PARTS, "broadcast", "permute", "ring_shift")
+"""The contracts that have a bound."""
+
+
+def lower_bound(contract: str, p: int, n: float | Fraction) -> Bound:
+    """The bound of a collective of p participants on n bytes; nothing for one participant or no bytes.
+
+    A permute is taken to move at least one block to another device, and a shift not to wrap to where
+    it started; see `needed` for cases.
+
+    Raises:
+        ValueError: for a contract without a bound.
+    """
+    if contract in ("permute", "ring_shift"):
+        return NOTHING if p < 2 or n == 0 else Bound(1, Fraction(n))
+    return Bound(*least(contract, p, Fraction(n)))
+
+
+def operand_bits(case: Case, *, packed: bool) -> int:
+    """The bits of all operands' blocks on one device; a bool counts as 8, or `packed` as the one that it is."""
+    total = 0
+    for operand in case.operands:
+        bits = 1 if packed and operand.dtype == "bool" else width(operand.numpy_dtype)
+        total += math.prod(operand.block) * bits
+    return total
+
+
+def full_bytes(case: Case) -> int:
+    """n: the bytes of the full vector, as `shardproof.oracles.communication` defines it."""
+    gathers = case.contract.name in ("all_gather", "all_gather_invariant")
+    return math.ceil(operand_bits(case, packed=False) / 8) * (case.group_size if gathers else 1)
+
+
+def needed(case: Case) -> Bound:
+    """The bound of a case: nothing where nothing must be sent, or where it is not certain.
+
+    Operands that are replicated along the axis tuple are known everywhere. A permute that gives every
+    participant its own block or none moves nothing, nor does a shift by a multiple of p. A bool may be sent
+    as a bit. A contract may know a bound of its own.
+    """
+    params = case.keywords
+    own = case.contract.least
+    if own is not None:
+        least_bytes = Fraction(own(case))
+        return Bound(min(1, math.ceil(least_bytes)), least_bytes)
+    if case.contract.name not in KNOWN or not all(
+        set(case.axes) <= operand.placement.axes for operand in case.operands
+    ):
+        return NOTHING
+    if case.contract.name == "permute" and all(source == target for source, target in params["perm"]):
+        return NOTHING
+    if case.contract.name == "ring_shift" and params["offset"] % case.participants == 0:
+        return NOTHING
+    gathers = case.contract.name in ("all_gather", "all_gather_invariant")
+    p = case.group_size
+    bits = operand_bits(case, packed=True) * (p if gathers else 1)
+    return lower_bound(case.contract.name, p, Fraction(bits, 8))
+
+
+def nothing_must_move(case: Case) -> bool:
+    """Whether every participant has all that it needs: it is alone, all is empty, it keeps its block, or all have it.
+
+    Products need nothing as soon as one operand is empty: what is left of them is zeros.
+    """
+    params, axes = case.keywords, set(case.axes)
+    alone = case.group_size == 1
+    empty = any(0 in operand.block for operand in case.operands)
+    kept = case.contract.name == "permute" and all(source == target for source, target in params["perm"])
+    turned = case.contract.name == "ring_shift" and params["offset"] % case.participants == 0
+    known = case.contract.name in KNOWN and not any(axes & operand.placement.axes for operand in case.operands)
+    return alone or empty or kept or turned or known
+
+
+def moved(collectives: Iterable[tuple[str, int, int]]) -> Fraction | None:
+    """The bytes that pass a device in collectives of (kind, participants, operand bytes), each at its own bound.
+
+    None where one is among them whose traffic depends on data.
+    """
+    total = Fraction(0)
+    for kind, p, size in collectives:
+        if kind == "ragged_all_to_all":
+            return None
+        if kind in ("permute", "broadcast"):
+            total += size
+        elif kind == "all_gather":
+            total += (p - 1) * size
+        else:
+            total += PARTS[kind] * Fraction(p - 1, max(p, 1)) * size
+    return total
+
+
+__all__ = ["OUT", "names_of", "sizes_of", "stated_of"]
+
+OUT = "out"
+
+
+def sizes_of(case: Case, wanted: Collection[str] | None = None) -> dict[str, Any]:
+    """What those names stand for in a case: participants, also of a role, and bytes of the full vector and of blocks.
+
+    Of a pytree, `x` and `out` are all leaves together.
+
+    Arguments:
+        case: the case.
+        wanted: the names that are wanted, where others need not be known; None: all.
+    """
+    contract = case.contract
+    along = set(case.axes).union(*(operand.placement.axes for operand in case.operands))
+    blocks = [_block(operand, bool(along - operand.placement.axes)) for operand in case.operands]
+    names = contract.call.operands if case.tree else contract.call.names(case)
+    own: dict[str, Any] = {
+        "p": case.group_size,
+        "n": full_bytes(case),
+        **dict(zip(names, [sum(blocks)] if case.tree else blocks, strict=True)),
+        **{role: case.mesh.axis_size(as_axes(axes)) for role, axes in case.roles},
+    }
+    if wanted is None or OUT in wanted:
+        own[OUT] = _results(case)
+    own["axes"] = Block(case.participants, tuple(case.mesh.shape[axis] for axis in case.axes))
+    options = {name: one for name, one in case.keywords.items() if isinstance(one, int | float)}
+    named = {name: size(case) for name, size in contract.sizes.items() if wanted is None or name in wanted}
+    return {**own, **{name: one for name, one in options.items() if name not in own}, **named}
+
+
+def stated_of(terms: Terms, case: Case) -> Stated:
+    """What terms say of a case: of a tree, of each leaf by itself."""
+    leaves = [dataclasses.replace(case, operands=(o,), tree=False) for o in case.operands] if case.tree else [case]
+    first, *others = (terms.stated(sizes_of(leaf, terms.names())) for leaf in leaves)
+    for other in others:
+        first = first.beside(other)
+    return first
+
+
+def _block(operand: Operand, replicated: bool) -> Block:
+    dtype = operand.numpy_dtype
+    wide = width(float32_accumulator(dtype))
+    return Block(_bytes(operand.block, dtype), operand.block, width(dtype), wide, replicated=replicated)
+
+
+def _results(case: Case) -> int:
+    """The block of the result, or the bytes of all of them."""
+    zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
+    results = case.contract.oracle.value(case, zeros)
+    shapes = [result.shape[len(case.mesh.sizes) :] for result in results]
+    each = [
+        Block(_bytes(shape, result.dtype), shape, width(result.dtype))
+        for shape, result in zip(shapes, results, strict=True)
+    ]
+    return each[0] if len(each) == 1 else sum(each)
+
+
+def _bytes(block: tuple[int, ...], dtype: np.dtype) -> int:
+    return math.ceil(math.prod(block) * width(dtype) / 8)
 
 
 @dataclass(frozen=True)

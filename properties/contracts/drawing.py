@@ -12,9 +12,8 @@ from shardproof.oracles.mesh import MeshCase, as_axes
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.chain import BATCH, SPREAD, Chain, leaves_an_axis
 from shardproof.properties.cases.strategies import axis_names, data_sets, large_meshes, meshes, specs
-from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
 from shardproof.properties.cases.strategies.making import Composite, integers, sampled
-from shardproof.properties.cases.strategies.meshes import known_names
+from shardproof.properties.cases.strategies.meshes import MAX_AXES, in_some_order, known_names
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Scope
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.chain import Chain, leaves_an_axis
 from shardproof.properties.cases.strategies import specs
-from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
 from shardproof.properties.cases.strategies.making import Composite, integers, sampled
-from shardproof.properties.cases.strategies.meshes import known_names
+from shardproof.properties.cases.strategies.meshes import MAX_AXES, in_some_order, known_names
 from shardproof.properties.contracts.contract import Scope
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.drawing import AxisName, beside, meshes_with_room

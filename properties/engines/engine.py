@@ -1,11 +1,17 @@
-"""What every engine does."""
+"""What every engine does, and the two: one compiles with XLA, one interprets in NumPy, on meshes of any size."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import jax
 import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines import simulate
 from shardproof.properties.engines.simulate.record import Record
 from shardproof.properties.programs.program import Program
 
@@ -50,3 +56,200 @@ class Engine(Protocol):
 
     def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
         """Traces (and compiles) a program for a mesh."""
+
+
+AXIS_TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
+
+
+def abstract_mesh(mesh: MeshCase) -> AbstractMesh:
+    """The mesh without devices, to trace under."""
+    return AbstractMesh(mesh.sizes, mesh.axis_names, axis_types=tuple(AXIS_TYPES[t] for t in mesh.axis_types))
+
+
+def device_mesh(mesh: MeshCase) -> Mesh:
+    """The mesh over real (or virtual) devices.
+
+    Raises:
+        ValueError: if the mesh names a device that is not there.
+    """
+    devices = jax.devices()
+    if max(mesh.devices) >= len(devices):
+        raise ValueError(f"mesh={mesh}: expected devices below {len(devices)}, which is how many there are")
+    chosen = np.array([devices[i] for i in mesh.devices]).reshape(mesh.sizes)
+    return Mesh(chosen, mesh.axis_names, axis_types=tuple(AXIS_TYPES[t] for t in mesh.axis_types))
+
+
+def to_numpy(array: jax.Array) -> np.ndarray:
+    """The whole array; of an empty one, JAX up to 0.10 cannot put the shards together, and need not."""
+    return np.asarray(array) if array.size else np.zeros(array.shape, array.dtype)
+
+
+class XlaEngine:
+    """Compiles each structure once with `jit`, then runs it on as many data sets as it is given."""
+
+    name = "xla"
+    clear_after = 400
+    """Compilations after which JAX's caches are dropped: they keep every traced program alive."""
+    compiler_options: ClassVar[Mapping[str, Any]] = {}
+    """What XLA is told of how to compile: nothing, unless a known defect is looked for."""
+
+    def __init__(self) -> None:
+        self.compilations = 0
+
+    def abstract_mesh(self, mesh: MeshCase) -> AbstractMesh:
+        """The mesh to trace under, without devices."""
+        return abstract_mesh(mesh)
+
+    def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
+        """Traces a program for a mesh; what tracing refuses is refused here. It is compiled at the first run.
+
+        Run, it raises `CollectiveMismatch` where the interpreter says that devices would wait for one another.
+        """
+        devices = device_mesh(mesh)
+        function: Any = program.build(devices)
+        avals = program.abstract_arguments(devices)
+        self.compilations += 1
+        if self.compilations % self.clear_after == 0:
+            jax.clear_caches()
+        if not program.compiled:
+            return Prepared(partial(_run, function, avals))
+        # the arguments of the text say which devices there are
+        jitted = jax.jit(function, keep_unused=True, compiler_options=dict(self.compiler_options) or None)
+        return Compiled(jitted, avals)
+
+
+class Compiled(Prepared):
+    """A program under `jit`, traced here, and compiled once: where it is first run or read.
+
+    Arguments:
+        function: the program.
+        avals: its arguments without their values.
+    """
+
+    def __init__(self, function: Any, avals: list[jax.ShapeDtypeStruct]) -> None:
+        self.function, self.avals, self.traced = function, avals, function.trace(*avals)
+        self.parts = simulate.may_part(self.traced.jaxpr)
+        super().__init__(self._compiled, self.traced.jaxpr)
+
+    def evidence(self, arrays: Sequence[np.ndarray]) -> str:
+        """The compiled program as text; the arrays are not looked at."""
+        return str(self.traced.lower().compile().as_text())
+
+    def _compiled(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if self.parts:  # devices that wait for one another for ever would end the process
+            simulate.check_that_all_meet(self.jaxpr, arrays)
+        return _run(self.function, self.avals, arrays)
+
+
+def _run(
+    function: Callable[..., Any], avals: list[jax.ShapeDtypeStruct], arrays: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    placed: list[Any] = jax.device_put(list(arrays), [aval.sharding for aval in avals])
+    return [to_numpy(result) for result in function(*placed)]
+
+
+OWN = ("shardproof.properties.engines.simulate.", "shardproof.properties.precision.")
+"""Where the interpreter's rules are, and what runs them on doubles."""
+
+
+@contextmanager
+def failing_as_a_limit() -> Iterator[None]:
+    """An interpreter that fails itself says nothing of the program: that is a limit of it, like a rule it lacks.
+
+    Raises:
+        InterpreterLimit: in place of an error of the interpreter's own.
+    """
+    try:
+        yield
+    except simulate.OF_THE_PROGRAM:
+        raise
+    except Exception as error:
+        if not simulate.raised_in(error).startswith(OWN):
+            raise
+        first = str(error).partition("\n")[0]
+        what = f"this program, for an error of its own ({type(error).__name__}: {first})"
+        raise simulate.InterpreterLimit(f"the interpreter cannot run {what}", what) from error
+
+
+MOST_TOGETHER = 2**14
+"""The most elements of data sets that are run at once: of larger ones, NumPy's time is not spent in calls."""
+
+
+class Interpreted(Prepared):
+    """A program that is traced: global arrays in, global arrays out.
+
+    Arguments:
+        traced: the program.
+    """
+
+    def __init__(self, traced: simulate.Simulated) -> None:
+        super().__init__(self._alone, traced.closed_jaxpr)
+        self.traced = traced
+
+    @classmethod
+    def of(cls, closed_jaxpr: Any) -> "Interpreted":
+        """A program that something else has traced."""
+        results = jax.tree.structure(list(closed_jaxpr.out_avals))
+        return cls(simulate.Simulated(closed_jaxpr, closed_jaxpr.in_avals, results))
+
+    def _alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        with failing_as_a_limit():
+            return [np.asarray(result) for result in jax.tree.leaves(self.traced.run(*arrays))]
+
+    def evidence(self, arrays: Sequence[np.ndarray]) -> simulate.Record:
+        """What a run does besides computing, less what `jit` would not run because nothing reads it."""
+        with failing_as_a_limit():
+            return self.traced.live().run_recorded(*arrays)[1]
+
+    def each(self, sets: Sets) -> Iterator[list[np.ndarray]]:
+        """The results on each of several data sets: of small ones at once, if all of them can be run."""
+        if small(sets):
+            with contextlib.suppress(Exception):  # that of the first data set that has one is raised below
+                return iter(self.traced.run_together(sets))
+        return super().each(sets)
+
+
+def small(sets: Sets) -> bool:
+    """Whether several data sets are small enough to be run at once."""
+    return len(sets) > 1 and sum(array.size for arrays in sets for array in arrays) <= MOST_TOGETHER
+
+
+class SimulateEngine:
+    """Traces each structure once, then interprets it on as many data sets as it is given."""
+
+    name = "simulate"
+    clear_after = 2000
+    """Traces after which JAX's caches are dropped: they keep every traced program alive."""
+
+    def __init__(self) -> None:
+        self.compilations = 0
+        self.traces = 0
+
+    def abstract_mesh(self, mesh: MeshCase) -> AbstractMesh:
+        """The mesh to trace under."""
+        return abstract_mesh(mesh)
+
+    def prepare(self, program: Program, mesh: MeshCase) -> Interpreted:
+        """Traces a program for a mesh; nothing is compiled."""
+        return Interpreted(self._traced(program, mesh))
+
+    def _traced(self, program: Program, mesh: MeshCase) -> simulate.Simulated:
+        devices = abstract_mesh(mesh)
+        self.traces += 1
+        if self.traces % self.clear_after == 0:
+            jax.clear_caches()
+        return simulate.prepare(program.build(devices), *program.abstract_arguments(devices))
+
+
+ENGINES: dict[str, type[Engine]] = {"simulate": SimulateEngine, "xla": XlaEngine}
+
+
+def engine_named(name: str) -> Engine:
+    """A new engine.
+
+    Raises:
+        ValueError: if there is none of that name.
+    """
+    if name not in ENGINES:
+        raise ValueError(f"engine={name!r}: expected one of {', '.join(ENGINES)}")
+    return ENGINES[name]()

@@ -9,14 +9,13 @@ import pytest
 from shardproof.properties.contracts import Scope
 from shardproof.properties.laws import Law
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.precision import of_products
+from shardproof.properties.programs.program import of_products
 from shardproof.properties.report.asking import ask, conclude
 from shardproof.properties.report.failures.text import Told, diagnosed
 from shardproof.properties.report.session import COUNTED, seed_in_force
 from shardproof.properties.runner.child import Source, Task
-from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.isolation import check_isolated, unending
-from shardproof.properties.runner.profiles import structures_in_force
+from shardproof.properties.runner.search import Finding, structures_in_force
 
 KNOWN = pytest.StashKey[defaultdict[Source, Told]]()
 """What was told of each function in this run, or in this worker of it."""

@@ -10,8 +10,7 @@ from jax.extend import core
 
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import Case
-from shardproof.properties.engines.simulate.control import scan_counts
-from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
+from shardproof.properties.engines.simulate.liveness import equations, opened, scan_counts, subjaxprs
 
 
 def of_constants(program: Any) -> list[Any]:

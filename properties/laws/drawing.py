@@ -9,17 +9,15 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.oracles.dtypes import is_float
-from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.case import Case, dividing_axis, free_axis, outer_axes
 from shardproof.properties.cases.chain import DIVERGENT, FED, LINKS, NESTED, OUTSIDE, SPREAD, Chain, in_order, kept_out
-from shardproof.properties.cases.manual import dividing_axis, free_axis, outer_axes
 from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope, Violation
 from shardproof.properties.contracts.drawing import placements, without
-from shardproof.properties.laws.error import refused_by
 from shardproof.properties.laws.law import LARGE, call_alone
-from shardproof.properties.laws.type import TYPE
-from shardproof.properties.programs.feeding import can_feed
+from shardproof.properties.laws.value import TYPE, refused_by
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.transformations import can_feed
 
 Cases = st.SearchStrategy[Case]
 

@@ -12,10 +12,17 @@ from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts.numbers import degree_of, operands, terms_of
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.batches import pulled_over_batch, pushed_over_batch, reference_blocks, widened
-from shardproof.properties.engines.running import MODES, Ready, placed_blocks, ready
-from shardproof.properties.laws.checked import checked_sets
-from shardproof.properties.laws.law import LARGE, Law, whole_case
+from shardproof.properties.engines.running import (
+    MODES,
+    Ready,
+    placed_blocks,
+    pulled_over_batch,
+    pushed_over_batch,
+    ready,
+    reference_blocks,
+    widened,
+)
+from shardproof.properties.laws.law import LARGE, Law, checked_sets, whole_case
 from shardproof.properties.precision.comparison import Reference, compare, magnitude
 from shardproof.properties.precision.judge import (
     check_mathematics,

@@ -1,12 +1,14 @@
-"""What a law is: a sentence, which implementations and cases it is asked of, and what breaks it."""
+"""What a law is: a sentence, which implementations and cases it is asked of, what breaks it, what it tells."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Engine
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.violation import NotRun
 
 Check = Callable[[Implementation, Case, Engine], int]
 
@@ -73,3 +75,36 @@ class Law:
     def between_engines(self) -> bool:
         """Whether it compares engines with one another, so that what is wrong is not known from an oracle."""
         return self.alone is not None
+
+
+class Checked(int):
+    """The number of data sets that were checked.
+
+    Attributes:
+        undecided: how many numbers in them were held to nothing.
+        findings: what is worth knowing and breaks no law.
+        sent: what the case sends, and what that was compared with.
+    """
+
+    undecided: int = 0
+    findings: Sequence[str] = ()
+    sent: Mapping[str, Any] | None = None
+
+    def saying(
+        self, *, undecided: int = 0, findings: Sequence[str] = (), sent: Mapping[str, Any] | None = None
+    ) -> "Checked":
+        """The number with something to tell."""
+        self.undecided, self.findings, self.sent = undecided, findings, sent
+        return self
+
+
+def checked_sets(told: Sequence[bool], case: Case, undecided: int, findings: Sequence[str] = ()) -> Checked:
+    """The number of data sets that tell right from wrong, given which do.
+
+    Raises:
+        NotRun: if none does.
+    """
+    if not any(told):
+        names = ", ".join(dict.fromkeys(operand.dtype for operand in case.operands))
+        raise NotRun(f"no data set tells right from wrong: roundings leave no certain digit in {names}")
+    return Checked(sum(told)).saying(undecided=undecided, findings=findings)

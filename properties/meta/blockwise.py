@@ -15,8 +15,8 @@ from jax.sharding import PartitionSpec
 
 from shardproof.impl.collectives import cast_varying
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.engine import abstract_mesh, device_mesh
 from shardproof.properties.engines.simulate import simulate
-from shardproof.properties.engines.xla import abstract_mesh, device_mesh
 
 Local = Callable[..., Any]
 Arrays = Sequence[np.ndarray]

@@ -26,7 +26,7 @@ from shardproof.properties.precision.comparison import VACUOUS
 from shardproof.properties.precision.formats import COARSE
 from shardproof.properties.precision.judge import DRIFT, FACTOR
 from shardproof.properties.precision.runs import MANY, SAMPLES
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.runner.given import signature_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,8 +9,9 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Prepared, XlaEngine, running
 from shardproof.properties.laws.agreement import REFERENCE, check_agreement
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import example
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Program
 from shardproof.properties.programs.violation import Broken
 

@@ -15,11 +15,12 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
+from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.simulate.record import Record
-from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.laws.communication import check_communication, stated_by
-from shardproof.properties.programs.implementations import ALGORITHMS, Implementation
+from shardproof.properties.programs.built_in import ALGORITHMS
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Program, Seen, forward
 
 pytestmark = pytest.mark.untyped

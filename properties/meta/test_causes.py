@@ -228,9 +228,9 @@ def test_a_run_shows_a_cause_once(tmp_path: Path) -> None:
 def test_check_says_what_it_does(tmp_path: Path) -> None:
     """Its progress is on standard error, with the devices that XLA runs on; what it raises shows none of its code."""
     (tmp_path / "test_mine.py").write_text(
-        "import jax\nfrom shardproof import check\nfrom shardproof.properties.report import progress\n"
+        "import jax\nfrom shardproof import check\nfrom shardproof.properties.report import summary\n"
         f"from {__name__} import wrong_everywhere\n\n"
-        "jax.devices()\nprogress.QUIET_SECONDS = 0.0\n\n\n"
+        "jax.devices()\nsummary.QUIET_SECONDS = 0.0\n\n\n"
         "def test_shift():\n    check('ring_shift', wrong_everywhere, laws=['value', 'type'], max_examples=40)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "COLUMNS": "200"}

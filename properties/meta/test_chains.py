@@ -33,7 +33,7 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.communication import communication_of
 from shardproof.properties.laws.drawing import AROUND_DERIVATIVES, AROUND_VALUES, drawn_for
 from shardproof.properties.meta.drawn import drawn
-from shardproof.properties.programs.implementations import BUILT_IN, IMPLEMENTATIONS
+from shardproof.properties.programs.built_in import BUILT_IN, IMPLEMENTATIONS
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.report import pairs, report_text
 from shardproof.properties.runner.judging import judge

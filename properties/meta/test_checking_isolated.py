@@ -26,8 +26,8 @@ from shardproof.impl.collectives import ring_shift
 from shardproof.properties.report import asking
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.report import Summary
-from shardproof.properties.runner import isolation, watching
-from shardproof.properties.runner.sending import Arrived, Here
+from shardproof.properties.runner import child, isolation
+from shardproof.properties.runner.isolation import Arrived, Here
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "compiled in this process, which ends if XLA aborts: "
@@ -76,7 +76,7 @@ def test_an_abort_is_reported_and_the_next_function_checked() -> None:
 
 def test_what_does_not_end_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that waits for ever is reported, and not run on a second engine."""
-    monkeypatch.setattr(watching, "IDLE_SECONDS", 3.0)
+    monkeypatch.setattr(child, "IDLE_SECONDS", 3.0)
     with pytest.raises(AssertionError, match="does not finish: it waits, and has computed nothing for 3 s") as told:
         check("ring_shift", waits, laws="value", max_examples=2)
     assert "\nnot run on xla, since it did not end on simulate" in str(told.value)

@@ -22,13 +22,14 @@ from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import drawn_for
 from shardproof.properties.meta.pages import README, features
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import example
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS
-from shardproof.properties.programs.precision import is_wide, precision_of
+from shardproof.properties.programs.program import is_wide, precision_of
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.report import notes
-from shardproof.properties.runner.given import GivenError, claimed, parse_all
+from shardproof.properties.runner.given import claimed, parse_all
 from shardproof.properties.runner.judging import judge
+from shardproof.properties.runner.stated import GivenError
 from shardproof.properties.runner.tally import Tally
 
 DRAWS = 60

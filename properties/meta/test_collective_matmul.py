@@ -18,15 +18,16 @@ from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.matmul import CONTRACTS as MATMULS
 from shardproof.properties.engines import engine_named
+from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.engines.simulate import prepare
-from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.laws.communication import check_communication
 from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.meta.test_algorithms import check_forward
 from shardproof.properties.performance.operations import operations_of
 from shardproof.properties.performance.timeline import flops_in, loads_in
-from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, PRODUCTS, Implementation
-from shardproof.properties.programs.product_cases import product_case
+from shardproof.properties.programs.built_in import FORMS, OVERLAPPED, PRODUCTS
+from shardproof.properties.programs.examples import product_case
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
 
 pytestmark = pytest.mark.untyped

@@ -12,8 +12,8 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.communication import check_communication, communication_of, stated_by
 from shardproof.properties.meta.test_algorithms import case_of
+from shardproof.properties.programs.built_in import ALGORITHMS, IMPLEMENTATIONS
 from shardproof.properties.programs.expectation import Expectation
-from shardproof.properties.programs.implementations import ALGORITHMS, IMPLEMENTATIONS
 from shardproof.properties.programs.violation import Broken
 
 SIMULATE = engine_named("simulate")

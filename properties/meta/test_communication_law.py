@@ -16,25 +16,27 @@ from shardproof.impl import collectives
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
-from shardproof.properties.communication.bounds import (
+from shardproof.properties.communication.counted import (
     NOTHING,
     Bound,
     full_bytes,
     lower_bound,
     moved,
+    names_of,
     needed,
     nothing_must_move,
+    of_record,
+    sizes_of,
 )
-from shardproof.properties.communication.counted import of_record
-from shardproof.properties.communication.sizes import names_of, sizes_of
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import Engine, Interpreted, engine_named, simulate
-from shardproof.properties.engines.batches import oracle_blocks
+from shardproof.properties.engines.running import oracle_blocks
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.communication import check_communication, communication_of
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import PARAMETERS, example
 from shardproof.properties.programs.expectation import Expectation, ExpectationError
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report import communication as table
 from shardproof.properties.report.report import notes

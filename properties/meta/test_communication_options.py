@@ -28,8 +28,9 @@ from shardproof.properties.programs.expectation import Expectation, ExpectationE
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report import draw
 from shardproof.properties.runner.child import Task
-from shardproof.properties.runner.draws import Finding
-from shardproof.properties.runner.given import Given, GivenError, parse_all
+from shardproof.properties.runner.given import Given, parse_all
+from shardproof.properties.runner.search import Finding
+from shardproof.properties.runner.stated import GivenError
 from shardproof.properties.runner.tally import Tally
 
 ROOT = README.parent

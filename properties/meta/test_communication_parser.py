@@ -18,9 +18,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardproof.properties.communication.counted import of_compiled, of_record
-from shardproof.properties.communication.groups import replica_groups
 from shardproof.properties.communication.hlo import Branch, CompiledCollective, collectives
-from shardproof.properties.communication.text import HloError, Shape, arrays, read
+from shardproof.properties.communication.text import HloError, Shape, arrays, read, replica_groups
 from shardproof.properties.engines import simulate
 
 SAVED = Path(__file__).parent / "saved_hlo"

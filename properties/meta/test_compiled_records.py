@@ -24,9 +24,9 @@ from shardproof.properties.performance.compiled import (
 )
 from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology, missing
 from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS
-from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, PRODUCTS
+from shardproof.properties.programs.built_in import FORMS, OVERLAPPED, PRODUCTS
+from shardproof.properties.programs.examples import SHAPES, SHARDED, product_case
 from shardproof.properties.programs.partitioned import partitioned
-from shardproof.properties.programs.product_cases import SHAPES, SHARDED, product_case
 
 PLACE = Place(Topology.parse("v5e:2x4"), 4)
 WORK = Work("all_gather_matmul_lhs", "book", PLACE)

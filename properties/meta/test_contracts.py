@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from shardproof.properties import suite
+from shardproof.properties import contracts, suite
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.report.asking import chosen_laws
 from shardproof.properties.runner.contract_tests import of_contract
 from shardproof.properties.runner.judging import asked
@@ -56,6 +56,17 @@ def test_every_implemented_contract_is_known() -> None:
     """What is of no contract is verified by no test."""
     assert {*IMPLEMENTED} <= CONTRACTS.keys()
     assert {contract for contract, one in CONTRACTS.items() if one.implementations} <= {*IMPLEMENTED}
+
+
+def test_every_contract_is_listed_with_its_module() -> None:
+    """What a module has under `CONTRACT` or `CONTRACTS` is what the room says that it has."""
+    found = {}
+    for path in sorted(Path(contracts.__file__).parent.glob("[!_]*.py")):
+        module = importlib.import_module(f"{contracts.__name__}.{path.stem}")
+        own = getattr(module, "CONTRACTS", None) or [getattr(module, "CONTRACT", None)]
+        found[path.stem] = " ".join(one.name for one in own if one is not None)
+    assert {name: names for name, names in found.items() if names} == contracts.MODULES
+    assert [*CONTRACTS] == [name for names in contracts.MODULES.values() for name in names.split()]
 
 
 def test_every_law_is_asked() -> None:

@@ -29,7 +29,7 @@ from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import XlaEngine
 from shardproof.properties.laws import LAWS
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.tally import Tally
 

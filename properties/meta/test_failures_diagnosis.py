@@ -15,7 +15,7 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
-from shardproof.properties.engines.batches import oracle_blocks
+from shardproof.properties.engines.running import oracle_blocks
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.gradient import check_gradient
 from shardproof.properties.laws.value import check_value
@@ -23,7 +23,8 @@ from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.hunt import hunt
 from shardproof.properties.precision.comparison import compare
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken, Difference
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.diagnosis.diagnosis import diagnose, hypotheses

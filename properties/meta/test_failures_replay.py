@@ -23,10 +23,11 @@ from shardproof.properties.contracts import CONTRACTS, Scope, contract_of
 from shardproof.properties.engines import ENGINES, XlaEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import drawn_for
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.expectation import Expectation
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken, Kind
-from shardproof.properties.report.failures import replay, write
+from shardproof.properties.report.failures import replay
 from shardproof.properties.report.failures.files import (
     Recorded,
     failing_case,
@@ -35,12 +36,13 @@ from shardproof.properties.report.failures.files import (
     record,
     replace,
     replay_command,
+    write,
 )
 from shardproof.properties.report.failures.replay import MOST_BYTES, files, read, regressions, repeat, source_of
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.judging import asked, judge
-from shardproof.properties.runner.named import BuiltIn, NotAFailure
-from shardproof.properties.runner.preconditions import check_case, check_oracle
+from shardproof.properties.runner.named import BuiltIn
+from shardproof.properties.runner.preconditions import NotAFailure, check_case, check_oracle
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
 

@@ -27,7 +27,7 @@ from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
-from shardproof.properties.report.failures import Written, write
+from shardproof.properties.report.failures.files import Written, write
 from shardproof.properties.report.scripts.script import script
 from shardproof.properties.report.scripts.source import array_text, source_of
 from shardproof.properties.runner.judging import judge

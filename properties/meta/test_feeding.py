@@ -21,8 +21,8 @@ from shardproof.properties.laws.gradient import cotangents, exact_gradients
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.precision.judge import value_references
-from shardproof.properties.programs.feeding import fed_operands
-from shardproof.properties.programs.implementations import BUILT_IN
+from shardproof.properties.programs.built_in import BUILT_IN
+from shardproof.properties.programs.transformations import fed_operands
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.failures.text import diagnosed
 from shardproof.properties.runner.judging import judge

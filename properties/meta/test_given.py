@@ -10,7 +10,8 @@ import pytest
 
 from shardproof.properties.meta.pages import README
 from shardproof.properties.mutants import MUTANTS
-from shardproof.properties.runner.given import Given, GivenError
+from shardproof.properties.runner.given import Given
+from shardproof.properties.runner.stated import GivenError
 
 ROOT = README.parent
 FUNCTIONS = {

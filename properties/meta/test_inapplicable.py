@@ -20,9 +20,8 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.test_given import run
 from shardproof.properties.report import asking
 from shardproof.properties.report.checking import user_implementation
-from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.judging import require_held
-from shardproof.properties.runner.search import find_violation
+from shardproof.properties.runner.search import Finding, find_violation
 from shardproof.properties.runner.tally import HeldOnNothing
 
 SMALL = Scope(max_devices=4, available=4, large=24)

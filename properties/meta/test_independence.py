@@ -16,11 +16,12 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.contract import Scope
 from shardproof.properties.engines import SimulateEngine
-from shardproof.properties.engines.simulate import exchange, groups
+from shardproof.properties.engines.simulate import exchange
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.meta.drawn import one
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import PARAMETERS, example
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report.checking import user_implementation
 
@@ -110,14 +111,14 @@ def change_participants(monkeypatch: pytest.MonkeyPatch, part: str, *, oracle: b
     elif oracle:
         monkeypatch.setattr(collectives, "as_axes", lambda axes: MESH.in_mesh_order(axes))
     else:
-        number, participants = groups.numbering, groups._participants
+        number, participants = exchange.numbering, exchange._participants
         known = frozenset(MESH.axis_names)
 
         def in_mesh_order(axes: Any) -> Any:
             return MESH.in_mesh_order(axes) if known >= {*axes} else axes  # the data sets are no axis of it
 
-        monkeypatch.setattr(groups, "_participants", participants.__wrapped__)  # what is wrong is not cached
-        monkeypatch.setattr(groups, "numbering", lambda mesh, axes: number(mesh, in_mesh_order(axes)))
+        monkeypatch.setattr(exchange, "_participants", participants.__wrapped__)  # what is wrong is not cached
+        monkeypatch.setattr(exchange, "numbering", lambda mesh, axes: number(mesh, in_mesh_order(axes)))
 
 
 @pytest.mark.parametrize("oracle", [True, False], ids=("oracle", "interpreter"))

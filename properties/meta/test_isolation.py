@@ -16,12 +16,11 @@ from jax import lax
 
 from shardproof.impl import collectives
 from shardproof.properties.contracts import Scope
-from shardproof.properties.programs.precision import of_products
-from shardproof.properties.runner import isolation, watching
-from shardproof.properties.runner.child import Task
+from shardproof.properties.programs.program import of_products
+from shardproof.properties.runner import child, isolation
+from shardproof.properties.runner.child import Task, Watch
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.isolation import check_isolated, unending
-from shardproof.properties.runner.watching import Watch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -109,7 +108,7 @@ def test_what_compiles_for_long_is_no_failure() -> None:
 
 def test_what_waits_for_ever_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that waits without computing is reported as such."""
-    monkeypatch.setattr(watching, "IDLE_SECONDS", 5.0)
+    monkeypatch.setattr(child, "IDLE_SECONDS", 5.0)
     found = check_isolated(task("waits_for_ever"))
     assert found.violation is not None
     assert found.violation.finding == "does not finish: it waits, and has computed nothing for 5 s"
@@ -131,7 +130,7 @@ def test_only_a_processor_that_is_used_counts(monkeypatch: pytest.MonkeyPatch) -
     """A process with a tenth of a processor is neither idle nor at its limit by the clock."""
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr(watching, "processor_seconds", lambda pid: now / 10)
+    monkeypatch.setattr(child, "processor_seconds", lambda pid: now / 10)
     watch = Watch(os.getpid(), 40.0)
     while now < 390.0:
         assert watch.verdict() is None
@@ -152,7 +151,7 @@ def test_a_slow_import_is_no_slow_case(tmp_path: Path, monkeypatch: pytest.Monke
         "    pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(watching, "WINDOW_SECONDS", 1.0)
+    monkeypatch.setattr(child, "WINDOW_SECONDS", 1.0)
     given = Given("ring_shift", "slow_to_import", "ring_shift")
     found = check_isolated(dataclasses.replace(task(""), given=given))
     assert found.violation is None
@@ -180,12 +179,12 @@ def test_a_killed_run_leaves_no_process() -> None:
     assert run.stdout is not None
     try:
         assert select.select([run.stdout], [], [], 120)[0], "the function was not run"
-        child = int(run.stdout.readline())
-        assert is_running(child)
+        started = int(run.stdout.readline())
+        assert is_running(started)
     finally:
         run.kill()
         run.wait()
     assert select.select([run.stdout], [], [], 120)[0]
     assert run.stdout.read() == ""  # the last process that could write to it has ended
     run.stdout.close()
-    assert not is_running(child)
+    assert not is_running(started)

@@ -16,10 +16,10 @@ from jax import Array, lax
 
 from shardproof.impl.rings import shift
 from shardproof.properties.cases.case import Case
-from shardproof.properties.communication.sizes import sizes_of
+from shardproof.properties.communication.counted import sizes_of
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import SimulateEngine
-from shardproof.properties.laws.overlap import check_overlap
+from shardproof.properties.laws.communication import check_overlap
 from shardproof.properties.meta.pages import PERFORMANCE_PAGE, README
 from shardproof.properties.meta.test_collective_matmul import case_of, way_of
 from shardproof.properties.mutants import MUTANTS
@@ -27,9 +27,9 @@ from shardproof.properties.mutants.hunt import hunt
 from shardproof.properties.performance.operations import Operation, Untold, operations_of
 from shardproof.properties.performance.routes import Loads, permuted
 from shardproof.properties.performance.timeline import Balanced, timeline
-from shardproof.properties.programs.expectation import ExpectationError
-from shardproof.properties.programs.implementations import OVERLAPPED, Implementation
-from shardproof.properties.programs.overlap import Overlap, limit
+from shardproof.properties.programs.built_in import OVERLAPPED
+from shardproof.properties.programs.expectation import ExpectationError, Overlap, limit
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.programs.violation import Broken, NotRun
 from shardproof.properties.report.checking import check, check_program

@@ -42,8 +42,9 @@ from shardproof.properties.performance.measured.work import (
     tracing,
     traffic,
 )
-from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
-from shardproof.properties.programs.product_cases import SHARDED, product_case
+from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
+from shardproof.properties.programs.examples import SHARDED, product_case
+from shardproof.properties.programs.implementations import Implementation
 
 MESH = MeshCase(("data", "model"), (1, 4))
 SMALL: dict[str, tuple[int, ...]] = {

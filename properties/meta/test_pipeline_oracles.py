@@ -16,8 +16,8 @@ from shardproof.impl import pipeline as module
 from shardproof.impl.pipeline import circular_pipeline, pipeline
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.pipeline import pipeline as oracle
+from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.meta import REVERSED, places
 from shardproof.properties.meta.blockwise import check_oracle, floats, participants, simulated
 

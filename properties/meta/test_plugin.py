@@ -16,7 +16,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.plugin import ASKING, FILES
 from shardproof.properties.meta.pages import README, REPORT_PAGE, block
 from shardproof.properties.programs.examples import example
-from shardproof.properties.programs.precision import of_products, precision_of
+from shardproof.properties.programs.program import of_products, precision_of
 from shardproof.properties.report.scripts.source import options
 from shardproof.properties.report.session import DestinationError, check_destination, write_somewhere
 from shardproof.properties.runner.platforms import TooFewDevices, check_devices, use

@@ -21,11 +21,9 @@ from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.test_simulate_windows import numbers
 from shardproof.properties.precision.arithmetic import Doubles, Sampled
-from shardproof.properties.precision.charges import Charges
-from shardproof.properties.precision.formats import format_of, literal_error, moved, round_at_random
+from shardproof.properties.precision.formats import Charges, format_of, literal_error, moved, round_at_random
 from shardproof.properties.precision.judge import bound_of
-from shardproof.properties.precision.runs import SAMPLES, run_samples
-from shardproof.properties.precision.sums import fused_products
+from shardproof.properties.precision.runs import SAMPLES, fused_products, run_samples
 
 pytestmark = pytest.mark.untyped  # of scalars NumPy makes other types than the arrays that are annotated
 

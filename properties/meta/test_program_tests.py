@@ -14,9 +14,10 @@ from shardproof.properties.meta.test_failures_replay import pytest_run
 from shardproof.properties.meta.whole_programs import mlp, numpy_mlp
 from shardproof.properties.report.checking import check_program, program_test
 from shardproof.properties.report.failures.replay import OF_PROGRAMS
-from shardproof.properties.runner.given import Given, GivenError
+from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.named import held_by_a_module
 from shardproof.properties.runner.programs import Program
+from shardproof.properties.runner.stated import GivenError
 
 PROJECT = '''
 """A user's own tests."""

@@ -14,8 +14,8 @@ from jax.sharding import PartitionSpec as P
 from shardproof.impl import projected_cross_entropy as forms
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.projected_cross_entropy import projected_cross_entropy as oracle
+from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.meta import places
 from shardproof.properties.meta.blockwise import check_oracle, floats, participants, simulated
 from shardproof.properties.performance.operations import peak_of

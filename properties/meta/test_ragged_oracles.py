@@ -14,8 +14,8 @@ from jax.sharding import PartitionSpec
 from shardproof.impl.ragged import gathered_ragged_all_to_all, ragged_all_to_all
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.ragged import RaggedMismatch, differentiable
+from shardproof.properties.engines.engine import abstract_mesh, device_mesh
 from shardproof.properties.engines.simulate import RaggedMetadata, simulate
-from shardproof.properties.engines.xla import abstract_mesh, device_mesh
 from shardproof.properties.meta import REVERSED, small_meshes
 from shardproof.properties.meta.blockwise import (
     derivatives,

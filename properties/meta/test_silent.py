@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import Array
 
-from shardproof.properties.communication.bounds import KNOWN
+from shardproof.properties.communication.counted import KNOWN
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS

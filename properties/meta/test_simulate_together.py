@@ -11,8 +11,8 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
+from shardproof.properties.engines.engine import Interpreted
 from shardproof.properties.engines.simulate import CollectiveMismatch, prepare
-from shardproof.properties.engines.simulated import Interpreted
 from shardproof.properties.precision.arithmetic import Doubles
 from shardproof.properties.precision.runs import run_samples
 from shardproof.properties.report.diagnosis.repairs import run_in_doubles

@@ -12,7 +12,8 @@ from shardproof.properties.contracts import CONTRACTS, Scope, contract_of
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import drawn_for
 from shardproof.properties.meta.drawn import drawn
-from shardproof.properties.programs.implementations import BUILT_IN, Implementation
+from shardproof.properties.programs.built_in import BUILT_IN
+from shardproof.properties.programs.implementations import Implementation
 
 pytestmark = pytest.mark.either_end
 

@@ -19,7 +19,8 @@ from shardproof.properties.performance.routes import Loads
 from shardproof.properties.performance.shaped import shaped
 from shardproof.properties.performance.timeline import COMPUTE, Timeline, timeline
 from shardproof.properties.programs.bare import bare, parse_arrays
-from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
+from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
+from shardproof.properties.programs.implementations import Implementation
 
 MICRO = Fraction(1, 10**6)
 RING = MeshCase(("tp",), (4,))

@@ -13,7 +13,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.communication.pictures import LETTER
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws import LAWS
-from shardproof.properties.laws.overlap import check_overlap
+from shardproof.properties.laws.communication import check_overlap
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.performance.chips import CHIPS
@@ -23,7 +23,7 @@ from shardproof.properties.performance.lanes import gantt, laid_out
 from shardproof.properties.performance.operations import Operation
 from shardproof.properties.performance.routes import Loads
 from shardproof.properties.performance.timeline import timeline
-from shardproof.properties.programs.product_cases import product_case
+from shardproof.properties.programs.examples import product_case
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report.failures import picture as lanes
 from shardproof.properties.report.failures.picture import drawing, in_letters

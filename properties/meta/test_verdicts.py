@@ -19,15 +19,14 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import ENGINES, engine_named
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.laws import LAWS
+from shardproof.properties.programs.expectation import Overlap
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.programs.violation import SuiteError
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.report import alike, verdict_row
-from shardproof.properties.runner.draws import Finding
-from shardproof.properties.runner.given import GivenError, named
 from shardproof.properties.runner.judging import ENOUGH, require_held
-from shardproof.properties.runner.search import find_violation
+from shardproof.properties.runner.search import Finding, find_violation
+from shardproof.properties.runner.stated import GivenError, named
 from shardproof.properties.runner.tally import HeldOnNothing, Tally
 
 Function = Callable[..., Any]

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.contract import Communication
 from shardproof.properties.laws import LAWS
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.expectation import Expectation
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Said = str | Expectation | Communication

@@ -21,17 +21,17 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.running import ready
-from shardproof.properties.engines.simulate.control import scan_counts
 from shardproof.properties.engines.simulate.errors import location
+from shardproof.properties.engines.simulate.liveness import scan_counts
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.gradient import cotangents, tangents_of
 from shardproof.properties.mutants.axes import in_mesh_order, mesh_names, names
 from shardproof.properties.mutants.changes import COLLECTIVES, KINDS, MESH_ORDER, Kind
 from shardproof.properties.mutants.hunt import STRUCTURES
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.programs.precision import precision_of
-from shardproof.properties.runner.draws import Finding
-from shardproof.properties.runner.search import find_violation
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.program import precision_of
+from shardproof.properties.runner.search import Finding, find_violation
 
 TRACED = 6
 """How many cases are drawn to see which lines an implementation has."""

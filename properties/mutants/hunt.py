@@ -1,19 +1,17 @@
 """Hunting one planted bug as a run of the suite does."""
 
-from shardproof.properties.communication.sizes import names_of
+from shardproof.properties.communication.counted import names_of
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.mutants.catalogue import Mutant
-from shardproof.properties.programs.expectation import Expectation
+from shardproof.properties.programs.expectation import Expectation, Overlap
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.overlap import Overlap
-from shardproof.properties.runner import profiles
-from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import claimed
-from shardproof.properties.runner.search import find_violation
+from shardproof.properties.runner.search import STRUCTURES as PROFILES
+from shardproof.properties.runner.search import Finding, find_violation
 
-STRUCTURES = profiles.STRUCTURES["dev"]
+STRUCTURES = PROFILES["dev"]
 """What a default run draws."""
 
 

@@ -19,7 +19,7 @@ from fractions import Fraction
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases import suggestion
-from shardproof.properties.cases.requests import RequestError
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.performance.operations import Operation
 from shardproof.properties.performance.routes import Link
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.requests import RequestError
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.performance.chips import Chip, chip, in_words
 from shardproof.properties.performance.compiled import OWN, Known, known_of
 from shardproof.properties.performance.operations import Operation, operations_of
@@ -15,11 +15,11 @@ from shardproof.properties.performance.routes import Untold
 from shardproof.properties.performance.shaped import Shapes, laid_out_for, shaped
 from shardproof.properties.performance.timeline import timeline
 from shardproof.properties.performance.tpu_compiler.process import COMPILER, FORWARD, WAYS
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.derivatives import derivatives
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.programs.precision import precision_of
-from shardproof.properties.programs.product_cases import SHARDED, received
-from shardproof.properties.programs.program import Seen, forward
+from shardproof.properties.programs.examples import SHARDED, received
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.program import Seen, forward, precision_of
 
 PLAIN = ("naive", "lax")
 """The forms that hide nothing: one collective, before or after the product if there is one."""

@@ -20,7 +20,7 @@ from shardproof.properties.performance.chips import CHIPS, Chip, chip
 from shardproof.properties.performance.scheduled import Schedule, schedule
 from shardproof.properties.performance.tpu_compiler import NotCompiled, Request, Topology, TpuCompiler
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD, COMPILER, FORWARD
-from shardproof.properties.programs.product_cases import product_case, received, whole_sides
+from shardproof.properties.programs.examples import product_case, received, whole_sides
 
 MODEL = "model"
 Modelled = tuple[Schedule, int]

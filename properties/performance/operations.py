@@ -18,11 +18,10 @@ import numpy as np
 from jax.interpreters import partial_eval
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.engines.simulate.errors import location
-from shardproof.properties.engines.simulate.liveness import Step, Value, flattened, opened, subjaxprs
-from shardproof.properties.engines.simulate.memory import peak_bytes
+from shardproof.properties.engines.simulate.liveness import Step, Value, flattened, opened, peak_bytes, subjaxprs
 from shardproof.properties.engines.simulate.record import bytes_of
-from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.performance.routes import Loads, loads_of
 from shardproof.properties.performance.routes import Untold as Untold
 from shardproof.properties.programs.program import Program

@@ -7,12 +7,11 @@ from itertools import pairwise
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
-from shardproof.properties.cases.requests import RequestError
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.described import Array, Signature
 from shardproof.properties.contracts.roles import Roles, axes_of
-from shardproof.properties.programs.examples import PARAMETERS, example
-from shardproof.properties.programs.product_cases import SHARDED
+from shardproof.properties.programs.examples import PARAMETERS, SHARDED, example
 
 Shapes = Sequence[tuple[int, ...]]
 

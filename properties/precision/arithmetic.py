@@ -16,19 +16,18 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.oracles.layout import nan_equal
-from shardproof.properties.engines.simulate.divergence import axes_of
+from shardproof.properties.engines.simulate.collectives import axes_of
 from shardproof.properties.engines.simulate.elementwise import WIDE as DIRECT
 from shardproof.properties.engines.simulate.elementwise import aligned
-from shardproof.properties.engines.simulate.env import SETS, Env
+from shardproof.properties.engines.simulate.env import RULES, SETS, Env, Rule, result_dtype
 from shardproof.properties.engines.simulate.errors import InterpreterLimit, location
 from shardproof.properties.engines.simulate.indexing import filler
 from shardproof.properties.engines.simulate.liveness import subjaxprs
-from shardproof.properties.engines.simulate.rules import RULES, Rule, result_dtype
-from shardproof.properties.precision.charges import Charges
 from shardproof.properties.precision.formats import (
     COARSE,
     FORMATS,
     NEARLY_DOUBLE,
+    Charges,
     Format,
     Numbers,
     are_numbers,

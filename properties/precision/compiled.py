@@ -21,8 +21,7 @@ from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.precision.arithmetic import double
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.precision import precision_of
-from shardproof.properties.programs.program import Program, Seen, forward
+from shardproof.properties.programs.program import Program, Seen, forward, precision_of
 
 
 class CompiledElsewhere(BaseException):

@@ -19,14 +19,12 @@ from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.numbers import is_moved
 from shardproof.properties.engines import Sets
-from shardproof.properties.engines.batches import reference_blocks
-from shardproof.properties.engines.running import all_blocks, placed_blocks
+from shardproof.properties.engines.running import all_blocks, placed_blocks, reference_blocks
 from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.precision.arithmetic import EndlessLoop
-from shardproof.properties.precision.charges import charges_of
 from shardproof.properties.precision.comparison import Judged, Reference, compare, magnitude
 from shardproof.properties.precision.compiled import in_doubles
-from shardproof.properties.precision.formats import COARSE
+from shardproof.properties.precision.formats import COARSE, charges_of
 from shardproof.properties.precision.runs import SAMPLES, Runs
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Of

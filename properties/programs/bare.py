@@ -11,10 +11,9 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.cases.strategies.dtypes import as_dtype
-from shardproof.properties.programs.mapping import partition_spec
-from shardproof.properties.programs.program import Argument, Program
+from shardproof.properties.cases.suggestion import RequestError
+from shardproof.properties.programs.program import Argument, Program, partition_spec
 
 SIDE = re.compile(r"(?P<size>[1-9]\d*)(@(?P<axis>[A-Za-z_]\w*))?")
 

@@ -15,8 +15,19 @@ import numpy as np
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.chain import Chain
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.mapping import Global, entry, on_mesh, stacked
-from shardproof.properties.programs.program import Argument, Program, Seen, arguments, compiled, forward, local_of
+from shardproof.properties.programs.program import (
+    Argument,
+    Global,
+    Program,
+    Seen,
+    arguments,
+    compiled,
+    entry,
+    forward,
+    local_of,
+    on_mesh,
+    stacked,
+)
 from shardproof.properties.programs.transformations import of_some
 
 

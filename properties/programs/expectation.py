@@ -1,6 +1,7 @@
 """What a program is said to send: `permute=p-1,bytes=(p-1)*n/p`, and after `;grad:` what its gradient sends.
 
-Our implementations say it in the same words as users do.
+How it hides that is said as `exposed<=1/p,directions=2,memory<=lhs+rhs+2*out`. Our implementations say it in the same
+words as users do.
 """
 
 import ast
@@ -357,3 +358,66 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
     if abs(exponent) > LARGEST_POWER or abs(base) > 2**LARGEST_POWER:
         raise ValueError(f"{base}**{exponent} is too large")
     return Fraction(base**exponent)
+
+
+EXPOSED, DIRECTIONS, MEMORY = "exposed", "directions", "memory"
+SIGNS = {EXPOSED: "<=", DIRECTIONS: "=", MEMORY: "<="}
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What is hidden, which links are used, and what is held.
+
+    Arguments:
+        exposed: the most that nothing is computed beside, as a part of the time in which anything is sent.
+        directions: 2, if blocks go both ways round each ring of three participants or more; 1, if that is not said.
+        memory: the most bytes alive at one time on a device; None: nothing is said.
+    """
+
+    exposed: str
+    directions: int = 1
+    memory: str | None = None
+
+    @classmethod
+    def parse(cls, text: str, names: Sequence[str], said: str = "overlap") -> "Overlap":
+        """Reads `exposed<=EXPRESSION`, and after commas `directions=2` and `memory<=EXPRESSION`.
+
+        An expression is as in `Expectation.parse`.
+
+        Arguments:
+            text: what is read.
+            names: what expressions may speak of.
+            said: the argument or option that it was given by, for messages.
+
+        Raises:
+            ExpectationError: for anything else.
+        """
+        terms: dict[str, str] = {}
+        for part in split_terms(text):
+            name = next((name for name in SIGNS if part.strip().startswith(name)), "")
+            sign, expression = part.strip().removeprefix(name)[:2], part.strip().removeprefix(name)
+            if not name or name in terms or not sign.startswith(SIGNS[name]):
+                raise ExpectationError(f"{said}={text}: {part.strip()!r}: expected {_FORMS}, each once")
+            terms[name] = expression.removeprefix(SIGNS[name]).strip()
+            try:
+                for p in (4, 1, 2, 3):
+                    value(terms[name], **{**dict.fromkeys(names, 64), "p": p})
+            except ExpectationError as error:
+                raise ExpectationError(f"{said}={text}: {error}") from error
+        if EXPOSED not in terms or terms.get(DIRECTIONS, "1") not in ("1", "2"):
+            raise ExpectationError(f"{said}={text!s}: expected {_FORMS}: the first, and what else is meant")
+        return cls(terms[EXPOSED], int(terms.get(DIRECTIONS, "1")), terms.get(MEMORY))
+
+    def __str__(self) -> str:
+        parts = [f"{EXPOSED}<={self.exposed}"]
+        parts += [f"{DIRECTIONS}={self.directions}"] if self.directions > 1 else []
+        parts += [f"{MEMORY}<={self.memory}"] if self.memory is not None else []
+        return ",".join(parts)
+
+
+_FORMS = "exposed<=EXPRESSION, directions=2, memory<=EXPRESSION"
+
+
+def limit(one: str, sizes: Mapping[str, Any]) -> Fraction:
+    """What a limit is in a case of these sizes."""
+    return value(one, **sizes)

@@ -10,8 +10,7 @@ from jax.sharding import NamedSharding
 
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import Case
-from shardproof.properties.programs.mapping import Global, partition_spec
-from shardproof.properties.programs.program import Argument, Program, arguments
+from shardproof.properties.programs.program import Argument, Global, Program, arguments, partition_spec
 
 RESULT: dict[str, int | None] = {
     "all_gather_matmul_lhs_contracting": 1,

@@ -2,11 +2,12 @@
 
 A program is a function of global arrays that has not been traced yet; engines trace and run it.
 Results leave *stacked*: as global arrays `[*sizes of the axes they vary along, *block]`, so that no
-block is hidden behind a replica.
+block is hidden behind a replica. JAX has some things under an option alone: 64-bit dtypes, for the cases that have one,
+and products in all their bits.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,20 +18,111 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardproof.oracles.layout import Entries
-from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.manual import laid_out, outside, stacked_axes, without_outside
-from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.mapping import (
-    Global,
-    Leaf,
-    Leaves,
-    entry,
-    on_mesh,
-    partition_spec,
-    specs_of,
-    stacked,
+from shardproof.properties.cases.case import (
+    Case,
+    along,
+    laid_out,
+    levels,
+    outside,
+    spread_axis,
+    stacked_axes,
+    without_outside,
 )
+from shardproof.properties.cases.strategies.dtypes import WIDE
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.transformations import Local, primal_of_vjp, wrapped
+
+
+def is_wide(case: Case) -> bool:
+    """Whether an operand of the case has a 64-bit dtype."""
+    return any(operand.dtype in WIDE for operand in case.operands)
+
+
+def of_products() -> str | None:
+    """The precision of products that JAX was told; None: its default, which has fewer bits on accelerators."""
+    told: str | None = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined] # its config has them all
+    return told
+
+
+@contextmanager
+def precision_of(case: Case) -> Iterator[None]:
+    """JAX as the case needs it: with 64-bit dtypes, or as it is; and with products in all bits, unless told otherwise.
+
+    No law of values would hold for a product of float32 that is made of fewer bits. In a user's process, whose options
+    are theirs, that is so for as long as a case is judged.
+    """
+    with ExitStack() as stack:
+        if is_wide(case):
+            stack.enter_context(jax.enable_x64(True))
+        if of_products() is None and jax.default_backend() != "cpu":
+            stack.enter_context(jax.default_matmul_precision("highest"))
+        yield
+
+
+Global = Callable[..., Any]
+
+
+def partition_spec(entries: Sequence[tuple[str, ...]]) -> PartitionSpec:
+    """Tuples of axes as a PartitionSpec: `()` is None, one name stands for itself."""
+    return PartitionSpec(*[None if not e else e[0] if len(e) == 1 else tuple(e) for e in entries])
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """How an array enters or leaves a `shard_map`.
+
+    Arguments:
+        entries: its layout.
+        lead: how many dimensions, those that stack blocks, stand before those of a batch.
+    """
+
+    entries: Entries
+    lead: int
+
+    def spec(self, axes: Collection[str]) -> PartitionSpec:
+        """What its layout says of some axes."""
+        return partition_spec(along(self.entries, axes))
+
+
+def entry(case: Case, index: int) -> Leaf:
+    """How operand `index` enters, or its gradient leaves."""
+    operand = case.operands[index]
+    return Leaf(without_outside(case).partition(index), len(operand.placement.stacked))
+
+
+def stacked(axes: Sequence[str]) -> Leaf:
+    """How an array that is stacked over some axes enters or leaves."""
+    return Leaf(tuple((name,) for name in axes), len(axes))
+
+
+Leaves = Leaf | list[Leaf]
+"""How the results leave: one by one, or all of them alike."""
+
+
+def specs_of(leaves: Leaves, axes: Collection[str]) -> Any:
+    """What is given as `out_specs` where some axes become manual."""
+    return leaves.spec(axes) if isinstance(leaves, Leaf) else [one.spec(axes) for one in leaves]
+
+
+def on_mesh(case: Case, mesh: Any, local: Local, entries: Sequence[Leaf], leaves: Leaves, *, checked: bool) -> Global:
+    """A function of shards on the mesh, under what of the chain is about `shard_map`; types are `checked`, or not."""
+    checked = checked and all(link.checked for link in case.links)
+
+    def manual(function: Global, names: tuple[str, ...], **more: Any) -> Global:
+        axes = names or case.mesh.axis_names
+        ins, outs = tuple(one.spec(axes) for one in entries), specs_of(leaves, axes)
+        mapped: Global = jax.shard_map(
+            function, in_specs=ins, out_specs=outs, check_vma=checked, axis_names=set(names), **more
+        )
+        return mapped
+
+    outer, *inner = levels(case)
+    program = manual(lambda *xs: manual(local, *inner)(*xs) if inner else local(*xs), outer, mesh=mesh)
+    if not outside(case):
+        return program
+    leads = leaves.lead if isinstance(leaves, Leaf) else [one.lead for one in leaves]
+    over, leading = spread_axis(case) or None, tuple(one.lead for one in entries)
+    return jax.vmap(program, in_axes=leading, out_axes=leads, spmd_axis_name=over)
 
 
 def of_participants(case: Case, leaves: Sequence[jax.Array]) -> list[jax.Array]:

@@ -10,7 +10,7 @@ from shardproof.oracles.dtypes import is_float, unit_roundoff, wide
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
-from shardproof.properties.programs.precision import is_wide
+from shardproof.properties.programs.program import is_wide
 
 ROUNDINGS = 16
 """By how many roundings of the largest value a difference may be taken for one of rounding."""

@@ -17,8 +17,7 @@ from shardproof.properties.engines.simulate.liveness import equations, opened, s
 from shardproof.properties.precision.arithmetic import double
 from shardproof.properties.precision.formats import FORMATS
 from shardproof.properties.precision.runs import interpret_doubles
-from shardproof.properties.references.kinks import without_kinks
-from shardproof.properties.references.leaves import (
+from shardproof.properties.references.evaluated import (
     Arrays,
     Dtypes,
     Options,
@@ -27,6 +26,7 @@ from shardproof.properties.references.leaves import (
     is_wider,
     leaves_of,
     together_of,
+    without_kinks,
 )
 
 KEPT = 512

@@ -7,13 +7,15 @@ from pathlib import Path
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases import suggestion
-from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.cases.strategies.dtypes import as_dtype
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.routes import Untold
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import EXAMPLES
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.runner.given import Given, GivenError
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.runner.given import Given
+from shardproof.properties.runner.stated import GivenError
 
 LONGEST = 120
 """The most characters of a function's name in that of its picture."""

@@ -20,14 +20,11 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, Kind, SuiteError
 from shardproof.properties.report.failures.text import LEFT_OUT, Told, diagnosed
 from shardproof.properties.runner.child import Task
-from shardproof.properties.runner.draws import Finding
-from shardproof.properties.runner.given import named
-from shardproof.properties.runner.isolation import NeverBegan, Tell, check_isolated
+from shardproof.properties.runner.isolation import Here, NeverBegan, NotSent, Tell, check_isolated
 from shardproof.properties.runner.judging import ENOUGH, asked, require_held, tallies_of
 from shardproof.properties.runner.platforms import DEVICES
-from shardproof.properties.runner.profiles import compiled_of
-from shardproof.properties.runner.search import find_violation
-from shardproof.properties.runner.sending import Here, NotSent
+from shardproof.properties.runner.search import Finding, compiled_of, find_violation
+from shardproof.properties.runner.stated import named
 from shardproof.properties.runner.tally import HeldOnNothing, Tally
 from shardproof.properties.runner.violation import LawViolation
 

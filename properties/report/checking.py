@@ -10,12 +10,11 @@ import jax
 import pytest
 
 from shardproof.properties.cases import suggestion
-from shardproof.properties.communication.sizes import names_of
 from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts.call import names_of
 from shardproof.properties.laws import LAWS
-from shardproof.properties.programs.expectation import Expectation
+from shardproof.properties.programs.expectation import Expectation, Overlap
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.programs.violation import SuiteError
 from shardproof.properties.report import failures
 from shardproof.properties.report.asking import (
@@ -35,11 +34,13 @@ from shardproof.properties.report.progress import Progress, devices_note
 from shardproof.properties.report.report import Summary
 from shardproof.properties.report.session import COUNTED, MADE_TEST
 from shardproof.properties.runner import isolation
-from shardproof.properties.runner.given import Given, check_contract, check_draws, check_signature, claimed, named
-from shardproof.properties.runner.named import Named, NotAFailure, held_by_a_module
+from shardproof.properties.runner.given import Given, check_contract, check_signature, claimed
+from shardproof.properties.runner.named import Named, held_by_a_module
 from shardproof.properties.runner.platforms import make_devices
-from shardproof.properties.runner.profiles import compiled_of
+from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.programs import Program
+from shardproof.properties.runner.search import compiled_of
+from shardproof.properties.runner.stated import check_draws, named
 from shardproof.properties.runner.tally import Tally
 
 EXAMPLES = 64

@@ -9,8 +9,7 @@ import numpy as np
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.data import Data, generate
-from shardproof.properties.communication.bounds import Bound, moved, needed
-from shardproof.properties.communication.counted import count
+from shardproof.properties.communication.counted import Bound, count, moved, needed
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws.communication import stated_by
 from shardproof.properties.programs.examples import COLUMNS as WIDTH

@@ -20,8 +20,8 @@ from shardproof.properties.report.accelerators import MEASURED
 from shardproof.properties.report.asking import ask, chosen_laws, conclude, local_search
 from shardproof.properties.report.failures.text import Told
 from shardproof.properties.report.session import COUNTED, seed_in_force
-from shardproof.properties.runner import profiles
 from shardproof.properties.runner.judging import asked
+from shardproof.properties.runner.search import DATABASE, seed_of, structures_in_force
 
 WIDTH = 160
 """How many columns a table of what was measured has."""
@@ -65,7 +65,7 @@ def verify(
     profile = settings()
     seed = seed_in_force(request.config)
     if seed is not None:
-        seed = profiles.seed_of(seed, implementation, engine)
+        seed = seed_of(seed, implementation, engine)
     elif not profile.derandomize:
         seed = time.time_ns() % 2**32
 
@@ -73,12 +73,12 @@ def verify(
         __tracebackhide__ = True
         if not asked(implementation, engine, laws):
             pytest.skip(f"nothing to ask of {implementation} on {engine}: {', '.join(law.name for law in laws)}")
-        folder = profiles.DATABASE / f"devices-{scope.available}" / f"{implementation}-{engine}"
+        folder = DATABASE / f"devices-{scope.available}" / f"{implementation}-{engine}"
         kept = profile.database and DirectoryBasedExampleDatabase(folder)
         shrinks = Phase.shrink in profile.phases
         find = local_search(implementation, engine, scope, random_seed=seed, shrink=shrinks, database=kept)
         start = time.perf_counter()
-        answers = ask(implementation, engine, laws, Told(), find, max_examples=profiles.structures_in_force())
+        answers = ask(implementation, engine, laws, Told(), find, max_examples=structures_in_force())
         request.node.stash[COUNTED] = [*answers.tallies.values()]
         request.node.stash[COUNTED][0].seconds = time.perf_counter() - start
         conclude(answers, implementation)

@@ -17,10 +17,11 @@ from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.report.asking import chosen_laws
 from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS, DestinationError, check_destination
-from shardproof.properties.runner import profiles
-from shardproof.properties.runner.given import SAID, GivenError, parse_all
-from shardproof.properties.runner.named import NotAFailure
+from shardproof.properties.runner import search
+from shardproof.properties.runner.given import SAID, parse_all
 from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices, use
+from shardproof.properties.runner.preconditions import NotAFailure
+from shardproof.properties.runner.stated import GivenError
 
 SIMULATED = 300
 """The most devices of a mesh that is only simulated, unless another number is asked for."""
@@ -136,12 +137,12 @@ def set_up(config: pytest.Config) -> None:
         elif not hasattr(config, "workerinput"):
             check_devices(platform, devices)
         use(platform)
-        profiles.register(devices)
+        search.register(devices)
         chosen = option("--hypothesis-profile", default=None) or ("ci" if os.environ.get("CI") else "dev")
         try:  # before Hypothesis does, which ends in a traceback
             settings.load_profile(chosen)
         except InvalidArgument:
-            known = ", ".join(profiles.STRUCTURES)
+            known = ", ".join(search.STRUCTURES)
             raise pytest.UsageError(f"--hypothesis-profile={chosen}: expected one of {known}") from None
         config.stash[GIVEN] = [one.load() for one in given]  # a module may use JAX when it is imported
     if given and not option("--replay") and config.args_source is not pytest.Config.ArgsSource.ARGS:

@@ -16,7 +16,8 @@ from rich.table import Column, Table
 from shardproof.properties.cases.chain import LINKS, composes
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.laws import LAWS
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation, called
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
+from shardproof.properties.programs.implementations import Implementation, called
 from shardproof.properties.programs.violation import NothingToCompare
 from shardproof.properties.report import communication as table
 from shardproof.properties.report.failures.text import by_cause, told

@@ -11,8 +11,9 @@ import jax
 import pytest
 from hypothesis import settings
 
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.runner.profiles import compiled_of, structures_in_force
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.runner.search import compiled_of, structures_in_force
 from shardproof.properties.runner.tally import Tally
 
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from shardproof.properties.engines import ENGINES
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
+from shardproof.properties.programs.implementations import Implementation
 
 Verify = Callable[[], None]
 """What a test of a contract calls: it asks every law on drawn cases."""

@@ -7,29 +7,25 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from shardproof.properties.cases import suggestion
-from shardproof.properties.communication.sizes import names_of
+from shardproof.properties.communication.counted import names_of
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.call import KEYWORDS
 from shardproof.properties.contracts.contract import CONCESSIONS, FEATURES
-from shardproof.properties.programs.expectation import Expectation, ExpectationError
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.programs.overlap import Overlap
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
+from shardproof.properties.programs.expectation import Expectation, ExpectationError, Overlap
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.programs import Program
+from shardproof.properties.runner.stated import GivenError
 
 SAID = ("--expect-communication", "--claims", "--expect-overlap")
 """What is said of the functions that `--impl` names, each option once for every function."""
 
 ALL = "all"
 """What claims every feature of a contract."""
-
-
-class GivenError(ValueError):
-    """What was given cannot be checked; the message says why in one line."""
 
 
 @dataclass(frozen=True)
@@ -132,36 +128,6 @@ def parse_all(functions: Sequence[str], *said: Sequence[str]) -> list[Given]:
         if len(texts) > len(functions):
             raise GivenError(f"{option}={texts[len(functions)]}: expected no more of them than of --impl")
     return [Given.parse(*one) for one in zip_longest(functions, *said)]
-
-
-def named(argument: str, names: str | Iterable[str] | None, default: Iterable[str]) -> tuple[str, ...]:
-    """The names that an argument of `check` lists, or its one name; None stands for the default.
-
-    Raises:
-        GivenError: if it is neither a name nor some.
-    """
-    if names is None:
-        return tuple(default)
-    if isinstance(names, str):
-        return tuple(part for name in names.split(",") if (part := name.strip()))
-    if not isinstance(names, Iterable):
-        raise GivenError(f"{argument}={names!r}: expected a name, some names, or None for the default")
-    return tuple(names)
-
-
-def check_draws(max_examples: object, random_seed: object, max_seconds: object = None) -> None:
-    """Numbers of draws, seeds and seconds are such, and in their ranges.
-
-    Raises:
-        GivenError: if one is not.
-    """
-    whole = isinstance(random_seed, Integral) and not isinstance(random_seed, bool)
-    if random_seed is not None and not (whole and random_seed >= 0):  # type: ignore[operator]
-        raise GivenError(f"random_seed={random_seed!r}: expected None, or a whole number that is not negative")
-    if isinstance(max_examples, bool) or not isinstance(max_examples, Integral) or max_examples < 1:
-        raise GivenError(f"max_examples={max_examples!r}: expected a whole number, at least 1")
-    if max_seconds is not None and not (isinstance(max_seconds, int | float) and max_seconds > 0):
-        raise GivenError(f"max_seconds={max_seconds!r}: expected None, or a number of seconds above 0")
 
 
 def claimed(contract: str, names: Iterable[str]) -> frozenset[str]:

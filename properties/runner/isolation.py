@@ -1,8 +1,8 @@
 """Checking a function in a process of its own: one that aborts, hangs or eats memory is a result, not the end.
 
-The child draws, checks and shrinks as `find_violation` does, and names every case before it runs
-it. The parent watches: when the child dies, waits for ever, computes for ever or grows beyond all measure, the
-case that it named last is what did it.
+The function is sent by the name that a module has for it, others by value. The child draws, checks and shrinks as
+`find_violation` does, and names every case before it runs it. The parent watches: when the child dies, waits for ever,
+computes for ever or grows beyond all measure, the case that it named last is what did it.
 """
 
 import atexit
@@ -15,11 +15,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import cloudpickle
+from jax.extend.core import Primitive
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.known_defects import fatal
@@ -28,21 +31,96 @@ from shardproof.properties.laws.law import LARGE
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner.child import (
+    AGAIN_SECONDS,
     COMPILED,
     DIAGNOSES,
+    GAVE_UP,
+    MEMORY_BYTES,
     READY,
     RENDEZVOUS_SECONDS,
     VIOLATED,
     Answer,
+    Death,
     Source,
     Task,
+    Watch,
+    memory,
     serve,
 )
-from shardproof.properties.runner.draws import Finding
-from shardproof.properties.runner.sending import NotSent, in_words
+from shardproof.properties.runner.search import Finding
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
-from shardproof.properties.runner.watching import AGAIN_SECONDS, GAVE_UP, MEMORY_BYTES, Death, Watch, memory
+
+
+class NotSent(RuntimeError):
+    """A function does not reach another process; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Here:
+    """An implementation of this process. In another one it is what `Arrived` makes of it."""
+
+    implementation: Implementation
+
+    def load(self) -> Implementation:
+        """The implementation."""
+        return self.implementation
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        content = BytesIO()
+        try:
+            _Pickler(content).dump(self.implementation)
+        except Exception as error:  # anything that a function refers to may refuse
+            raise NotSent(in_words(error)) from error
+        return Arrived, (content.getvalue(), tuple(sys.path), str(Path.cwd()))
+
+    def __str__(self) -> str:
+        return str(self.implementation)
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """An implementation of the process that this one checks it for.
+
+    Arguments:
+        content: the implementation, pickled.
+        path: where that process finds modules.
+        folder: the folder that it is in.
+    """
+
+    content: bytes
+    path: tuple[str, ...]
+    folder: str
+
+    def load(self) -> Implementation:
+        """The implementation, for which modules are imported.
+
+        Raises:
+            NotSent: if it cannot be made here.
+        """
+        os.chdir(self.folder)
+        sys.path[:] = self.path
+        try:
+            found: Implementation = cloudpickle.loads(self.content)
+        except Exception as error:  # whatever an import raises
+            raise NotSent(in_words(error)) from error
+        return found if found.program is None else replace(found, contract=found.program.contract)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no annotations
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, Primitive):  # JAX finds its rules by its identity
+            raise NotSent(f"it refers to the primitive {value} itself")
+        if isinstance(value, CodeType):  # which keeps the name of its file, since reports tell lines
+            make, parts = self.dispatch_table[CodeType](value)
+            return make, tuple(value.co_filename if part == "<dynamic-code>" else part for part in parts)
+        return super().reducer_override(value)
+
+
+def in_words(error: Exception) -> str:
+    """An exception in one line."""
+    return str(error) if isinstance(error, NotSent) else f"{type(error).__name__}: {error}".partition("\n")[0]
+
 
 START_SECONDS = 120.0
 """How long a process may compute before its first case: it starts, and imports the user's module; and what it may take

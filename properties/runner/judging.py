@@ -23,12 +23,11 @@ from shardproof.properties.engines.simulate import (
 from shardproof.properties.engines.simulate.liveness import steps_of
 from shardproof.properties.known_defects import DEFECTS, Defect, aborting, at_fault, excused, spared
 from shardproof.properties.laws import LAWS, Law
-from shardproof.properties.laws.checked import Checked
 from shardproof.properties.laws.gradient import check_gradient
+from shardproof.properties.laws.law import Checked
 from shardproof.properties.precision.compiled import COMPILER
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.precision import precision_of
-from shardproof.properties.programs.program import Seen, WrongResult, forward
+from shardproof.properties.programs.program import Seen, WrongResult, forward, precision_of
 from shardproof.properties.programs.violation import Broken, Kind, NothingToCompare, NotRun, SuiteError
 from shardproof.properties.runner.tally import DECLINED, Enough, HeldOnNothing, Tally, Verdict, traits
 from shardproof.properties.runner.violation import LawViolation, origin_of

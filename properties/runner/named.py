@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.expectation import Expectation
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.programs import Program
-
-
-class NotAFailure(ValueError):
-    """A file is no failure that this version can run again; the message says why."""
 
 
 @dataclass(frozen=True)

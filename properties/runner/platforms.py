@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import jax
 
-from shardproof.properties.programs.precision import of_products
+from shardproof.properties.programs.program import of_products
 
 BACKENDS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 """The platforms, and what JAX calls their backends."""

@@ -14,6 +14,10 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import fitted
 
 
+class NotAFailure(ValueError):
+    """A file is no failure that this version can run again; the message says why."""
+
+
 def check_case(law: str, case: Case) -> None:
     """The operands, parameters and axes are of the contract and of the mesh, and the law is about such a case.
 

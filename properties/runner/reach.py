@@ -11,10 +11,10 @@ from hypothesis.errors import NoSuchExample, Unsatisfiable
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
-from shardproof.properties.cases.strategies.axes import MAX_AXES
+from shardproof.properties.cases.strategies.meshes import MAX_AXES
 from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.roles import axes_of
-from shardproof.properties.engines.simulated import SimulateEngine
+from shardproof.properties.engines.engine import SimulateEngine
 from shardproof.properties.programs.examples import EXAMPLES, example
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward

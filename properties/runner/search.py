@@ -1,12 +1,21 @@
-"""The search for a case that breaks a law, and from there for the smallest mesh on which one does."""
+"""The search for a case that breaks a law, and from there for the smallest mesh on which one does.
+
+A search goes through the cases that Hypothesis draws for an implementation, until one breaks a law, then simpler; how
+many that are, and whether a run can be repeated, its profiles say.
+"""
 
 import dataclasses
+import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
-from hypothesis.database import ExampleDatabase
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
+from hypothesis.errors import FlakyFailure, Unsatisfiable
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
@@ -14,14 +23,209 @@ from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws import Law
+from shardproof.properties.laws.drawing import drawn_for
 from shardproof.properties.laws.law import LARGE
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, SuiteError
-from shardproof.properties.runner.draws import Finding, search
-from shardproof.properties.runner.judging import ENOUGH, judge
+from shardproof.properties.runner.judging import ENOUGH, asked, draw_another, judge, tallies_of, verify
 from shardproof.properties.runner.reach import reached
-from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.violation import LawViolation, once
+from shardproof.properties.runner.tally import Enough, Tally, Verdict
+from shardproof.properties.runner.violation import LawViolation, first_of, once
+
+STRUCTURES = {"dev": 20, "ci": 12, "matrix": 8, "few": 4, "thorough": 400, "debug": 8}
+"""The profiles of this project, and how many structures of each implementation they draw for the interpreter."""
+
+DATABASE = Path(".hypothesis")
+"""Where Hypothesis keeps what failed."""
+
+
+def compiled_of(structures: int) -> int:
+    """How many structures are drawn for XLA where so many are for the interpreter: compiling one costs much more."""
+    return max(2, structures // 6)  # the first that Hypothesis draws is the simplest
+
+
+def structures_in_force() -> int:
+    """How many structures of each implementation the profile in force draws for the interpreter."""
+    return STRUCTURES.get(settings.get_current_profile_name(), STRUCTURES["dev"])
+
+
+def seed_of(run: str | int, *names: object) -> int:
+    """The seed of one test, by its names, in a run with `--hypothesis-seed`: each draws other cases, always the same.
+
+    Without a seed there is a new one for every test, or, where a profile is derandomized, the same in every run.
+    """
+    return int.from_bytes(hashlib.sha256(repr((str(run), *map(str, names))).encode()).digest()[:8])
+
+
+def register(devices: int) -> None:
+    """Registers the profiles, with one example database for each number of devices.
+
+    A failure that was saved on 8 devices passes on 2, where its mesh cannot be drawn; a shared
+    database would then delete it.
+    """
+    database = DirectoryBasedExampleDatabase(DATABASE / f"devices-{devices}")
+    # a case compiles programs, so how long it takes says nothing about the code under test; whether it can be repeated
+    # is said here, because Hypothesis repeats everything where it sees continuous integration
+    quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    # `explain` traces every line that runs, to name parts of a case that do not matter: minutes for one failure, and
+    # what a report says of a case has its own checks
+    phases = [phase for phase in Phase if phase is not Phase.explain]
+    slow = settings(deadline=None, suppress_health_check=quiet, derandomize=False, phases=phases)
+    # while developing: enough to find most things, in a coffee's time
+    settings.register_profile("dev", slow, max_examples=200, database=database)
+    # in continuous integration: the same cases for everyone, nothing remembered
+    settings.register_profile("ci", slow, max_examples=200, derandomize=True, database=None, print_blob=True)
+    # the same for every number of devices in turn, where one number has already run in full
+    settings.register_profile("matrix", slow, max_examples=40, derandomize=True, database=None, print_blob=True)
+    # the fewest of everything, for what every case meets, such as annotations that are checked
+    settings.register_profile("few", slow, max_examples=10, derandomize=True, database=None, print_blob=True)
+    # at night: new cases every time, and those that failed before come first
+    settings.register_profile("thorough", slow, max_examples=5000, database=database, print_blob=True)
+    # while looking for the cause of a failure: few cases, no shrinking, everything said
+    once = [Phase.explicit, Phase.reuse, Phase.generate]
+    settings.register_profile(
+        "debug", slow, max_examples=10, database=database, phases=once, verbosity=Verbosity.verbose
+    )
+
+
+class StopSearch(BaseException):
+    """Ends a search at once, past Hypothesis, which would shrink what nobody reads, or what ends the process."""
+
+    def __init__(self, violation: LawViolation) -> None:
+        self.violation = violation
+        super().__init__(violation.headline)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How an implementation fared on an engine.
+
+    Arguments:
+        violation: the smallest case that breaks a law, or None.
+        tallies: what was checked, by law.
+        caught_after: how many structures were tried until the first that broke one.
+        caught_seconds: how long that took.
+        seconds: how long it took in all, shrinking included.
+        ended: after how many structures of how many the time was spent, if it was.
+    """
+
+    violation: LawViolation | None
+    tallies: Mapping[str, Tally]
+    caught_after: int = 0
+    caught_seconds: float = 0.0
+    seconds: float = 0.0
+    ended: str = ""
+
+    @property
+    def tally(self) -> Tally:
+        """The tally of the law that is broken, or of the first."""
+        name = next(iter(self.tallies)) if self.violation is None else self.violation.law.name
+        return self.tallies[name]
+
+
+def has_options_of(case: Case, other: Case) -> bool:
+    """Whether a case has the options of another one: the same operation's name, and tiled or not as that is."""
+    options = {name: value for name, value in other.keywords.items() if isinstance(value, str | bool | None)}
+    return all(case.keywords.get(name) == value for name, value in options.items())
+
+
+def on_data(case: Case, kind: str) -> Case:
+    """The case on its data sets of one kind alone; as it is if it has none, or no kind is given."""
+    return dataclasses.replace(case, data=tuple(data for data in case.data if data.kind == kind) or case.data)
+
+
+def search(
+    laws: Sequence[Law],
+    implementation: Implementation,
+    engine: Engine,
+    scope: Scope,
+    max_examples: int,
+    random_seed: int | None,
+    shrink: bool,
+    before: Callable[[Law, Case], str],
+    was_told: Callable[[LawViolation], bool] = lambda violation: False,
+    patience: int = ENOUGH,
+    *,
+    past_rounding: bool = False,
+    kind: str = "",
+    like: Case | None = None,
+    database: ExampleDatabase | None = None,
+    until: float | None = None,
+) -> Finding:
+    """One search, as `find_violation` makes several; one that differs by rounding alone can be passed over.
+
+    Arguments:
+        past_rounding: whether what differs by rounding alone is taken to hold.
+        kind: the kind of the only data sets to run; after the first violation those of its kind alone are.
+        like: a case whose options all others are to have.
+        database: where Hypothesis keeps what broke a law, and looks for it first.
+        until: when to draw no more, by `time.perf_counter`, unless something was found.
+    """
+    laws = asked(implementation, engine.name, laws)
+    tallies = tallies_of(implementation, engine.name, laws)
+    start = time.perf_counter()
+    tried = 0
+    caught: tuple[int, float] | None = None
+    ended = ""
+
+    def exclude(case: Case) -> None:
+        for tally in tallies.values():
+            tally.exclude(case)
+
+    cases = drawn_for(implementation, scope, eager=engine.name == "xla", excluded=exclude)
+    if engine.name == "xla" and scope.available > 1:  # of the few that are compiled in all something can go wrong
+        cases = cases.filter(lambda drawn: not drawn[0].trivial)
+    if like is not None:
+        cases = cases.filter(lambda drawn: has_options_of(drawn[0], like))
+    compiled = compiled_of(max_examples)
+
+    limits = settings(
+        max_examples=max_examples,
+        deadline=None,
+        database=database,
+        phases=[Phase.reuse, Phase.generate, Phase.shrink][: 3 if shrink else 2],
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+
+    def holds(drawn: tuple[Case, ...]) -> None:
+        nonlocal tried, caught, kind, laws, ended
+        if until is not None and caught is None and time.perf_counter() > until:
+            ended = f"after {tried} of {max_examples} structures"
+            raise Enough
+        tried += 1
+        verdicts: dict[str, Verdict] = {}
+        for case in drawn:
+            try:
+                verdicts |= verify(
+                    implementation, on_data(case, kind), engine,
+                    laws=laws, tallies=tallies, instead=compiled, before=before,
+                )  # fmt: skip
+            except LawViolation as violation:
+                if past_rounding and violation.rounding:
+                    return
+                if was_told(violation) or violation.kind == "ended":
+                    raise StopSearch(violation) from violation.__cause__
+                caught = caught or (tried, time.perf_counter() - start)
+                kind = kind or (violation.data.kind if violation.data else "")  # the others would only take their time
+                laws = [violation.law]
+                raise
+        draw_another(verdicts, tallies, patience=patience, instead=compiled if engine.name == "simulate" else 0)
+
+    test = limits(given(drawn=cases)(holds))
+    try:
+        seed(seed_of("fixed", implementation, engine.name) if random_seed is None else random_seed)(test)()
+    except (LawViolation, FlakyFailure) as error:
+        violation = first_of(error) if isinstance(error, FlakyFailure) else error
+        assert caught is not None
+        return Finding(violation, tallies, *caught, time.perf_counter() - start)
+    except StopSearch as again:
+        return Finding(again.violation, tallies, tried, seconds=time.perf_counter() - start)
+    except (Unsatisfiable, Enough):  # the tallies say what became of what was drawn
+        pass
+    return Finding(None, tallies, seconds=time.perf_counter() - start, ended=ended)
+
 
 SMALLER = {"simulate": 30, "xla": 10}
 """How many cases on the next smaller mesh are run, per engine, before it is taken to be right there."""

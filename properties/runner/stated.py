@@ -1,8 +1,9 @@
-"""What a user states of a program: read and checked before anything is drawn, with one clear message."""
+"""What a user states of a program or a check: read before anything is drawn, with one clear message."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from numbers import Integral
 from typing import Any
 
 from shardproof.properties.cases import suggestion
@@ -11,6 +12,10 @@ from shardproof.properties.cases.reading import Unreadable
 from shardproof.properties.contracts.call import refilled
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.roles import Conditions
+
+
+class GivenError(ValueError):
+    """What was given cannot be checked; the message says why in one line."""
 
 
 def names_in(what: str, names: object) -> frozenset[str]:
@@ -108,3 +113,33 @@ def _unknown(function: Callable[..., Any], signature: Signature, by_name: Sequen
             near = suggestion.near(role, required)
             expected = f"one of {', '.join(missing)}" if missing else f"a parameter {role!r} of the function"
             yield f"{place}: role {role!r}: {near or f'expected {expected}'}"
+
+
+def named(argument: str, names: str | Iterable[str] | None, default: Iterable[str]) -> tuple[str, ...]:
+    """The names that an argument of `check` lists, or its one name; None stands for the default.
+
+    Raises:
+        GivenError: if it is neither a name nor some.
+    """
+    if names is None:
+        return tuple(default)
+    if isinstance(names, str):
+        return tuple(part for name in names.split(",") if (part := name.strip()))
+    if not isinstance(names, Iterable):
+        raise GivenError(f"{argument}={names!r}: expected a name, some names, or None for the default")
+    return tuple(names)
+
+
+def check_draws(max_examples: object, random_seed: object, max_seconds: object = None) -> None:
+    """Numbers of draws, seeds and seconds are such, and in their ranges.
+
+    Raises:
+        GivenError: if one is not.
+    """
+    whole = isinstance(random_seed, Integral) and not isinstance(random_seed, bool)
+    if random_seed is not None and not (whole and random_seed >= 0):  # type: ignore[operator]
+        raise GivenError(f"random_seed={random_seed!r}: expected None, or a whole number that is not negative")
+    if isinstance(max_examples, bool) or not isinstance(max_examples, Integral) or max_examples < 1:
+        raise GivenError(f"max_examples={max_examples!r}: expected a whole number, at least 1")
+    if max_seconds is not None and not (isinstance(max_seconds, int | float) and max_seconds > 0):
+        raise GivenError(f"max_seconds={max_seconds!r}: expected None, or a number of seconds above 0")

@@ -9,8 +9,9 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.communication import check_communication
+from shardproof.properties.programs.built_in import ALGORITHMS
 from shardproof.properties.programs.examples import example
-from shardproof.properties.programs.implementations import ALGORITHMS, Implementation
+from shardproof.properties.programs.implementations import Implementation
 
 AXES = ("x", "y", "z")
 

@@ -15,8 +15,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import axis_names, meshes
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
-from shardproof.properties.programs.mapping import partition_spec
-from shardproof.properties.programs.program import Program
+from shardproof.properties.programs.program import Program, partition_spec
 
 COMPILED = 0.2
 """The part of the meshes that are compiled for, which takes ten times as long."""

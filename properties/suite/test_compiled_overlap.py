@@ -9,7 +9,8 @@ from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.measured.compiled_overlap import check_compiled_overlap, place, roomy, share_of
 from shardproof.properties.performance.tpu_compiler import Request, Topology, TpuCompiler
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD, FORWARD, WAYS
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 
 CLAIMING = [one for one in IMPLEMENTATIONS if one.overlap is not None]

@@ -26,7 +26,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.optimisers import Adam, GradientDescent, Optimiser
 from shardproof.properties.cases.strategies import axis_tuples, meshes
 from shardproof.properties.contracts import Scope
-from shardproof.properties.engines.xla import device_mesh
+from shardproof.properties.engines.engine import device_mesh
 from shardproof.properties.suite.test_training import check_replicas, close
 
 PATIENCE = 120.0

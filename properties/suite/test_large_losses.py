@@ -10,7 +10,8 @@ from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.communication import check_communication
 from shardproof.properties.laws.gradient import check_gradient
 from shardproof.properties.laws.value import check_value
-from shardproof.properties.programs.implementations import OPERATIONS, Implementation
+from shardproof.properties.programs.built_in import OPERATIONS
+from shardproof.properties.programs.implementations import Implementation
 
 SIXTY_FOUR, MANY = MeshCase(("dp", "tp"), (4, 16)), MeshCase(("x", "y"), (8, 32))
 SMOOTHED = (("label_smoothing", 0.1), ("ignore_index", 3))

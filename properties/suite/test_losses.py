@@ -19,9 +19,9 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import meshes
 from shardproof.properties.communication.counted import count
 from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.engines.engine import abstract_mesh, device_mesh
 from shardproof.properties.engines.simulate import simulate
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.engines.xla import abstract_mesh, device_mesh
 from shardproof.properties.performance.operations import peak_of
 from shardproof.properties.programs.program import Argument, Program
 

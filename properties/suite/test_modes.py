@@ -30,11 +30,10 @@ from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.cases.strategies import meshes, specs
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
+from shardproof.properties.engines.engine import abstract_mesh, device_mesh
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.engines.xla import abstract_mesh, device_mesh
 from shardproof.properties.known_defects import DEFECTS
-from shardproof.properties.programs.mapping import partition_spec
-from shardproof.properties.programs.program import Argument, Program
+from shardproof.properties.programs.program import Argument, Program, partition_spec
 
 Function = Callable[..., Any]
 LAYERS: dict[str, Function] = {

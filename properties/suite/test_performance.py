@@ -20,7 +20,7 @@ from shardproof.properties.performance.measured.work import (
     table,
     tracing,
 )
-from shardproof.properties.programs.product_cases import SHARDED
+from shardproof.properties.programs.examples import SHARDED
 
 PLATFORMS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("tpu", "gpu")]
 

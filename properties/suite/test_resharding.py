@@ -17,13 +17,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardproof.oracles.layout import Entries, shard
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import meshes, specs
-from shardproof.properties.communication.bounds import moved
-from shardproof.properties.communication.counted import of_compiled
+from shardproof.properties.communication.counted import moved, of_compiled
 from shardproof.properties.contracts import Scope
-from shardproof.properties.engines.xla import device_mesh
+from shardproof.properties.engines.engine import device_mesh
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.known_defects.faults import in_front
-from shardproof.properties.programs.mapping import partition_spec
+from shardproof.properties.programs.program import partition_spec
 
 Change = Callable[[Any, PartitionSpec, Any], Any]
 """A function of an array, the spec that it is to have, and the mesh."""

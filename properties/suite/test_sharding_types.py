@@ -25,7 +25,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.sharding_types import Ambiguous, Refused, ShardedType
 from shardproof.properties.cases.strategies import meshes, specs
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.known_defects import DEFECTS
 
 TYPED = max(10, settings().max_examples // 4)

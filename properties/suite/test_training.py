@@ -32,8 +32,8 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import axis_tuples, meshes
 from shardproof.properties.communication.counted import of_compiled, of_record
 from shardproof.properties.contracts import Scope
+from shardproof.properties.engines.engine import abstract_mesh, device_mesh
 from shardproof.properties.engines.simulate import prepare
-from shardproof.properties.engines.xla import abstract_mesh, device_mesh
 
 Axes = tuple[str, ...]
 NARROW = ("bfloat16", "float16")

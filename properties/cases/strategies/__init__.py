@@ -6,18 +6,21 @@ sides, float32, the first seed. Alternatives are listed in that order and drawn 
 Hypothesis reaches the smallest mesh on which something fails.
 """
 
+from shardproof.properties.cases.chain import PLAIN, Chains, chains
 from shardproof.properties.cases.strategies.arrays import arrays, data_sets, kinds_of
-from shardproof.properties.cases.strategies.axes import (
+from shardproof.properties.cases.strategies.dtypes import dtypes
+from shardproof.properties.cases.strategies.meshes import (
+    AXIS_NAMES,
     axis_names,
     axis_tuples,
+    factorisations,
     index_groups,
+    large_meshes,
+    meshes,
     permutations_of_participants,
+    specs,
 )
-from shardproof.properties.cases.strategies.chains import PLAIN, Chains, chains
-from shardproof.properties.cases.strategies.dtypes import dtypes
-from shardproof.properties.cases.strategies.meshes import AXIS_NAMES, factorisations, large_meshes, meshes
 from shardproof.properties.cases.strategies.shapes import shapes
-from shardproof.properties.cases.strategies.specs import specs
 
 __all__ = [
     "AXIS_NAMES",

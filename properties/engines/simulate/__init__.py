@@ -5,20 +5,16 @@ data. What a collective does is in `exchange`, which shares nothing with the ora
 """
 
 from shardproof.properties.engines.simulate import (  # each module registers its rules
-    bits,
+    blocks,
     collectives,
     control,
-    convolutions,
     decompositions,
     elementwise,
     indexing,
-    linear,
     random_bits,
-    reductions,
-    shaping,
-    shard_map,
 )
-from shardproof.properties.engines.simulate.divergence import may_part
+from shardproof.properties.engines.simulate.collectives import may_part
+from shardproof.properties.engines.simulate.env import RULES, Rule, rule
 from shardproof.properties.engines.simulate.errors import (
     OF_THE_PROGRAM,
     CollectiveMismatch,
@@ -40,7 +36,6 @@ from shardproof.properties.engines.simulate.prepare import (
     simulate,
 )
 from shardproof.properties.engines.simulate.record import Collective, Record, Recorder
-from shardproof.properties.engines.simulate.rules import RULES, Rule, rule
 
 __all__ = [
     "OF_THE_PROGRAM",
@@ -59,23 +54,18 @@ __all__ = [
     "UnequalReplicas",
     "UnknownPrimitive",
     "UnwrittenRead",
-    "bits",
+    "blocks",
     "check_that_all_meet",
     "collectives",
     "control",
-    "convolutions",
     "decompositions",
     "elementwise",
     "indexing",
     "interpret",
-    "linear",
     "may_part",
     "prepare",
     "raised_in",
     "random_bits",
-    "reductions",
     "rule",
-    "shaping",
-    "shard_map",
     "simulate",
 ]

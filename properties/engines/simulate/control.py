@@ -1,5 +1,9 @@
-"""Calls, loops and branches. Devices may disagree about a predicate: then each goes its own way."""
+"""Calls, loops and branches, and `shard_map`: from global arrays to the blocks of all devices, and back.
 
+Devices may disagree about a predicate: then each goes its own way.
+"""
+
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -8,9 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardproof.properties.engines.simulate.env import Elsewhere, Env, common_lead, spread
+from shardproof.oracles.dtypes import wide
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.simulate.blocks import extreme
+from shardproof.properties.engines.simulate.env import SETS, Elsewhere, Env, common_lead, rule, spread
+from shardproof.properties.engines.simulate.errors import InterpreterLimit
+from shardproof.properties.engines.simulate.exchange import REDUCTIONS, divide, first_replica, join
 from shardproof.properties.engines.simulate.interpreter import evaluate
-from shardproof.properties.engines.simulate.rules import rule
+from shardproof.properties.engines.simulate.liveness import peak_bytes, scan_counts
 
 
 @rule("jit", "eval_jaxpr", "remat2", "custom_jvp_call", "custom_vjp_call", "custom_vmap_call", "composite")
@@ -60,14 +69,6 @@ def platform_index(env: Env, equation: Any) -> np.ndarray:
     platforms = equation.params["platforms"]
     index = next((i for i, names in enumerate(platforms) if names is None or "cpu" in names), len(platforms) - 1)
     return np.full((1,) * env.lead, index, np.int32)
-
-
-def scan_counts(equation: Any) -> tuple[int, int]:
-    """How many of a scan's operands are constants, and how many are carried."""
-    if "num_consts" in equation.params:
-        return equation.params["num_consts"], equation.params["num_carry"]
-    constants, carried, _ = equation.params["ft_in"].unpack()
-    return len(list(constants)), len(list(carried))
 
 
 @rule("scan")
@@ -190,3 +191,108 @@ def cond(env: Env, equation: Any, index: np.ndarray, *operands: np.ndarray) -> l
             values = [chosen(env, mask, new, old) for new, old in zip(values, results, strict=True)]
         results = values
     return results
+
+
+def widened(env: Env, mesh: Any, manual: frozenset[str]) -> tuple[Env, MeshCase, list[int]]:
+    """The environment with more manual axes, the mesh of those axes alone, and where they stand among all.
+
+    The axes that are not manual stay in global view: no device of theirs is told apart.
+    """
+    sets = {name: size for name, size in env.mesh.shape.items() if name == SETS}
+    if sets.keys() & mesh.shape.keys():
+        raise InterpreterLimit(f"the mesh {dict(mesh.shape)} names {SETS}", f"a mesh axis called {SETS}")
+    sizes = {**sets, **mesh.shape}
+    names = [name for name in sizes if name in manual or name in env.mesh.axis_names]
+    whole = MeshCase(tuple(names), tuple(sizes[name] for name in names))
+    fresh = [name for name in names if name not in env.mesh.axis_names]
+    placed = [env.mesh.shape.get(name, 1) for name in names]
+
+    def spread(devices: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(devices.reshape(placed), whole.sizes)
+
+    active = None if env.active is None else spread(env.active)
+    elsewhere = tuple(dataclasses.replace(e, devices=spread(e.devices)) for e in env.elsewhere)
+    inner = dataclasses.replace(env, mesh=whole, lead=len(names), active=active, elsewhere=elsewhere)
+    return inner, MeshCase(tuple(fresh), tuple(sizes[name] for name in fresh)), [names.index(name) for name in fresh]
+
+
+def entries(env: Env, spec: Any) -> list[tuple[str, ...]]:
+    """The axes that split the dimensions of a global array `[*lead, *global]`, as far as the spec says.
+
+    A PartitionSpec refuses to be iterated where it says more than those.
+    """
+    told = [() if entry is None else (entry,) if isinstance(entry, str) else tuple(entry) for entry in spec.partitions]
+    return [()] * env.lead + told
+
+
+def unreduced_axes(spec: Any) -> tuple[frozenset[str], str]:
+    """The mesh axes over which the value is still to be reduced, and how: `sum`, `max` or `min`."""
+    kind = getattr(getattr(spec, "unreduced_kind", None), "name", "sum")
+    return getattr(spec, "unreduced", frozenset()), kind
+
+
+def identity(shape: tuple[int, ...], dtype: np.dtype, kind: str) -> np.ndarray:
+    """What adds nothing to a sum, or to a maximum or minimum."""
+    result = np.zeros(shape, dtype)
+    if kind != "sum":
+        numbers = result if dtype.names is None else result["value"]  # beside them is how far they may be off
+        numbers[...] = extreme(numbers.dtype, largest=kind == "min")
+    return result
+
+
+def divided(env: Env, x: np.ndarray, mesh: MeshCase, places: list[int], spec: Any) -> np.ndarray:
+    """`[*lead, *global]` as `[*lead', *block]`: one leading dimension more for each axis of `mesh`, at `places`.
+
+    A replica is held once. Of a sum or maximum that is left unreduced, the first device holds everything.
+    """
+    blocks = divide(x, mesh, entries(env, spec))
+    unreduced, kind = unreduced_axes(spec)
+    for dimension, name in enumerate(mesh.axis_names):
+        if name in unreduced:
+            others = (*blocks.shape[:dimension], mesh.shape[name] - 1, *blocks.shape[dimension + 1 :])
+            blocks = np.concatenate([blocks, identity(others, blocks.dtype, kind)], axis=dimension)
+    return np.moveaxis(blocks, range(len(places)), places)
+
+
+def assembled(
+    env: Env, x: np.ndarray, mesh: MeshCase, places: list[int], spec: Any, check_replicas: bool
+) -> np.ndarray:
+    """`[*lead', *block]` as `[*lead, *global]`: what `divided` took apart.
+
+    Along an axis that `spec` does not name, the devices must agree; without `check_replicas`, the first one
+    is believed. What is left unreduced is reduced.
+    """
+    x = np.moveaxis(x, places, range(len(places)))
+    (unreduced, kind), split = unreduced_axes(spec), entries(env, spec)
+    for dimension, (name, size) in enumerate(mesh.shape.items()):
+        whole = np.broadcast_to(x, (*x.shape[:dimension], size, *x.shape[dimension + 1 :]))
+        if name in unreduced:
+            x = REDUCTIONS[kind].reduce(whole.astype(wide(x.dtype)), axis=dimension, keepdims=True).astype(x.dtype)
+        elif any(name in axes for axes in split):
+            x = whole
+        elif env.arithmetic is not None:  # in the program's own arithmetic they have been compared
+            x = env.arithmetic.replica(x, dimension)
+        else:
+            x = first_replica(x, mesh, dimension) if check_replicas else x.take([0], axis=dimension)
+    return join(x, mesh, split)
+
+
+@rule("shard_map")
+def shard_map(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
+    """Divides the operands by `in_specs`, interprets the body on blocks, and assembles by `out_specs`.
+
+    Raises:
+        UnequalReplicas: if a result that is typed invariant along an axis differs along it. With
+            `check_vma=False` nothing is typed, so the first device's block is taken, as it is for an array
+            whose replicas differ.
+    """
+    params = equation.params
+    inner, mesh, places = widened(env, params["mesh"], frozenset(params["newly_manual_axes"]))
+    blocks = [divided(env, x, mesh, places, spec) for x, spec in zip(operands, params["in_specs"], strict=True)]
+    if env.recorder is not None:
+        env.recorder.held(peak_bytes(params["jaxpr"]))
+    results = evaluate(inner, params["jaxpr"], blocks, env.operand_rounds)
+    if env.left is not None:
+        env.left.extend((inner.mesh, x) for x in results)
+    check = bool(params["check_vma"])
+    return [assembled(env, x, mesh, places, spec, check) for x, spec in zip(results, params["out_specs"], strict=True)]

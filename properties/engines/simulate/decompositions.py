@@ -11,8 +11,7 @@ import numpy as np
 import scipy.linalg
 
 from shardproof.oracles.dtypes import is_float
-from shardproof.properties.engines.simulate.env import Env
-from shardproof.properties.engines.simulate.rules import Rule, result_dtype, rule
+from shardproof.properties.engines.simulate.env import Env, Rule, result_dtype, rule
 
 Matrices = np.ndarray
 

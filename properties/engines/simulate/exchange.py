@@ -1,18 +1,143 @@
-"""Collectives, from their definitions in StableHLO's specification.
+"""What devices hold and exchange: their process groups, the blocks of global arrays, and collectives.
 
-Each takes what the participants of process groups hold, `[groups, participants, *block]`, and returns what they
-receive: `[groups, participants, *result]`, or `[groups, 1, *result]` where all of a group receive the same.
+These are written from their definitions in StableHLO's specification. Each takes what the participants of process
+groups hold, `[groups, participants, *block]`, and returns what they receive: `[groups, participants, *result]`, or
+`[groups, 1, *result]` where all of a group receive the same.
 """
 
+import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.simulate.errors import InvalidGroups, RaggedMetadata
-from shardproof.properties.engines.simulate.groups import Groups, Sizes, device_name, numbering, process_groups
+from shardproof.properties.engines.simulate.errors import InvalidGroups, RaggedMetadata, UnequalReplicas
+
+Groups = Sequence[Sequence[int]] | None
+"""`axis_index_groups`: a partition of the participants over an axis tuple; None: all of them together."""
+
+
+Sizes = tuple[tuple[str, int], ...]
+"""The axes of a mesh with their sizes, in mesh order."""
+
+
+def numbering(mesh: Sizes, axes: Sequence[str]) -> np.ndarray:
+    """Every device's number along an axis tuple, the last name varying fastest: int64 `[devices]`."""
+    sizes = [size for _, size in mesh]
+    coordinates = np.indices(sizes).reshape(len(sizes), math.prod(sizes))
+    number = np.zeros(math.prod(sizes), np.int64)
+    for wanted in axes:
+        for (name, size), coordinate in zip(mesh, coordinates, strict=True):
+            if name == wanted:
+                number = number * size + coordinate
+    return number
+
+
+@functools.lru_cache(maxsize=256)
+def _participants(mesh: Sizes, axes: tuple[str, ...]) -> np.ndarray:
+    """All participants over an axis tuple, by number: `[copies, participants]`, the copies in mesh order."""
+    others = [name for name, _ in mesh if name not in axes]
+    p = math.prod(size for name, size in mesh if name in axes)
+    devices = np.lexsort((numbering(mesh, axes), numbering(mesh, others))).reshape(-1, p)
+    devices.flags.writeable = False
+    return devices
+
+
+def process_groups(mesh: MeshCase, axes: Sequence[str], groups: Groups = None) -> list[np.ndarray]:
+    """The devices of every process group, in the order of their numbers along `axes`: `[copies, participants]` each.
+
+    One array holds the same group on all positions along the other axes of the mesh, in mesh order. There are several
+    if `groups` divides the participants.
+
+    Raises:
+        InvalidGroups: if `groups` is no partition of the participants.
+    """
+    devices = _participants(tuple(mesh.shape.items()), tuple(axes))
+    if groups is None:
+        return [devices]
+    p = devices.shape[1]
+    if sorted(i for group in groups for i in group) != list(range(p)) or not all(map(len, groups)):
+        raise InvalidGroups(f"groups={groups}: expected a partition of range({p}), on the mesh {mesh}")
+    return [devices[:, list(group)] for group in groups]
+
+
+def device_name(mesh: MeshCase, device: int | Sequence[int]) -> str:
+    """A device, given by its number or its coordinates: `(dp=0, tp=1)`."""
+    at = np.unravel_index(device, mesh.sizes) if isinstance(device, int | np.integer) else device
+    return f"({', '.join(f'{name}={i}' for name, i in zip(mesh.axis_names, at, strict=True))})"
+
+
+Entries = Sequence[Sequence[str]]
+"""The mesh axes that split each dimension, the last varying fastest."""
+
+
+def splits(mesh: MeshCase, entries: Entries) -> Iterator[tuple[int | None, int, int]]:
+    """For each mesh axis in mesh order: the dimension that it splits, its size, and how many parts stay outside of it.
+
+    Those are of the axes that stand before it in its dimension's entry, and have not been taken out: they come after it
+    in the mesh. An axis that splits nothing has no dimension.
+    """
+    for number, name in enumerate(mesh.axis_names):
+        later = mesh.axis_names[number + 1 :]
+        at = next((d for d, names in enumerate(entries) if name in names), None)
+        outside = [n for n in ([] if at is None else entries[at][: list(entries[at]).index(name)]) if n in later]
+        yield at, mesh.shape[name], math.prod(mesh.shape[n] for n in outside)
+
+
+def divide(x: np.ndarray, mesh: MeshCase, entries: Entries) -> np.ndarray:
+    """`[*global]` as `[*lead, *block]`, with one leading dimension per mesh axis: 1 for one that splits nothing."""
+    for number, (at, size, outside) in enumerate(splits(mesh, entries)):
+        if at is None:
+            x = np.expand_dims(x, number)
+            continue
+        at += number
+        inside = x.shape[at] // (size * outside)
+        x = np.moveaxis(x.reshape(*x.shape[:at], outside, size, inside, *x.shape[at + 1 :]), at + 1, number)
+        x = x.reshape(*x.shape[: at + 1], outside * inside, *x.shape[at + 3 :])
+    return x
+
+
+def join(blocks: np.ndarray, mesh: MeshCase, entries: Entries) -> np.ndarray:
+    """`[*lead, *block]` as `[*global]`: what `divide` took apart; `lead` is 1 along axes that split nothing."""
+    for number, (at, size, outside) in reversed([*enumerate(splits(mesh, entries))]):
+        if at is None:
+            blocks = np.squeeze(blocks, number)
+            continue
+        at += number
+        inside = blocks.shape[at + 1] // outside
+        blocks = blocks.reshape(*blocks.shape[: at + 1], outside, inside, *blocks.shape[at + 2 :])
+        blocks = np.moveaxis(blocks, number, at + 1)
+        blocks = blocks.reshape(*blocks.shape[:at], outside * size * inside, *blocks.shape[at + 3 :])
+    return blocks
+
+
+def first_replica(blocks: np.ndarray, mesh: MeshCase, dimension: int) -> np.ndarray:
+    """Blocks `[*lead, *block]` of the first device along a mesh axis, of which all hold the same.
+
+    Raises:
+        UnequalReplicas: naming the first two devices that do not.
+    """
+    if blocks.shape[dimension] == 1:
+        return blocks
+    first = blocks.take([0], axis=dimension)
+    rank = len(mesh.sizes)
+    same = nan_equal(blocks, first).all(axis=tuple(range(rank, blocks.ndim)))
+    if not same.all():
+        there = [int(i) for i in np.argwhere(~same)[0]]
+        here = [0 if i == dimension else position for i, position in enumerate(there)]
+        raise UnequalReplicas(
+            f"blocks differ along {mesh.axis_names[dimension]}, where they should be equal: device "
+            f"{device_name(mesh, there)} does not hold what {device_name(mesh, here)} holds"
+        )
+    return first
+
+
+def nan_equal(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Elementwise equality in which a NaN equals a NaN."""
+    return np.asarray((one == other) | ((one != one) & (other != other)))
+
 
 REDUCTIONS: dict[str, np.ufunc] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 

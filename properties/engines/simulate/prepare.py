@@ -14,13 +14,11 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import PyTree
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.simulate.env import SETS, Env
+from shardproof.properties.engines.simulate.env import SETS, Choice, Env, Found, Left, check_determined
 from shardproof.properties.engines.simulate.errors import CollectiveMismatch
-from shardproof.properties.engines.simulate.interpreter import evaluate
+from shardproof.properties.engines.simulate.interpreter import as_value, evaluate
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.engines.simulate.plans import as_value
 from shardproof.properties.engines.simulate.record import Record, Recorder
-from shardproof.properties.engines.simulate.undetermined import Choice, Found, Left, check_determined
 
 Meshes = jax.sharding.Mesh | jax.sharding.AbstractMesh
 

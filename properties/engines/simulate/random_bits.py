@@ -9,11 +9,9 @@ import jax
 import numpy as np
 
 from shardproof.properties.engines.simulate.elementwise import aligned
-from shardproof.properties.engines.simulate.env import Env
+from shardproof.properties.engines.simulate.env import Env, result_dtype, rule
 from shardproof.properties.engines.simulate.errors import InterpreterLimit, location
-from shardproof.properties.engines.simulate.interpreter import evaluate
-from shardproof.properties.engines.simulate.plans import held_as, key_dtype
-from shardproof.properties.engines.simulate.rules import result_dtype, rule
+from shardproof.properties.engines.simulate.interpreter import evaluate, held_as, key_dtype
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 

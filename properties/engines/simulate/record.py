@@ -9,7 +9,7 @@ import numpy as np
 
 from shardproof.oracles.dtypes import NARROW
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.simulate.groups import process_groups
+from shardproof.properties.engines.simulate.exchange import process_groups
 
 Pairs = tuple[tuple[int, int], ...]
 Traffic = tuple[tuple[int, int, int], ...]

@@ -25,7 +25,8 @@ from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.changes import KINDS, MESH_ORDER
 from shardproof.properties.mutants.generated import changes_of, generate
 from shardproof.properties.mutants.hunt import hunt, implementation_of, is_smallest
-from shardproof.properties.programs.implementations import BUILT_IN, IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.built_in import BUILT_IN, IMPLEMENTATIONS
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner.search import find_violation
 

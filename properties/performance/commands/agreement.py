@@ -13,7 +13,7 @@ from shardproof.properties.performance.commands.tpu import add_options
 from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Place, Records, Work
 from shardproof.properties.performance.tables import form_of, table
 from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology, missing
-from shardproof.properties.programs.product_cases import SHAPES
+from shardproof.properties.programs.examples import SHAPES
 
 COMPARED = (
     "all_gather_matmul_lhs_contracting",

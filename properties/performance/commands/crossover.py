@@ -11,11 +11,11 @@ from typing import Any
 import jax
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.requests import RequestError
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.communication.pictures import LETTER
 from shardproof.properties.performance.chips import Chip, chip
 from shardproof.properties.performance.choosing import PLAIN, Choice, choose
-from shardproof.properties.programs.product_cases import SHARDED
+from shardproof.properties.programs.examples import SHARDED
 from shardproof.properties.report.arguments import add_machine, add_mesh, exit_code, parse_axes, parse_dtype, parse_mesh
 
 SIDES = ("m", "k", "n")

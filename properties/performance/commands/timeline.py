@@ -11,8 +11,8 @@ from typing import Any
 import jax
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.cases.strategies.dtypes import WIDE
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.performance.chips import Chip, chip, in_words
 from shardproof.properties.performance.choosing import scheduled
 from shardproof.properties.performance.lanes import KEY, gantt, laid_out, text

@@ -23,8 +23,9 @@ from shardproof.properties.performance.compiled import (
 from shardproof.properties.performance.tables import form_of, markdown, table
 from shardproof.properties.performance.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, TpuCompiler, missing
 from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS
-from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
-from shardproof.properties.programs.product_cases import SHAPES
+from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
+from shardproof.properties.programs.examples import SHAPES
+from shardproof.properties.programs.implementations import Implementation
 
 COLUMNS = (
     "product", "form", "us", "of unsharded", "compute", "exposed", "permutes", "synchronous", "others", "temporary MB",

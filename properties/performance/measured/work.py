@@ -21,18 +21,18 @@ from shardproof.oracles.dtypes import exact_limit
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
-from shardproof.properties.communication.bounds import full_bytes, lower_bound
+from shardproof.properties.communication.counted import full_bytes, lower_bound
 from shardproof.properties.contracts.numbers import is_moved, operands
-from shardproof.properties.engines.batches import oracle_blocks
-from shardproof.properties.engines.running import all_blocks
+from shardproof.properties.engines.running import all_blocks, oracle_blocks
 from shardproof.properties.performance import tables
 from shardproof.properties.performance.chips import CHIPS, Chip
 from shardproof.properties.performance.compiled import alone, sides
 from shardproof.properties.performance.shaped import shaped
 from shardproof.properties.performance.tables import form_of
 from shardproof.properties.performance.tpu_compiler.topology import FLAT, Topology, in_rings
-from shardproof.properties.programs.implementations import ALGORITHMS, BUILT_IN, OVERLAPPED, PRODUCTS, Implementation
-from shardproof.properties.programs.product_cases import SHAPES, SHARDED, product_case, received
+from shardproof.properties.programs.built_in import ALGORITHMS, BUILT_IN, OVERLAPPED, PRODUCTS
+from shardproof.properties.programs.examples import SHAPES, SHARDED, product_case, received
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
 
 KINDS = {

@@ -12,11 +12,12 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD, COMPILER, Request
 from shardproof.properties.performance.tpu_compiler.topology import Topology, in_rings
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.derivatives import pullback
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.partitioned import partitioned
 from shardproof.properties.programs.program import Program, Seen, forward
 

@@ -21,16 +21,14 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.numbers import operands
-from shardproof.properties.engines.batches import reference_blocks
-from shardproof.properties.engines.running import all_blocks, ready
+from shardproof.properties.engines.engine import Interpreted
+from shardproof.properties.engines.running import all_blocks, ready, reference_blocks
 from shardproof.properties.engines.simulate import Simulated
-from shardproof.properties.engines.simulate.divergence import axes_of
-from shardproof.properties.engines.simulate.env import Env
+from shardproof.properties.engines.simulate.collectives import axes_of
+from shardproof.properties.engines.simulate.env import RULES, Env, Rule
 from shardproof.properties.engines.simulate.errors import location
-from shardproof.properties.engines.simulate.plans import as_value
+from shardproof.properties.engines.simulate.interpreter import as_value
 from shardproof.properties.engines.simulate.prepare import NOTHING
-from shardproof.properties.engines.simulate.rules import RULES, Rule
-from shardproof.properties.engines.simulated import Interpreted
 from shardproof.properties.precision.arithmetic import Doubled, Doubles, double
 from shardproof.properties.precision.formats import Numbers
 from shardproof.properties.precision.runs import INTERPRETER, evaluated

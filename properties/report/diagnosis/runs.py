@@ -14,8 +14,7 @@ from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.numbers import is_moved, operands
 from shardproof.properties.engines import Engine, engine_named
-from shardproof.properties.engines.batches import value_over_batch, widened_operands
-from shardproof.properties.engines.running import ready
+from shardproof.properties.engines.running import ready, value_over_batch, widened_operands
 from shardproof.properties.laws.gradient import check_gradient, cotangents, exact_gradients, exact_tangents, tangents_of
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.precision.comparison import magnitude

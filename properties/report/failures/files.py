@@ -26,8 +26,8 @@ from shardproof.properties.programs.violation import Kind
 from shardproof.properties.report.failures.picture import drawing
 from shardproof.properties.report.scripts.script import script
 from shardproof.properties.report.session import MADE_TEST
-from shardproof.properties.runner.named import NotAFailure, impl_options, is_built_in, name_of, named, source_text
-from shardproof.properties.runner.preconditions import check_case
+from shardproof.properties.runner.named import impl_options, is_built_in, name_of, named, source_text
+from shardproof.properties.runner.preconditions import NotAFailure, check_case
 from shardproof.properties.runner.violation import LawViolation
 
 FORMAT = 4

@@ -17,19 +17,20 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import ENGINES, engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.precision import of_products
+from shardproof.properties.programs.program import of_products
 from shardproof.properties.programs.violation import DEATHS
 from shardproof.properties.report.failures.files import Recorded, parse, replace
 from shardproof.properties.report.failures.text import diagnosed, render
 from shardproof.properties.report.options import usage_errors
 from shardproof.properties.report.session import MADE_TEST
 from shardproof.properties.runner.child import Source, Task
-from shardproof.properties.runner.given import SAID, Given, GivenError, parse_all
+from shardproof.properties.runner.given import SAID, Given, parse_all
 from shardproof.properties.runner.isolation import check_isolated
 from shardproof.properties.runner.judging import judge
-from shardproof.properties.runner.named import BuiltIn, Named, NotAFailure, held_by_a_module
-from shardproof.properties.runner.preconditions import check_case, check_oracle
+from shardproof.properties.runner.named import BuiltIn, Named, held_by_a_module
+from shardproof.properties.runner.preconditions import NotAFailure, check_case, check_oracle
 from shardproof.properties.runner.programs import Program
+from shardproof.properties.runner.stated import GivenError
 from shardproof.properties.runner.tally import HeldOnNothing, Tally
 from shardproof.properties.runner.violation import LawViolation
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.oracles.layout import Entries
-from shardproof.properties.cases.manual import laid_out, stacked_axes
+from shardproof.properties.cases.case import laid_out, stacked_axes
 from shardproof.properties.contracts.call import names_of
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.numbers import operands
@@ -22,8 +22,7 @@ from shardproof.properties.precision.comparison import Reference
 from shardproof.properties.precision.judge import value_references
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.expectation import Expectation
-from shardproof.properties.programs.precision import is_wide, precision_of
-from shardproof.properties.programs.program import Seen, compiled, forward
+from shardproof.properties.programs.program import Seen, compiled, forward, is_wide, precision_of
 from shardproof.properties.programs.violation import NotDifferentiable
 from shardproof.properties.report.scripts.source import (
     Source,

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from shardproof.properties.cases.reading import one_line
-from shardproof.properties.programs.precision import of_products
+from shardproof.properties.programs.program import of_products
 from shardproof.properties.runner.named import Named, named
 
 

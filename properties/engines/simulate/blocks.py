@@ -1,0 +1,409 @@
+"""Primitives that move, order, add up and multiply the elements of blocks, whose dimensions follow the leading ones.
+
+Sums and products are accumulated wide and rounded once to the traced dtype. NaN sorts last and wins every maximum and
+minimum.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import scipy.fft
+
+from shardproof.oracles.dtypes import is_float
+from shardproof.properties.engines.simulate.env import (
+    ALLOCATES,
+    Dimensions,
+    Env,
+    Rule,
+    block_rank,
+    common_lead,
+    contents,
+    result_dtype,
+    rule,
+    shifted,
+    spread,
+)
+from shardproof.properties.engines.simulate.interpreter import evaluate, held_as
+
+
+def traced_shape(env: Env, equation: Any, lead: tuple[int, ...], index: int = 0) -> tuple[int, ...]:
+    """The shape of a result over the given leading dimensions."""
+    return lead + tuple(equation.outvars[index].aval.shape)
+
+
+@rule("reshape")
+def reshape(env: Env, equation: Any, x: np.ndarray, *_: np.ndarray) -> np.ndarray:
+    """The same elements in row-major order, in another shape."""
+    if equation.params["dimensions"] is not None:
+        x = x.transpose(*range(env.lead), *shifted(env, equation.params["dimensions"]))
+    return x.reshape(traced_shape(env, equation, x.shape[: env.lead]))
+
+
+@rule("squeeze")
+def squeeze(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
+    """Dimensions of size 1 go."""
+    return x.reshape(traced_shape(env, equation, x.shape[: env.lead]))
+
+
+@rule("transpose")
+def transpose(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
+    """Dimension i of the result is dimension `permutation[i]` of the operand."""
+    return x.transpose(*range(env.lead), *shifted(env, equation.params["permutation"]))
+
+
+@rule("broadcast_in_dim")
+def broadcast_in_dim(env: Env, equation: Any, x: np.ndarray, *_: np.ndarray) -> np.ndarray:
+    """Dimension i of the operand becomes dimension `broadcast_dimensions[i]`; all else is repetition."""
+    shape = traced_shape(env, equation, x.shape[: env.lead])
+    placed = list(shape[: env.lead]) + [1] * (len(shape) - env.lead)
+    for size, dimension in zip(x.shape[env.lead :], equation.params["broadcast_dimensions"], strict=True):
+        placed[env.lead + dimension] = size
+    return np.broadcast_to(x.reshape(placed), shape)
+
+
+@rule("concatenate")
+def concatenate(env: Env, equation: Any, *operands: np.ndarray) -> np.ndarray:
+    """The operands, one after the other along a dimension."""
+    lead = common_lead(env, *operands)
+    parts = [spread(env, lead, x) for x in operands]
+    return np.concatenate(parts, axis=env.lead + equation.params["dimension"])
+
+
+@rule("stack")
+def stack(env: Env, equation: Any, *operands: np.ndarray) -> np.ndarray:
+    """The operands along a new dimension."""
+    lead = common_lead(env, *operands)
+    parts = [spread(env, lead, x) for x in operands]
+    return np.stack(parts, axis=env.lead + equation.params["axis"])
+
+
+@rule("unstack")
+def unstack(env: Env, equation: Any, x: np.ndarray) -> list[np.ndarray]:
+    """The slices along a dimension, which goes."""
+    return [np.asarray(part) for part in np.moveaxis(x, env.lead + equation.params["axis"], 0)]
+
+
+@rule("split")
+def split(env: Env, equation: Any, x: np.ndarray) -> list[np.ndarray]:
+    """The consecutive pieces of the given sizes along a dimension."""
+    ends = np.cumsum(equation.params["sizes"])[:-1]
+    return np.split(x, ends, axis=env.lead + equation.params["axis"])
+
+
+@rule("tile")
+def tile(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
+    """The block, repeated along its dimensions."""
+    return np.tile(x, (1,) * env.lead + tuple(equation.params["reps"]))
+
+
+@rule("rev")
+def rev(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
+    """The elements in reverse order along dimensions."""
+    return np.flip(x, shifted(env, equation.params["dimensions"]))
+
+
+@rule("slice")
+def slice_rule(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
+    """From start to limit in strides, along every dimension."""
+    starts, limits = equation.params["start_indices"], equation.params["limit_indices"]
+    strides = equation.params["strides"] or (1,) * len(starts)
+    inside: tuple[Any, ...] = (..., *map(slice, starts, limits, strides))
+    return x[inside]
+
+
+@rule("pad")
+def pad(env: Env, equation: Any, x: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """`value` around and between the elements; negative padding cuts off."""
+    config = [(int(low), int(high), int(interior)) for low, high, interior in equation.params["padding_config"]]
+    return padded(env, x, value, config)
+
+
+def padded(env: Env, x: np.ndarray, value: np.ndarray, config: Sequence[tuple[int, int, int]]) -> np.ndarray:
+    """The same by the padding of every dimension: low, high and interior; `value` is `[*lead]`."""
+    lead, rank = common_lead(env, x, value), block_rank(env, x)
+    value = value.reshape(value.shape + (1,) * rank)
+    block = x.shape[env.lead :]
+    whole = [
+        low + ((n - 1) * (inner + 1) + 1 if n else 0) + high
+        for n, (low, high, inner) in zip(block, config, strict=True)
+    ]
+    result = np.broadcast_to(value, lead + tuple(whole)).copy()
+    target: list[Any] = [...]
+    source: list[Any] = [...]
+    for n, size, (low, _, inner) in zip(block, whole, config, strict=True):
+        step = inner + 1
+        first = max(0, math.ceil(-low / step))
+        last = min(n, (size - 1 - low) // step + 1)
+        source.append(slice(first, max(first, last)))
+        target.append(slice(low + first * step, low + first * step + max(0, last - first) * step, step))
+    result[tuple(target)] = x[tuple(source)]
+    return result
+
+
+@rule("iota")
+def iota(env: Env, equation: Any, *_: np.ndarray) -> np.ndarray:
+    """0, 1, 2, … along a dimension."""
+    shape, dimension = tuple(equation.params["shape"]), equation.params["dimension"]
+    counts = np.arange(shape[dimension]).astype(result_dtype(equation))
+    placed = (1,) * (env.lead + dimension) + (-1,) + (1,) * (len(shape) - dimension - 1)
+    return np.broadcast_to(counts.reshape(placed), (1,) * env.lead + shape)
+
+
+@rule(*ALLOCATES)
+def empty(env: Env, equation: Any, *_: np.ndarray) -> np.ndarray:
+    """Memory that nothing was written to."""
+    if env.found is not None:
+        env.found["contents", id(equation)] = equation
+    unwritten = contents(held_as(equation.outvars[0].aval), env.other == "contents")
+    return np.broadcast_to(unwritten, traced_shape(env, equation, (1,) * env.lead))
+
+
+@rule("copy", "stop_gradient", "name", "optimization_barrier", "sharding_constraint", "reshard", "device_put")
+def identity(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
+    """The operands: where and how they are held does not change what they are."""
+    return list(operands)
+
+
+def extreme(dtype: np.dtype, largest: bool) -> np.ndarray:
+    """The largest or smallest number of a dtype: what the minimum or maximum of nothing is."""
+    dtype = np.dtype(dtype)
+    if dtype == bool:
+        return np.array(largest)
+    if is_float(dtype):
+        value = np.array(np.inf if largest else -np.inf).astype(dtype)
+        finite = ml_dtypes.finfo(dtype)
+        return value if np.isinf(value) else np.array(finite.max if largest else finite.min, dtype)
+    limits = ml_dtypes.iinfo(dtype)
+    return np.array(int(limits.max if largest else limits.min)).astype(dtype)
+
+
+def reduction(function: Callable[..., Any]) -> Rule:
+    """The rule that applies a NumPy reduction to wide numbers and rounds the result."""
+
+    def run(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
+        axes = shifted(env, equation.params["axes"])
+        exact = None if x.dtype == bool else env.exact(x.dtype)
+        return np.asarray(function(x, axis=axes, dtype=exact)).astype(result_dtype(equation))
+
+    return run
+
+
+def ordered(function: Callable[..., Any], largest: bool) -> Rule:
+    """The rule of the maximum or minimum, with its identity for empty dimensions."""
+
+    def run(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
+        axes = shifted(env, equation.params["axes"])
+        if any(x.shape[axis] == 0 for axis in axes):
+            shape = x.shape[: env.lead] + tuple(equation.outvars[0].aval.shape)
+            return np.broadcast_to(extreme(x.dtype, largest), shape)
+        exact = x if x.dtype.kind in "biufc" else x.astype(np.float32)
+        return np.asarray(function(exact, axis=axes)).astype(x.dtype)
+
+    return run
+
+
+def bitwise(ufunc: np.ufunc) -> Rule:
+    """The rule that folds with a bitwise operation."""
+
+    def run(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
+        return np.asarray(ufunc.reduce(x, axis=shifted(env, equation.params["axes"]))).astype(x.dtype)
+
+    return run
+
+
+rule("reduce_sum")(reduction(np.sum))
+rule("reduce_prod")(reduction(np.prod))
+rule("reduce_max")(ordered(np.max, largest=False))
+rule("reduce_min")(ordered(np.min, largest=True))
+rule("reduce_and")(bitwise(np.bitwise_and))
+rule("reduce_or")(bitwise(np.bitwise_or))
+rule("reduce_xor")(bitwise(np.bitwise_xor))
+
+
+def cumulative(function: Callable[..., Any]) -> Rule:
+    """The rule that applies a cumulative NumPy function along a dimension, from either end."""
+
+    def run(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
+        axis = env.lead + equation.params["axis"]
+        exact = x if x.dtype == bool else x.astype(env.exact(x.dtype), copy=False)
+        exact = np.flip(exact, axis) if equation.params["reverse"] else exact
+        result = function(exact, axis=axis)
+        return (np.flip(result, axis) if equation.params["reverse"] else result).astype(result_dtype(equation))
+
+    return run
+
+
+rule("cumsum")(cumulative(np.cumsum))
+rule("cumprod")(cumulative(np.cumprod))
+rule("cummax")(cumulative(np.maximum.accumulate))
+rule("cummin")(cumulative(np.minimum.accumulate))
+rule("cumlogsumexp")(cumulative(np.logaddexp.accumulate))
+
+
+@rule("reduce")
+def reduce(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
+    """Folds arrays, element by element in row-major order, with a function of the program's."""
+    count = len(operands) // 2
+    dimensions = equation.params["dimensions"]
+    jaxpr = equation.params["jaxpr"]
+    rank = operands[0].ndim
+    order = [d for d in range(rank) if d - env.lead not in dimensions] + list(shifted(env, dimensions))
+    kept = rank - len(dimensions)
+    arrays = [x.transpose(order).reshape(*(x.shape[d] for d in order[:kept]), -1) for x in operands[:count]]
+    return fold(env, jaxpr, arrays, operands[count:])
+
+
+def fold(env: Env, jaxpr: Any, arrays: Sequence[np.ndarray], starts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Folds arrays `[*lead, *kept, n]` along their last dimension, from `starts` `[*lead]`."""
+    kept = arrays[0].ndim - 1 - env.lead
+    state = [x.reshape(x.shape + (1,) * kept) for x in starts]
+    state = [np.broadcast_to(s, np.broadcast_shapes(s.shape, x.shape[:-1])) for s, x in zip(state, arrays, strict=True)]
+    for position in range(arrays[0].shape[-1]):
+        elements = [x[..., position] for x in arrays]
+        state = evaluate(env.mapped(kept), jaxpr, [*state, *elements])
+    return state
+
+
+def comparable(x: np.ndarray) -> np.ndarray:
+    """Numbers in a dtype that NumPy itself sorts, NaN last; exact. `float8_e5m2` says that it is one of NumPy's."""
+    return x if x.dtype.kind in "biufc" and x.dtype.isbuiltin == 1 else x.astype(np.float32)
+
+
+def ranking(keys: Sequence[np.ndarray], axis: int) -> np.ndarray:
+    """The indices that sort by the first key, ties by the next, and equal elements as they stand."""
+    return np.lexsort([comparable(key) for key in reversed(keys)], axis=axis)
+
+
+@rule("sort")
+def sort(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
+    """All operands in the order of the first `num_keys`, along a dimension."""
+    axis = env.lead + equation.params["dimension"]
+    lead = common_lead(env, *operands)
+    full = [spread(env, lead, x) for x in operands]
+    order = ranking(full[: equation.params["num_keys"]], axis)
+    return [np.take_along_axis(x, order, axis) for x in full]
+
+
+@rule("top_k")
+def top_k(env: Env, equation: Any, x: np.ndarray) -> list[np.ndarray]:
+    """The k largest elements in descending order and their indices; of equal ones the first."""
+    axis = env.lead + equation.params.get("axis", x.ndim - env.lead - 1) % (x.ndim - env.lead)
+    backwards = np.flip(ranking([np.flip(x, axis)], axis), axis)
+    order = np.moveaxis(x.shape[axis] - 1 - backwards, axis, -1)[..., : equation.params["k"]]
+    order = np.moveaxis(order, -1, axis)
+    return [np.take_along_axis(x, order, axis), order.astype(result_dtype(equation, 1))]
+
+
+def first_extreme(function: Callable[..., Any]) -> Rule:
+    """The rule of the index of the first largest, or smallest, element."""
+
+    def run(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
+        (axis,) = equation.params["axes"]
+        return np.asarray(function(comparable(x), axis=env.lead + axis)).astype(result_dtype(equation))
+
+    return run
+
+
+rule("argmax")(first_extreme(np.argmax))
+rule("argmin")(first_extreme(np.argmin))
+
+
+Contraction = tuple[tuple[Dimensions, Dimensions], tuple[Dimensions, Dimensions]]
+
+
+def remaining(rank: int, *used: Dimensions) -> list[int]:
+    """The dimensions that are not in any of `used`."""
+    return [d for d in range(rank) if all(d not in some for some in used)]
+
+
+def flattened(x: np.ndarray, lead: int, *groups: Dimensions) -> np.ndarray:
+    """`x` with the block's dimensions ordered by groups, and each group made one dimension."""
+    order = [int(d) + lead for group in groups for d in group]
+    sizes = [math.prod(x.shape[d + lead] for d in group) for group in groups]
+    return x.transpose(*range(lead), *order).reshape((*x.shape[:lead], *sizes))
+
+
+def dot(env: Env, lhs: np.ndarray, rhs: np.ndarray, dimensions: Contraction) -> np.ndarray:
+    """The sum of products over the contracting dimensions: `[*lead, *batch, *lhs free, *rhs free]`, wide."""
+    (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimensions
+    lhs_free = remaining(block_rank(env, lhs), lhs_contract, lhs_batch)
+    rhs_free = remaining(block_rank(env, rhs), rhs_contract, rhs_batch)
+    block = [lhs.shape[env.lead + d] for d in (*lhs_batch, *lhs_free)] + [rhs.shape[env.lead + d] for d in rhs_free]
+    dtype = np.result_type(env.exact(lhs.dtype), env.exact(rhs.dtype))
+    left = flattened(lhs, env.lead, lhs_batch, lhs_free, lhs_contract).astype(dtype, copy=False)
+    right = flattened(rhs, env.lead, rhs_batch, rhs_contract, rhs_free).astype(dtype, copy=False)
+    return np.asarray(np.matmul(left, right)).reshape((*common_lead(env, lhs, rhs), *block))
+
+
+@rule("dot_general")
+def dot_general(env: Env, equation: Any, lhs: np.ndarray, rhs: np.ndarray, *_: np.ndarray) -> np.ndarray:
+    """The general dot product, with batch dimensions."""
+    result = dot(env, lhs, rhs, equation.params["dimension_numbers"])
+    return (result != 0 if result_dtype(equation) == bool else result).astype(result_dtype(equation))
+
+
+@rule("ragged_dot_general")
+def ragged_dot_general(
+    env: Env, equation: Any, lhs: np.ndarray, rhs: np.ndarray, sizes: np.ndarray, *_: np.ndarray
+) -> np.ndarray:
+    """A dot product in which the ragged dimension is cut into groups of the given sizes.
+
+    If it is free, every group meets its own part of `rhs`; if it is contracted, every group gives a
+    part of the result; if it is a batch dimension, there is nothing to tell apart. What lies past the
+    last group counts as zero.
+    """
+    numbers = equation.params["ragged_dot_dimension_numbers"]
+    (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = numbers.dot_dimension_numbers
+    (ragged,) = numbers.lhs_ragged_dimensions
+    participants = in_group(env, lhs, sizes, ragged, lhs_batch)
+    by_group = np.expand_dims(lhs, env.lead) * participants.astype(lhs.dtype)  # [*lead, group, *lhs]
+
+    def after(dimensions: Dimensions) -> list[int]:
+        return [int(d) + 1 for d in dimensions]
+
+    if ragged in lhs_batch:
+        masked = by_group.sum(axis=env.lead).astype(lhs.dtype)
+        result = dot(env, masked, rhs, numbers.dot_dimension_numbers)
+    elif ragged in lhs_contract:
+        result = dot(env, by_group, rhs, ((after(lhs_contract), rhs_contract), (after(lhs_batch), rhs_batch)))
+        result = np.moveaxis(result, env.lead + len(lhs_batch), env.lead)
+    else:
+        (group,) = numbers.rhs_group_dimensions
+        contract = ([0, *after(lhs_contract)], [group, *rhs_contract])
+        result = dot(env, by_group, rhs, (contract, (after(lhs_batch), rhs_batch)))
+    return result.astype(result_dtype(equation))
+
+
+def in_group(env: Env, lhs: np.ndarray, sizes: np.ndarray, ragged: int, batch: Dimensions) -> np.ndarray:
+    """Whether each position of the ragged dimension is in each group: bool `[*lead, group, *(1 or size)]`.
+
+    `sizes` is `[group]`, or has one dimension before it for each batch dimension of `lhs` (and, where
+    a dimension before the ragged one is contracted, for that too).
+    """
+    ends = np.cumsum(sizes.astype(np.int64), axis=-1)
+    starts = ends - sizes
+    position = np.arange(lhs.shape[env.lead + ragged])
+    inside = (position >= starts[..., None]) & (position < ends[..., None])  # [*lead, *outer, group, position]
+    outer = inside.ndim - env.lead - 2
+    inside = np.moveaxis(inside, env.lead + outer, env.lead)  # [*lead, group, *outer, position]
+    rank = block_rank(env, lhs)
+    placed = [1] * rank
+    before = ([*batch] + [d for d in range(ragged) if d not in batch])[:outer] if outer else []
+    for dimension in (*before, ragged):
+        placed[dimension] = lhs.shape[env.lead + dimension]
+    return inside.reshape(*inside.shape[: env.lead + 1], *placed)
+
+
+@rule("fft")
+def fft(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
+    """A Fourier transform over the last dimensions, forwards or back, of complex or real numbers."""
+    lengths, name = tuple(equation.params["fft_lengths"]), equation.params["fft_type"].name
+    shape = x.shape[: env.lead] + tuple(equation.outvars[0].aval.shape)
+    if 0 in shape or 0 in x.shape:
+        return np.zeros(shape, result_dtype(equation))
+    transform = getattr(scipy.fft, f"{name.lower()}n")
+    axes = range(-len(lengths), 0)
+    return np.asarray(transform(x.astype(env.exact(x.dtype)), s=lengths, axes=axes)).astype(result_dtype(equation))

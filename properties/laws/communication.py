@@ -1,13 +1,7 @@
-"""The laws of communication and overlap.
+"""The law of communication: what is sent is what is said to be, and never less than must be."""
 
-What is sent is what is said to be, and never less than must be; what claims to hide it computes while it sends.
-"""
-
-import math
 from collections import OrderedDict
-from fractions import Fraction
 from importlib.metadata import version
-from typing import Any
 
 import jax
 import numpy as np
@@ -34,20 +28,10 @@ from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import check_results, differentiating, ready, seen_of_values
 from shardproof.properties.laws.law import Checked, Law, call_alone
-from shardproof.properties.performance.operations import Operation, Untold, operations_of, peak_of
-from shardproof.properties.performance.timeline import (
-    Balanced,
-    Timeline,
-    flops_in,
-    loads_in,
-    products_in,
-    shortest_side,
-    timeline,
-)
-from shardproof.properties.programs.derivatives import derivatives, pullback
-from shardproof.properties.programs.expectation import Expectation, Overlap, Stated, limit
+from shardproof.properties.programs.derivatives import pullback
+from shardproof.properties.programs.expectation import Expectation, Stated
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import Seen, answering, forward
+from shardproof.properties.programs.program import answering
 from shardproof.properties.programs.violation import Broken, NothingToCompare, NotRun
 
 KEPT = 64
@@ -320,121 +304,4 @@ COMMUNICATION = Law(
     _may_be_asked,
     derives=True,
     optional=lambda implementation: implementation.communication is None,
-)
-
-
-MACHINE = "on a machine whose busiest link needs as long as p-1 of p products"
-
-
-def check_overlap(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """What is exposed of the forward pass, and of it and its gradient together, is at most what is stated.
-
-    Both are scheduled on a machine whose busiest link needs as long for the forward pass as its products do. Nothing is
-    run: the law asks of what was traced. Returns how many of the two were checked.
-
-    Raises:
-        Broken: if more is exposed, one way is not used, or more is held.
-        NotRun: if it cannot be told.
-        WrongResult: if the result has another tree, shape or dtype than it should.
-    """
-    stated, seen = implementation.overlap, Seen()
-    assert stated is not None
-    sizes = sizes_of(case)
-    program = forward(case, implementation, seen)
-    try:
-        with answering():
-            ahead = operations_of(program, case.mesh)
-        check_results(case, seen)
-        if products_in(ahead) and not flops_in(ahead):  # of empty blocks, beside which nothing can be hidden
-            return 1
-        machine = Balanced.of(ahead, case.mesh, case.axes)
-        _check(case, stated, sizes, ahead, machine)
-        if stated.memory is not None:
-            _check_memory(stated, limit(stated.memory, sizes), peak_of(program, case.mesh))
-        if not has_own_gradient(case):
-            return 1
-        try:
-            with differentiating(), answering():
-                both = operations_of(derivatives(case, implementation, seen, forward_mode=False)[0], case.mesh)
-        except NotImplementedError:  # a function without a gradient has none that could wait
-            return 1
-        machine = machine if machine.bytes else Balanced.of(both, case.mesh, case.axes)
-        _check(case, stated, sizes, both, machine, backward=True)
-    except Untold as error:
-        raise NotRun(f"what hides what cannot be told: {error}") from error
-    return 2
-
-
-def _check(
-    case: Case,
-    stated: Overlap,
-    sizes: dict[str, Any],
-    operations: tuple[Operation, ...],
-    machine: Balanced,
-    *,
-    backward: bool = False,
-) -> None:
-    """Checks what is exposed, and which links are used."""
-    found = timeline(operations, machine)
-    most = limit(stated.exposed, sizes)
-    if found.share > most:
-        part = "all" if found.share == 1 else _named(Fraction(found.share))
-        raise Broken(
-            "overlap",
-            f"{part} of the communication{_whose(backward)} is exposed, {MACHINE}: "
-            f"expected at most {_named(most)} ({stated}); {_longest(found)}",
-            of="gradient" if backward else "result",
-        )
-    if stated.directions > 1 and shortest_side(operations) > 1:  # what has a side of one may not be divided
-        loads = loads_in(operations)
-        for axis in {axis for axis, _ in loads} & set(case.axes):
-            least, busiest = sorted(loads.get((axis, way), Fraction(0)) for way in (1, -1))
-            if case.mesh.shape[axis] > 2 and 2 * least < busiest:
-                sent = f"{_bytes(least)} one way round {axis} and {_bytes(busiest)} the other{_whose(backward)}"
-                raise Broken(
-                    "overlap",
-                    f"{sent}: expected both ways to be used ({stated})",
-                    of="gradient" if backward else "result",
-                )
-
-
-def _check_memory(stated: Overlap, most: Fraction, held: int) -> None:
-    if held > most:
-        raise Broken(
-            "overlap", f"{_bytes(Fraction(held))} alive at one time: expected at most {_bytes(most)} ({stated})"
-        )
-
-
-def _longest(found: Timeline) -> str:
-    """What waits for what, for the longest."""
-    places: dict[tuple[str, str, str, str], Fraction] = {}
-    for wait in found.waits:
-        then = (wait.then.name, wait.then.where) if wait.then is not None else ("", "")
-        key = (wait.transfer.name, wait.transfer.where, *then)
-        places[key] = places.get(key, Fraction(0)) + Fraction(wait.time)
-    name, where, then_name, then_where = max(places, key=lambda key: places[key])
-    waits = f"the {then_name} at {then_where} waits" if then_name else "what is left to do waits"
-    return f"most of it {name} at {where}: {waits} for it, and nothing else is ready to be computed"
-
-
-def _named(share: Fraction) -> str:
-    return str(share) if share.denominator < 100 else f"{float(share):.3f}"
-
-
-def _bytes(size: Fraction) -> str:
-    return f"{math.ceil(size):,} bytes"
-
-
-def _whose(backward: bool) -> str:
-    return " of the function and its gradient" if backward else ""
-
-
-OVERLAP = Law(
-    "overlap",
-    "What is sent while nothing is computed is no more than is claimed, of the gradient as well.",
-    check_overlap,
-    call_alone,
-    lambda implementation, engine: implementation.overlap is not None,
-    engines=("simulate",),  # it is about what was traced: nothing is run
-    derives=True,
 )

@@ -14,8 +14,9 @@ from shardproof.properties.cases.chain import DIVERGENT, FED, LINKS, NESTED, OUT
 from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope, Violation
 from shardproof.properties.contracts.drawing import placements, without
+from shardproof.properties.laws.error import refused_by
 from shardproof.properties.laws.law import LARGE, call_alone
-from shardproof.properties.laws.value import TYPE, refused_by
+from shardproof.properties.laws.type import TYPE
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.transformations import can_feed
 

@@ -13,7 +13,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.communication.pictures import LETTER
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws import LAWS
-from shardproof.properties.laws.communication import check_overlap
+from shardproof.properties.laws.overlap import check_overlap
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.performance.chips import CHIPS

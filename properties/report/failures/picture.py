@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.laws.communication import MACHINE
+from shardproof.properties.laws.overlap import MACHINE
 from shardproof.properties.performance.choosing import scheduled
 from shardproof.properties.performance.lanes import KEY, Lanes, gantt, laid_out, text
 from shardproof.properties.performance.timeline import Balanced, timeline

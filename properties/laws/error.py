@@ -1,0 +1,87 @@
+"""The law of errors: what the contract forbids raises while tracing, with a message that says it all."""
+
+from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts import Violation
+from shardproof.properties.engines import Engine
+from shardproof.properties.engines.running import traced
+from shardproof.properties.laws.law import Law
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.program import Seen, WrongResult, forward
+from shardproof.properties.programs.violation import Broken
+
+
+def check_error(implementation: Implementation, case: Case, engine: Engine) -> int:
+    """A forbidden argument raises before anything runs; the message names it, its value and the mesh.
+
+    Only that *something* is raised is asked of implementations that do not promise explained errors. A
+    NotImplementedError refuses nothing: it says that the case is not supported.
+
+    Raises:
+        Broken: if nothing is raised, or the message lacks something.
+        NotImplementedError: if the implementation raises it.
+    """
+    argument = case.forbidden
+    value = _value(case, argument)
+    try:
+        traced(forward(case, implementation, Seen()), case, engine)
+    except NotImplementedError:
+        raise
+    except WrongResult:  # it accepts the argument, and returns what it should not
+        pass
+    except Exception as error:
+        if "explained_errors" in implementation.features:
+            _check_message(case, argument, value, error)
+        return 1
+    raise Broken("accepted", f"{argument}={value} is accepted: expected an error")
+
+
+def _value(case: Case, argument: str) -> str:
+    if argument == "axis_name":
+        return repr(case.axis_name)
+    return repr(case.keywords[argument]) if argument in case.keywords else ""
+
+
+def _check_message(case: Case, argument: str, value: str, error: Exception) -> None:
+    text = str(error)
+    mesh = "(" + ", ".join(f"{name}={size}" for name, size in case.mesh.shape.items()) + ")"
+    plain = value.replace("(", "[").replace(")", "]").replace(",]", "]")
+    readings = {value, plain}
+    shown = any(
+        reading in text.replace("(", "[").replace(")", "]").replace(",]", "]") or reading in text
+        for reading in readings
+    )
+    missing = [
+        what
+        for what, there in (
+            (f"the argument {argument!r}", f"{argument}=" in text),
+            (f"its value {value}", shown),
+            (f"the mesh {mesh}", mesh in text),
+        )
+        if not there
+    ]
+    if missing:
+        raise Broken(
+            "message",
+            f"{type(error).__name__} does not name {' and '.join(missing)}: {text.partition(chr(10))[0]}",
+        ) from error
+
+
+def refused_by(implementation: Implementation) -> list[Violation]:
+    """What an implementation must refuse."""
+    features = implementation.features
+    return [
+        violation
+        for violation in implementation.contract.violations
+        if (violation.everyone or "explained_errors" in features)
+        and (violation.argument != "axis_index_groups" or "groups" in features)
+    ]
+
+
+ERROR = Law(
+    "error",
+    "What the contract forbids raises before anything runs, and says which argument, value and mesh.",
+    check_error,
+    lambda case: case if case.forbidden else None,
+    lambda implementation, engine: bool(refused_by(implementation)),
+    engines=("simulate",),  # what must be refused is refused while tracing, before any engine
+)

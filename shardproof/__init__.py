@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from shardproof.properties.contracts.described import Array
     from shardproof.properties.engines.simulate import simulate
     from shardproof.properties.performance.choosing import choose
-    from shardproof.properties.report.checking import check, check_program, program_test
+    from shardproof.properties.report.checking import check, check_program
+    from shardproof.properties.report.program_tests import program_test
     from shardproof.properties.runner.programs import Program
 else:
     WHERE = {
@@ -42,7 +43,7 @@ else:
         "check_program": "report.checking",
         "choose": "performance.choosing",
         "no_communication": "communication.claims",
-        "program_test": "report.checking",
+        "program_test": "report.program_tests",
         "simulate": "engines.simulate",
         "strategies": "cases.strategies",
     }

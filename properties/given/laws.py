@@ -11,7 +11,8 @@ from shardproof.properties.laws import Law
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import of_products
 from shardproof.properties.report.asking import ask, conclude
-from shardproof.properties.report.failures.text import Told, diagnosed
+from shardproof.properties.report.failures.causes import Told
+from shardproof.properties.report.failures.text import diagnosed
 from shardproof.properties.report.session import COUNTED, seed_in_force
 from shardproof.properties.runner.child import Source, Task
 from shardproof.properties.runner.isolation import check_isolated, unending

@@ -25,7 +25,7 @@ from shardproof import Program, check, check_program
 from shardproof.impl.collectives import ring_shift
 from shardproof.properties.report import asking
 from shardproof.properties.report.checking import user_implementation
-from shardproof.properties.report.report import Summary
+from shardproof.properties.report.summary import Summary
 from shardproof.properties.runner import child, isolation
 from shardproof.properties.runner.isolation import Arrived, Here
 

@@ -26,7 +26,7 @@ from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.program import is_wide, precision_of
 from shardproof.properties.report.checking import user_implementation
-from shardproof.properties.report.report import notes
+from shardproof.properties.report.summary import notes
 from shardproof.properties.runner.given import claimed, parse_all
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.stated import GivenError

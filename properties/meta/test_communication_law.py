@@ -39,7 +39,7 @@ from shardproof.properties.programs.expectation import Expectation, ExpectationE
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report import communication as table
-from shardproof.properties.report.report import notes
+from shardproof.properties.report.summary import notes
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.tally import Tally

@@ -23,7 +23,7 @@ from shardproof.properties.programs.expectation import Overlap
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import SuiteError
 from shardproof.properties.report.checking import user_implementation
-from shardproof.properties.report.report import alike, verdict_row
+from shardproof.properties.report.summary import alike, verdict_row
 from shardproof.properties.runner.judging import ENOUGH, require_held
 from shardproof.properties.runner.search import Finding, find_violation
 from shardproof.properties.runner.stated import GivenError, named

@@ -18,7 +18,8 @@ from shardproof.properties.laws.value import VALUE
 from shardproof.properties.precision.compiled import COMPILER, CompiledElsewhere
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, Kind, SuiteError
-from shardproof.properties.report.failures.text import LEFT_OUT, Told, diagnosed
+from shardproof.properties.report import failures
+from shardproof.properties.report.failures.causes import LEFT_OUT, Told
 from shardproof.properties.runner.child import Task
 from shardproof.properties.runner.isolation import Here, NeverBegan, NotSent, Tell, check_isolated
 from shardproof.properties.runner.judging import ENOUGH, asked, require_held, tallies_of
@@ -255,6 +256,11 @@ class Searches:
             return again
 
         return find
+
+
+def diagnosed(violation: LawViolation) -> Sequence[str]:
+    """What is wrong in words; what finds them is loaded then, in the process in which it went wrong."""
+    return failures.diagnosed(violation)
 
 
 def scope_of(engine: str) -> Scope:

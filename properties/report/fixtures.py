@@ -18,7 +18,7 @@ from shardproof.properties.performance.tpu_compiler import TpuCompiler, missing
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report.accelerators import MEASURED
 from shardproof.properties.report.asking import ask, chosen_laws, conclude, local_search
-from shardproof.properties.report.failures.text import Told
+from shardproof.properties.report.failures.causes import Told
 from shardproof.properties.report.session import COUNTED, seed_in_force
 from shardproof.properties.runner.judging import asked
 from shardproof.properties.runner.search import DATABASE, seed_of, structures_in_force

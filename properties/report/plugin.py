@@ -19,8 +19,8 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.report import accelerators, options
 from shardproof.properties.report.accelerators import MEASURED, NEEDS, REQUIRED
 from shardproof.properties.report.failures import replay, showing
+from shardproof.properties.report.failures.causes import LEFT_OUT
 from shardproof.properties.report.failures.replay import REPLAYED, ReplayFile
-from shardproof.properties.report.failures.text import LEFT_OUT
 from shardproof.properties.report.report import FAILURE, print_table, report_text
 from shardproof.properties.report.session import (
     COUNTED,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from shardproof.properties.report.failures.text import by_cause, coloured, others, report
+from shardproof.properties.report.failures.causes import by_cause, others
+from shardproof.properties.report.failures.text import coloured, report
 from shardproof.properties.report.report import FAILURE
 from shardproof.properties.runner.violation import LawViolation
 

@@ -61,11 +61,6 @@ def floats(mesh: MeshCase, *shape: int, seed: int = 0, dtype: Any = np.float64) 
     return np.random.default_rng(seed).normal(size=(*mesh.sizes, *shape)).astype(dtype)
 
 
-def inner(left: Arrays, right: Arrays) -> float:
-    """The inner product of all blocks."""
-    return float(sum(np.vdot(a, b) for a, b in zip(left, right, strict=True)))
-
-
 def participants(mesh: MeshCase, axes: Sequence[str], device: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The devices that a collective connects with `device`, itself among them, in logical order."""
     places = []

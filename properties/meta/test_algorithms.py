@@ -132,31 +132,6 @@ def test_an_algorithm_moves_what_it_claims(name: str) -> None:
             check_forward(BY_NAME[name], case_of(BY_NAME[name].contract.name, sizes, reverse=reverse))
 
 
-@pytest.mark.parametrize("sizes", [(3,), (2, 2)], ids=str)
-@pytest.mark.parametrize("name", BY_NAME)
-def test_odd_blocks_cost_what_is_claimed(name: str, sizes: tuple[int, ...]) -> None:
-    """Blocks with an odd number of rows, with one, with none, packed dtypes, sums of bool, trees, replicas."""
-    if not serves(name, sizes):
-        pytest.skip("the algorithm does not serve this number of participants or of axes")
-    one = BY_NAME[name]
-    shapes: list[tuple[int, ...]] = [(5, 1), (1, 1), (1, 3), (0, 2)]
-    if one.contract.name in ("all_reduce", "broadcast"):
-        shapes += [(), (7,)]
-    for block in shapes:
-        check_forward(one, case_of(one.contract.name, sizes, block=block))
-        check_forward(one, case_of(one.contract.name, sizes, block=block, dtype="int4"))
-    check_forward(one, case_of(one.contract.name, sizes, block=shapes[-1], replicated=True))
-    check_forward(one, case_of(one.contract.name, sizes, block=(5, 1), replicated=True))
-    check_forward(one, case_of(one.contract.name, sizes, block=(3, 3), dtype="complex64", tree=True))
-    if one.contract.name == "all_reduce":
-        check_forward(one, case_of(one.contract.name, sizes, dtype="bool"))
-        check_forward(one, case_of(one.contract.name, sizes, dtype="int8", op="max"))
-        check_forward(one, case_of(one.contract.name, sizes, op="mean", tree=True))
-    if one.contract.name == "all_gather":
-        check_forward(one, case_of(one.contract.name, sizes, block=(), axis=0, tiled=False))
-        check_forward(one, case_of(one.contract.name, sizes, block=(3, 2), axis=-1, tiled=False))
-
-
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [

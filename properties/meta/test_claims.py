@@ -15,7 +15,6 @@ from shardproof import check
 from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.strategies import index_groups
 from shardproof.properties.contracts import CONTRACTS, Scope, contract_of
 from shardproof.properties.contracts.features import CONCESSIONS, FEATURES
 from shardproof.properties.engines import engine_named
@@ -115,19 +114,6 @@ def test_every_feature_is_of_some_contract() -> None:
     assert all(sentence.endswith(".") for sentence in FEATURES.values())
     assert {name for i in IMPLEMENTATIONS for name in i.features} - CONCESSIONS == set(FEATURES) - CONCESSIONS
     assert all(name in features() for name in FEATURES)
-
-
-@pytest.mark.either_end
-def test_uneven_groups_partition() -> None:
-    """Groups of different lengths hold every participant once."""
-
-    @settings(max_examples=100, database=None, derandomize=True)
-    @given(index_groups(6, uneven=True))
-    def partitions(groups: tuple[tuple[int, ...], ...]) -> None:
-        assert sorted(i for group in groups for i in group) == list(range(6))
-        assert all(groups)
-
-    partitions()
 
 
 @pytest.mark.either_end

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
-from shardproof.properties.cases.reading import decoded, loaded
 from shardproof.properties.contracts import CONTRACTS, Scope, contract_of
 from shardproof.properties.engines import ENGINES, XlaEngine
 from shardproof.properties.laws import LAWS
@@ -154,25 +153,6 @@ def test_a_wrong_argument_of_a_collective_is_one(contract: str, params: dict[str
         check_case("value", dataclasses.replace(case, forbidden=""))
     with pytest.raises(ValueError, match=f"forbidden='{case.forbidden}': nothing is wrong with it"):
         check_oracle("error", valid)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        MeshCase(("dp", "tp"), (2, 2), (3, 1, 0, 2), ("auto", "explicit")),
-        Placement((("dp", "tp"), ()), ("sp",)),
-        Operand((2, 0), "bfloat16", Placement(((), ("dp",)))),
-        Data("special", 7),
-        CASE.named(),
-        dataclasses.replace(
-            CASE.named(), out=(Placement((("tp",),)),), roles=(("model", ("tp", "dp")), ("data", "dp"))
-        ),
-    ],
-    ids=("mesh", "placement", "operand", "data", "case", "case with out and roles"),
-)
-def test_each_dataclass_of_a_case_survives_json(value: Any) -> None:
-    """Written to JSON text and read again, it is equal to itself."""
-    assert decoded(type(value), loaded(msgspec.json.encode(value))) == value
 
 
 def test_a_failure_is_recorded_with_the_data_that_shows_it() -> None:

@@ -17,7 +17,6 @@ from shardproof import check
 from shardproof.oracles.dtypes import exact_limit, is_float
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.engines import simulate
-from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.test_simulate_windows import numbers
 from shardproof.properties.precision.arithmetic import Doubles, Sampled
@@ -482,21 +481,6 @@ def test_a_wrong_term_of_a_millionth_is_found() -> None:
     assert beyond([wrong], known)
 
 
-@pytest.mark.parametrize("terms", [16, 64])
-def test_a_wrong_accumulator_is_found(terms: int) -> None:
-    """Terms that are added up in bfloat16, where float32 is right."""
-
-    def added(x: Array) -> Array:
-        return lax.scan(lambda total, one: (total + one, None), jnp.zeros((), jnp.bfloat16), x)[0]
-
-    found = 0
-    for seed in range(20):
-        x = np.random.default_rng(seed).standard_normal(terms).astype("bfloat16")
-        program = simulate.prepare(added, x)
-        found += bool(beyond(jax.tree.leaves(program.run(x)), bounds(program, [x], Charges("float32"))))
-    assert found > 10
-
-
 def test_of_what_rounding_decides_nothing_is_known() -> None:
     """Integers and indices that depend on a rounding are any."""
     close = np.array([1, 1 + 2.0**-22, 0], np.float32)
@@ -519,16 +503,6 @@ def test_bits_that_come_back_are_the_number_that_they_were() -> None:
     ((double, bound),) = bounds_of(function, ONES)
     assert ((bound > 0) & (bound < 1e-5)).all()
     assert np.abs(double - noisy(ONES)).max() < 1e-6
-
-
-def test_what_calls_another_program_is_named() -> None:
-    """Of a function outside of JAX nothing is known."""
-
-    def function(x: Array) -> Array:
-        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
-
-    with pytest.raises(InterpreterLimit, match="pure_callback"):
-        run_samples(simulate.prepare(function, ONES), [[ONES]], Doubles(), 1)
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "float8_e4m3fn"])

@@ -19,9 +19,7 @@ from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.pages import README, block
 from shardproof.properties.meta.test_failures_replay import pytest_run
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
-from shardproof.properties.references import NumpyReference, reference_of
 from shardproof.properties.report.programs import check_program
-from shardproof.properties.runner.programs import Program
 
 MLP: dict[str, Any] = {
     "arguments": ("batch@data embed", "embed hidden@model", "hidden@model embed"),
@@ -214,34 +212,6 @@ def test_a_role_may_shard_nothing() -> None:
         laws=["value", "gradient"],
     )
     assert {tally.outcome for tally in summary.tallies} == {"passed"}
-
-
-def doubled_in_place(x: Any, count: Any) -> Any:
-    """Assigns elements, which JAX refuses."""
-    x = x.copy()
-    x[:] = 2 * x
-    return x
-
-
-def doubled_in_a_loop(x: Any, count: Any) -> Any:
-    """Loops over a number, and slices by it."""
-    steps = [x[:count], *(x[i : i + 1] for i in range(count, len(x)))]
-    return 2 * np.concatenate(steps)
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("reference", [doubled_in_place, doubled_in_a_loop])
-def test_what_jax_cannot_trace_is_numpy(reference: Any) -> None:
-    """A reference that JAX cannot trace is run in NumPy, whatever exception the tracing raises."""
-    described = ("n@data", Array("", "int32", below="n"))
-    found = Program(lambda x, count, *, data: 2 * x, reference, arguments=described, results="n@data")
-    sizes = {"n": 4}
-    assert isinstance(reference_of(reference, found.signature, sizes, {}), NumpyReference)
-    summary = check_program(found.function, reference, arguments=described, results="n@data", max_examples=16)
-    # what it sends is compared with nothing
-    skipped = {tally.law for tally in summary.tallies if tally.outcome == "skipped"}
-    assert skipped == {"communication"}
-    assert {tally.outcome for tally in summary.tallies} == {"passed", "skipped"}
 
 
 def test_a_reference_that_cannot_be_called_is_told() -> None:

@@ -11,13 +11,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from shardproof.impl.model import initialise, random_batch
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.report.checking import check
 
@@ -160,60 +157,3 @@ def test_a_last_relu_is_reported(name: str) -> None:
         AssertionError, match=r"^mlp_loss\[loss\]: value: mesh \(dp=1, tp=1\), data='dp', model='tp': 1 of"
     ):
         check("mlp_loss", LOSSES[name](last_relu=True), laws="value", max_examples=2)
-
-
-TEACHER, STUDENT, EXAMPLES = (32, 128, 256, 128, 4), (32, 4), 16
-PRINTED, DISTILLED = 4.0431547, [1.09, 1.01, 0.94, 0.88, 0.83]
-"""The published loss of the model under every parallelisation, and those of five steps of distillation."""
-
-
-@pytest.mark.needs_devices(8)
-@pytest.mark.parametrize("name", LOSSES)
-def test_numbers_are_those_that_were_printed(name: str) -> None:
-    """With a last ReLU, and the published keys, sizes and mesh, every loss is the published one."""
-    of_model, of_batch = jax.random.split(jax.random.key(0))
-    params, batch = initialise(of_model, TEACHER), random_batch(of_batch, EXAMPLES, TEACHER)
-    mesh = jax.make_mesh((4, 2), ("dp", "tp"), (AxisType.Auto,) * 2, devices=jax.devices()[:8])
-    loss = LOSSES[name](last_relu=True)
-    found = jax.jit(lambda params, batch: loss(params, batch, mesh=mesh, data="dp", model="tp"))(params, batch)
-    np.testing.assert_allclose(found, PRINTED, rtol=0, atol=2e-6)
-
-
-@pytest.mark.needs_devices(8)
-def test_distillation_is_the_one_that_was_printed() -> None:
-    """A tensor-parallel teacher and a student whose gradients are taken inside of `shard_map`: five losses."""
-    of_model, of_batch = jax.random.split(jax.random.key(0))
-    teacher, (inputs, _) = initialise(of_model, TEACHER), random_batch(of_batch, EXAMPLES, TEACHER)
-    teaching, learning = (
-        jax.make_mesh((4,), (name,), (AxisType.Auto,), devices=jax.devices()[first : first + 4])
-        for name, first in (("tp", 0), ("dp", 4))
-    )
-
-    def outputs(params: Any, x: jax.Array, axes: Axes = ()) -> jax.Array:
-        for w, b in params:
-            x = jax.nn.relu(of_features(x, w, b, (), axes))
-        return x
-
-    forward: Any = jax.shard_map(
-        lambda params, x: outputs(params, x, ("tp",)),
-        mesh=teaching,
-        in_specs=([(P("tp"), P("tp"))] * 4, P(None, "tp")),
-        out_specs=P(None, "tp"),
-    )
-    logits = jax.device_get(jax.jit(forward)(teacher, inputs))
-
-    def loss(params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
-        return lax.pmean(jnp.mean(jnp.sum((outputs(params, x) - y) ** 2, axis=-1)), "dp")
-
-    def step(params: Any, x: jax.Array, y: jax.Array) -> Any:
-        value, gradients = jax.value_and_grad(loss)(params, x, y)
-        return value, jax.tree.map(lambda p, g: p - 0.01 * g, params, gradients)
-
-    learn: Any = jax.jit(
-        jax.shard_map(step, mesh=learning, in_specs=(P(), P("dp"), P("dp")), out_specs=(P(), P())), donate_argnums=0
-    )
-    params, losses = jax.device_get(initialise(jax.random.key(1), STUDENT)), []
-    for _ in range(5):
-        value, params = learn(params, jax.device_get(inputs), logits)
-        losses.append(round(float(value), 2))
-    assert losses == DISTILLED

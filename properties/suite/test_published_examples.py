@@ -284,10 +284,3 @@ def test_varying_results_are_not_replicated(mistake: Published) -> None:
     program = jax.shard_map(mistake.body, mesh=mesh, in_specs=mistake.in_specs, out_specs=mistake.out_specs)
     with pytest.raises(ValueError, match=r"out_specs.*replicat"):
         jax.eval_shape(program, *place(mesh, mistake.inputs, mistake.in_specs))
-
-
-def test_vmap_is_a_loop() -> None:
-    """`vmap` of x -> x x^T over a stack of matrices is the stack of its results."""
-    stack = iota(4, 3, 1)
-    outer = jax.vmap(lambda x: x @ x.T)(jnp.asarray(stack))
-    np.testing.assert_array_equal(np.asarray(outer), np.stack([x @ x.T for x in stack]), strict=True)

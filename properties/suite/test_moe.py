@@ -2,55 +2,16 @@
 
 from shardproof.impl import moe
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.runner.contract_tests import Verify, of_contract
+from shardproof.properties.runner.contract_tests import of_contract
 
-
-@of_contract("moe_layer")
-def test_moe_layer(verify: Verify) -> None:
-    """Tokens go to the experts that their router chooses, and come back weighed."""
-    verify()
-
-
-@of_contract("gated_moe_layer")
-def test_gated_moe_layer(verify: Verify) -> None:
-    """The same with gated experts."""
-    verify()
-
-
-@of_contract("global_moe_layer")
-def test_global_moe_layer(verify: Verify) -> None:
-    """The same as a function of global arrays."""
-    verify()
-
-
-@of_contract("expert_choice_layer")
-def test_expert_choice_layer(verify: Verify) -> None:
-    """Experts choose their tokens."""
-    verify()
-
-
-@of_contract("load_balancing_loss")
-def test_load_balancing_loss(verify: Verify) -> None:
-    """How unevenly a router spreads tokens over experts."""
-    verify()
-
-
-@of_contract("router_z_loss")
-def test_router_z_loss(verify: Verify) -> None:
-    """How large the logits of a router are."""
-    verify()
-
-
-@of_contract("shard_load_balancing_loss")
-def test_shard_load_balancing_loss(verify: Verify) -> None:
-    """The load balancing loss of global arrays."""
-    verify()
-
-
-@of_contract("shard_router_z_loss")
-def test_shard_router_z_loss(verify: Verify) -> None:
-    """The z-loss of global arrays."""
-    verify()
+test_moe_layer = of_contract("moe_layer")
+test_gated_moe_layer = of_contract("gated_moe_layer")
+test_global_moe_layer = of_contract("global_moe_layer")
+test_expert_choice_layer = of_contract("expert_choice_layer")
+test_load_balancing_loss = of_contract("load_balancing_loss")
+test_router_z_loss = of_contract("router_z_loss")
+test_shard_load_balancing_loss = of_contract("shard_load_balancing_loss")
+test_shard_router_z_loss = of_contract("shard_router_z_loss")
 
 
 def test_all_dispatches_are_here() -> None:

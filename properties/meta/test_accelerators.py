@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardproof.properties.performance.measured.work import (
-    NAIVE,
-    UNSHARDED,
-)
+from shardproof.properties.performance.measured.work import NAIVE, UNSHARDED
 
 ROOT = Path(__file__).resolve().parents[2]
 

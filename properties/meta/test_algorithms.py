@@ -115,11 +115,7 @@ def check_forward(implementation: Implementation, case: Case) -> None:
         assert record.rounds == stated.steps
 
 
-SIZES = [
-    *((p,) for p in range(2, 17)),
-    *((2, 2), (2, 3), (4, 2), (4, 4), (3, 5)),
-    *((2, 2, 2), (2, 3, 2)),
-]
+SIZES = [*((p,) for p in range(2, 17)), *((2, 2), (2, 3), (4, 2), (4, 4), (3, 5)), *((2, 2, 2), (2, 3, 2))]
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -189,13 +185,7 @@ def traced(name: str, x: jax.ShapeDtypeStruct, axis_name: Any, **params: Any) ->
             NotImplementedError,
             "axis_name=('a', 'b'): expected a power of two of participants (it has 12)",
         ),
-        (
-            "torus_all_reduce",
-            ("a",),
-            {},
-            NotImplementedError,
-            "axis_name=('a',): expected a tuple of 2 axes",
-        ),
+        ("torus_all_reduce", ("a",), {}, NotImplementedError, "axis_name=('a',): expected a tuple of 2 axes"),
         (
             "two_phase_all_to_all",
             "b",
@@ -217,27 +207,9 @@ def traced(name: str, x: jax.ShapeDtypeStruct, axis_name: Any, **params: Any) ->
             ValueError,
             "scatter_dimension=0: expected a dimension whose size is a multiple of 12 (it has size 4)",
         ),
-        (
-            "tree_all_reduce",
-            "a",
-            {"op": "median"},
-            ValueError,
-            "op='median': expected one of sum, mean, max, min",
-        ),
-        (
-            "tree_broadcast",
-            "a",
-            {"root": 3},
-            ValueError,
-            "root=3: expected a logical index in [0, 3)",
-        ),
-        (
-            "bruck_all_gather",
-            ("a", "a"),
-            {},
-            ValueError,
-            "axis_name=('a', 'a'): expected each mesh axis at most once",
-        ),
+        ("tree_all_reduce", "a", {"op": "median"}, ValueError, "op='median': expected one of sum, mean, max, min"),
+        ("tree_broadcast", "a", {"root": 3}, ValueError, "root=3: expected a logical index in [0, 3)"),
+        ("bruck_all_gather", ("a", "a"), {}, ValueError, "axis_name=('a', 'a'): expected each mesh axis at most once"),
     ],
 )
 def test_what_an_algorithm_does_not_serve(

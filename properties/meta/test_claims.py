@@ -61,10 +61,7 @@ SHOWN: dict[str, tuple[str, Callable[[Case], bool]]] = {
     "sender_capacity": ("moe_layer", lambda case: case.keywords.get("capacity_per_sender") is not None),
     "several_layers": ("pipeline", lambda c: c.operands[0].block[0] > c.operands[0].block[1]),
     "trees": ("ring_shift", lambda case: case.tree),
-    "uneven_groups": (
-        "all_reduce",
-        lambda case: len(set(map(len, case.keywords.get("axis_index_groups", ())))) > 1,
-    ),
+    "uneven_groups": ("all_reduce", lambda case: len(set(map(len, case.keywords.get("axis_index_groups", ())))) > 1),
     "x64": ("matmul_all_reduce", is_wide),
     "explained_errors": ("all_gather", lambda case: case.forbidden != "axis_name"),
 }

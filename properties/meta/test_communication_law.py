@@ -15,13 +15,7 @@ from shardproof.impl import collectives
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
-from shardproof.properties.communication.bounds import (
-    NOTHING,
-    full_bytes,
-    moved,
-    needed,
-    nothing_must_move,
-)
+from shardproof.properties.communication.bounds import NOTHING, full_bytes, moved, needed, nothing_must_move
 from shardproof.properties.communication.counted import of_record
 from shardproof.properties.communication.sizes import names_of, sizes_of
 from shardproof.properties.contracts import CONTRACTS

@@ -321,12 +321,7 @@ def test_the_picture_of_three_axes_is_a_grid_for_each_plane_that_is_wrong() -> N
     wrong = np.zeros((2, 2, 3), bool)
     wrong[1, 0, 2] = True
     mesh = MeshCase(("dp", "tp", "pp"), (2, 2, 3), tuple(range(11, -1, -1)))
-    assert picture(mesh, wrong) == [
-        "pp=2:",
-        "     tp=0 tp=1",
-        "dp=0  9 ·  6 ·",
-        "dp=1  3 ✗  0 ·",
-    ]
+    assert picture(mesh, wrong) == ["pp=2:", "     tp=0 tp=1", "dp=0  9 ·  6 ·", "dp=1  3 ✗  0 ·"]
 
 
 def test_the_picture_of_a_large_mesh_shows_what_is_around_the_wrong_blocks() -> None:

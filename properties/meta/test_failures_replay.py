@@ -189,10 +189,7 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "no law": (changed(law="speed"), "law='speed': expected one of value,"),
     "a kind": (changed(violated="evil"), "violated='evil': invalid enum value"),
     "an engine": (changed(engine="tpu"), f"engine='tpu': expected one of {', '.join(ENGINES)}"),
-    "an engine of another law": (
-        changed(law="agreement", engine="simulate"),
-        "engine='simulate'",
-    ),
+    "an engine of another law": (changed(law="agreement", engine="simulate"), "engine='simulate'"),
     "a path for an axis": (changed(case__axis_name="../../etc/passwd"), "axis_name='../../etc/passwd': expected an"),
     "an axis": (changed(case__axis_name=["xp"]), "axis_name=('xp',): expected distinct axes of the mesh"),
     "a parameter": (

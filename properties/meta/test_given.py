@@ -205,8 +205,7 @@ def test_crashes_hangs_and_gaps_are_results(project: Path) -> None:
     text = checked(project, CRASHES, "ring_shift=mine:declines", "ring_shift=mine:right")
     assert re.search(rf"all_reduce\[reduce_aborts\]: {VALUE}: mesh .*: aborts the process \(SIGABRT\)", text)
     assert re.search(
-        rf"wrong in the same way under 1 more check:\n    {VALUE}: mesh .*: aborts the process \(SIGABRT\)",
-        text,
+        rf"wrong in the same way under 1 more check:\n    {VALUE}: mesh .*: aborts the process \(SIGABRT\)", text
     )
     assert re.search(
         rf"ring_shift\[shift_hangs_unseen\]: {VALUE}: .*: does not finish: devices wait for one another", text

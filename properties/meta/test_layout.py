@@ -136,10 +136,7 @@ REVERSED = MeshCase(("dp", "tp"), (1, 2), (1, 0), ("auto", "explicit"))
             lambda: spec_entries(("dp", ("tp", "dp")), 2, GRID),
             "spec=(('dp',), ('tp', 'dp')): expected each mesh axis at most once, on the mesh (dp=2, tp=4)",
         ),
-        (
-            lambda: shard(np.zeros(8), GRID, ("ep",)),
-            "spec=(('ep',),): 'ep' is not an axis of the mesh (dp=2, tp=4)",
-        ),
+        (lambda: shard(np.zeros(8), GRID, ("ep",)), "spec=(('ep',),): 'ep' is not an axis of the mesh (dp=2, tp=4)"),
         (
             lambda: shard(np.zeros((2, 3)), REVERSED, (None, "tp")),
             (

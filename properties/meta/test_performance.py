@@ -43,10 +43,7 @@ from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS,
 from shardproof.properties.programs.product_cases import SHARDED, product_case
 
 MESH = MeshCase(("data", "model"), (1, 4))
-SMALL: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(COLLECTIVES, (16, 4)),
-    **dict.fromkeys(SHARDED, (32, 32, 32)),
-}
+SMALL: dict[str, tuple[int, ...]] = {**dict.fromkeys(COLLECTIVES, (16, 4)), **dict.fromkeys(SHARDED, (32, 32, 32))}
 
 
 class Clock:

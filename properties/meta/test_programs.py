@@ -124,10 +124,7 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
             {"results": "batch@data embd"},
             "of arguments of shapes (2, 3), (3, 4), (4, 3); no argument has embd: did you ",
         ),
-        (
-            {"results": {"y": "batch@data embed"}},
-            "the reference returns *: expected {'y': *}, as results are",
-        ),
+        ({"results": {"y": "batch@data embed"}}, "the reference returns *: expected {'y': *}, as results are"),
         (
             {"arguments": (Array("n@data", "int32", below="rows"), "a b", "b c")},
             "x: below='rows': expected a dimension",

@@ -17,11 +17,7 @@ from shardproof.oracles.ragged import RaggedMismatch, differentiable
 from shardproof.properties.engines.simulate import RaggedMetadata, simulate
 from shardproof.properties.engines.xla import abstract_mesh, device_mesh
 from shardproof.properties.meta import REVERSED, small_meshes
-from shardproof.properties.meta.blockwise import (
-    derivatives,
-    participants,
-    simulated,
-)
+from shardproof.properties.meta.blockwise import derivatives, participants, simulated
 
 FORMS = (ragged_all_to_all, gathered_ragged_all_to_all)
 Arrays = list[np.ndarray]

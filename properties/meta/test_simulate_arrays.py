@@ -143,10 +143,7 @@ def contractions(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], Any
     def places(order: Any, first: int, count: int) -> tuple[int, ...]:
         return tuple(order.index(d) for d in range(first, first + count))
 
-    numbers = (
-        (places(left, nb, nc), places(right, nb, nc)),
-        (places(left, 0, nb), places(right, 0, nb)),
-    )
+    numbers = ((places(left, nb, nc), places(right, nb, nc)), (places(left, 0, nb), places(right, 0, nb)))
     return tuple(lhs[d] for d in left), tuple(rhs[d] for d in right), numbers
 
 

@@ -138,10 +138,7 @@ SENT = {
 @LOSSES
 @pytest.mark.parametrize(
     ("mesh", "data", "model"),
-    [
-        (MeshCase(("dp", "tp"), (16, 4)), "dp", "tp"),
-        (MeshCase(("a", "b", "c"), (4, 4, 4)), ("c", "a"), "b"),
-    ],
+    [(MeshCase(("dp", "tp"), (16, 4)), "dp", "tp"), (MeshCase(("a", "b", "c"), (4, 4, 4)), ("c", "a"), "b")],
     ids=str,
 )
 def test_on_sixty_four_devices(loss: Parallelisation, mesh: MeshCase, data: Any, model: Any) -> None:

@@ -173,14 +173,7 @@ ALL_TO_ALL = (
         P(("dp", "tp")),
         TENS_AND_ONES.T.ravel(),
     ),
-    guide(
-        "all-to-all-over-one-axis-transposes",
-        (TENS_AND_ONES,),
-        (P("dp", "tp"),),
-        column,
-        P(BOTH),
-        TENS_AND_ONES.T,
-    ),
+    guide("all-to-all-over-one-axis-transposes", (TENS_AND_ONES,), (P("dp", "tp"),), column, P(BOTH), TENS_AND_ONES.T),
     guide(
         "all-to-all-over-one-axis-joined-in-the-other-order",
         (TENS_AND_ONES,),

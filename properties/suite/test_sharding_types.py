@@ -196,10 +196,7 @@ def _contraction(draw: Any, mesh: MeshCase, dtype: str, *, asked: bool = False) 
         for sizes, spec, order in zip((own, others), (lhs, rhs), orders, strict=True)
     )
     at, others_at = ([order.index(i) for i in range(both)] for order in orders)
-    pairs: Pairs = (
-        (tuple(at[batch:]), tuple(others_at[batch:])),
-        (tuple(at[:batch]), tuple(others_at[:batch])),
-    )
+    pairs: Pairs = ((tuple(at[batch:]), tuple(others_at[batch:])), (tuple(at[:batch]), tuple(others_at[:batch])))
     if not asked:
         return (
             operands,

@@ -1,8 +1,6 @@
 """What a user's function claims is drawn, what it does not claim is not, and both are said."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +18,8 @@ from shardproof.properties.contracts.features import CONCESSIONS, FEATURES
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import drawn_for
-from shardproof.properties.meta.pages import README, features
+from shardproof.properties.meta.pages import features
+from shardproof.properties.meta.runs import pytest_given, python
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.programs.precision import is_wide, precision_of
@@ -180,7 +179,6 @@ def test_the_report_says_what_was_not_drawn() -> None:
 @pytest.mark.either_end
 def test_a_claim_reaches_the_check(tmp_path: Path) -> None:
     """`--claims` is read beside `--impl`: what it names is drawn, and what it does not is said."""
-    root = README.parent
     (tmp_path / "mine.py").write_text(
         "from shardproof.impl import collectives\n\n\n"
         "def narrow(x, axis_name, *, offset=1):\n"
@@ -188,20 +186,16 @@ def test_a_claim_reaches_the_check(tmp_path: Path) -> None:
         "    sent = x.astype(less.get(x.dtype.name, x.dtype))\n"
         "    return collectives.ring_shift(sent, axis_name, offset=offset).astype(x.dtype)\n"
     )
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(root / "pyproject.toml")]
-    rooted = ["--rootdir", str(root), str(root / "properties" / "given" / "laws.py")]
     many = ["--hypothesis-profile=thorough", "--hypothesis-seed=1", "--laws=value", "--engine=simulate"]
     function = ["--impl=ring_shift=mine:narrow", "--claims=x64", "--devices=2"]
-    done = subprocess.run(
-        [*command, *rooted, *many, *function], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
+    done = pytest_given(tmp_path, *many, *function)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"case: ring_shift\((u?int64|float64|complex128)\[", done.stdout)
     assert "not claimed, so not drawn: ring_shift[narrow]: empty_blocks, explained_errors, " in done.stdout
     recorded = next((tmp_path / ".shardproof" / "failures").glob("*.json"))
     text = recorded.with_suffix(".py").read_text()
     assert 'jax.config.update("jax_enable_x64", True)' in text
-    script = subprocess.run([sys.executable, recorded.with_suffix(".py")], capture_output=True, text=True, timeout=300)
+    script = python(recorded.with_suffix(".py"))
     assert script.returncode == 1, script.stdout + script.stderr
 
 

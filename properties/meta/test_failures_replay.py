@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-import os
 import re
-import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -22,6 +20,7 @@ from shardproof.properties.contracts import CONTRACTS, Scope, contract_of
 from shardproof.properties.engines import ENGINES, XlaEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import drawn_for
+from shardproof.properties.meta.runs import ROOT, Done, pytest_run
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.violation import Broken, Kind
@@ -36,7 +35,6 @@ from shardproof.properties.runner.preconditions import check_case, check_oracle
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
 
-ROOT = Path(__file__).resolve().parents[2]
 MINE = '''
 """A user's module."""
 from jax import lax
@@ -77,19 +75,6 @@ def changed(**parts: Any) -> str:
             target = target[key]
         target[last] = value
     return json.dumps(content)
-
-
-def pytest_run(*options: str, folder: Path, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """A pytest run in a folder that is not this checkout, with this project's plugins."""
-    path = os.pathsep.join((str(root), str(folder)))
-    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "500", "PYTHONDONTWRITEBYTECODE": "1"}
-    if not any(option.startswith("--color") for option in options):
-        environment["NO_COLOR"] = "1"
-    plugins = ["-p", "no:cacheprovider", *(["-p", "shardproof.plugin"] if root != folder else [])]
-    command = [sys.executable, "-m", "pytest", *plugins, *options]
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600
-    )
 
 
 @st.composite
@@ -357,7 +342,7 @@ def test_the_command_of_a_report_replays_it_until_it_is_fixed(
     prefix = f"PYTHONPATH={module.parent} " if below else ""
     assert written.replay == (f"{prefix}pytest --replay={written.case} --impl ring_shift=mesh_order_shift:ring_shift")
 
-    def run(*more: str) -> subprocess.CompletedProcess[str]:
+    def run(*more: str) -> Done:
         options = written.replay.removeprefix(prefix).split()[1:]
         return pytest_run(*options, *more, folder=tmp_path, root=Path(f"{ROOT}:{module.parent}"))
 

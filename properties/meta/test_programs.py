@@ -2,8 +2,6 @@
 
 import dataclasses
 import re
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from jax import lax
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.pages import README, block
-from shardproof.properties.meta.test_failures_replay import pytest_run
+from shardproof.properties.meta.runs import PYTEST, pytest_run, python
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
 from shardproof.properties.report.programs import check_program
 
@@ -101,7 +99,7 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
     scripts = sorted((tmp_path / ".shardproof" / "failures").glob("*.py"))
     assert len(scripts) >= 3
     for script in scripts:
-        ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
+        ended = python(script)
         assert ended.returncode == 1, (script, ended.stderr)
         assert "result" in ended.stdout
 
@@ -229,8 +227,7 @@ def test_the_example_of_the_readme_is_what_happens(tmp_path: Any) -> None:
     assert wrong != short
     for content, code_of_exit in ((short, 0), (wrong, 1)):
         (tmp_path / "test_mlp.py").write_text(content)
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mlp.py"]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+        ended = python(*PYTEST, "-q", "test_mlp.py", folder=tmp_path)
         assert ended.returncode == code_of_exit, ended.stdout
     printed = "\n".join(line.removeprefix("E").removeprefix("       ") for line in ended.stdout.split("\n"))
     assert shown.removeprefix("AssertionError: ") in printed.replace("AssertionError: ", "")
@@ -282,7 +279,7 @@ def test_what_a_function_refuses_is_reported_unless_it_is_stated() -> None:
         raised.value
     )
     (script,) = re.findall(r"\n  python (\S+\.py)", str(raised.value))
-    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
+    ended = python(script)
     assert (ended.returncode, "expected a power of two" in ended.stderr) == (1, True)
 
     def some(data: int, n: int) -> bool:

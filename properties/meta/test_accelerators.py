@@ -2,19 +2,12 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from shardproof.properties.performance.measured.work import (
-    NAIVE,
-    UNSHARDED,
-)
-
-ROOT = Path(__file__).resolve().parents[2]
-
+from shardproof.properties.meta.runs import ROOT, pytest_apart
+from shardproof.properties.performance.measured.work import NAIVE, UNSHARDED
 
 MEASURING = """
 import time
@@ -31,18 +24,8 @@ def test_measures(record_table):
 
 def run_pytest(tmp_path: Path, *arguments: str) -> tuple[int, str]:
     """A run of a marked test in a project of its own, with the suite's plugin."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CI", "COLUMNS", "TOX_"))}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "shardproof.properties.report.plugin"]
-    ended = subprocess.run(
-        [*command, "--color=no", "-rs", *arguments, str(tmp_path)],
-        cwd=tmp_path,
-        env={**inherited, "COLUMNS": "250", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    return ended.returncode, ended.stdout + ended.stderr
+    plugin = "-p", "shardproof.properties.report.plugin"
+    return pytest_apart(*plugin, "-rs", *arguments, str(tmp_path), folder=tmp_path, PYTHONPATH=str(ROOT))
 
 
 @pytest.mark.lengthy
@@ -130,18 +113,10 @@ def test_given_functions_are_measured_as_well(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(AS_IF + SMALLER, encoding="utf-8")
     profile = tmp_path / "traces"
     options = ["--impl=all_gather_matmul_lhs=mine:gathered", "-m", "tpu", "--require-tpu", f"--profile={profile}"]
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CI", "COLUMNS", "TOX_"))}
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "shardproof.plugin", "--color=no", *options],
-        cwd=tmp_path,
-        env={**inherited, "COLUMNS": "250", "PYTHONPATH": os.pathsep.join((str(ROOT), str(tmp_path)))},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    lines = [line for line in ended.stdout.splitlines() if line.startswith("│ all_gather_matmul_lhs ")]
+    path = os.pathsep.join((str(ROOT), str(tmp_path)))
+    code, output = pytest_apart("-p", "shardproof.plugin", *options, folder=tmp_path, PYTHONPATH=path)
+    assert code == 0, output
+    lines = [line for line in output.splitlines() if line.startswith("│ all_gather_matmul_lhs ")]
     assert [[cell.strip() for cell in line.strip("│").split("│")][1] for line in lines] == [
         UNSHARDED,
         NAIVE,

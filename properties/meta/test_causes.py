@@ -1,10 +1,7 @@
 """One mistake is told once, the worst first, with everything that it breaks."""
 
 import dataclasses
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws import LAWS
+from shardproof.properties.meta.runs import PYTEST, ROOT, pytest_given, python
 from shardproof.properties.programs.violation import Broken, Difference, Kind, Of
 from shardproof.properties.report.checking import check, user_implementation
 from shardproof.properties.report.failures import report
@@ -30,7 +28,6 @@ from shardproof.properties.report.failures.files import paths
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.violation import LawViolation
 
-ROOT = Path(__file__).resolve().parents[2]
 CASE = Case(
     CONTRACTS["all_reduce"],
     MeshCase(("dp",), (2,)),
@@ -207,11 +204,8 @@ def test_a_run_shows_a_cause_once(tmp_path: Path) -> None:
         "from shardproof.impl.collectives import ring_shift as right\n\n\n"
         "def shift(x, axis_name, *, offset=1):\n    return right(x, axis_name, offset=offset + 1)\n"
     )
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
-    command += ["--rootdir", str(ROOT), str(ROOT / "properties/given/laws.py"), "--hypothesis-profile=matrix"]
-    command += ["--impl=ring_shift=mine:shift", "--expect-communication=permute=p", "--report=report.md"]
-    command += ["--laws=value,communication"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=500)
+    given = "--impl=ring_shift=mine:shift", "--expect-communication=permute=p", "--report=report.md"
+    done = pytest_given(tmp_path, *given, "--laws=value,communication")
     failed = int(re.findall(r"(\d+) failed", done.stdout)[0])
     assert failed == 2
     assert done.stdout.count("2 of 2 blocks wrong (and 1 more)\n") == 2
@@ -233,12 +227,8 @@ def test_check_says_what_it_does(tmp_path: Path) -> None:
         "jax.devices()\nsummary.QUIET_SECONDS = 0.0\n\n\n"
         "def test_shift():\n    check('ring_shift', wrong_everywhere, laws=['value', 'type'], max_examples=40)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "COLUMNS": "200"}
-    environment.pop("XLA_FLAGS", None)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_mine.py"],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=500, env=environment,
-    )  # fmt: skip
+    environment = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "COLUMNS": "200", "XLA_FLAGS": ""}
+    done = python(*PYTEST, "test_mine.py", folder=tmp_path, **environment)
     assert "1 failed" in done.stdout
     assert "check ring_shift[wrong_everywhere]: on simulate (1 of 2)" in done.stdout
     assert "(1 of 2): value violated on mesh (" in done.stdout

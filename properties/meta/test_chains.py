@@ -61,14 +61,7 @@ def test_a_chain_of_two_shrinks_to_two(what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "chain",
-    [
-        ("eager", "eager"),
-        ("vmap", "eager"),
-        ("vmap",) * 3,
-        ("inner_jit",) * (MOST_LINKS + 1),
-        ("j",),
-    ],
+    "chain", [("eager", "eager"), ("vmap", "eager"), ("vmap",) * 3, ("inner_jit",) * (MOST_LINKS + 1), ("j",)]
 )
 def test_no_other_chain_is_taken(chain: Chain) -> None:
     """A chain with too many links or batches, or with a whole-program link inside, is refused in one line."""
@@ -136,11 +129,7 @@ def shift_with_a_rule_for_vmap(x: jax.Array, axis_name: Any, *, offset: int = 1)
 
 
 @pytest.mark.parametrize(
-    ("chain", "verdict"),
-    [
-        (("jacobian",), ("excused", "custom_vmap_jacobian")),
-        (("vjp_inside",), ("unsupported", "")),
-    ],
+    ("chain", "verdict"), [(("jacobian",), ("excused", "custom_vmap_jacobian")), (("vjp_inside",), ("unsupported", ""))]
 )
 @pytest.mark.parametrize("engine", ["simulate", "xla"])
 def test_what_jax_does_not_derive_is_nothing_that_a_function_does(
@@ -172,15 +161,7 @@ def test_calls_in_turn_feed_one_another(link: str, rounds: int) -> None:
         assert (str(counted.cost), counted.rounds) == ("permute=2 (16 bytes)", rounds)
 
 
-@pytest.mark.parametrize(
-    "chain",
-    [
-        ("vjp_inside",),
-        ("jacobian",),
-        ("linearize",),
-        ("vmap", "scan"),
-    ],
-)
+@pytest.mark.parametrize("chain", [("vjp_inside",), ("jacobian",), ("linearize",), ("vmap", "scan")])
 @pytest.mark.parametrize("engine", ["simulate", "xla"])
 def test_what_has_no_forward_mode_has_a_gradient_under_any_chain(chain: Chain, engine: str) -> None:
     """A right custom_vjp, which has no forward mode, is checked by its reverse gradient under any chain."""

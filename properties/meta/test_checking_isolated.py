@@ -5,7 +5,6 @@ import importlib
 import multiprocessing
 import os
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -23,13 +22,13 @@ from jax import Array, lax
 
 from shardproof import Program, check, check_program
 from shardproof.impl.collectives import ring_shift
+from shardproof.properties.meta.runs import ROOT, python
 from shardproof.properties.report import asking
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.summary import Summary
 from shardproof.properties.runner import child, isolation
 from shardproof.properties.runner.isolation import Arrived, Here
 
-ROOT = Path(__file__).resolve().parents[2]
 HERE = "compiled in this process, which ends if XLA aborts: "
 
 
@@ -100,9 +99,7 @@ def test_a_script_survives_without_a_guard(tmp_path: Path) -> None:
         "        print(error)\n"
         "print('the end')\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "script.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=environment)
+    done = python("script.py", folder=tmp_path, PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu")
     assert done.returncode == 0, done.stderr
     assert "aborting: value: mesh" in done.stdout
     assert ": aborts the process (SIGABRT)" in done.stdout

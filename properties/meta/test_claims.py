@@ -1,8 +1,6 @@
 """What a user's function claims is drawn, what it does not claim is not, and both are said."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,13 +13,13 @@ from shardproof import check
 from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.strategies import index_groups
 from shardproof.properties.contracts import CONTRACTS, Scope, contract_of
 from shardproof.properties.contracts.contract import CONCESSIONS, FEATURES
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import drawn_for
-from shardproof.properties.meta.pages import README, features
+from shardproof.properties.meta.pages import features
+from shardproof.properties.meta.runs import pytest_given, python
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.program import is_wide, precision_of
@@ -63,10 +61,7 @@ SHOWN: dict[str, tuple[str, Callable[[Case], bool]]] = {
     "sender_capacity": ("moe_layer", lambda case: case.keywords.get("capacity_per_sender") is not None),
     "several_layers": ("pipeline", lambda c: c.operands[0].block[0] > c.operands[0].block[1]),
     "trees": ("ring_shift", lambda case: case.tree),
-    "uneven_groups": (
-        "all_reduce",
-        lambda case: len(set(map(len, case.keywords.get("axis_index_groups", ())))) > 1,
-    ),
+    "uneven_groups": ("all_reduce", lambda case: len(set(map(len, case.keywords.get("axis_index_groups", ())))) > 1),
     "x64": ("matmul_all_reduce", is_wide),
     "explained_errors": ("all_gather", lambda case: case.forbidden != "axis_name"),
 }
@@ -116,19 +111,6 @@ def test_every_feature_is_of_some_contract() -> None:
     assert all(sentence.endswith(".") for sentence in FEATURES.values())
     assert {name for i in IMPLEMENTATIONS for name in i.features} - CONCESSIONS == set(FEATURES) - CONCESSIONS
     assert all(name in features() for name in FEATURES)
-
-
-@pytest.mark.either_end
-def test_uneven_groups_partition() -> None:
-    """Groups of different lengths hold every participant once."""
-
-    @settings(max_examples=100, database=None, derandomize=True)
-    @given(index_groups(6, uneven=True))
-    def partitions(groups: tuple[tuple[int, ...], ...]) -> None:
-        assert sorted(i for group in groups for i in group) == list(range(6))
-        assert all(groups)
-
-    partitions()
 
 
 @pytest.mark.either_end
@@ -198,7 +180,6 @@ def test_the_report_says_what_was_not_drawn() -> None:
 @pytest.mark.either_end
 def test_a_claim_reaches_the_check(tmp_path: Path) -> None:
     """`--claims` is read beside `--impl`: what it names is drawn, and what it does not is said."""
-    root = README.parent
     (tmp_path / "mine.py").write_text(
         "from shardproof.impl import collectives\n\n\n"
         "def narrow(x, axis_name, *, offset=1):\n"
@@ -206,20 +187,16 @@ def test_a_claim_reaches_the_check(tmp_path: Path) -> None:
         "    sent = x.astype(less.get(x.dtype.name, x.dtype))\n"
         "    return collectives.ring_shift(sent, axis_name, offset=offset).astype(x.dtype)\n"
     )
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(root / "pyproject.toml")]
-    rooted = ["--rootdir", str(root), str(root / "properties" / "given" / "laws.py")]
     many = ["--hypothesis-profile=thorough", "--hypothesis-seed=1", "--laws=value", "--engine=simulate"]
     function = ["--impl=ring_shift=mine:narrow", "--claims=x64", "--devices=2"]
-    done = subprocess.run(
-        [*command, *rooted, *many, *function], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
+    done = pytest_given(tmp_path, *many, *function)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"case: ring_shift\((u?int64|float64|complex128)\[", done.stdout)
     assert "not claimed, so not drawn: ring_shift[narrow]: empty_blocks, explained_errors, " in done.stdout
     recorded = next((tmp_path / ".shardproof" / "failures").glob("*.json"))
     text = recorded.with_suffix(".py").read_text()
     assert 'jax.config.update("jax_enable_x64", True)' in text
-    script = subprocess.run([sys.executable, recorded.with_suffix(".py")], capture_output=True, text=True, timeout=300)
+    script = python(recorded.with_suffix(".py"))
     assert script.returncode == 1, script.stdout + script.stderr
 
 

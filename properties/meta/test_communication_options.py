@@ -1,7 +1,6 @@
 """What a user sees of communication: expectations, claims, and pictures."""
 
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from fractions import Fraction
@@ -23,6 +22,7 @@ from shardproof.properties.communication.pictures import Step, steps
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.meta.pages import README
+from shardproof.properties.meta.runs import pytest_given
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, value
 from shardproof.properties.programs.implementations import Implementation
@@ -80,14 +80,6 @@ def test_expectations_belong_to_functions_in_order() -> None:
         parse_all(functions[:1], ["permute=1", "bytes=n"])
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Pytest on the given functions, from another folder."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
-    rooted = ["--rootdir", str(ROOT), str(ROOT / "properties/given/laws.py"), "--hypothesis-profile=matrix"]
-    selected = ["--laws=communication", "--engine=simulate", *arguments]
-    return subprocess.run([*command, *rooted, *selected], cwd=folder, capture_output=True, text=True, timeout=300)
-
-
 @pytest.mark.lengthy
 @pytest.mark.either_end
 def test_an_expectation_reaches_the_check(tmp_path: Path) -> None:
@@ -99,7 +91,8 @@ def test_an_expectation_reaches_the_check(tmp_path: Path) -> None:
         "    return once(once(x, axis_name, offset=offset - 1), axis_name, offset=1)\n"
     )
     functions = ["--impl=ring_shift=mine:right", "--impl=ring_shift=mine:twice"]
-    done = run(tmp_path, *functions, *["--expect-communication=permute=1,bytes=n"] * 2)
+    expected = ["--expect-communication=permute=1,bytes=n"] * 2
+    done = pytest_given(tmp_path, *functions, *expected, "--laws=communication", "--engine=simulate")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 failed, 1 passed" in done.stdout
     assert re.search(

@@ -320,13 +320,7 @@ PAIRS = {
     "reshard_after_another": Pair(
         "reshard", constrained_reshard, after(constrained_reshard, doubled), "value", "xla", whole=True
     ),
-    "empty_product": Pair(
-        "all_gather_matmul_lhs",
-        product,
-        after(product, lambda y: y + 1),
-        "value",
-        "xla",
-    ),
+    "empty_product": Pair("all_gather_matmul_lhs", product, after(product, lambda y: y + 1), "value", "xla"),
     "empty_product: a derivative": Pair("global_norm", norms.global_norm, rooted, "gradient", "xla"),
     "complex_constant_sum": Pair("ring_shift", with_nothing, partial(with_nothing, extra=1), "value", "xla"),
     "ragged_all_to_all_cpu": Pair("ring_shift", ragged, partial(ragged, extra=1), "value", "xla"),
@@ -445,8 +439,7 @@ def written_and_in_order(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
 
 
 @pytest.mark.parametrize(
-    ("name", "function"),
-    [("overlapping_update", in_order_and_written), ("top_k_negative_zero", written_and_in_order)],
+    ("name", "function"), [("overlapping_update", in_order_and_written), ("top_k_negative_zero", written_and_in_order)]
 )
 def test_what_goes_well_excuses_nothing(name: str, function: Function, monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect that does not show in a program does not excuse another error of it."""

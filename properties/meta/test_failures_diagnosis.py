@@ -130,7 +130,6 @@ MAX = a_case("all_reduce", {"dp": 3}, "dp", op="max", kind="exact", block=(6,))
 SHIFT = a_case("ring_shift", {"dp": 2, "tp": 2}, ("tp", "dp"), offset=1)
 ROOT = a_case("broadcast", {"dp": 3}, "dp", root=1)
 SQUARE = a_case("ring_shift", {"dp": 4}, "dp", block=(2, 2), offset=1)
-GATHER = a_case("all_gather", {"dp": 4}, "dp", axis=0, tiled=True)
 NARROW = a_case("ring_shift", {"dp": 2}, "dp", offset=1, kind="real")
 SPECIAL = a_case("ring_shift", {"dp": 2}, "dp", offset=1, kind="special", seed=4, block=(9,))
 PAIRS = a_case("permute", {"dp": 3}, "dp", perm=((0, 1), (1, 2)))
@@ -322,12 +321,7 @@ def test_the_picture_of_three_axes_is_a_grid_for_each_plane_that_is_wrong() -> N
     wrong = np.zeros((2, 2, 3), bool)
     wrong[1, 0, 2] = True
     mesh = MeshCase(("dp", "tp", "pp"), (2, 2, 3), tuple(range(11, -1, -1)))
-    assert picture(mesh, wrong) == [
-        "pp=2:",
-        "     tp=0 tp=1",
-        "dp=0  9 ·  6 ·",
-        "dp=1  3 ✗  0 ·",
-    ]
+    assert picture(mesh, wrong) == ["pp=2:", "     tp=0 tp=1", "dp=0  9 ·  6 ·", "dp=1  3 ✗  0 ·"]
 
 
 def test_the_picture_of_a_large_mesh_shows_what_is_around_the_wrong_blocks() -> None:

@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-import os
 import re
-import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,11 +16,11 @@ from hypothesis import strategies as st
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
-from shardproof.properties.cases.reading import decoded, loaded
 from shardproof.properties.contracts import CONTRACTS, Scope, contract_of
 from shardproof.properties.engines import ENGINES, XlaEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import drawn_for
+from shardproof.properties.meta.runs import ROOT, Done, pytest_run
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
@@ -46,7 +44,6 @@ from shardproof.properties.runner.preconditions import NotAFailure, check_case, 
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
 
-ROOT = Path(__file__).resolve().parents[2]
 MINE = '''
 """A user's module."""
 from jax import lax
@@ -87,19 +84,6 @@ def changed(**parts: Any) -> str:
             target = target[key]
         target[last] = value
     return json.dumps(content)
-
-
-def pytest_run(*options: str, folder: Path, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """A pytest run in a folder that is not this checkout, with this project's plugins."""
-    path = os.pathsep.join((str(root), str(folder)))
-    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "500", "PYTHONDONTWRITEBYTECODE": "1"}
-    if not any(option.startswith("--color") for option in options):
-        environment["NO_COLOR"] = "1"
-    plugins = ["-p", "no:cacheprovider", *(["-p", "shardproof.plugin"] if root != folder else [])]
-    command = [sys.executable, "-m", "pytest", *plugins, *options]
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600
-    )
 
 
 @st.composite
@@ -165,25 +149,6 @@ def test_a_wrong_argument_of_a_collective_is_one(contract: str, params: dict[str
         check_oracle("error", valid)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        MeshCase(("dp", "tp"), (2, 2), (3, 1, 0, 2), ("auto", "explicit")),
-        Placement((("dp", "tp"), ()), ("sp",)),
-        Operand((2, 0), "bfloat16", Placement(((), ("dp",)))),
-        Data("special", 7),
-        CASE.named(),
-        dataclasses.replace(
-            CASE.named(), out=(Placement((("tp",),)),), roles=(("model", ("tp", "dp")), ("data", "dp"))
-        ),
-    ],
-    ids=("mesh", "placement", "operand", "data", "case", "case with out and roles"),
-)
-def test_each_dataclass_of_a_case_survives_json(value: Any) -> None:
-    """Written to JSON text and read again, it is equal to itself."""
-    assert decoded(type(value), loaded(msgspec.json.encode(value))) == value
-
-
 def test_a_failure_is_recorded_with_the_data_that_shows_it() -> None:
     """The file names no function to import: a built-in implementation is found in the table, by contract and name."""
     recorded = parse(json.dumps(record(found())))
@@ -218,10 +183,7 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "no law": (changed(law="speed"), "law='speed': expected one of value,"),
     "a kind": (changed(violated="evil"), "violated='evil': invalid enum value"),
     "an engine": (changed(engine="tpu"), f"engine='tpu': expected one of {', '.join(ENGINES)}"),
-    "an engine of another law": (
-        changed(law="agreement", engine="simulate"),
-        "engine='simulate'",
-    ),
+    "an engine of another law": (changed(law="agreement", engine="simulate"), "engine='simulate'"),
     "a path for an axis": (changed(case__axis_name="../../etc/passwd"), "axis_name='../../etc/passwd': expected an"),
     "an axis": (changed(case__axis_name=["xp"]), "axis_name=('xp',): expected distinct axes of the mesh"),
     "a parameter": (
@@ -389,7 +351,7 @@ def test_the_command_of_a_report_replays_it_until_it_is_fixed(
     prefix = f"PYTHONPATH={module.parent} " if below else ""
     assert written.replay == (f"{prefix}pytest --replay={written.case} --impl ring_shift=mesh_order_shift:ring_shift")
 
-    def run(*more: str) -> subprocess.CompletedProcess[str]:
+    def run(*more: str) -> Done:
         options = written.replay.removeprefix(prefix).split()[1:]
         return pytest_run(*options, *more, folder=tmp_path, root=Path(f"{ROOT}:{module.parent}"))
 

@@ -1,19 +1,17 @@
 """What users bring: checked by name and by hand, in a project of their own, and whatever it does to its process."""
 
 import re
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from shardproof.properties.meta.pages import README
+from shardproof.properties.meta.runs import PYTEST, ROOT, pytest_given, python
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.stated import GivenError
 
-ROOT = README.parent
 FUNCTIONS = {
     "mine": """
 import jax.numpy as jnp
@@ -67,23 +65,12 @@ def through_a_maximum(x, axis_name, *, op="sum"):
 }
 
 
-LIMIT = 1800
-"""Seconds that a run may take on a machine that others use as well."""
-
-
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A folder outside of the checkout with a module of functions."""
     for name, text in FUNCTIONS.items():
         (tmp_path / f"{name}.py").write_text(text)
     return tmp_path
-
-
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Pytest on the checkout, from another folder."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
-    rooted = ["--rootdir", str(ROOT), str(ROOT / "properties/given/laws.py"), "--hypothesis-profile=matrix"]
-    return subprocess.run([*command, *rooted, *arguments], cwd=folder, capture_output=True, text=True, timeout=LIMIT)
 
 
 @pytest.mark.either_end
@@ -125,7 +112,7 @@ def test_what_cannot_be_checked_is_refused_in_one_line(
 )
 def test_a_refusal_is_a_usage_error(project: Path, given: str, line: str) -> None:
     """What is refused when it is read, and when it is imported, ends the run in one line."""
-    done = run(project, "--impl", given)
+    done = pytest_given(project, "--impl", given)
     errors = [text for text in done.stderr.splitlines() if text.startswith("ERROR: ")]
     assert done.returncode == 4
     assert len(errors) == 1
@@ -135,7 +122,7 @@ def test_a_refusal_is_a_usage_error(project: Path, given: str, line: str) -> Non
 @pytest.mark.lengthy
 def test_a_right_function_passes_and_only_its_contract_runs(project: Path) -> None:
     """With `--impl` the named contract is checked against every law, and nothing else."""
-    done = run(project, "--impl", "ring_shift=mine:right")
+    done = pytest_given(project, "--impl", "ring_shift=mine:right")
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout, done.stdout
     assert "contracts: ring_shift\n" in done.stdout
@@ -146,12 +133,12 @@ def test_a_right_function_passes_and_only_its_contract_runs(project: Path) -> No
 @pytest.mark.either_end
 def test_a_function_of_wrong_values_is_not_checked_for_what_these_imply(project: Path) -> None:
     """Engines are not compared with one another, and that is told."""
-    done = run(project, "--impl=ring_shift=mine:wrong", "--laws=value,agreement")
+    done = pytest_given(project, "--impl=ring_shift=mine:wrong", "--laws=value,agreement")
     assert "2 failed" in done.stdout, done.stdout
     assert re.search(r"^value +xla +VIOLATED", done.stdout, re.MULTILINE)
     assert re.search(r"^not checked, since the values are wrong: .*\bagreement$", done.stdout, re.MULTILINE)
     assert "apply" not in done.stdout
-    alone = run(project, "--impl=ring_shift=mine:wrong", "--laws=agreement")
+    alone = pytest_given(project, "--impl=ring_shift=mine:wrong", "--laws=agreement")
     assert re.search(r"^agreement +xla +held", alone.stdout, re.MULTILINE), alone.stdout
     assert "the values are wrong" not in alone.stdout
 
@@ -168,7 +155,7 @@ MEETING = {
 def test_what_the_compiler_gets_wrong_is_not_held_against_a_function(project: Path) -> None:
     """A right function that meets a known defect of XLA passes, even where that ends the process, and is told so."""
     given = [f"--impl={one}" for one in MEETING]
-    done = run(project, *given, "--laws=value,agreement", "--engine=xla", "--hypothesis-profile=ci")
+    done = pytest_given(project, *given, "--laws=value,agreement", "--engine=xla", "--hypothesis-profile=ci")
     assert done.returncode == 0, done.stdout
     for one, defect in MEETING.items():
         contract, _, function = one.partition("=mine:")
@@ -190,7 +177,7 @@ def checked(project: Path, functions: Iterable[str], *more: str) -> str:
     """What is printed of planted bugs that do not come back and of other functions; it runs to its end."""
     given = [*(one.replace("=", f"={RUNTIME}:") for one in functions), *more]
     chosen = ("--laws=value", "-k", "xla or (simulate and (hangs or aborts))", "--hypothesis-profile=ci")
-    done = run(project, *[f"--impl={one}" for one in given], *chosen)
+    done = pytest_given(project, *[f"--impl={one}" for one in given], *chosen)
     assert done.returncode == 1
     return done.stdout
 
@@ -206,8 +193,7 @@ def test_crashes_hangs_and_gaps_are_results(project: Path) -> None:
     text = checked(project, CRASHES, "ring_shift=mine:declines", "ring_shift=mine:right")
     assert re.search(rf"all_reduce\[reduce_aborts\]: {VALUE}: mesh .*: aborts the process \(SIGABRT\)", text)
     assert re.search(
-        rf"wrong in the same way under 1 more check:\n    {VALUE}: mesh .*: aborts the process \(SIGABRT\)",
-        text,
+        rf"wrong in the same way under 1 more check:\n    {VALUE}: mesh .*: aborts the process \(SIGABRT\)", text
     )
     assert re.search(
         rf"ring_shift\[shift_hangs_unseen\]: {VALUE}: .*: does not finish: devices wait for one another", text
@@ -245,15 +231,7 @@ def test_check_works_in_a_project_of_its_own(project: Path) -> None:
         "    with pytest.raises(ValueError, match=\"did you mean 'ring_shift'\"):\n"
         "        check('ringshift', mine.right)\n"
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
-    done = subprocess.run(
-        command,
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
-    )
+    done = python(*PYTEST, "-q", "test_mine.py", folder=project, PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu")
     assert "1 failed, 2 passed" in done.stdout, done.stdout
     assert "AssertionError: ring_shift[wrong]: value: mesh (dp=2), axis 'dp': 2 of 2 blocks wrong" in done.stdout
     assert re.search(r"the blocks are the right ones for offset=[01]\b", done.stdout)

@@ -17,7 +17,7 @@ from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
-from shardproof.properties.meta.test_given import run
+from shardproof.properties.meta.runs import pytest_given
 from shardproof.properties.report import asking
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner.judging import require_held
@@ -114,11 +114,11 @@ def test_pytest_skips_laws_that_do_not_apply(tmp_path: Path) -> None:
         "    return all_reduce(x, axis_name, op=op)\n"
     )
     arguments = ("--impl=all_reduce=mine:extreme", "--engine=simulate", "-rs")
-    done = run(tmp_path, *arguments, "--laws=value,gradient")
+    done = pytest_given(tmp_path, *arguments, "--laws=value,gradient")
     assert done.returncode == pytest.ExitCode.OK, done.stdout
     assert "1 passed" in done.stdout
     assert "gradient (simulate): does not apply: every case was declined: " in done.stdout
-    done = run(tmp_path, *arguments, "--laws=gradient")
+    done = pytest_given(tmp_path, *arguments, "--laws=gradient")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
     assert "1 skipped" in done.stdout
     assert re.search(r"SKIPPED .*gradient \(simulate\): does not apply: every case was declined: ", done.stdout)

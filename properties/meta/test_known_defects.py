@@ -2,13 +2,13 @@
 
 import ast
 import re
-import subprocess
 import sys
 
 import jax
 import pytest
 
 from shardproof.properties.known_defects import DEFECTS, Defect, release
+from shardproof.properties.meta.runs import python
 from shardproof.properties.meta.test_rooms import imported
 from shardproof.properties.runner.platforms import BACKENDS
 
@@ -50,7 +50,7 @@ def test_a_script_shows_its_defect_where_it_was_seen(defect: Defect, pytestconfi
     if defect.platform == "gpu" and not defect.in_version(jax.__version__):
         pytest.skip(f"{defect.script.name} was run with JAX {', '.join(defect.seen_on)} alone")
     expected = defect.in_version(jax.__version__)
-    run = subprocess.run([sys.executable, str(defect.script)], capture_output=True, text=True, timeout=240)
+    run = python(defect.script)
     assert run.returncode == int(expected), (
         f"{defect.script.name} exited with {run.returncode} on JAX {jax.__version__}, "
         f"but seen_on={defect.seen_on}:\n{run.stdout}{run.stderr}"

@@ -1,6 +1,5 @@
 """Blocks of `oracles.layout` against JAX's, meshes of `oracles.mesh`, and their error texts."""
 
-import itertools
 import math
 import re
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from shardproof.oracles.layout import (
     ReplicaMismatch,
     device_name,
-    logical_index,
     nan_equal,
     shard,
     sharded_axes,
@@ -78,13 +76,6 @@ def layouts(draw: st.DrawFn, *, max_devices: int = 8, min_side: int = 0, replica
     return Layout(mesh, tuple(spec), shape)
 
 
-def position(mesh: MeshCase, device: tuple[int, ...], axes: tuple[str, ...]) -> int:
-    """Where `device` stands among all coordinates along `axes`, enumerated with the last name fastest."""
-    at = dict(zip(mesh.axis_names, device, strict=True))
-    everyone = list(itertools.product(*(range(mesh.shape[name]) for name in axes)))
-    return everyone.index(tuple(at[name] for name in axes))
-
-
 @given(layout=st.deferred(lambda: layouts(max_devices=min(8, jax.device_count()))))
 def test_shard_is_what_jax_puts_on_each_device(layout: Layout) -> None:
     """Every device's block is the shard that `jax.device_put` places there."""
@@ -102,14 +93,6 @@ def test_unshard_inverts_shard(layout: Layout) -> None:
     """`unshard` inverts `shard` bit for bit."""
     blocks = shard(layout.array, layout.mesh, layout.spec)
     np.testing.assert_array_equal(unshard(blocks, layout.mesh, layout.spec), layout.array, strict=True)
-
-
-@given(mesh=small_meshes(), data=st.data())
-def test_logical_index_counts_with_the_last_name_fastest(mesh: MeshCase, data: st.DataObject) -> None:
-    """The logical index over an axis tuple enumerates its coordinates in tuple order, the last name fastest."""
-    axes = tuple(data.draw(st.lists(st.sampled_from(mesh.axis_names), unique=True, min_size=1), label="axes"))
-    for device in np.ndindex(*mesh.sizes):
-        assert logical_index(mesh, device, axes) == position(mesh, device, axes)
 
 
 @given(layout=layouts(min_side=1, replicated=True), data=st.data())
@@ -153,10 +136,7 @@ REVERSED = MeshCase(("dp", "tp"), (1, 2), (1, 0), ("auto", "explicit"))
             lambda: spec_entries(("dp", ("tp", "dp")), 2, GRID),
             "spec=(('dp',), ('tp', 'dp')): expected each mesh axis at most once, on the mesh (dp=2, tp=4)",
         ),
-        (
-            lambda: shard(np.zeros(8), GRID, ("ep",)),
-            "spec=(('ep',),): 'ep' is not an axis of the mesh (dp=2, tp=4)",
-        ),
+        (lambda: shard(np.zeros(8), GRID, ("ep",)), "spec=(('ep',),): 'ep' is not an axis of the mesh (dp=2, tp=4)"),
         (
             lambda: shard(np.zeros((2, 3)), REVERSED, (None, "tp")),
             (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shardproof.properties.meta.test_failures_replay import pytest_run
+from shardproof.properties.meta.runs import pytest_run
 from shardproof.properties.meta.test_plugin import run_pytest
 from shardproof.properties.runner.search import seed_of
 

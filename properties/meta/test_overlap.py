@@ -1,11 +1,8 @@
 """The law of overlap: schedules, claims, reports and scripts."""
 
 import dataclasses
-import os
 import re
 import shlex
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws.overlap import check_overlap
 from shardproof.properties.meta.pages import PERFORMANCE_PAGE, README
+from shardproof.properties.meta.runs import PYTEST, python
 from shardproof.properties.meta.test_collective_matmul import case_of, way_of
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import hunt
@@ -265,8 +263,7 @@ def test_the_command_of_the_readme(tmp_path: Path) -> None:
     ]
     ((line,), again) = lines
     assert again == [line]
-    command = [sys.executable, "-m", "pytest", "--color=no", "-p", "no:cacheprovider", *shlex.split(line)]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
+    ended = python(*PYTEST, "--color=no", *shlex.split(line), folder=tmp_path)
     assert ended.returncode == 1, ended.stdout
     assert (
         "all of the communication is exposed, on a machine whose busiest link needs as long as p-1 of p" in ended.stdout
@@ -275,9 +272,7 @@ def test_the_command_of_the_readme(tmp_path: Path) -> None:
         r"most of it all_gather at \S*mine\.py:6:\d+ \(gathered\): the dot_general at \S*mine\.py:7", ended.stdout
     )
     (file,) = (tmp_path / ".shardproof" / "failures").glob("*.py")
-    environment = {**os.environ, "PYTHONPATH": str(README.parent)}
-    command = [sys.executable, str(file)]
-    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    shown = python(file, PYTHONPATH=str(README.parent))
     assert shown.returncode == 1
     assert "all of the communication is exposed, on a machine" in shown.stdout
 

@@ -1,10 +1,7 @@
 """The pages say what is so: tables are those of the suite, links lead somewhere, programs and commands run."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +22,7 @@ from shardproof.properties.meta.pages import (
     block,
     rows_of,
 )
+from shardproof.properties.meta.runs import python
 from shardproof.properties.report.checking import check_program
 
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -67,9 +65,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def run(*arguments: str, folder: Path) -> str:
     """The output of a Python process in a folder, with this checkout on its path."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "COLUMNS": "200"}
-    command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = python(*arguments, folder=folder, PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu", COLUMNS="200")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -47,10 +47,7 @@ from shardproof.properties.programs.examples import SHARDED, product_case
 from shardproof.properties.programs.implementations import Implementation
 
 MESH = MeshCase(("data", "model"), (1, 4))
-SMALL: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(COLLECTIVES, (16, 4)),
-    **dict.fromkeys(SHARDED, (32, 32, 32)),
-}
+SMALL: dict[str, tuple[int, ...]] = {**dict.fromkeys(COLLECTIVES, (16, 4)), **dict.fromkeys(SHARDED, (32, 32, 32))}
 
 
 class Clock:

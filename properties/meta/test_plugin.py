@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -15,13 +14,13 @@ import pytest
 from shardproof.oracles.mesh import MeshCase
 from shardproof.plugin import ASKING, FILES
 from shardproof.properties.meta.pages import README, REPORT_PAGE, block
+from shardproof.properties.meta.runs import PYTEST, pytest_apart, python
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.program import of_products, precision_of
 from shardproof.properties.report.scripts.source import options
 from shardproof.properties.report.session import DestinationError, check_destination, write_somewhere
 from shardproof.properties.runner.platforms import TooFewDevices, check_devices, use
 
-ROOT = Path(__file__).resolve().parents[2]
 CHOSEN = (
     "properties/suite/test_collectives.py",
     "--hypothesis-profile=ci",
@@ -54,18 +53,8 @@ class Run:
 
 
 def run_pytest(*arguments: str, **environment: str) -> Run:
-    """Runs pytest on this checkout in a process of its own, of which the surrounding run is not a part."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CI", "COLUMNS", "TOX_"))}
-    process = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", *arguments],
-        cwd=ROOT,
-        env={**inherited, "COLUMNS": "250", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        timeout=240,
-    )
-    return Run(process.returncode, process.stdout)
+    """A run on this checkout, of which the surrounding run is not a part."""
+    return Run(*pytest_apart(*arguments, **environment))
 
 
 @pytest.fixture(scope="module")
@@ -204,11 +193,7 @@ def test_the_failure_of_the_readme_is_what_happens(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(block(README, "mine", "python"), encoding="utf-8")
     program, *given = block(README, "mine", "sh").split()
     assert program == "pytest"
-    command = [*given, "--laws=value", "--engine=simulate", "-p", "no:cacheprovider"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "--color=no", *command],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+    ended = python(*PYTEST, "--color=no", *given, "--laws=value", "--engine=simulate", folder=tmp_path)
     shown = block(REPORT_PAGE, "failure", "text").rstrip()
     told, printed = (re.sub(r"-[0-9a-f]{8}\.", "-HASH.", lines) for lines in (shown, ended.stdout))
     assert told in printed

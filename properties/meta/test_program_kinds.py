@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +17,7 @@ from shardproof.properties.contracts.described import Array
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.brief import marked
+from shardproof.properties.meta.runs import python
 from shardproof.properties.report.asking import engines_for
 from shardproof.properties.report.checking import check_program
 from shardproof.properties.report.program_tests import program_test
@@ -86,7 +86,7 @@ def test_a_result_of_one_participant_is_compared_there_alone() -> None:
         ) as raised:
             check_program(last_stage, whole_stages, **PIPELINE, results=results, laws="value", max_examples=40)
         (script,) = re.findall(r"\n  python (\S+\.py)", str(raised.value))
-        ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
+        ended = python(script)
         assert (ended.returncode, "result" in ended.stdout) == (1, True), ended.stderr
     for described, message in (
         ({"results": (Array("b k", only={"data": 0}), last)}, "only: 'data': expected some of stage"),
@@ -136,7 +136,7 @@ def test_gradients_with_unchecked_types_are_asked_for() -> None:
     with pytest.raises(AssertionError, match=r"wrong: gradient: mesh \(dp=1\).*of w: 1 of 1 blocks") as raised:
         check_program(wrong, lambda x, w: x @ w, **described, gradients=True, laws="gradient")
     (script,) = re.findall(r"\n  python (\S+\.py)", str(raised.value))
-    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
+    ended = python(script)
     assert (ended.returncode, "gradient" in ended.stdout) == (1, True), ended.stderr
 
 

@@ -2,15 +2,13 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shardproof.properties.contracts.described import Array
-from shardproof.properties.meta.test_failures_replay import pytest_run
+from shardproof.properties.meta.runs import Done, pytest_run, python
 from shardproof.properties.meta.whole_programs import mlp, numpy_mlp
 from shardproof.properties.report.checking import check_program
 from shardproof.properties.report.failures.replay import OF_PROGRAMS
@@ -59,12 +57,12 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ran(project: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def ran(project: Path, *options: str) -> Done:
     """A run of their pytest."""
     return pytest_run(*options, folder=project)
 
 
-def found_in(done: subprocess.CompletedProcess[str]) -> tuple[str, str]:
+def found_in(done: Done) -> tuple[str, str]:
     """The headline and the file of the first failure."""
     headline = re.search(r"\n(total: value(?: under [^:]*)?: mesh .*)\n", done.stdout)
     file = re.search(r"\n  pytest tests/test_total.py --replay=(\S+\.json)\n", done.stdout)
@@ -167,8 +165,7 @@ def test_a_program_that_ends_its_process_is_given_and_replayed(project: Path) ->
     assert headline.endswith("aborts the process (SIGABRT)")
     again = ran(project, "tests/test_total.py", f"--replay={file}")
     assert (again.returncode, headline in again.stdout) == (1, True)
-    script = [sys.executable, str(project / file.replace(".json", ".py"))]
-    ended = subprocess.run(script, cwd=project, capture_output=True, text=True, check=False, timeout=120)
+    ended = python(project / file.replace(".json", ".py"), folder=project)
     assert ended.returncode == 1, ended.stderr
     ran(project, "tests/test_total.py", f"--keep-regression={file}")
     later = ran(project, "-k", "regression")

@@ -2,8 +2,6 @@
 
 import dataclasses
 import re
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,9 @@ from jax import lax
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.pages import README, block
-from shardproof.properties.meta.test_failures_replay import pytest_run
+from shardproof.properties.meta.runs import PYTEST, pytest_run, python
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
-from shardproof.properties.references import NumpyReference, reference_of
 from shardproof.properties.report.checking import check_program
-from shardproof.properties.runner.programs import Program
 
 MLP: dict[str, Any] = {
     "arguments": ("batch@data embed", "embed hidden@model", "hidden@model embed"),
@@ -103,7 +99,7 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
     scripts = sorted((tmp_path / ".shardproof" / "failures").glob("*.py"))
     assert len(scripts) >= 3
     for script in scripts:
-        ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
+        ended = python(script)
         assert ended.returncode == 1, (script, ended.stderr)
         assert "result" in ended.stdout
 
@@ -126,10 +122,7 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
             {"results": "batch@data embd"},
             "of arguments of shapes (2, 3), (3, 4), (4, 3); no argument has embd: did you ",
         ),
-        (
-            {"results": {"y": "batch@data embed"}},
-            "the reference returns *: expected {'y': *}, as results are",
-        ),
+        ({"results": {"y": "batch@data embed"}}, "the reference returns *: expected {'y': *}, as results are"),
         (
             {"arguments": (Array("n@data", "int32", below="rows"), "a b", "b c")},
             "x: below='rows': expected a dimension",
@@ -216,34 +209,6 @@ def test_a_role_may_shard_nothing() -> None:
     assert {tally.outcome for tally in summary.tallies} == {"passed"}
 
 
-def doubled_in_place(x: Any, count: Any) -> Any:
-    """Assigns elements, which JAX refuses."""
-    x = x.copy()
-    x[:] = 2 * x
-    return x
-
-
-def doubled_in_a_loop(x: Any, count: Any) -> Any:
-    """Loops over a number, and slices by it."""
-    steps = [x[:count], *(x[i : i + 1] for i in range(count, len(x)))]
-    return 2 * np.concatenate(steps)
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("reference", [doubled_in_place, doubled_in_a_loop])
-def test_what_jax_cannot_trace_is_numpy(reference: Any) -> None:
-    """A reference that JAX cannot trace is run in NumPy, whatever exception the tracing raises."""
-    described = ("n@data", Array("", "int32", below="n"))
-    found = Program(lambda x, count, *, data: 2 * x, reference, arguments=described, results="n@data")
-    sizes = {"n": 4}
-    assert isinstance(reference_of(reference, found.signature, sizes, {}), NumpyReference)
-    summary = check_program(found.function, reference, arguments=described, results="n@data", max_examples=16)
-    # what it sends is compared with nothing
-    skipped = {tally.law for tally in summary.tallies if tally.outcome == "skipped"}
-    assert skipped == {"communication"}
-    assert {tally.outcome for tally in summary.tallies} == {"passed", "skipped"}
-
-
 def test_a_reference_that_cannot_be_called_is_told() -> None:
     """A reference that cannot be called is reported with its exception and its arguments."""
     with pytest.raises(ValueError, match=r"cannot be called with batch@data embed, .*, and no role: TypeError"):
@@ -262,8 +227,7 @@ def test_the_example_of_the_readme_is_what_happens(tmp_path: Any) -> None:
     assert wrong != short
     for content, code_of_exit in ((short, 0), (wrong, 1)):
         (tmp_path / "test_mlp.py").write_text(content)
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mlp.py"]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+        ended = python(*PYTEST, "-q", "test_mlp.py", folder=tmp_path)
         assert ended.returncode == code_of_exit, ended.stdout
     printed = "\n".join(line.removeprefix("E").removeprefix("       ") for line in ended.stdout.split("\n"))
     assert shown.removeprefix("AssertionError: ") in printed.replace("AssertionError: ", "")
@@ -315,7 +279,7 @@ def test_what_a_function_refuses_is_reported_unless_it_is_stated() -> None:
         raised.value
     )
     (script,) = re.findall(r"\n  python (\S+\.py)", str(raised.value))
-    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
+    ended = python(script)
     assert (ended.returncode, "expected a power of two" in ended.stderr) == (1, True)
 
     def some(data: int, n: int) -> bool:

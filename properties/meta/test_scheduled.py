@@ -149,15 +149,7 @@ def test_trip_counts_that_are_not_told() -> None:
         trips(module, module.entry, module.entry.instructions["w"])
 
 
-@pytest.mark.parametrize(
-    ("name", "p"),
-    [
-        ("v5e:2x4", 4),
-        ("v5e:2x4", 8),
-        ("v5e:16x16", 16),
-        ("v4:4x4x4", 4),
-    ],
-)
+@pytest.mark.parametrize(("name", "p"), [("v5e:2x4", 4), ("v5e:2x4", 8), ("v5e:16x16", 16), ("v4:4x4x4", 4)])
 def test_rings_are_rings(name: str, p: int) -> None:
     """A ring has every chip once, each beside the next."""
     topology = Topology.parse(name)

@@ -207,11 +207,3 @@ def test_selection() -> None:
     x, y = np.arange(-6, 6, dtype=np.int32).reshape(3, 4), np.full((3, 4), 2, np.int32)
     check(lambda x, y: [lax.select_n(x > 0, x, y), lax.select_n(x[0, 0] < 0, x, y), lax.clamp(-2, x, 3)], x, y)
     check(lambda x, y: [lax.select_n(jnp.abs(x) % 3, x, y, x * y), lax.clamp(x, y, x + 1)], x, y)
-
-
-@pytest.mark.parametrize("dtype", ["int4", "uint4"])
-def test_four_bit_arithmetic(dtype: str) -> None:
-    """Four-bit integers wrap at four bits."""
-    x = np.arange(16).astype(np.int8).astype(dtype)
-    a, b = np.repeat(x, 16), np.tile(x, 16)
-    check(lambda a, b: [a + b, a - b, a * b, lax.max(a, b), lax.min(a, b), a < b, a == b], a, b)

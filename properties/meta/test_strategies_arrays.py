@@ -16,7 +16,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.data import KINDS, Data, generate
 from shardproof.properties.cases.strategies import arrays, data_sets, dtypes, kinds_of, shapes, specs
 from shardproof.properties.cases.strategies.dtypes import ALL, WIDE, WIDE_IN, as_dtype
-from shardproof.properties.meta.drawn import NUMBERS, TWO_BY_FOUR, TWO_BY_TWO, drawn, meshes_with, possible, smallest
+from shardproof.properties.meta.drawn import NUMBERS, TWO_BY_TWO, drawn, meshes_with, smallest
 
 pytestmark = pytest.mark.either_end
 
@@ -42,13 +42,6 @@ def test_specs_shrink() -> None:
     assert smallest(specs(TWO_BY_TWO, 2)) == ((), ())
     assert smallest(specs(TWO_BY_TWO, 2, required=("dp", "tp"))) == (("dp", "tp"), ())
     assert smallest(specs(TWO_BY_TWO, 2, required=("tp",))) == (("tp",), ())
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("sample", [((), ()), (("dp",), ()), ((), ("tp", "dp"))], ids=str)
-def test_sample_specs_are_possible(sample: object) -> None:
-    """Each spec in the docstring is drawn."""
-    assert possible(specs(TWO_BY_FOUR, 2), sample)
 
 
 def test_specs_refuse_a_required_axis_without_a_dimension() -> None:
@@ -83,13 +76,6 @@ def test_shapes_shrink() -> None:
     assert smallest(shapes(min_rank=2)) == (1, 1)
     assert smallest(shapes(), lambda shape: 0 in shape) == (0,)
     assert set(smallest(shapes(), lambda shape: any(n >= 3 for n in shape))) <= {1, 3}
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("sample", [(), (2,), (3, 1), (1, 2, 0, 3)], ids=str)
-def test_sample_shapes_are_possible(sample: tuple[int, ...]) -> None:
-    """Each shape in the docstring is drawn."""
-    assert possible(shapes(min_rank=len(sample), max_rank=len(sample), max_side=3), sample)
 
 
 @pytest.mark.parametrize(

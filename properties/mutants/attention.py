@@ -46,14 +46,7 @@ def _whole(q: Array, k: Array, v: Array, axis_name: AxisName, causal: bool) -> t
 
 
 def _ring(
-    q: Array,
-    k: Array,
-    v: Array,
-    axis_name: AxisName,
-    causal: bool,
-    *,
-    direction: int = -1,
-    corrected: bool = True,
+    q: Array, k: Array, v: Array, axis_name: AxisName, causal: bool, *, direction: int = -1, corrected: bool = True
 ) -> Array:
     """A ring, right as it is, of which a bug changes one thing."""
     q, k, v = _typed(axis_name, q, k, v)
@@ -75,9 +68,7 @@ def _ring(
 
 
 @mutant("attention", smallest=(2,))
-def attention_causal_by_local_positions(
-    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
-) -> Array:
+def attention_causal_by_local_positions(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool) -> Array:
     """Masks by positions in the participant's own piece, and not in the whole sequence."""
     logits, values = _whole(q, k, v, axis_name, causal=False)
     logits = _masked(logits, jnp.arange(q.shape[0]), causal)

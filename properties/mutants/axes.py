@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 
 import jax
+import jax.numpy as jnp
+from jax import Array
 
 AxisName = str | tuple[str, ...]
 
@@ -42,3 +44,8 @@ def in_the_inverse_order(axis_name: AxisName) -> tuple[str, ...]:
 def other_names(axis_name: AxisName) -> tuple[str, ...]:
     """The axes of the mesh that are not in the tuple, in mesh order."""
     return tuple(name for name in mesh_names() if name not in names(axis_name))
+
+
+def widened(x: Array) -> Array:
+    """In float32, or wider."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))

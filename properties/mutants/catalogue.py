@@ -98,17 +98,7 @@ def mutant(
             raise ValueError(f"mutant {name}: expected a name that no other has")
         sentence = " ".join((function.__doc__ or "").split())
         MUTANTS[name] = Mutant(
-            name,
-            contract,
-            sentence,
-            law,
-            smallest,
-            function,
-            runs,
-            communication,
-            claims,
-            overlap,
-            whole,
+            name, contract, sentence, law, smallest, function, runs, communication, claims, overlap, whole
         )
         return function
 

@@ -19,22 +19,18 @@ def sum_of_bool_stays_bool(x: Array, axis_name: AxisName, *, op: str = "sum") ->
 
 
 @mutant("all_gather", smallest=(1,), claims=("negative_dimensions",))
-def gather_counts_from_the_back_of_the_block(
-    x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False
-) -> Array:
+def gather_counts_from_the_back_of_the_block(x: Array, axis_name: AxisName, *, axis: int = 0, **options: Any) -> Array:
     """Counts a negative axis from the back of the block, where it counts in the result."""
-    return collectives.all_gather(x, axis_name, axis=axis % max(x.ndim, 1) if axis < 0 else axis, tiled=tiled)
+    return collectives.all_gather(x, axis_name, axis=axis % max(x.ndim, 1) if axis < 0 else axis, **options)
 
 
 @mutant("reduce_scatter", smallest=(2,), claims=("groups",))
 def scatter_with_sorted_groups(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False, axis_index_groups: Any = None
+    x: Array, axis_name: AxisName, *, axis_index_groups: Any = None, **options: Any
 ) -> Array:
     """Sorts the participants of every group, and so hands pieces to the wrong ones."""
     groups = axis_index_groups and [sorted(group) for group in axis_index_groups]
-    return collectives.reduce_scatter(
-        x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled, axis_index_groups=groups
-    )
+    return collectives.reduce_scatter(x, axis_name, axis_index_groups=groups, **options)
 
 
 @mutant("ring_shift", smallest=(1,), claims=("x64",))
@@ -76,10 +72,7 @@ def gather_fails_without_a_word(x: Array, axis_name: AxisName, *, axis: int = 0,
 
 
 @mutant(
-    "all_gather",
-    law="communication",
-    smallest=(1,),
-    communication="all_gather=1,bytes=x;grad:reduce_scatter=1,bytes=n",
+    "all_gather", law="communication", smallest=(1,), communication="all_gather=1,bytes=x;grad:reduce_scatter=1,bytes=n"
 )
 def gather_whose_gradient_reduces_everything(
     x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False

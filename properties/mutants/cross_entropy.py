@@ -8,21 +8,17 @@ from jax import Array, lax
 
 from shardproof.impl import cross_entropy
 from shardproof.impl.collectives import all_gather, axis_index, cast_varying
-from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.axes import AxisName, names, widened
 from shardproof.properties.mutants.catalogue import formula_of, mutant
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def loss_with(
     logits: Array,
     labels: Array,
     axis_name: AxisName,
+    *,
     label_smoothing: float,
     ignore_index: int,
-    *,
     largest: Any = None,
     of_labels: Any = None,
 ) -> Array:
@@ -30,7 +26,7 @@ def loss_with(
     axes = names(axis_name)
     labels = labels.astype(jnp.int32)
     ignored = labels == ignore_index
-    wide = jnp.where(ignored[:, None], 0, cast_varying(_wide(logits), axes))
+    wide = jnp.where(ignored[:, None], 0, cast_varying(widened(logits), axes))
     n, p = wide.shape[-1], lax.axis_size(axes)
     own = lax.stop_gradient(jnp.max(wide, axis=-1))
     most = lax.pmax(own, axes) if largest is None else largest(wide, own)
@@ -46,70 +42,55 @@ def loss_with(
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(2,), law="gradient")
-def loss_whose_maximum_moves(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
+def loss_whose_maximum_moves(logits: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
     """Lets the gradient of every participant's own maximum through, which is not that of the one they share."""
     axes = names(axis_name)
 
     def moving(wide: Array, own: Array) -> Array:
         return lax.pmax(own, axes) + jnp.max(wide, axis=-1) - own
 
-    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, largest=moving)
+    return loss_with(logits, labels, axis_name, **options, largest=moving)
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(2,))
-def loss_of_clamped_labels(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
+def loss_of_clamped_labels(logits: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
     """Adds the logit that clamping ends at, of participants that do not have the label."""
-    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, of_labels=lambda *args: args[-1])
+    return loss_with(logits, labels, axis_name, **options, of_labels=lambda *args: args[-1])
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(1,))
-def loss_without_a_maximum(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
+def loss_without_a_maximum(logits: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
     """Takes exponentials of the logits as they are, which overflow."""
-    return loss_with(
-        logits, labels, axis_name, label_smoothing, ignore_index, largest=lambda wide, own: jnp.zeros_like(own)
-    )
+    return loss_with(logits, labels, axis_name, **options, largest=lambda wide, own: jnp.zeros_like(own))
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(1,))
-def loss_that_ignores_no_class(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
+def loss_that_ignores_no_class(logits: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
     """Ignores labels that are below zero, and not those of a class that is to be ignored."""
     return cross_entropy.vocab_parallel_cross_entropy(
-        logits, jnp.where(labels < 0, -1, labels.astype(jnp.int32)), axis_name, label_smoothing=label_smoothing
+        logits, jnp.where(labels < 0, -1, labels.astype(jnp.int32)), axis_name, **{**options, "ignore_index": -1}
     )
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(1,), law="gradient")
-def loss_whose_ignored_nan_spreads(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
+def loss_whose_ignored_nan_spreads(logits: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
     """Selects after the loss is taken, so that a NaN of an ignored token is in the gradient, and nowhere else."""
     labels = labels.astype(jnp.int32)
-    ignored = labels == ignore_index
-    loss = cross_entropy.vocab_parallel_cross_entropy(
-        logits, jnp.where(ignored, 0, labels), axis_name, label_smoothing=label_smoothing, ignore_index=-1
-    )
+    ignored = labels == options["ignore_index"]
+    kept = jnp.where(ignored, 0, labels)
+    loss = cross_entropy.vocab_parallel_cross_entropy(logits, kept, axis_name, **{**options, "ignore_index": -1})
     return jnp.where(ignored, 0, loss).astype(logits.dtype)
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(1,), claims=("invalid_indices",))
-def loss_of_labels_that_wrap(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
+def loss_of_labels_that_wrap(logits: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
     """Counts labels below zero from the last class back, as NumPy does."""
     classes = logits.shape[-1] * lax.axis_size(names(axis_name))
     wrapped = labels.astype(jnp.int32)
-    wrapped = jnp.where((wrapped < 0) & (wrapped >= -classes) & (wrapped != ignore_index), wrapped % classes, wrapped)
-    return cross_entropy.vocab_parallel_cross_entropy(
-        logits, wrapped, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
+    wrapped = jnp.where(
+        (wrapped < 0) & (wrapped >= -classes) & (wrapped != options["ignore_index"]), wrapped % classes, wrapped
     )
+    return cross_entropy.vocab_parallel_cross_entropy(logits, wrapped, axis_name, **options)
 
 
 @mutant(
@@ -118,34 +99,24 @@ def loss_of_labels_that_wrap(
     smallest=(1,),
     communication=formula_of("vocab_parallel_cross_entropy", "sums"),
 )
-def cross_entropy_of_gathered_logits(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float, ignore_index: int
-) -> Array:
+def cross_entropy_of_gathered_logits(logits: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
     """Gathers all logits where a few numbers per token do."""
     axes, classes = names(axis_name), logits.shape[-1]
     whole = all_gather(logits, axes, axis=-1, tiled=True)
     own = lax.dynamic_slice_in_dim(whole, axis_index(axes) * classes, classes, whole.ndim - 1)
-    return cross_entropy.vocab_parallel_cross_entropy(
-        own, labels, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
-    )
+    return cross_entropy.vocab_parallel_cross_entropy(own, labels, axis_name, **options)
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(1,), claims=("any_rank",))
-def loss_of_turned_tokens(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
+def loss_of_turned_tokens(logits: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
     """Numbers the tokens of several dimensions from the last one on: right of one dimension alone."""
     rows = logits.reshape(-1, logits.shape[-1])
-    loss = cross_entropy.vocab_parallel_cross_entropy(
-        rows, labels.reshape(-1), axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
-    )
+    loss = cross_entropy.vocab_parallel_cross_entropy(rows, labels.reshape(-1), axis_name, **options)
     return loss.reshape(labels.shape[::-1]).T
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(1,))
-def loss_of_a_narrow_ignore_index(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
+def loss_of_a_narrow_ignore_index(logits: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
     """What is ignored is cast to the labels' dtype: of 8 bits without a sign, -1 is the last of 256 classes."""
-    cast = int(np.asarray(ignore_index).astype(labels.dtype))
-    return loss_with(logits, labels, axis_name, label_smoothing, cast)
+    cast = int(np.asarray(options["ignore_index"]).astype(labels.dtype))
+    return loss_with(logits, labels, axis_name, **{**options, "ignore_index": cast})

@@ -1,5 +1,7 @@
 """Planted bugs of all_to_all."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -10,28 +12,24 @@ from shardproof.properties.mutants.catalogue import mutant
 
 @mutant("all_to_all", smallest=(1,))
 def exchange_split_for_concat(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, **options: Any
 ) -> Array:
     """Splits along the axis to concatenate along, and the other way round."""
-    return collectives.all_to_all(x, axis_name, split_axis=concat_axis, concat_axis=split_axis, tiled=tiled)
+    return collectives.all_to_all(x, axis_name, split_axis=concat_axis, concat_axis=split_axis, **options)
 
 
 @mutant("all_to_all", smallest=(2,))
-def exchange_keeps_where_it_should_send(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
+def exchange_keeps_where_it_should_send(x: Array, axis_name: AxisName, **options: Any) -> Array:
     """Rearranges its own pieces and sends nothing, where split_axis equals concat_axis."""
-    if split_axis == concat_axis:
+    if options["split_axis"] == options["concat_axis"]:
         return collectives.cast_varying(x, in_mesh_order(axis_name))
-    return collectives.all_to_all(x, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
+    return collectives.all_to_all(x, axis_name, **options)
 
 
 @mutant("all_to_all", smallest=(2,))
-def exchange_of_int4_through_uint4(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
+def exchange_of_int4_through_uint4(x: Array, axis_name: AxisName, **options: Any) -> Array:
     """Loses the sign of int4, because two of them are packed into a byte and unpacked unsigned."""
-    y = collectives.all_to_all(x, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
+    y = collectives.all_to_all(x, axis_name, **options)
     if x.dtype == jnp.int4 and lax.axis_size(axis_name) > 1:
         return (y.astype(jnp.int8) & 7).astype(jnp.int4)
     return y

@@ -1,5 +1,7 @@
 """Planted bugs of all_gather and all_gather_invariant."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -91,31 +93,25 @@ def gather_by_multiplication(x: Array, axis_name: AxisName, *, axis: int = 0, ti
 
 
 @mutant("reduce_scatter", smallest=(2,))
-def scatter_without_the_last_term(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
+def scatter_without_the_last_term(x: Array, axis_name: AxisName, **options: Any) -> Array:
     """Leaves the last participant's block out of the sum."""
     p = lax.axis_size(axis_name)
     x = jnp.where((lax.axis_index(axis_name) == p - 1) & (p > 1), jnp.zeros_like(x), x)
-    return collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
+    return collectives.reduce_scatter(x, axis_name, **options)
 
 
 @mutant("reduce_scatter", smallest=(2,))
-def scatter_of_every_pth_row(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
+def scatter_of_every_pth_row(x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, **options: Any) -> Array:
     """Gives participant i the rows i, i + p, …, not a contiguous piece."""
     p, at = lax.axis_size(axis_name), scatter_dimension
     dealt = jnp.concatenate([jnp.take(x, jnp.arange(i, x.shape[at], p), axis=at) for i in range(p)], axis=at)
-    return collectives.reduce_scatter(dealt, axis_name, scatter_dimension=at, tiled=tiled)
+    return collectives.reduce_scatter(dealt, axis_name, scatter_dimension=at, **options)
 
 
 @mutant("reduce_scatter", smallest=(2,))
-def scatter_of_float16_is_whole(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
+def scatter_of_float16_is_whole(x: Array, axis_name: AxisName, **options: Any) -> Array:
     """Cuts the fractions off sums of float16."""
-    piece = collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
+    piece = collectives.reduce_scatter(x, axis_name, **options)
     if x.dtype == jnp.float16 and lax.axis_size(axis_name) > 1:
         return jnp.trunc(piece)
     return piece

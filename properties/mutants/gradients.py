@@ -77,34 +77,23 @@ def reduce_wrong_in_forward_mode(x: Array, axis_name: AxisName, *, op: str = "su
 def broadcast_with_a_gradient_for_all(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
     """Its gradient is what the root should get, on every participant."""
     return with_gradient(
-        lambda x: collectives.broadcast(x, axis_name, root=root),
-        lambda ct: collectives.all_reduce(ct, axis_name),
-        x,
+        lambda x: collectives.broadcast(x, axis_name, root=root), lambda ct: collectives.all_reduce(ct, axis_name), x
     )
 
 
 @mutant("all_to_all", law="gradient", smallest=(1,))
-def exchange_with_an_untransposed_gradient(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
+def exchange_with_an_untransposed_gradient(x: Array, axis_name: AxisName, **options: Any) -> Array:
     """Its gradient is split and concatenated along the same axes as the blocks."""
-
-    def exchange(x: Array) -> Array:
-        return collectives.all_to_all(x, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
-
+    exchange = partial(collectives.all_to_all, axis_name=axis_name, **options)
     return with_gradient(exchange, exchange, x)
 
 
 @mutant("all_gather", law="gradient", smallest=(1, 1))
-def gather_with_a_tangent_doubled_beside_automatic_axes(
-    x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False
-) -> Array:
+def gather_with_a_tangent_doubled_beside_automatic_axes(x: Array, axis_name: AxisName, **options: Any) -> Array:
     """Where some axes of the mesh are not manual its tangent, and so its gradient, is twice the right one."""
     manual = all(kind == AxisType.Manual for kind in jax.sharding.get_abstract_mesh().axis_types)
 
-    @jax.custom_jvp
-    def gather(x: Array) -> Array:
-        return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
+    gather = jax.custom_jvp(partial(collectives.all_gather, axis_name=axis_name, **options))
 
     @gather.defjvp
     def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:

@@ -5,17 +5,13 @@ from jax import Array, lax
 
 from shardproof.impl import means
 from shardproof.impl.collectives import cast_varying
-from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.axes import AxisName, names, widened
 from shardproof.properties.mutants.catalogue import formula_of, mutant
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _parts(values: Array, weights: Array, axis_name: AxisName) -> tuple[Array, Array]:
     """What of the values counts, and the weights, both wide."""
-    wide, factors = (cast_varying(_wide(x), names(axis_name)) for x in (values, weights))
+    wide, factors = (cast_varying(widened(x), names(axis_name)) for x in (values, weights))
     return jnp.where(factors > 0, wide, 0), lax.stop_gradient(factors)
 
 
@@ -25,22 +21,6 @@ def _divided(total: Array, by: Array, values: Array) -> Array:
 
 def _quotient(sums: tuple[Array, Array], values: Array) -> Array:
     return _divided(*sums, values)
-
-
-@mutant("weighted_mean", smallest=(2,))
-def weighted_mean_of_means(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """Takes the mean of the participants' own means, whose weights add up to different numbers."""
-    kept, factors = _parts(values, weights, axis_name)
-    own = jnp.sum(kept * factors) / jnp.where(jnp.sum(factors) > 0, jnp.sum(factors), 1)
-    return lax.pmean(own, names(axis_name)).astype(values.dtype)
-
-
-@mutant("weighted_mean", smallest=(2,))
-def weighted_mean_by_mean_weights(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """Divides the sum of all participants by the mean of what their weights add up to."""
-    kept, factors = _parts(values, weights, axis_name)
-    total, by = lax.psum(jnp.sum(kept * factors), names(axis_name)), lax.pmean(jnp.sum(factors), names(axis_name))
-    return _divided(total, by, values)
 
 
 @mutant("weighted_mean", smallest=(1,))
@@ -62,7 +42,7 @@ def weighted_mean_without_weights(values: Array, weights: Array, axis_name: Axis
 def weighted_mean_with_a_nan_of_no_weight(values: Array, weights: Array, axis_name: AxisName) -> Array:
     """Multiplies by a weight of zero, so that a NaN that has it makes the mean NaN."""
     _, factors = _parts(values, weights, axis_name)
-    return _quotient(lax.psum((jnp.sum(_wide(values) * factors), jnp.sum(factors)), names(axis_name)), values)
+    return _quotient(lax.psum((jnp.sum(widened(values) * factors), jnp.sum(factors)), names(axis_name)), values)
 
 
 @mutant("weighted_mean", smallest=(1,))
@@ -101,8 +81,7 @@ def weighted_mean_of_summed_arrays(values: Array, weights: Array, axis_name: Axi
 @mutant("weighted_mean", smallest=(1,), claims=("any_rank",))
 def weighted_mean_of_rows(values: Array, weights: Array, axis_name: AxisName) -> Array:
     """Takes the mean of the weighted means of rows, whatever these weigh together: right of one row."""
-    axes = names(axis_name)
-    factors = weights.astype(jnp.promote_types(weights.dtype, jnp.float32))
+    axes, factors = names(axis_name), widened(weights)
     products = jnp.where(factors > 0, values, 0).astype(factors.dtype) * factors
     total, weight = (lax.psum(cast_varying(x.sum(axis=-1), axes), axes) for x in (products, factors))
     return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1), 0).mean().astype(values.dtype)
@@ -120,7 +99,7 @@ def weighted_mean_of_a_least_weight(values: Array, weights: Array, axis_name: Ax
 def weighted_mean_times_infinity(values: Array, weights: Array, axis_name: AxisName) -> Array:
     """Leaves out NaN, and multiplies what is infinite by a weight of zero."""
     _, factors = _parts(values, weights, axis_name)
-    wide = cast_varying(_wide(values), names(axis_name))
+    wide = cast_varying(widened(values), names(axis_name))
     kept = jnp.where((factors == 0) & jnp.isnan(wide), 0, wide)
     return _quotient(lax.psum((jnp.sum(kept * factors), jnp.sum(factors)), names(axis_name)), values)
 

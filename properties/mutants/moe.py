@@ -171,50 +171,51 @@ def pairs_of(chosen: Array, gates: Array, held: int, tokens: int) -> Pairs:
     )
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_of_all_logits(*operands: Any, **options: Any) -> Array:
+def instead_of(part: str, **about: Any) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    """Enters the layer that has a function for one of its parts, under the name and the sentence of that function."""
+
+    def enter(replaced: Callable[..., Array]) -> Callable[..., Array]:
+        def layer(*operands: Any, **options: Any) -> Array:
+            return Layer(**{part: replaced})(*operands, **options)
+
+        layer.__name__, layer.__doc__ = replaced.__name__, replaced.__doc__
+        return mutant("moe_layer", **about)(layer)
+
+    return enter
+
+
+@instead_of("weigh", smallest=(1,))
+def moe_of_all_logits(logits: Array, chosen: Array) -> Array:
     """Gates are the softmax over all logits, not over the chosen ones."""
-
-    def over_all(logits: Array, chosen: Array) -> Array:
-        return jnp.take_along_axis(jax.nn.softmax(logits, axis=1), chosen, axis=1)
-
-    return Layer(weigh=over_all)(*operands, **options)
+    return jnp.take_along_axis(jax.nn.softmax(logits, axis=1), chosen, axis=1)
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_of_overflowing_gates(*operands: Any, **options: Any) -> Array:
+@instead_of("weigh", smallest=(1,))
+def moe_of_overflowing_gates(logits: Array, chosen: Array) -> Array:
     """Divides powers of the logits as they are, which overflow."""
-
-    def plain(logits: Array, chosen: Array) -> Array:
-        powers = jnp.exp(jnp.take_along_axis(logits, chosen, axis=1))
-        return powers / jnp.sum(powers, axis=1, keepdims=True)
-
-    return Layer(weigh=plain)(*operands, **options)
+    powers = jnp.exp(jnp.take_along_axis(logits, chosen, axis=1))
+    return powers / jnp.sum(powers, axis=1, keepdims=True)
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_of_highest_expert(*operands: Any, **options: Any) -> Array:
+@instead_of("choose", smallest=(1,))
+def moe_of_highest_expert(logits: Array, top_k: int) -> Array:
     """Of equal logits the highest expert's is chosen first."""
-
-    def from_behind(logits: Array, top_k: int) -> Array:
-        return logits.shape[1] - 1 - choose(logits[:, ::-1], top_k)
-
-    return Layer(choose=from_behind)(*operands, **options)
+    return logits.shape[1] - 1 - choose(logits[:, ::-1], top_k)
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_renormalised(*operands: Any, **options: Any) -> Array:
+@instead_of("count", smallest=(1,))
+def moe_renormalised(gates: Array, kept: Array) -> Array:
     """Gates add up to one over the choices that are kept: what is dropped counts for the others."""
-    return Layer(count=count_renormalised)(*operands, **options)
+    return count_renormalised(gates, kept)
 
 
-@mutant("moe_layer", smallest=(1,), claims=("nan_logits",))
-def moe_of_highest_nan(*operands: Any, **options: Any) -> Array:
+@instead_of("choose", smallest=(1,), claims=("nan_logits",))
+def moe_of_highest_nan(logits: Array, top_k: int) -> Array:
     """A logit that is NaN is higher than all numbers, as a sort has it."""
-    return Layer(choose=lambda logits, k: choose(jnp.where(logits == -1e30, jnp.inf, logits), k))(*operands, **options)
+    return choose(jnp.where(logits == -1e30, jnp.inf, logits), top_k)
 
 
-@mutant("moe_layer", smallest=(2,))
-def moe_of_strided_experts(*operands: Any, **options: Any) -> Array:
+@instead_of("numbers", smallest=(2,))
+def moe_of_strided_experts(index: Array, held: int, participants: int) -> Array:
     """Participant i has the experts i, i + p, i + 2 p and so on, instead of those one after the other."""
-    return Layer(numbers=lambda index, held, p: index + p * jnp.arange(held))(*operands, **options)
+    return index + participants * jnp.arange(held)

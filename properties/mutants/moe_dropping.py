@@ -18,6 +18,7 @@ from shardproof.properties.mutants.moe import (
     Layer,
     Pairs,
     choose,
+    instead_of,
     keep,
     numbers,
     order,
@@ -35,71 +36,51 @@ def _kept(pairs: Pairs, capacity: int | None, policy: str, keys: Keys, queue: Ar
     return places(usual if queue is None else queue, keys) < room
 
 
-@mutant("moe_layer", smallest=(2,))
-def moe_with_room_for_each_sender(*operands: Any, **options: Any) -> Array:
+@instead_of("keep", smallest=(2,))
+def moe_with_room_for_each_sender(pairs: Pairs, capacity: int | None, policy: str) -> Array:
     """Every participant counts its own tokens alone, so that an expert gets the capacity from each."""
-
-    def each(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        senders = jnp.max(pairs.sender) + 1
-        return _kept(pairs, capacity, policy, order(pairs, policy), pairs.expert * senders + pairs.sender)
-
-    return Layer(keep=each)(*operands, **options)
+    senders = jnp.max(pairs.sender) + 1
+    return _kept(pairs, capacity, policy, order(pairs, policy), pairs.expert * senders + pairs.sender)
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_of_last_ties(*operands: Any, **options: Any) -> Array:
+@instead_of("keep", smallest=(1,))
+def moe_of_last_ties(pairs: Pairs, capacity: int | None, policy: str) -> Array:
     """Of equal gates the last token's is kept."""
-
-    def last(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        keys = (-pairs.gate, -pairs.token) if policy == "probability" else order(pairs, policy)
-        return _kept(pairs, capacity, policy, keys)
-
-    return Layer(keep=last)(*operands, **options)
+    keys = (-pairs.gate, -pairs.token) if policy == "probability" else order(pairs, policy)
+    return _kept(pairs, capacity, policy, keys)
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_of_first_choices_of_ties(*operands: Any, **options: Any) -> Array:
+@instead_of("keep", smallest=(1,))
+def moe_of_first_choices_of_ties(pairs: Pairs, capacity: int | None, policy: str) -> Array:
     """Of equal gates those of first choices are kept, and only then those of the first tokens."""
-
-    def first(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        keys = (-pairs.gate, pairs.choice, pairs.token) if policy == "probability" else order(pairs, policy)
-        return _kept(pairs, capacity, policy, keys)
-
-    return Layer(keep=first)(*operands, **options)
+    keys = (-pairs.gate, pairs.choice, pairs.token) if policy == "probability" else order(pairs, policy)
+    return _kept(pairs, capacity, policy, keys)
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_by_position_in_all_policies(*operands: Any, **options: Any) -> Array:
+@instead_of("keep", smallest=(1,))
+def moe_by_position_in_all_policies(pairs: Pairs, capacity: int | None, policy: str) -> Array:
     """By choice second choices of earlier tokens come before first ones of later ones."""
-
-    def by_position(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        return keep(pairs, capacity, "position" if policy == "choice" else policy)
-
-    return Layer(keep=by_position)(*operands, **options)
+    return keep(pairs, capacity, "position" if policy == "choice" else policy)
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_without_room_for_none(*operands: Any, **options: Any) -> Array:
+@instead_of("keep", smallest=(1,))
+def moe_without_room_for_none(pairs: Pairs, capacity: int | None, policy: str) -> Array:
     """Takes a capacity of zero for none, and drops nothing."""
-    return Layer(keep=lambda pairs, n, policy: keep(pairs, n or None, policy))(*operands, **options)
+    return keep(pairs, capacity or None, policy)
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_with_one_place_more(*operands: Any, **options: Any) -> Array:
+@instead_of("keep", smallest=(1,))
+def moe_with_one_place_more(pairs: Pairs, capacity: int | None, policy: str) -> Array:
     """A capacity is the last place that is kept, and counts from zero."""
-    return Layer(keep=lambda pairs, n, policy: keep(pairs, None if n is None else n + 1, policy))(*operands, **options)
+    return keep(pairs, None if capacity is None else capacity + 1, policy)
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_with_one_buffer_of_several(*operands: Any, **options: Any) -> Array:
+@instead_of("keep", smallest=(1,))
+def moe_with_one_buffer_of_several(pairs: Pairs, capacity: int | None, policy: str) -> Array:
     """The experts of a participant share the room of all, so that one may have that of others."""
-
-    def shared(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        if capacity is None or policy == "sender":
-            return keep(pairs, capacity, policy)
-        return places(pairs.receiver, order(pairs, policy)) < capacity * pairs.held
-
-    return Layer(keep=shared)(*operands, **options)
+    if capacity is None or policy == "sender":
+        return keep(pairs, capacity, policy)
+    return places(pairs.receiver, order(pairs, policy)) < capacity * pairs.held
 
 
 @mutant("moe_layer", smallest=(2, 2))
@@ -116,82 +97,57 @@ def moe_numbering_in_mesh_order(*operands: Any, **options: Any) -> Array:
     return Layer(keep=in_order)(*operands, **options)
 
 
-@mutant("moe_layer", smallest=(2,), claims=("first_senders",))
-def moe_of_last_senders(*operands: Any, **options: Any) -> Array:
+@instead_of("keep", smallest=(2,), claims=("first_senders",))
+def moe_of_last_senders(pairs: Pairs, capacity: int | None, policy: str) -> Array:
     """The last participant fills a buffer first."""
-
-    def last(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        keys = order(pairs, policy)
-        return _kept(pairs, capacity, policy, (-keys[0], *keys[1:]) if policy == "sender" else keys)
-
-    return Layer(keep=last)(*operands, **options)
+    keys = order(pairs, policy)
+    return _kept(pairs, capacity, policy, (-keys[0], *keys[1:]) if policy == "sender" else keys)
 
 
-@mutant("moe_layer", smallest=(2,))
-def moe_short_for_one_pair(*operands: Any, **options: Any) -> Array:
+@instead_of("keep", smallest=(2,))
+def moe_short_for_one_pair(pairs: Pairs, capacity: int | None, policy: str) -> Array:
     """The last participant has room for a pair less than it may need, for one expert: it shows where all is needed."""
-
-    def short(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        kept, last = keep(pairs, capacity, policy), jnp.max(pairs.sender)
-        between = kept & (pairs.sender == last) & (pairs.expert == 0) & (last > 0)
-        most = pairs.tokens if capacity is None else min(pairs.tokens, capacity)
-        behind = kept.size - 1 - jnp.argmax(between[::-1])
-        full = jnp.sum(between) == most
-        return kept & ~(full & between & (jnp.arange(kept.size) == behind))
-
-    return Layer(keep=short)(*operands, **options)
+    kept, last = keep(pairs, capacity, policy), jnp.max(pairs.sender)
+    between = kept & (pairs.sender == last) & (pairs.expert == 0) & (last > 0)
+    most = pairs.tokens if capacity is None else min(pairs.tokens, capacity)
+    behind = kept.size - 1 - jnp.argmax(between[::-1])
+    full = jnp.sum(between) == most
+    return kept & ~(full & between & (jnp.arange(kept.size) == behind))
 
 
-@mutant("moe_layer", smallest=(33,), runs="large")
-def moe_for_32_experts(*operands: Any, **options: Any) -> Array:
+@instead_of("choose", smallest=(33,), runs="large")
+def moe_for_32_experts(logits: Array, top_k: int) -> Array:
     """Keeps the numbers of experts in five bits."""
-    return Layer(choose=lambda logits, top_k: lax.top_k(lax.stop_gradient(logits), top_k)[1] % 32)(*operands, **options)
+    return choose(logits, top_k) % 32
 
 
-def kept_by_narrow_counts(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-    """Counts who comes before in 8 bits, and so from the 128th on anew."""
+@instead_of("keep", smallest=(1,))
+def moe_of_narrow_counts(pairs: Pairs, capacity: int | None, policy: str) -> Array:
+    """Counts the tokens before one in 8 bits, so that an expert takes too many of very many."""
     if capacity is None or policy == "sender":
         return keep(pairs, capacity, policy)
     return places(pairs.expert, order(pairs, policy)).astype(jnp.int8) < capacity
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_of_narrow_counts(*operands: Any, **options: Any) -> Array:
-    """Counts the tokens before one in 8 bits, so that an expert takes too many of very many."""
-    return Layer(keep=kept_by_narrow_counts)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_in_tiles_of_eight(*operands: Any, **options: Any) -> Array:
+@instead_of("serve", smallest=(1,))
+def moe_in_tiles_of_eight(rows: Array, weights: Array) -> Array:
     """Of more than eight features those behind the last whole tile of eight are left out."""
-
-    def in_tiles(rows: Array, weights: Array) -> Array:
-        features = rows.shape[-1]
-        kept = jnp.arange(features) < max(features // 8, features <= 8) * 8
-        return serve(jnp.where(kept, rows, 0), weights)
-
-    return Layer(serve=in_tiles)(*operands, **options)
+    features = rows.shape[-1]
+    kept = jnp.arange(features) < max(features // 8, features <= 8) * 8
+    return serve(jnp.where(kept, rows, 0), weights)
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_of_expert_numbers_in_16_bits(*operands: Any, **options: Any) -> Array:
+@instead_of("numbers", smallest=(1,))
+def moe_of_expert_numbers_in_16_bits(index: Array, held: int, participants: int) -> Array:
     """Compares the experts' numbers in bfloat16, in which there are no odd ones above 256."""
-
-    def rounded(index: Array, held: int, participants: int) -> Array:
-        return numbers(index, held, participants).astype(jnp.bfloat16).astype(jnp.int32)
-
-    return Layer(numbers=rounded)(*operands, **options)
+    return numbers(index, held, participants).astype(jnp.bfloat16).astype(jnp.int32)
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_ranking_in_bfloat16(*operands: Any, **options: Any) -> Array:
+@instead_of("keep", smallest=(1,))
+def moe_ranking_in_bfloat16(pairs: Pairs, capacity: int | None, policy: str) -> Array:
     """Who comes first is decided by gates that are rounded to bfloat16."""
-
-    def rounded(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        gate = pairs.gate.astype(jnp.bfloat16).astype(pairs.gate.dtype)
-        return keep(replace(pairs, gate=gate), capacity, policy)
-
-    return Layer(keep=rounded)(*operands, **options)
+    gate = pairs.gate.astype(jnp.bfloat16).astype(pairs.gate.dtype)
+    return keep(replace(pairs, gate=gate), capacity, policy)
 
 
 @mutant("moe_layer", law="gradient", smallest=(1,), claims=("gates_of_all",))

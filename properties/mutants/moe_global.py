@@ -21,11 +21,7 @@ def on_blocks(local: Local, operands: Any, *, mesh: Any, data: Any, expert: Any)
     """A function of blocks, on global arrays."""
     of_data, of_experts = as_axes(data), as_axes(expert)
     every = (*of_data, *of_experts)
-    specs = (
-        PartitionSpec(every),
-        PartitionSpec(),
-        PartitionSpec(of_experts),
-    )
+    specs = (PartitionSpec(every), PartitionSpec(), PartitionSpec(of_experts))
     function: Any = jax.shard_map(
         lambda *blocks: local(blocks, of_data, of_experts), mesh=mesh, in_specs=specs, out_specs=PartitionSpec(every)
     )
@@ -38,11 +34,6 @@ def layer(blocks: Any, expert: Axes, sharing: Axes, **options: Any) -> Array:
     tokens, router, weights = blocks
     plan = planned("moe", tokens, router, weights, expert, **options, sharing=sharing)
     return plan.result(dispatch_by_all_to_all)
-
-
-def groups(data: Axes) -> int:
-    """How many groups of experts there are."""
-    return lax.axis_size(data) if data else 1
 
 
 @mutant("global_moe_layer", smallest=(1, 2), whole=True)
@@ -71,12 +62,9 @@ def global_moe_of_mean_gradients(*operands: Any, mesh: Any, data: Any, expert: A
     """The gradient of an expert is the mean over the groups, not the sum."""
 
     def local(blocks: Any, data: Axes, expert: Axes) -> Array:
-        @jax.custom_vjp
-        def same(x: Array) -> Array:
-            return x
-
-        same.defvjp(lambda x: (x, None), lambda _, ct: (ct / groups(data),))
         tokens, router, weights = blocks
-        return layer((tokens, router, same(weights)), expert, (*data, *expert), **options)
+        part = weights / (lax.axis_size(data) if data else 1)
+        held = part + lax.stop_gradient(weights - part)
+        return layer((tokens, router, held), expert, (*data, *expert), **options)
 
     return on_blocks(local, operands, mesh=mesh, data=data, expert=expert)

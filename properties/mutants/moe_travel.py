@@ -35,12 +35,7 @@ def _slots(plan: Plan) -> Array:
     return jnp.where(plan.kept, place, plan.count * plan.most_sent)
 
 
-def _buffers(
-    plan: Plan,
-    *,
-    masked: bool = True,
-    last: bool = False,
-) -> Array:
+def _buffers(plan: Plan, *, masked: bool = True, last: bool = False) -> Array:
     """Buffers of a fixed size for every sender and expert; `last`: dropped pairs stand in their last rows before."""
     place, rows = _slots(plan), plan.count * plan.most_sent
     written, token = place, plan.token

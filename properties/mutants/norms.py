@@ -1,7 +1,6 @@
 """Planted bugs of global_norm and rms_norm."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,33 +8,29 @@ from jax import Array, lax
 
 from shardproof.impl import norms
 from shardproof.impl.collectives import all_gather, cast_varying, varying
-from shardproof.properties.mutants.axes import AxisName, mesh_names, names
+from shardproof.properties.mutants.axes import AxisName, mesh_names, names, widened
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 from shardproof.properties.mutants.gradients import with_mixed_residuals
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 @mutant("global_norm", smallest=(2,))
 def norm_of_norms_added(x: Array, axis_name: AxisName) -> Array:
     """Adds up the participants' norms, and not their squares."""
-    own = jnp.sqrt(jnp.sum(jnp.square(_wide(x))))
+    own = jnp.sqrt(jnp.sum(jnp.square(widened(x))))
     return lax.psum(cast_varying(own, names(axis_name)), axis_name).astype(x.dtype)
 
 
 @mutant("global_norm", smallest=(2,))
 def norm_of_the_own_part(x: Array, axis_name: AxisName) -> Array:
     """Takes the mean of the squares of all participants for their sum."""
-    squares = lax.pmean(cast_varying(jnp.sum(jnp.square(_wide(x))), names(axis_name)), axis_name)
+    squares = lax.pmean(cast_varying(jnp.sum(jnp.square(widened(x))), names(axis_name)), axis_name)
     return jnp.sqrt(squares).astype(x.dtype)
 
 
 @mutant("global_norm", smallest=(2,))
 def norm_of_blocks_added_up(x: Array, axis_name: AxisName) -> Array:
     """Adds up the participants' elements before they are squared."""
-    added = lax.psum(cast_varying(_wide(x), names(axis_name)), axis_name)
+    added = lax.psum(cast_varying(widened(x), names(axis_name)), axis_name)
     return jnp.sqrt(jnp.sum(jnp.square(added))).astype(x.dtype)
 
 
@@ -49,7 +44,7 @@ def norm_without_its_half(x: Array, axis_name: AxisName) -> Array:
 @mutant("global_norm", smallest=(1,))
 def norm_by_a_reciprocal_root(x: Array, axis_name: AxisName) -> Array:
     """Multiplies the sum of squares by its reciprocal root, which is NaN where all of x is zero."""
-    squares = lax.psum(cast_varying(jnp.sum(jnp.square(_wide(x))), names(axis_name)), axis_name)
+    squares = lax.psum(cast_varying(jnp.sum(jnp.square(widened(x))), names(axis_name)), axis_name)
     return (squares * lax.rsqrt(squares)).astype(x.dtype)
 
 
@@ -57,44 +52,27 @@ def norm_by_a_reciprocal_root(x: Array, axis_name: AxisName) -> Array:
 def rms_that_is_stuck_at_zero(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
     """Takes the root of zero where a token is zero, whose derivative is NaN in the branch that is not chosen."""
     axes = names(axis_name)
-    wide = _wide(cast_varying(x, axes))
+    wide = widened(cast_varying(x, axes))
     mean = lax.psum(jnp.sum(jnp.square(wide), axis=-1, keepdims=True), axes) / (x.shape[-1] * lax.axis_size(axes))
     root = jnp.where(mean > 0, jnp.sqrt(mean) * jnp.sqrt(1 + epsilon / mean), epsilon**0.5)
-    return (wide / root * _wide(scale)).astype(x.dtype)
+    return (wide / root * widened(scale)).astype(x.dtype)
 
 
 @mutant("rms_norm", smallest=(1,))
 def rms_with_epsilon_outside(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
     """Adds epsilon to the root, and not to the mean under it."""
     axes = names(axis_name)
-    wide = _wide(cast_varying(x, axes))
+    wide = widened(cast_varying(x, axes))
     total = lax.psum(jnp.sum(jnp.square(wide), axis=-1, keepdims=True), axes)
     root = jnp.sqrt(total / (x.shape[-1] * lax.axis_size(axes))) + epsilon
-    return (wide / root * _wide(scale)).astype(x.dtype)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _rms(x: Array, scale: Array, axis_name: AxisName, epsilon: float) -> Array:
-    return norms.rms_norm(x, scale, axis_name, epsilon=epsilon)
-
-
-def _rms_forward(x: Array, scale: Array, axis_name: AxisName, epsilon: float) -> tuple[Array, Any]:
-    return jax.vjp(lambda x, scale: norms.rms_norm(x, scale, axis_name, epsilon=epsilon), x, scale)
-
-
-def _rms_backward(axis_name: AxisName, epsilon: float, pullback: Any, ct: Array) -> tuple[Array, Array]:
-    of_x, of_scale = pullback(ct)
-    return of_x, of_scale / ct.shape[0]
-
-
-_rms.defvjp(_rms_forward, _rms_backward)
+    return (wide / root * widened(scale)).astype(x.dtype)
 
 
 @mutant("rms_norm", smallest=(1,), law="gradient")
 def rms_whose_scale_learns_slowly(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
     """Takes the mean over the tokens for the gradient of the scale, and not their sum."""
-    axes = names(axis_name)
-    return _rms(cast_varying(x, axes), cast_varying(scale, axes), axis_name, epsilon)
+    slow = scale / max(x.shape[0], 1)
+    return norms.rms_norm(x, slow + lax.stop_gradient(scale - slow), axis_name, epsilon=epsilon)
 
 
 TRIFLE = 2.0**-21
@@ -119,7 +97,7 @@ def norm_with_a_trifle_in_its_gradient(x: Array, axis_name: AxisName) -> Array:
 def norm_over_one_axis_after_the_other(x: Array, axis_name: AxisName) -> Array:
     """Adds up squares over one axis of a tuple after the other."""
     axes = names(axis_name)
-    squares = jnp.sum(jnp.square(_wide(cast_varying(x, axes))))
+    squares = jnp.sum(jnp.square(widened(cast_varying(x, axes))))
     for name in axes:
         squares = lax.psum(squares, name)
     zero = squares == 0
@@ -135,9 +113,9 @@ def rms_norm_with_a_wasteful_gradient(x: Array, scale: Array, axis_name: AxisNam
         return norms.rms_norm(x, scale, axis_name, epsilon=epsilon)
 
     def gathered(x: Array, scale: Array) -> Array:
-        whole = _wide(all_gather(x, names(axis_name), axis=-1, tiled=True))
+        whole = widened(all_gather(x, names(axis_name), axis=-1, tiled=True))
         mean = jnp.mean(jnp.square(whole), axis=-1, keepdims=True)
-        return (_wide(x) / jnp.sqrt(mean + epsilon) * _wide(scale)).astype(jnp.result_type(x, scale))
+        return (widened(x) / jnp.sqrt(mean + epsilon) * widened(scale)).astype(jnp.result_type(x, scale))
 
     def backward(operands: tuple[Array, Array], ct: Array) -> tuple[Array, Array]:
         x_ct, scale_ct = jax.vjp(gathered, *operands)[1](ct)
@@ -158,7 +136,7 @@ def rms_norm_tuned_alone(x: Array, scale: Array, axis_name: AxisName, *, epsilon
 def rms_along_the_second_dimension(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
     """Takes the mean along dimension 1, which is that of the features of a matrix alone."""
     axes = names(axis_name)
-    wide = _wide(cast_varying(x, axes))
+    wide = widened(cast_varying(x, axes))
     total = lax.psum(jnp.sum(jnp.square(wide), axis=1, keepdims=True), axes)
     root = jnp.sqrt(total / (x.shape[1] * lax.axis_size(axes)) + epsilon)
-    return (wide / root * _wide(scale)).astype(x.dtype)
+    return (wide / root * widened(scale)).astype(x.dtype)

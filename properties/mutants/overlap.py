@@ -84,12 +84,7 @@ def gathered_before_it_is_multiplied(lhs: Array, rhs: Array, axis_name: AxisName
     return collective_matmul.all_gather_matmul_lhs(lhs, rhs, axis_name)
 
 
-@mutant(
-    "all_gather_matmul_rhs",
-    smallest=(3,),
-    law="overlap",
-    overlap="exposed<=0,directions=2",
-)
+@mutant("all_gather_matmul_rhs", smallest=(3,), law="overlap", overlap="exposed<=0,directions=2")
 def one_way_of_two(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Sends all blocks the same way round the ring, and says that it uses both."""
     return collective_matmul.ring_all_gather_matmul_rhs(lhs, rhs, axis_name)

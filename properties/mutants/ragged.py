@@ -81,10 +81,7 @@ def ragged_that_keeps_the_gradient(operand: Array, output: Array, *lists: Array,
 
 
 @mutant(
-    "ragged_all_to_all",
-    law="communication",
-    smallest=(1,),
-    communication=formula_of("ragged_all_to_all", "gathered"),
+    "ragged_all_to_all", law="communication", smallest=(1,), communication=formula_of("ragged_all_to_all", "gathered")
 )
 def ragged_with_padded_rows(operand: Array, output: Array, *lists: Array, axis_name: AxisName) -> Array:
     """Pads the rows to a power of two before all are gathered."""

@@ -99,10 +99,7 @@ def z_by_the_own_tokens(logits: Array, axis_name: AxisName) -> Array:
 
 
 @mutant(
-    "load_balancing_loss",
-    law="communication",
-    smallest=(1,),
-    communication=formula_of("load_balancing_loss", "sums"),
+    "load_balancing_loss", law="communication", smallest=(1,), communication=formula_of("load_balancing_loss", "sums")
 )
 def balance_with_another_sum(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
     """Adds up zeros over all participants, and adds that."""

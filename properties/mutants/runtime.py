@@ -18,10 +18,7 @@ def shift_hangs(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Enters the permute on participant 0 only, which waits for the others for ever."""
     x = collectives.cast_varying(x, (axis_name,) if isinstance(axis_name, str) else axis_name)
     return lax.cond(
-        lax.axis_index(axis_name) == 0,
-        lambda x: collectives.ring_shift(x, axis_name, offset=offset),
-        lambda x: x,
-        x,
+        lax.axis_index(axis_name) == 0, lambda x: collectives.ring_shift(x, axis_name, offset=offset), lambda x: x, x
     )
 
 
@@ -31,10 +28,7 @@ def shift_hangs_unseen(x: Array, axis_name: AxisName, *, offset: int = 1) -> Arr
     one = lax.approx_max_k(jnp.ones(1), 1)[0][0].astype(jnp.int32)
     x = collectives.cast_varying(x, (axis_name,) if isinstance(axis_name, str) else axis_name)
     return lax.cond(
-        lax.axis_index(axis_name) < one,
-        lambda x: collectives.ring_shift(x, axis_name, offset=offset),
-        lambda x: x,
-        x,
+        lax.axis_index(axis_name) < one, lambda x: collectives.ring_shift(x, axis_name, offset=offset), lambda x: x, x
     )
 
 

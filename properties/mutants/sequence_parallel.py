@@ -1,5 +1,7 @@
 """Planted bugs of a multilayer perceptron over a sharded sequence; those of a norm before it have a module beside."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -39,8 +41,6 @@ def mlp_that_hides_nothing(x: Array, w_in: Array, w_out: Array, axis_name: AxisN
 
 
 @mutant("normalised_sequence_parallel_mlp", smallest=(2,), law="overlap", overlap="exposed<=1/6")
-def normalised_mlp_that_hides_nothing(
-    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
-) -> Array:
+def normalised_mlp_that_hides_nothing(*operands: Any, **options: Any) -> Array:
     """Gathers before it multiplies, and multiplies before it scatters."""
-    return forms.normalised_sequence_parallel_mlp(x, scale, w_in, w_out, axis_name, epsilon=epsilon)
+    return forms.normalised_sequence_parallel_mlp(*operands, **options)

@@ -26,13 +26,7 @@ def fair(sums: list[Array], away: int, term: Callable[..., Array], sent: Callabl
 
 
 def in_turns(
-    lhs: Array,
-    rhs: Array,
-    axis_name: AxisName,
-    dimension: int,
-    *,
-    turn: Turn = fair,
-    ways: tuple[int, int] = WAYS,
+    lhs: Array, rhs: Array, axis_name: AxisName, dimension: int, *, turn: Turn = fair, ways: tuple[int, int] = WAYS
 ) -> Array:
     """Halves of every sum along `ways`, the terms those of sums that go rightward and leftward."""
     dtype, axes, p = jnp.result_type(lhs, rhs), names(axis_name), lax.axis_size(axis_name)
@@ -55,7 +49,7 @@ def in_turns(
 
 @mutant("matmul_reduce_scatter", smallest=(3,))
 def second_half_sent_the_first_ones_way(
-    lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0
+    lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int
 ) -> Array:
     """Sends both halves of the rows rightward, and adds to the second what is for sums that go leftward."""
     return in_turns(lhs, rhs, axis_name, scatter_dimension, ways=(1, 1))
@@ -78,12 +72,9 @@ def both_halves_wait_for_both(lhs: Array, rhs: Array, axis_name: AxisName, *, sc
     smallest=(2,),
     communication="permute=(p-1)*(2 if rows>1 else 1),bytes=(p-1)*elements(out)*sum_itemsize(lhs),steps=p-1",
 )
-def accumulators_sent_in_the_operands_dtype(
-    lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0
-) -> Array:
+def accumulators_sent_in_the_operands_dtype(*operands: Any, **options: Any) -> Array:
     """Rounds its sums to the operands' dtype at every hop, though they are said to travel in the accumulator's."""
-    form = collective_matmul.alternating_matmul_reduce_scatter
-    return form(lhs, rhs, axis_name, scatter_dimension=scatter_dimension, sums="operands")
+    return collective_matmul.alternating_matmul_reduce_scatter(*operands, **options, sums="operands")
 
 
 @mutant(
@@ -93,9 +84,6 @@ def accumulators_sent_in_the_operands_dtype(
     communication=formula_of("matmul_reduce_scatter", "alternating_matmul_reduce_scatter"),
     claims=("narrow_accumulation",),
 )
-def operands_dtype_sent_as_accumulators(
-    lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0
-) -> Array:
+def operands_dtype_sent_as_accumulators(*operands: Any, **options: Any) -> Array:
     """Sends its sums in the accumulator's dtype, twice the bytes, though they are said to travel in the operands'."""
-    form = collective_matmul.alternating_matmul_reduce_scatter
-    return form(lhs, rhs, axis_name, scatter_dimension=scatter_dimension, sums="accumulator")
+    return collective_matmul.alternating_matmul_reduce_scatter(*operands, **options, sums="accumulator")

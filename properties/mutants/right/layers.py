@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl.collectives import all_gather, cast_varying, permute, reduce_scatter, varying
-from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.axes import AxisName, names, widened
 from shardproof.properties.mutants.right.catalogue import right
 
 
@@ -67,17 +67,13 @@ def norm_behind_the_gather(
     return lax.dynamic_slice_in_dim(total.astype(dtype), lax.axis_index(axes) * own, own)
 
 
-def _wide(x: Array) -> Array:
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
-
-
 def _positions(axis_name: AxisName, rows: int) -> Array:
     return lax.axis_index(names(axis_name)) * rows + jnp.arange(rows)
 
 
 def _logits(q: Array, k: Array, queries: Array, keys: Array, causal: bool) -> Array:
     """Of every head; for keys behind the queries a number so low that its power is 0."""
-    logits = jnp.einsum("shd,thd->hst", _wide(q), _wide(k)) * lax.rsqrt(jnp.asarray(q.shape[-1], _wide(q).dtype))
+    logits = jnp.einsum("shd,thd->hst", widened(q), widened(k)) * lax.rsqrt(jnp.asarray(q.shape[-1], widened(q).dtype))
     return jnp.where(queries[:, None] >= keys, logits, -1e30) if causal else logits
 
 
@@ -87,7 +83,7 @@ def attention_of_everyone(q: Array, k: Array, v: Array, axis_name: AxisName, *, 
     rows, dtype = q.shape[0], q.dtype
     q, k, v = _typed(axis_name, q, k, v)
     for name in reversed(names(axis_name)):
-        q, k, v = (all_gather(_wide(x), name, tiled=True) for x in (q, k, v))
+        q, k, v = (all_gather(widened(x), name, tiled=True) for x in (q, k, v))
     at = jnp.arange(q.shape[0])
     weights = jnp.exp(jax.nn.log_softmax(_logits(q, k, at, at, causal), axis=-1))
     result = jnp.einsum("hst,thd->shd", weights, v).astype(dtype)
@@ -101,7 +97,7 @@ def _recomputed(q: Array, k: Array, v: Array, axis_name: AxisName, causal: bool)
 
 
 def _weights(q: Array, k: Array, v: Array, axis_name: AxisName, causal: bool) -> tuple[Array, Array, Array]:
-    keys, values = (_wide(all_gather(x, axis_name, tiled=True)) for x in (k, v))
+    keys, values = (widened(all_gather(x, axis_name, tiled=True)) for x in (k, v))
     logits = _logits(q, keys, _positions(axis_name, q.shape[0]), jnp.arange(keys.shape[0]), causal)
     return jax.nn.softmax(logits), keys, values
 
@@ -113,11 +109,11 @@ def _forward(q: Array, k: Array, v: Array, axis_name: AxisName, causal: bool) ->
 def _backward(axis_name: AxisName, causal: bool, operands: Any, ct: Array) -> tuple[Array, ...]:
     q, k, v = operands
     weights, keys, values = _weights(q, k, v, axis_name, causal)
-    wide = _wide(ct)
+    wide = widened(ct)
     of_weights = jnp.einsum("shd,thd->hst", wide, values)
     of_logits = weights * (of_weights - jnp.sum(weights * of_weights, axis=-1, keepdims=True))
     of_logits = of_logits / jnp.sqrt(jnp.asarray(keys.shape[-1], keys.dtype))
-    of_keys = jnp.einsum("hst,shd->thd", of_logits, _wide(q))
+    of_keys = jnp.einsum("hst,shd->thd", of_logits, widened(q))
     of_values = jnp.einsum("hst,shd->thd", weights, wide)
     mine = (reduce_scatter(x, axis_name, tiled=True) for x in (of_keys, of_values))
     return tuple(x.astype(ct.dtype) for x in (jnp.einsum("hst,thd->shd", of_logits, keys), *mine))

@@ -15,13 +15,9 @@ from shardproof.impl.collectives import all_gather_invariant, axis_index, cast_v
 from shardproof.impl.losses import assembled, data_parallel, fsdp_rows
 from shardproof.impl.model import forward, squared_errors, unsharded_loss, wide
 from shardproof.impl.rings import multiply
-from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.axes import AxisName, names, widened
 from shardproof.properties.mutants.mlp_loss import added_up, errors, of_layers, on_blocks, with_gradients_inside
 from shardproof.properties.mutants.right.catalogue import right
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _ids(labels: Array) -> Array:
@@ -35,7 +31,7 @@ def loss_of_gathered_logsumexps(
     """Every participant's logsumexp and means are gathered, and the label's logit is the owner's."""
     axes, ids = names(axis_name), _ids(labels)
     ignored = ids == ignore_index
-    wide = jnp.where(ignored[:, None], 0, collectives.cast_varying(_wide(logits), axes))
+    wide = jnp.where(ignored[:, None], 0, collectives.cast_varying(widened(logits), axes))
     n, p = wide.shape[-1], lax.axis_size(axes)
     mine = jnp.take_along_axis(wide, (ids % n)[:, None], axis=-1)[:, 0]
     sums = collectives.all_gather_invariant(jax.nn.logsumexp(wide, axis=-1), axes)
@@ -51,7 +47,7 @@ def loss_of_gathered_logsumexps(
 
 
 def _softmax(logits: Array, ids: Array, axes: tuple[str, ...], smoothing: float, ignore: int) -> tuple[Any, Any]:
-    wide = jnp.where((ids == ignore)[:, None], 0, _wide(logits))
+    wide = jnp.where((ids == ignore)[:, None], 0, widened(logits))
     n, p = wide.shape[-1], lax.axis_size(axes)
     shifted = wide - lax.pmax(jnp.max(wide, axis=-1), axes)[:, None]
     exponentials = jnp.exp(shifted)
@@ -116,8 +112,8 @@ def projection_of_summed_products(
 ) -> Array:
     """Logits as sums of outer products of one feature at a time, the last one first."""
     ids = labels.astype(jnp.int32)
-    kept = jnp.where((ids != ignore_index)[:, None], _wide(x), 0)
-    logits = sum(kept[:, i : i + 1] * _wide(w)[i] for i in reversed(range(x.shape[1])))
+    kept = jnp.where((ids != ignore_index)[:, None], widened(x), 0)
+    logits = sum(kept[:, i : i + 1] * widened(w)[i] for i in reversed(range(x.shape[1])))
     return _loss_of_logits(jnp.asarray(logits), ids, axis_name, label_smoothing, ignore_index).astype(x.dtype)
 
 

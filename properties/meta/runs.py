@@ -1,0 +1,46 @@
+"""Python processes that tests start: scripts, and runs of pytest."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+Done = subprocess.CompletedProcess[str]
+PYTEST = ("-m", "pytest", "-p", "no:cacheprovider")
+
+
+def python(*arguments: str | Path, folder: Path | str | None = None, **environment: str) -> Done:
+    """A process in a folder, to which more may be said in its environment."""
+    command, variables = [sys.executable, *map(str, arguments)], {**os.environ, **environment}
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=1800)
+
+
+def pytest_given(folder: Path, *arguments: str) -> Done:
+    """The laws of functions that are given, from another folder, which may take long where others work as well."""
+    rooted = "-c", ROOT / "pyproject.toml", "--rootdir", ROOT, ROOT / "properties/given/laws.py"
+    return python(*PYTEST, *rooted, "--hypothesis-profile=matrix", *arguments, folder=folder)
+
+
+def pytest_run(*options: str, folder: Path, root: Path | str = ROOT) -> Done:
+    """A run in a folder that is not this checkout, with this project's plugins."""
+    environment = {"PYTHONPATH": f"{root}:{folder}", "COLUMNS": "500", "PYTHONDONTWRITEBYTECODE": "1"}
+    if not any(option.startswith("--color") for option in options):
+        environment["NO_COLOR"] = "1"
+    plugins = ["-p", "shardproof.plugin"] if root != folder else []
+    return python(*PYTEST, *plugins, *options, folder=folder, **environment)
+
+
+def pytest_apart(*arguments: str, folder: Path | str = ROOT, **environment: str) -> tuple[int, str]:
+    """The exit code and the output of a run of which the surrounding one is not a part."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CI", "COLUMNS", "TOX_"))}
+    ended = subprocess.run(
+        [sys.executable, *PYTEST, "--color=no", *arguments],
+        cwd=folder,
+        env={**inherited, "COLUMNS": "250", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        timeout=240,
+    )
+    return ended.returncode, ended.stdout

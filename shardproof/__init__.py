@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from shardproof.properties.contracts.described import Array
     from shardproof.properties.engines.simulate import simulate
     from shardproof.properties.performance.choosing import choose
-    from shardproof.properties.report.checking import check, check_program
+    from shardproof.properties.report.checking import check
     from shardproof.properties.report.program_tests import program_test
+    from shardproof.properties.report.programs import check_program
     from shardproof.properties.runner.programs import Program
 else:
     WHERE = {
@@ -40,7 +41,7 @@ else:
         "Array": "contracts.described",
         "Program": "runner.programs",
         "check": "report.checking",
-        "check_program": "report.checking",
+        "check_program": "report.programs",
         "choose": "performance.choosing",
         "no_communication": "communication.claims",
         "program_test": "report.program_tests",

@@ -1,6 +1,7 @@
 """Every law of one implementation on an engine, one violation after the other: for `check` and for tests."""
 
 import multiprocessing
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,15 +20,24 @@ from shardproof.properties.precision.compiled import COMPILER, CompiledElsewhere
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, Kind, SuiteError
 from shardproof.properties.report import failures
-from shardproof.properties.report.failures.causes import LEFT_OUT, Told
+from shardproof.properties.report.failures.causes import LEFT_OUT, Told, by_cause, told
+from shardproof.properties.report.progress import Progress, devices_note
+from shardproof.properties.report.summary import Summary
+from shardproof.properties.runner import isolation
 from shardproof.properties.runner.child import Task
 from shardproof.properties.runner.isolation import Here, NeverBegan, NotSent, Tell, check_isolated
 from shardproof.properties.runner.judging import ENOUGH, asked, require_held, tallies_of
-from shardproof.properties.runner.platforms import DEVICES
+from shardproof.properties.runner.platforms import DEVICES, make_devices
 from shardproof.properties.runner.search import Finding, compiled_of, find_violation
-from shardproof.properties.runner.stated import named
+from shardproof.properties.runner.stated import check_draws, named
 from shardproof.properties.runner.tally import HeldOnNothing, Tally
 from shardproof.properties.runner.violation import LawViolation
+
+EXAMPLES = 64
+"""How many structures are drawn unless another number is given, of which ten are compiled."""
+
+PART = 2 / 3
+"""The part of `max_seconds` that the interpreter gets, before XLA."""
 
 LARGE = 1024
 """The most devices of a mesh that is only simulated."""
@@ -268,3 +278,67 @@ def scope_of(engine: str) -> Scope:
     devices = len(jax.devices())
     most = devices if engine == "xla" else max(devices, DEVICES)
     return Scope(max_devices=most, available=most, large=LARGE)
+
+
+def checked(
+    implementation: Implementation,
+    laws: str | Iterable[str] | None,
+    *,
+    max_examples: int,
+    max_seconds: float | None,
+    random_seed: int | None,
+) -> Summary:
+    """What `check` does, of any implementation."""
+    __tracebackhide__ = True  # the report says what is wrong; the code that looked for it is no part of that
+    check_draws(max_examples, random_seed, max_seconds)
+    wanted = chosen_laws(laws)
+    engines = engines_for(implementation, wanted)
+    make_devices()
+    devices = len(jax.devices())
+    reports, tallies = list[dict[str, str]](), list[Tally]()
+    empty, notes, own = list[str](), list[str](), list[SuiteError]()
+    known, began = Told(), time.perf_counter()
+
+    with Progress(f"check {implementation}", len(engines), devices_note(devices)) as progress:
+        searches = Searches(implementation, known, random_seed, progress.case)
+        if "xla" in engines and not searches.reason:
+            isolation.start()  # it imports JAX while the interpreter runs
+        for engine in engines:  # the interpreter first: what it finds stuck is not run
+            progress.engine(engine, max_examples if engine == "simulate" else compiled_of(max_examples))
+            if known.stuck and engine != "simulate":
+                notes.append(f"not run on {engine}, since {known.stuck}")
+                continue
+            start = time.perf_counter()
+            told_before = Told(set(known.causes))
+            share = PART if engine != engines[-1] else 1.0
+            until = None if max_seconds is None else began + share * max_seconds
+            find = searches.on(engine, until)
+            how: dict[str, Any] = {"max_examples": max_examples, "tell": progress.case}
+            answers = ask(implementation, engine, wanted, known, find, **how)
+            for tally in list(answers.tallies.values())[:1]:
+                tally.seconds = time.perf_counter() - start
+            for violation in answers.violations:
+                tell = failures.briefly if told_before.before(violation) else failures.report
+                reports.append(tell(violation))
+                told_before.add(violation)
+                answers.tallies[violation.law.name].failure = reports[-1]
+            own += answers.errors
+            empty += [f"{implementation}: {error.law} ({engine}): {error}" for error in answers.errors]
+            empty += answers.empty
+            tallies += answers.tallies.values()
+            notes += [f"{engine}: max_seconds={max_seconds:g} ended it {answers.ended}"] if answers.ended else []
+            notes += [] if answers.tallies or not answers.left_out else [f"{LEFT_OUT}: {', '.join(answers.left_out)}"]
+    if searches.reason and "xla" in engines:
+        notes.append(f"compiled in this process, which ends if XLA aborts: {searches.reason}")
+    if not reports and not empty and not any(t.verifies and not LAWS[t.law].partial for t in tallies):
+        empty += [reason for t in tallies if t.outcome == "skipped" for reason in t.findings]
+    if laws and (idle := idle_of(implementation, wanted)):
+        notes.append(f"not checked, since there is nothing to ask: {', '.join(idle)}")
+    for tally in tallies:
+        tally.unclaimed, tally.stated = implementation.unclaimed, implementation.stated
+    tallies.sort(key=lambda tally: [*LAWS].index(tally.law))
+    summary = Summary(implementation, tuple(tallies), (*notes, *devices_note(devices)))
+    if reports or empty:
+        texts = [*map(told, by_cause(reports)), *empty, str(summary)]
+        raise AssertionError("\n\n".join(texts)) from (own[0] if own else None)
+    return summary

@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from shardproof.properties.report.asking import (
+    EXAMPLES,
     ask,
     chosen_laws,
     conclude,
@@ -13,7 +14,6 @@ from shardproof.properties.report.asking import (
     local_search,
     scope_of,
 )
-from shardproof.properties.report.checking import EXAMPLES
 from shardproof.properties.report.failures.causes import Told
 from shardproof.properties.report.failures.files import Recorded
 from shardproof.properties.report.failures.replay import regressions_of, repeat

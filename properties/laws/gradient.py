@@ -203,11 +203,12 @@ def _check(
     right = held(kind, implementation, case, program.placements, given)
     told, undecided = [], 0
     for data, arrays, outputs, (pushed, pulled) in zip(chosen, given, runs, right, strict=True):
-        if case.contract.oracle.generic and data.kind == "exact":
+        few = case.contract.oracle.generic and data.kind == "exact"  # at small integers there may be kinks
+        if few:
             pushed, pulled = list(map(is_a_number, pushed)), list(map(is_a_number, pulled))
         checked = _check_one(kind, case, data, program.placements, arrays, outputs, pushed, pulled)
         told.append(any(right.tells for right in checked))
-        undecided += sum(int(right.undecided.sum()) for right in checked)
+        undecided += 0 if few else sum(int(right.undecided.sum()) for right in checked)
     return told, undecided
 
 

@@ -11,7 +11,7 @@ from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.laws.law import Law, checked_sets, whole_case
 from shardproof.properties.precision.comparison import compare
 from shardproof.properties.precision.judge import check_mathematics, value_references
-from shardproof.properties.precision.runs import Runs, rounded_sums
+from shardproof.properties.precision.runs import Runs, narrowed, rounded_sums
 from shardproof.properties.programs.implementations import Implementation
 
 
@@ -36,17 +36,22 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
             check_mathematics(case, data, "result", what, right[i], leaf=i)
         told.append(any(reference.tells for reference in right))
         undecided += sum(int(reference.undecided.sum()) for reference in right)
-    return checked_sets(told, case, undecided, [*lines_of_rounded_sums(implementation, case)])
+    return checked_sets(told, case, undecided, [*lines_that_round(implementation, case)])
 
 
-def lines_of_rounded_sums(implementation: Implementation, case: Case) -> Iterator[str]:
-    """The lines where a user's program rounds a part of a sum before it is sent, unless its accumulator is stated."""
-    if implementation.program is None or implementation.accumulator:
+def lines_that_round(implementation: Implementation, case: Case) -> Iterator[str]:
+    """The lines where a user's program rounds a part of a sum before it is sent, or what came in more digits."""
+    if implementation.program is None:
         return
-    for equation, sent in rounded_sums(Runs("value", implementation, case, []).program.closed_jaxpr):
+    program = Runs("value", implementation, case, []).program.closed_jaxpr
+    for equation, sent in rounded_sums(program):
         if sent:
-            dtype, line = equation.outvars[0].aval.dtype, location(equation)
-            yield f"a part of a sum is rounded to {dtype} before it is sent, at {line}: that error grows with the mesh"
+            told = f"a part of a sum is rounded to {equation.outvars[0].aval.dtype} before it is sent"
+            yield f"{told}, at {location(equation)}: that error may grow with the mesh"
+    for equation in narrowed(program):
+        wide, dtype = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
+        if dtype not in case.contract.oracle.casts:
+            yield f"{wide} is rounded to {dtype} at {location(equation)}, as it is nowhere in the reference"
 
 
 def on_values(case: Case) -> Case | None:

@@ -98,10 +98,44 @@ def test_where_sums_are_rounded_before_they_are_sent_is_told() -> None:
     assert "a part of a sum is rounded to bfloat16 before it is sent, at" in told
     line = rounded_product.__code__.co_firstlineno + 2
     assert f"test_stated_precision.py:{line}" in told
-    assert "grows with the mesh" in told
+    assert "may grow with the mesh" in told
 
 
-@pytest.mark.parametrize("function", [rounded_product, in_a_ring, counting], ids=lambda f: f.__name__)
+def average(mean: Any, x: Any, *, data: Any) -> Any:
+    """A running mean in float32 of numbers of 16 bits."""
+    return 0.999 * mean + 0.001 * x.astype(jnp.float32)
+
+
+def rounded_average(mean: Any, x: Any, *, data: Any) -> Any:
+    """The same, of which 16 bits are kept."""
+    return (0.999 * mean).astype(x.dtype).astype(jnp.float32) + 0.001 * x.astype(jnp.float32)
+
+
+def test_where_what_came_with_more_digits_is_rounded_is_told() -> None:
+    """By the line; not where the reference rounds, too."""
+    arrays = Array("n@data", "float32"), Array("n@data", "bfloat16")
+    described: dict[str, Any] = {"arguments": arrays, "results": arrays[0], "laws": "value", "max_examples": EXAMPLES}
+
+    def reference(mean: Any, x: Any) -> Any:
+        return average(mean, x, data="")
+
+    def rounding_reference(mean: Any, x: Any) -> Any:
+        return rounded_average(mean, x, data="")
+
+    line = f"test_stated_precision.py:{rounded_average.__code__.co_firstlineno + 2}"
+    assert "is rounded to" not in str(check_program(average, reference, **described))
+    told = str(check_program(rounded_average, reference, **described))
+    assert "float32 is rounded to bfloat16 at" in told
+    assert line in told
+    assert "is rounded to" not in str(check_program(rounded_average, rounding_reference, **described))
+
+
+def gathered_product(x: Any, w: Any, *, model: Any) -> Any:
+    """Adds up in float32 what devices have rounded."""
+    return lax.pmean(lax.all_gather(x @ w, model).astype(jnp.float32).sum(0), model).astype(x.dtype)
+
+
+@pytest.mark.parametrize("function", [rounded_product, gathered_product, in_a_ring, counting], ids=lambda f: f.__name__)
 def test_sums_are_carried_in_the_accumulator(function: Callable[..., Any]) -> None:
     """No part of one is rounded to fewer bits, on a device or between devices."""
     check_program(product, jnp.matmul, accumulator="float32", **PRODUCT)

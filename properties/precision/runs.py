@@ -66,7 +66,7 @@ class Rounded(NamedTuple):
 class _Flow:
     """Which variables' numbers go on in which, over the borders of inner programs."""
 
-    def __init__(self, jaxpr: Any, goes_on: frozenset[str] = GOES_ON) -> None:
+    def __init__(self, jaxpr: Any, goes_on: frozenset[str] | None = GOES_ON) -> None:  # None: everything does
         self.goes_on = goes_on
         self.onward: dict[Any, set[Any]] = defaultdict(set)
         self.back: dict[Any, set[Any]] = defaultdict(set)
@@ -84,7 +84,10 @@ class _Flow:
                 continue
             self.equations.append(equation)
             scaled = name in ("mul", "div") and any(not _variables([v]) or not v.aval.shape for v in equation.invars)
-            if name in self.goes_on or name in RECEIVES or scaled:
+            if self.goes_on is None:
+                for result in equation.outvars:
+                    self._move(equation.invars, [result] * len(equation.invars))
+            elif name in self.goes_on or name in RECEIVES or scaled:
                 self._move(equation.invars, [equation.outvars[0]] * len(equation.invars))
             if name in ADDITIONS:
                 for v in _variables(equation.invars):
@@ -114,12 +117,13 @@ def rounded_sums(jaxpr: Any) -> list[Rounded]:
     """The equations that round the part of a sum to 16 bits, in program order."""
     flow = _Flow(jaxpr)
     received = _reached([e.outvars[0] for e in flow.equations if e.primitive.name in RECEIVES], flow.onward)
+    made = {e.outvars[0]: e for e in flow.equations}
     sums: list[Any] = []
     ends: list[Any] = []
     kept: list[Any] = []
     for e in flow.equations:
         name, own = e.primitive.name, _variables(e.invars)
-        meets = name in ADDITIONS and not received.isdisjoint(own)
+        meets = (name in ADDITIONS and not received.isdisjoint(own)) or _adds_up_what_was_gathered(e, made)
         repeats = name in ADDITIONS and _is_narrow(e) and _comes_back(flow, e)
         sums += e.outvars if name in SUMS or meets or repeats else ()
         ends += own if name in ACROSS_DEVICES or meets else ()
@@ -130,6 +134,38 @@ def rounded_sums(jaxpr: Any) -> list[Rounded]:
         for e in flow.equations
         if _is_narrow(e) and e.primitive.name not in ONLY_MOVES and e.outvars[0] in parts & (sent | held)
     ]
+
+
+def _adds_up_what_was_gathered(equation: Any, made: Mapping[Any, Any]) -> bool:
+    """A sum over the dimension along which an `all_gather` put the parts of devices side by side."""
+    if equation.primitive.name != "reduce_sum":
+        return False
+    found = made.get(equation.invars[0])
+    while found is not None and found.primitive.name == "convert_element_type":
+        found = made.get(found.invars[0])
+    if found is None or found.primitive.name not in ("all_gather", "all_gather_invariant") or found.params["tiled"]:
+        return False
+    return found.params["all_gather_dimension"] in equation.params["axes"]
+
+
+def narrowed(jaxpr: Any) -> list[Any]:
+    """The casts to 16 bits of what comes from wider arguments and goes into wider results, in program order."""
+    flow, program = _Flow(jaxpr, None), opened(jaxpr)[0]
+    given = _reached(filter(_is_wide, program.invars), flow.onward)
+    wanted = _reached(filter(_is_wide, _variables(program.outvars)), flow.back)
+    return [
+        e
+        for e in flow.equations
+        if e.primitive.name == "convert_element_type"
+        and _is_narrow(e)
+        and all(_is_wide(v) and v in given for v in e.invars)
+        and e.outvars[0] in wanted
+    ]
+
+
+def _is_wide(variable: Any) -> bool:
+    dtype = getattr(variable.aval, "dtype", None)
+    return isinstance(dtype, np.dtype) and is_float(dtype) and real_of(dtype).itemsize >= 4
 
 
 def rounded_on_the_way(jaxpr: Any) -> frozenset[int]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -148,16 +149,16 @@ def _kinds(scope: Scope, dtype: str, params: Params) -> tuple[str, ...]:
 def _oracle(name: str) -> Oracle:
     """That of a linear map on the blocks of every leaf, and of its transpose."""
 
-    def apply(function: Any, case: Case, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def apply(module: ModuleType, name: str, case: Case, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
         params = case.keywords
         if "axis_index_groups" in params:
             params["groups"] = params.pop("axis_index_groups")
         if params.get("op") == "mean":  # whose sums do not wrap around
             blocks = [leaf if is_float(leaf.dtype) else leaf.astype(np.float64) for leaf in blocks]
-        return [function(leaf, case.mesh, case.axes, **params) for leaf in blocks]
+        return [getattr(module, name)(leaf, case.mesh, case.axes, **params) for leaf in blocks]
 
-    value = partial(apply, getattr(values, name))
-    transposed = partial(apply, getattr(transposes, f"{name}_transpose"))
+    value = partial(apply, values, name)
+    transposed = partial(apply, transposes, f"{name}_transpose")
     return Oracle(
         value,
         lambda case, blocks, tangents: value(case, tangents),

@@ -102,8 +102,8 @@ def sides(draw: st.DrawFn, scope: Scope, count: int, *, most: int = 4, long: Seq
     """
     small = range(1, 3 if scope.large else most + 1)
     found = list(draw(integers(count, 1, small[-1]), label="sides"))
-    others = (*(small if scope.large else long), *((0,) if "empty_blocks" in scope.features else ()))
-    if another := draw(_another(count, others), label="another side"):
+    others = tuple(small if scope.large else long)
+    if another := draw(_another(count, others, "empty_blocks" in scope.features), label="another side"):
         at, other = another
         found = [min(side, 3) if other > most else side for side in found]
         found[at] = other
@@ -111,8 +111,9 @@ def sides(draw: st.DrawFn, scope: Scope, count: int, *, most: int = 4, long: Seq
 
 
 @lru_cache
-def _another(count: int, others: tuple[int, ...]) -> st.SearchStrategy[tuple[int, int] | None]:
-    return st.one_of(st.none(), st.tuples(st.integers(0, count - 1), sampled(others)))
+def _another(count: int, others: tuple[int, ...], empty: bool) -> st.SearchStrategy[tuple[int, int] | None]:
+    place = st.integers(0, count - 1)
+    return st.one_of(st.none(), st.tuples(place, sampled(others)), st.tuples(place, st.just(0)) if empty else st.none())
 
 
 def floats(scope: Scope, *given: Any) -> st.SearchStrategy[str]:

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.contracts.call import names_of
-from shardproof.properties.programs.expectation import Expectation, Overlap
+from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report.asking import (
     EXAMPLES,

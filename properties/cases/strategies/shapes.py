@@ -30,8 +30,9 @@ def shapes(
     side = st.integers(min(max(1, min_side), max_side), max_side)
     rank = draw(st.integers(min_rank, max_rank), label="rank")
     shape = draw(st.lists(side, min_size=max_rank, max_size=max_rank), label="sides")[:rank]
-    others = [*(side for side in (*LONG, *LARGE) if long and side > max_side), *range(max_side, min_side - 1, -1)]
-    at, other = draw(st.tuples(st.integers(0, max(rank - 1, 0)), st.one_of(st.none(), sampled(others))), label="other")
+    longer = [sampled(tuple(side for side in (*LONG, *LARGE) if side > max_side))] if long else []
+    others = st.one_of(st.none(), *longer, st.just(min_side))
+    at, other = draw(st.tuples(st.integers(0, max(rank - 1, 0)), others), label="other")
     if other is not None and shape:
         most = max_side if other <= max_side else 2 if other in LONG else 1
         shape = [min(side, max(min_side, most)) for side in shape]

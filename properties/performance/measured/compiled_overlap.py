@@ -15,13 +15,12 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.communication.counted import OUT, sizes_of
 from shardproof.properties.contracts import CONTRACTS, sequence_parallel
-from shardproof.properties.contracts.call import names_of
 from shardproof.properties.performance.chips import Chip, in_words
 from shardproof.properties.performance.scheduled import Schedule, Sent, schedule, story
 from shardproof.properties.performance.tpu_compiler import Compiled, Topology
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD
 from shardproof.properties.programs.examples import product_case
-from shardproof.properties.programs.expectation import Overlap, limit
+from shardproof.properties.programs.expectation import Overlap, limit, names_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken, Of
 

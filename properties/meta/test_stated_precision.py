@@ -165,10 +165,10 @@ SENT: dict[str, Any] = {
 
 
 def compressed(x: Any, *, data: Any, steps: float = 127.0) -> Any:
-    """An all-reduce of bytes: each device sends its numbers in steps of its largest."""
+    """An all-reduce of bytes: each device sends magnitudes in steps of the largest, so that none cancel."""
     scale = lax.pmax(jnp.max(jnp.abs(x), initial=0), data) / steps
     scale = jnp.where(scale > 0, scale, 1)
-    return lax.psum(jnp.round(x[0] / scale), data) * scale
+    return lax.psum(jnp.round(jnp.abs(x[0]) / scale), data) * scale
 
 
 def too_coarse(x: Any, *, data: Any) -> Any:
@@ -182,8 +182,8 @@ def too_coarse_in_float32(x: Any, *, data: Any) -> Any:
 
 
 def whole_sum(x: Any) -> Any:
-    """The sum."""
-    return jnp.sum(x, axis=0)
+    """The sum of magnitudes."""
+    return jnp.sum(jnp.abs(x), axis=0)
 
 
 def test_what_is_off_by_design_is_held_to_how_far() -> None:

@@ -113,7 +113,7 @@ class _Judge:
         if samples is None:
             bound = spread = np.full(exact.shape, np.inf)
         else:
-            finite = np.isfinite(samples).all() or self._finite(index, leaf, view)
+            finite = np.isfinite(samples).all() or self._finite(index, leaf, exact, dtype, view)
             bound = bound_of(exact, double, samples, dtype, more=more, finite=finite)
             spread = FACTOR * spread_of(samples[::2], double) + more
         unknown = np.isnan(exact) if contract.oracle.doubt[derivative] and derivative else np.zeros(exact.shape, bool)
@@ -139,12 +139,17 @@ class _Judge:
             along += [self.case.mesh.axis_names.index(name) for name in spec[-1]]
         return np.asarray(size.max(axis=tuple(along), keepdims=True, initial=0)) if spec else size
 
-    def _finite(self, index: int, leaf: int, view: View) -> np.ndarray | bool:
-        """True where results must be finite if mathematics is: not of sums of JAX's derivatives in narrow dtypes."""
+    def _finite(self, index: int, leaf: int, exact: np.ndarray, dtype: np.dtype, view: View) -> np.ndarray | bool:
+        """True where results must be finite if mathematics is: not of sums of JAX's derivatives in narrow dtypes.
+
+        Nor of derivatives near the end of their dtype, of which some factor may be beyond it.
+        """
         if self.case.contract.oracle.generic or "narrow_accumulation" in self.implementation.features:
             return False
         if self.kind == "value":
             return True
+        if magnitude(exact).max(initial=0) > largest_finite(dtype) ** 0.5:
+            return False
         added = dataclasses.replace(self.charges, least="float64")
         return np.isfinite(np.stack([view(np.asarray(x)) for x in self.runs.rounded(index, added)[leaf]])).all(axis=0)
 

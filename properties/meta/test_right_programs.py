@@ -123,6 +123,14 @@ PROGRAMS = {
         lambda x: jnp.sqrt((1 - jnp.tanh(8 * x) ** 2) ** 2),
         **ROWS,
     ),
+    "a constant that varies": Program(
+        lambda x, *, data: (
+            x.astype(jnp.bfloat16) * cast_varying(jnp.float32(4.775), as_axes(data)).astype(jnp.bfloat16)
+        ),
+        lambda x: x.astype(jnp.bfloat16) * 4.775,
+        arguments=["n@data"],
+        results=Array("n@data", "bfloat16"),
+    ),
     "products in bfloat16": Program(
         lambda x, w, *, data: (x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)).astype(jnp.float32),
         lambda x, w: (x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)).astype(jnp.float32),

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jax.extend import core
@@ -49,18 +49,6 @@ GOES_ON = (ONLY_MOVES | {"convert_element_type", "reduce_precision", "optimizati
     "pmax", "pmin", "cummax", "cummin", "reduce_window_max", "reduce_window_min",
 }  # fmt: skip
 """Primitives behind which a sum is still the same sum."""
-
-
-class Rounded(NamedTuple):
-    """An equation that rounds the part of a sum.
-
-    Arguments:
-        equation: the equation.
-        sent: whether that part is sent to other devices then.
-    """
-
-    equation: Any
-    sent: bool
 
 
 class _Flow:
@@ -113,8 +101,8 @@ class _Flow:
                 self.back[target].add(source)
 
 
-def rounded_sums(jaxpr: Any) -> list[Rounded]:
-    """The equations that round the part of a sum to 16 bits, in program order."""
+def rounded_sums(jaxpr: Any) -> list[tuple[Any, bool]]:
+    """The equations that round the part of a sum to 16 bits, in program order, and whether it is sent then."""
     flow = _Flow(jaxpr)
     received = _reached([e.outvars[0] for e in flow.equations if e.primitive.name in RECEIVES], flow.onward)
     made = {e.outvars[0]: e for e in flow.equations}
@@ -130,7 +118,7 @@ def rounded_sums(jaxpr: Any) -> list[Rounded]:
         kept += own if repeats else ()
     parts, sent, held = _reached(sums, flow.onward), _reached(ends, flow.back), _reached(kept, flow.back)
     return [
-        Rounded(e, e.outvars[0] in sent)
+        (e, e.outvars[0] in sent)
         for e in flow.equations
         if _is_narrow(e) and e.primitive.name not in ONLY_MOVES and e.outvars[0] in parts & (sent | held)
     ]
@@ -344,7 +332,7 @@ class Runs:
         """`[samples, ...]` of the results with each operation rounded as it is charged."""
         sampled = Sampled(charges=charges, known=self._steps, fused=self._fused)
         if charges.sums:
-            parts = frozenset(id(one.equation) for one in rounded_sums(self.program.closed_jaxpr))
+            parts = frozenset(id(equation) for equation, _ in rounded_sums(self.program.closed_jaxpr))
             sampled = dataclasses.replace(sampled, parts=parts)
         if charges.on_the_way:
             sampled = dataclasses.replace(sampled, own=rounded_on_the_way(self.program.closed_jaxpr))

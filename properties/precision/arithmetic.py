@@ -418,13 +418,13 @@ def _reduced(env: Env, equation: Any) -> int:
 
 
 def _contracted(env: Env | None, equation: Any) -> int:
-    """The number of products that each result adds up."""
-    numbers = equation.params.get("dimension_numbers")
+    """The number of products that each result adds up; one of complex numbers is a sum of two."""
+    numbers, each = equation.params.get("dimension_numbers"), 1 + (equation.outvars[0].aval.dtype.kind == "c")
     if equation.primitive.name == "conv_general_dilated":
-        return math.prod(equation.invars[1].aval.shape) // equation.invars[1].aval.shape[numbers.rhs_spec[0]]
+        return each * math.prod(equation.invars[1].aval.shape) // equation.invars[1].aval.shape[numbers.rhs_spec[0]]
     if numbers is None:
         numbers = equation.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
-    return math.prod(equation.invars[0].aval.shape[d] for d in numbers[0][0])
+    return each * math.prod(equation.invars[0].aval.shape[d] for d in numbers[0][0])
 
 
 def _exactly(env: Env, equation: Any, operands: list[Numbers], x: Numbers) -> Numbers:

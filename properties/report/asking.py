@@ -46,7 +46,7 @@ PATIENCE = 40
 """How many unsupported cases end a search where a law has held on none already."""
 
 FEW = 4
-"""Of fewer cases it is no failure that a law held on none of them, where values did."""
+"""Of fewer cases it is no failure that a law held on none, where values did, or none of these few is supported."""
 
 SHORTER = 4
 """What part of the structures is drawn once more for the other laws, where one is broken."""
@@ -164,7 +164,8 @@ def _require_held(law: Law, implementation: Implementation, answers: Answers, kn
             tally.skip(f"{law.name} ({tally.engine}): not asked: {why}")
             return
         values = answers.tallies.get(VALUE.name)
-        if tally.drawn_structures < FEW and law is not VALUE and values and (values.structures or values.defects):
+        others = law is not VALUE and values is not None and bool(values.structures or values.defects)
+        if tally.drawn_structures < FEW and (others or tally.unsupported):
             tally.skip(str(error).partition(": ")[2])
             return
         known.in_vain, tally.outcome = True, "failed"

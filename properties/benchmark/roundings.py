@@ -280,7 +280,11 @@ def table(found: list[Ratios]) -> str:
 
 
 def plot(found: list[Ratios], title: str) -> Any:
-    """A drawing: a row for each program and dtype, and the line beyond which an element is reported."""
+    """A drawing: a row for each program and dtype, and the line beyond which an element is reported.
+
+    Raises:
+        ModuleNotFoundError: if drawsvg is not installed.
+    """
     import drawsvg
 
     def at(ratio: float) -> float:

@@ -63,13 +63,21 @@ class Chip:
 
     @property
     def clock(self) -> Fraction:
-        """Cycles a second, by which the compiler's estimates become times."""
+        """Cycles a second, by which the compiler's estimates become times.
+
+        Raises:
+            Unpublished: if nobody says what it multiplies in one.
+        """
         if self.cycle is None:
             raise Unpublished(f"clock of {self.name}: nobody says how many products it has in a cycle")
         return Fraction(self.rate("bfloat16"), self.cycle)
 
     def seconds(self, operation: Operation) -> Fraction:
-        """How long an operation takes alone."""
+        """How long an operation takes alone.
+
+        Raises:
+            Unpublished: for a product of a dtype that has no published peak.
+        """
         loads = operation.loads
         if operation.transfers:
             hops, busiest = loads.hops, max(loads.bytes.values())
@@ -92,14 +100,22 @@ class Chip:
         return self.link * (ways if self.dimensions else min(ways, 1))
 
     def rate(self, dtype: str) -> int:
-        """The peak of a dtype, in multiplications and additions a second."""
+        """The peak of a dtype, in multiplications and additions a second.
+
+        Raises:
+            Unpublished: if there is none.
+        """
         if dtype not in self.peak:
             known = ", ".join(sorted(self.peak))
             raise Unpublished(f"dtype={dtype}: no published peak of it on {self.name}: expected one of {known}")
         return self.peak[dtype]
 
     def check(self, mesh: MeshCase) -> None:
-        """The mesh's axes have a dimension of the torus each."""
+        """The mesh's axes have a dimension of the torus each.
+
+        Raises:
+            RequestError: if there are more axes.
+        """
         axes = [f"{name}={size}" for name, size in mesh.shape.items() if size > 1]
         if self.dimensions and len(axes) > self.dimensions:
             told = f"a torus of {self.dimensions} dimensions: expected at most as many axes of more than one device"
@@ -202,7 +218,11 @@ CHIPS: dict[str, Chip] = {
 
 
 def chip(name: str) -> Chip:
-    """The chip of a name."""
+    """The chip of a name.
+
+    Raises:
+        RequestError: if there is none; the message suggests the nearest one.
+    """
     if name not in CHIPS:
         raise RequestError(f"machine={name!r}: no such machine; {suggestion.meant(name, CHIPS)}")
     return CHIPS[name]

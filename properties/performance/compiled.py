@@ -82,7 +82,12 @@ sums.
 
 
 def modelled(compiler: TpuCompiler, place: Place, case: Case, implementation: str, way: str = FORWARD) -> Modelled:
-    """The schedule of an implementation of a case, and the bytes that it holds at most beside arguments and results."""
+    """The schedule of an implementation of a case, and the bytes that it holds at most beside arguments and results.
+
+    Raises:
+        NotCompiled: if it cannot be compiled.
+        HloError: if what comes out cannot be read.
+    """
     compiled = compiler.compile(Request(str(place.topology), case, implementation, way))
     return schedule(compiled.text, place.topology, compiled.chips), compiled.temporary_bytes
 
@@ -98,7 +103,11 @@ class Work:
 
     @property
     def sides(self) -> tuple[int, int, int]:
-        """Those of a device."""
+        """Those of a device.
+
+        Raises:
+            ValueError: if the model axis does not divide the devices, or what is sharded the sizes.
+        """
         p, devices = self.place.model, self.place.devices
         if devices % p:
             raise ValueError(f"model={p}: expected a size that divides the {devices} devices of {self.place.topology}")

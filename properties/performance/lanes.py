@@ -191,7 +191,11 @@ Unit = Callable[[Fraction], str]
 
 
 def gantt(title: Sequence[str], lanes: Lanes, unit: Unit = in_words) -> Any:
-    """A drawing of lanes under a title, of which the first line is the largest."""
+    """A drawing of lanes under a title, of which the first line is the largest.
+
+    Raises:
+        ModuleNotFoundError: if drawsvg is not installed.
+    """
     import drawsvg
 
     names = lanes.names

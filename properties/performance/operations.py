@@ -72,7 +72,11 @@ def operations_of(program: Program, on: MeshCase) -> tuple[Operation, ...]:
 
 
 def peak_of(program: Program, on: MeshCase) -> int:
-    """The most bytes that a device holds at one time in a `shard_map`, as `memory.peak_bytes` counts them."""
+    """The most bytes that a device holds at one time in a `shard_map`, as `memory.peak_bytes` counts them.
+
+    Raises:
+        Untold: if there is no `shard_map`.
+    """
     return max(peak_bytes(body) for body in _bodies(program, on))
 
 

@@ -74,7 +74,11 @@ Find = Callable[..., Finding]
 
 
 def chosen_laws(laws: str | Iterable[str] | None) -> list[Law]:
-    """The laws of these names; None: all."""
+    """The laws of these names; None: all.
+
+    Raises:
+        ValueError: if there is no such law, or none is named.
+    """
     chosen = named("laws", laws, LAWS)
     if unknown := [name for name in chosen if name not in LAWS]:
         raise ValueError(f"laws={unknown[0]!r}: no such law; {suggestion.meant(unknown[0], LAWS, of='some of')}")
@@ -84,7 +88,11 @@ def chosen_laws(laws: str | Iterable[str] | None) -> list[Law]:
 
 
 def engines_for(implementation: Implementation, laws: Sequence[Law]) -> list[str]:
-    """The engines on which a law has something to ask."""
+    """The engines on which a law has something to ask.
+
+    Raises:
+        ValueError: if there is none.
+    """
     found = [engine for engine in ENGINES if asked(implementation, engine, laws)]
     if not found:
         names = [law.name for law in laws]

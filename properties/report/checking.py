@@ -17,7 +17,11 @@ from shardproof.properties.runner.stated import named
 
 
 def user_implementation(contract: str, function: Callable[..., Any], claims: Iterable[str] = ()) -> Implementation:
-    """A user's function, of which nothing is assumed but the contract's signature and what is claimed."""
+    """A user's function, of which nothing is assumed but the contract's signature and what is claimed.
+
+    Raises:
+        ValueError: if a claim is none of the contract's features.
+    """
     name = getattr(function, "__name__", type(function).__name__)
     of = CONTRACTS[contract]
     return Implementation(of, name, function, claimed(contract, claims), whole=of.whole)

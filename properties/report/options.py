@@ -36,7 +36,11 @@ MARKERS = (
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Adds all options, in one group."""
+    """Adds all options, in one group.
+
+    Raises:
+        pytest.UsageError: if a name is taken.
+    """
     group = parser.getgroup("shardproof", "shardproof: verification of distributed JAX")
     number, several, flag = {"type": int, "metavar": "N"}, {"action": "append", "default": []}, {"action": "store_true"}
 
@@ -106,7 +110,11 @@ def add_options(parser: pytest.Parser) -> None:
 
 @contextmanager
 def usage_errors(prefix: str = "") -> Iterator[None]:
-    """Reports what was given and cannot be used in one line."""
+    """Reports what was given and cannot be used in one line.
+
+    Raises:
+        pytest.UsageError: with the message of such an error.
+    """
     try:
         yield
     except (DestinationError, GivenError, NotAFailure, TooFewDevices) as error:
@@ -114,7 +122,11 @@ def usage_errors(prefix: str = "") -> Iterator[None]:
 
 
 def set_up(config: pytest.Config) -> None:
-    """Makes the devices, registers the profiles, and loads the given functions, whose tests a run then has."""
+    """Makes the devices, registers the profiles, and loads the given functions, whose tests a run then has.
+
+    Raises:
+        pytest.UsageError: if an option cannot be used, naming it and its value.
+    """
     option = config.getoption
     devices, platform, folder = option("--devices"), option("--platform"), option("--profile")
     for name, least in (("--devices", 1), ("--mesh-devices", 17)):

@@ -22,7 +22,11 @@ class DestinationError(ValueError):
 
 
 def check_destination(option: str, path: Path) -> None:
-    """A file can be written to `path`."""
+    """A file can be written to `path`.
+
+    Raises:
+        DestinationError: if it is a folder, its folder is missing, or writing is not allowed.
+    """
     folder = path.parent
     if path.is_dir():
         raise DestinationError(f"{option}={path}: expected a file, this is a folder")

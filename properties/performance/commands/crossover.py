@@ -66,7 +66,11 @@ def crossover(
     axes: tuple[str, ...],
     **more: Any,
 ) -> Crossover:
-    """What is best for every power of two, times the number of participants, of one side; the others are given."""
+    """What is best for every power of two, times the number of participants, of one side; the others are given.
+
+    Raises:
+        RequestError: for a contract that is no product, or sides that do not divide.
+    """
     if contract not in SHARDED:
         raise RequestError(f"contract={contract!r}: expected a product: {', '.join(SHARDED)}")
     p, choices = mesh.axis_size(axes), {}
@@ -80,7 +84,11 @@ def crossover(
 
 
 def parse_sides(text: str) -> tuple[int, int, int]:
-    """Rows, contracted size and columns."""
+    """Rows, contracted size and columns.
+
+    Raises:
+        RequestError: if the text does not list them.
+    """
     parts = text.split(",")
     if len(parts) != len(SIDES) or not all(part.isdecimal() and int(part) for part in parts):
         raise RequestError(f"--sides={text}: expected rows, contracted size and columns, as in 512,2048,8192")
@@ -95,7 +103,11 @@ COLOURS = ("#444444", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#5
 
 
 def plot(found: Crossover, title: Sequence[str]) -> Any:
-    """A drawing: a line for every form, its time over that of the unsharded product, and which is best for what."""
+    """A drawing: a line for every form, its time over that of the unsharded product, and which is best for what.
+
+    Raises:
+        ModuleNotFoundError: if drawsvg is not installed.
+    """
     import drawsvg
 
     sizes, names = list(found.choices), found.names

@@ -130,6 +130,9 @@ def call_on_mesh(program: Program, given: Sequence[Argument], mesh: MeshCase) ->
     """What an engine runs: the program's function on whole arrays, or inside `shard_map` on their blocks.
 
     Options have the first of their values.
+
+    Raises:
+        RequestError: if the arrays are not as the program describes them, or a role shards none of them.
     """
     arrays, names = program.signature.arrays, program.signature.names
     if len(given) != len(arrays):

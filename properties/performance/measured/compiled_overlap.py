@@ -48,7 +48,11 @@ KNOWN = (*LONG, sequence_parallel.MLP.name, NORMALISED.name)
 
 
 def roomy(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...], chip: Chip) -> Case:
-    """The case of a contract, in bfloat16, over an axis tuple of devices that are neighbours."""
+    """The case of a contract, in bfloat16, over an axis tuple of devices that are neighbours.
+
+    Raises:
+        ValueError: for a contract that there is none of.
+    """
     if contract not in KNOWN:
         raise ValueError(f"contract={contract!r}: expected one of {', '.join(KNOWN)}")
     # the side that makes room: a multiply-add of it takes as long as one element of float32 under way

@@ -87,7 +87,11 @@ class Compiled:
 
 @final
 class TpuCompiler(ExitStack):
-    """The TPU compiler in a process of its own, which lives as long as the `with` statement."""
+    """The TPU compiler in a process of its own, which lives as long as the `with` statement.
+
+    Raises:
+        NoTpuCompiler: if libtpu is not installed.
+    """
 
     def __init__(self, seconds: float = SECONDS) -> None:
         if reason := missing():

@@ -88,7 +88,11 @@ class Changed(Doubles):
 
 
 def run_in_doubles(program: Simulated, *arrays: np.ndarray, change: Change = NOTHING_ELSE) -> list[np.ndarray]:
-    """The results of a traced program on one data set in double precision, as it is or with a change."""
+    """The results of a traced program on one data set in double precision, as it is or with a change.
+
+    Raises:
+        InterpreterLimit: if the interpreter cannot run it.
+    """
     values = program.typed([as_value(a) for a in arrays])
     return [np.array(x) for x in evaluated(NOTHING, program.live().closed_jaxpr, values, Changed(change=change))]
 

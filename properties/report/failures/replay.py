@@ -45,7 +45,11 @@ OF_PROGRAMS = "shardproof_regressions"
 
 
 def text_of(path: Path) -> str:
-    """The text of a file."""
+    """The text of a file.
+
+    Raises:
+        NotAFailure: if it cannot be read, or is larger than any that is written.
+    """
     try:
         if not path.is_file():  # a device or a pipe may never end
             raise NotAFailure("not a file")
@@ -73,7 +77,11 @@ def read(path: Path) -> Recorded:
 
 
 def files(path: Path) -> list[Path]:
-    """The files that a path stands for: itself, or the failures in a folder."""
+    """The files that a path stands for: itself, or the failures in a folder.
+
+    Raises:
+        NotAFailure: if there are none.
+    """
     if path.is_dir():
         found = sorted(inside for inside in path.glob("*.json") if inside.is_file())
         if not found:
@@ -89,7 +97,11 @@ def files(path: Path) -> list[Path]:
 
 
 def regressions(folder: Path = REGRESSIONS) -> list[tuple[Path, Recorded]]:
-    """The recorded regressions, which are all of this project's own implementations."""
+    """The recorded regressions, which are all of this project's own implementations.
+
+    Raises:
+        NotAFailure: if one cannot be run again.
+    """
     found = [(path, read(path)) for path in sorted(folder.glob("*.json"))]
     for path, recorded in found:
         if not recorded.built_in:
@@ -118,7 +130,13 @@ def devices_needed(recorded: Recorded) -> int:
 
 
 def repeat(recorded: Recorded, source: Source, implementation: Implementation) -> None:
-    """Checks a recorded case again: in this process, unless it may end it, or takes more devices."""
+    """Checks a recorded case again: in this process, unless it may end it, or takes more devices.
+
+    Raises:
+        LawViolation: if the law still does not hold.
+        HeldOnNothing: if it is neither broken nor holds: the case is not supported, excused, or cannot be run.
+        NotAFailure: if its contract says nothing of such a case.
+    """
     if recorded.violated in DEATHS or devices_needed(recorded) > len(jax.devices()):
         run_isolated(recorded, source)
         return
@@ -135,7 +153,13 @@ def repeat(recorded: Recorded, source: Source, implementation: Implementation) -
 
 
 def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platform: str = "cpu") -> None:
-    """Checks the recorded case again in a process of its own, which may abort, hang or eat memory."""
+    """Checks the recorded case again in a process of its own, which may abort, hang or eat memory.
+
+    Raises:
+        LawViolation: if the law still does not hold.
+        HeldOnNothing: if it is neither broken nor holds.
+        NotAFailure: if the function cannot be imported, or its contract says nothing of such a case.
+    """
     available = max(devices, devices_needed(recorded))
     task = Task(
         given=source,
@@ -158,7 +182,11 @@ def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platfo
 
 
 def loaded(source: Source, contract: str = "") -> Implementation:
-    """The function that is replayed, of this contract, or a line on why there is none."""
+    """The function that is replayed, of this contract, or a line on why there is none.
+
+    Raises:
+        NotAFailure: if it cannot be imported, or is of another.
+    """
     try:
         found = source.load()
     except GivenError as error:
@@ -169,7 +197,11 @@ def loaded(source: Source, contract: str = "") -> Implementation:
 
 
 def source_of(recorded: Recorded, given: Sequence[Given], programs: Iterable[tuple[Program, Given]] = ()) -> Source:
-    """Where the function comes from that a failure is replayed with."""
+    """Where the function comes from that a failure is replayed with.
+
+    Raises:
+        NotAFailure: if none of them is of the contract of the recorded case, and it is no built-in one.
+    """
     contract = recorded.case.contract.name
     for one in given:
         if contract == (one.contract or loaded(one).contract.name):
@@ -270,7 +302,11 @@ def keep_regression(config: pytest.Config) -> int | None:
 
 
 def folder_of(config: pytest.Config, recorded: Recorded) -> Path:
-    """The folder for a regression; of a program beside the test file that is named, or the module of `--impl`."""
+    """The folder for a regression; of a program beside the test file that is named, or the module of `--impl`.
+
+    Raises:
+        NotAFailure: if neither is, or the failure is of this project's own implementation and this is no checkout.
+    """
     if recorded.built_in:
         if not REGRESSIONS.is_dir():
             raise NotAFailure(f"{recorded.name!r} is this project's own: expected a checkout of shardproof")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardproof.oracles.layout import device_name, logical_index, shard
+from shardproof.oracles.layout import device_name, logical_index
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import UNCHECKED
 from shardproof.properties.programs.violation import RAISED, Difference
@@ -113,11 +113,8 @@ def diagnosed(violation: LawViolation) -> Sequence[str]:
 
 
 def _wrong_devices(case: Case, difference: Difference) -> np.ndarray:
-    """Which devices hold what is wrong: of an array that `out_specs` puts together, a part of it."""
-    sizes, wrong = case.mesh.sizes, difference.wrong
-    if difference.of == "array" and case.out is not None:
-        wrong = shard(wrong[(0,) * len(sizes)], case.mesh, case.out[difference.leaf].partition())
-    return np.asarray(wrong.reshape(*sizes, -1).any(axis=-1))
+    """The devices that hold what is wrong."""
+    return np.asarray(difference.wrong.reshape(*case.mesh.sizes, -1).any(axis=-1))
 
 
 def first_wrong(violation: LawViolation) -> list[str]:
@@ -129,8 +126,6 @@ def first_wrong(violation: LawViolation) -> list[str]:
     lead = len(case.mesh.sizes)
     place, local = where[:lead], where[lead:]
     values = f"is {difference.actual[where]}, expected {difference.expected[where]}"
-    if difference.of == "array":  # every device shows the whole array
-        return [f"first wrong element: result[{_index(local)}] {values}"]
     device = case.mesh.devices[int(np.ravel_multi_index(place, case.mesh.sizes))]
     owner = f"device {device}, {device_name(case.mesh, place)}"
     if difference.of == "gradient":

@@ -113,7 +113,8 @@ def sides(draw: st.DrawFn, scope: Scope, count: int, *, most: int = 4, long: Seq
 @lru_cache
 def _another(count: int, others: tuple[int, ...], empty: bool) -> st.SearchStrategy[tuple[int, int] | None]:
     place = st.integers(0, count - 1)
-    return st.one_of(st.none(), st.tuples(place, sampled(others)), st.tuples(place, st.just(0)) if empty else st.none())
+    small = st.tuples(place, st.integers(0, min(others))) if empty else st.none()
+    return st.one_of(st.none(), st.tuples(place, sampled(others)), small)
 
 
 def floats(scope: Scope, *given: Any) -> st.SearchStrategy[str]:

@@ -33,15 +33,18 @@ MOST_SIDE = 9
 BOTH_LONG = (128, 129, 130, 136, 144, 160)
 """The sides of a matrix with two long ones, around the side of a tile, mostly beyond it, where parts get lost."""
 
+TILE = 128
+"""The side of a tile."""
+
 TWO_LONG = st.one_of(st.none(), st.tuples(st.integers(0, 2), *[st.sampled_from(BOTH_LONG)] * 2))
 BATCHES = st.lists(st.integers(1, 2), max_size=2).map(tuple)
 
 
 def _sides(draw: st.DrawFn, scope: Scope) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The dimensions of a batch, and m, k and n; without a batch two may be long, of which a gradient takes seconds."""
+    """A batch, and m, k and n; beside a side beyond a tile another one may be as long, without batch or gradient."""
     m_k_n = sides.within(draw, scope, 3, most=MOST_SIDE)
     batch = draw(BATCHES, label="batch dimensions") if "batch_dimensions" in scope.features else ()
-    possible = not (batch or scope.large or scope.floating or max(m_k_n) > MOST_SIDE)
+    possible = not (batch or scope.large or scope.floating) and max(m_k_n) >= TILE
     if possible and (two := draw(TWO_LONG, label="two long sides")):
         at, *long = two
         m_k_n = (*long[:at], m_k_n[at], *long[at:])

@@ -55,7 +55,7 @@ def _sizes(draw: st.DrawFn, participants: int, scope: Scope) -> tuple[str, int, 
     held = draw(sampled((1, 2, 3)), label="experts of each")
     if scope.large:
         return "", 1, held, 2, 1
-    many = draw(sampled(("", "sides", "tokens", "experts")), label="many")
+    many = draw(st.one_of(st.just(""), sampled(("sides", "tokens", "experts"))), label="many")
     if many == "tokens":
         return many, MANY // participants, 1, 2, 1
     if many == "experts":

@@ -138,11 +138,19 @@ def on_fewer_sets(implementation: Implementation, case: Case, engine: Engine) ->
 
 
 def draw_another(
-    verdicts: Mapping[str, Verdict], tallies: Mapping[str, Tally], *, patience: int = ENOUGH, instead: int = 0
+    case: Case,
+    verdicts: Mapping[str, Verdict],
+    tallies: Mapping[str, Tally],
+    *,
+    patience: int = ENOUGH,
+    instead: int = 0,
 ) -> None:
     """Rejects, in a Hypothesis test, a case of which no law says anything since it is not supported, or cannot be run.
 
+    What laws say that look at its call alone counts only where no other was asked.
+
     Arguments:
+        case: the case.
         verdicts: what became of it.
         tallies: what was counted so far.
         patience: how many unsupported cases end a search in which fewer than a tenth as many held.
@@ -151,7 +159,9 @@ def draw_another(
     Raises:
         Enough: if so many were not supported that it is not worth drawing more.
     """
-    kinds = {verdict.kind for verdict in verdicts.values()}
+    looked_at = {name: LAWS[name].of(case) for name in verdicts}
+    of_whole = [verdicts[name] for name, one in looked_at.items() if one is not None and one.chain == case.chain]
+    kinds = {verdict.kind for verdict in of_whole or verdicts.values()}
     spent = sum(sum(tally.instead.values()) for tally in tallies.values())
     lacking = "not run" in kinds and spent < instead and any(not one.final for one in verdicts.values())
     if any(tally.broken for tally in tallies.values()) or kinds & {"held", "excused"}:

@@ -211,7 +211,8 @@ def search(
                 kind = kind or (violation.data.kind if violation.data else "")  # the others would only take their time
                 laws = [violation.law]
                 raise
-        draw_another(verdicts, tallies, patience=patience, instead=compiled if engine.name == "simulate" else 0)
+        spare = compiled if engine.name == "simulate" else 0
+        draw_another(drawn[0], verdicts, tallies, patience=patience, instead=spare)
 
     test = limits(given(drawn=cases)(holds))
     try:

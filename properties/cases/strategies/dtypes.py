@@ -31,18 +31,12 @@ ALL = (
 WIDE = ("float64", "int64", "complex128", "uint64")
 """What JAX only has under `jax.enable_x64`."""
 
-WIDE_IN = 15
-"""Of so many dtypes one is of 64 bits, where these are served."""
-
-
-FLOATS = ("float32", "bfloat16", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
-INTEGERS = ("int32", "int8", "int16", "uint8", "int4", "uint32", "uint16", "uint4")
-UNSIGNED = ("uint32", "uint8", "uint16", "uint4")
-OTHERS = ("bool", "complex64")
-FAMILIES = (FLOATS, INTEGERS, FLOATS, INTEGERS, FLOATS, OTHERS)
-"""A family is drawn first, each as often as it stands here: the rare kinds fail in ways of their own."""
-ORDERED = (FLOATS, INTEGERS, UNSIGNED, FLOATS, INTEGERS, OTHERS)
-"""The same where numbers are compared: of integers signs and ends matter then."""
+FAMILIES = (
+    ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float64"),
+    ("int32", "int8", "int16", "uint8", "int4", "uint32", "uint16", "uint4", "int64", "uint64"),
+    ("bool", "complex64", "complex128"),
+)
+"""A family is drawn first: the rare kinds fail in ways of their own."""
 
 
 def as_dtype(name: str) -> np.dtype:
@@ -74,26 +68,21 @@ def dtypes(
         ordered: without complex numbers.
         terms: only those in which a sum of `terms` ones is exact.
         wrapping: whether sums of integers may wrap around, and are thus always exact.
-        wide: whether 64-bit dtypes are drawn as well, once in `WIDE_IN` times.
+        wide: whether 64-bit dtypes are drawn as well.
 
     Shrinks to float32.
     """
     chosen = [
         name
-        for name in (*ALL, *WIDE)
+        for name in (*ALL, *(WIDE if wide else ()))
         if (not floating or is_float(as_dtype(name)))
         and (not numeric or name != "bool")
         and (not ordered or not name.startswith("complex"))
         and (wrapping or name not in ("int64", "uint64"))  # JAX takes their mean in float64
         and (exact_limit(as_dtype(name)) >= terms or (wrapping and not is_float(as_dtype(name))))
     ]
-    families = [tuple(name for name in family if name in chosen) for family in (ORDERED if ordered else FAMILIES)]
-    chosen_family = sampled([family for family in families if family])
-    # two choices for every family: with one for those of a single participant, that would be the simplest
-    usual = st.tuples(chosen_family, st.integers(0, 59)).map(lambda drawn: drawn[0][drawn[1] % len(drawn[0])])
-    rare = [name for name in WIDE if name in chosen]
-    if not (wide and rare):
-        return usual
-    return st.tuples(st.integers(0, WIDE_IN - 1), usual, st.sampled_from(rare)).map(
-        lambda drawn: drawn[2] if drawn[0] == WIDE_IN - 1 else drawn[1]
+    families = [tuple(name for name in family if name in chosen) for family in FAMILIES]
+    # two choices for every family: with one for those of a single name, that would be the simplest
+    return st.tuples(sampled([family for family in families if family]), st.integers(0, 59)).map(
+        lambda drawn: drawn[0][drawn[1] % len(drawn[0])]
     )

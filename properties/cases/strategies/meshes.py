@@ -20,9 +20,9 @@ MAX_AXES = 4
 """The most axes of a drawn mesh."""
 
 # strategies that take no part of a case are made once: Hypothesis validates each anew that is made
-KINDS_OF_ORDER = st.sampled_from(("given", "reversed", "reversed", "reversed", "any"))
-COUNTS = st.sampled_from((1, 2, 2, 3, 4))
-SKIPPED = st.sampled_from((0, 0, 1, 1, 2))
+KINDS_OF_ORDER = st.sampled_from(("given", "reversed", "any"))
+COUNTS = st.integers(1, MAX_AXES)
+SKIPPED = st.integers(0, MAX_AXES - 2)
 EVERY = st.one_of(st.just(()), st.permutations(range(MAX_AXES)))
 
 
@@ -51,7 +51,7 @@ def in_some_order(draw: st.DrawFn, names: Sequence[str]) -> list[str]:
 def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
     """Non-empty subsets of the mesh's axes, in any order.
 
-    Over a third skip an axis in the middle of the mesh, where there is one: its participants are then no slice of
+    Many skip an axis in the middle of the mesh, where there is one: its participants are then no slice of
     the mesh's devices. Where three axes have several devices, half are all axes in any order, since any order of two is
     its own inverse. In half of the draws what would connect a device with itself alone gets a longer axis instead,
     and so does a tuple of several axes of which one alone has several devices, since their order tells nothing.
@@ -124,7 +124,7 @@ def index_groups(draw: st.DrawFn, size: int, *, uneven: bool = False) -> tuple[t
     participants draws `((0, 1, 2, 3),)`, `((0, 1), (2, 3))`, `((3, 0), (1, 2))`, and if `uneven` `((2,), (0, 1, 3))`.
     """
     counts = [d for d in range(1, size + 1) if size % d == 0]
-    count = draw(sampled([*counts, *6 * counts[:-1]]), label="number of groups")
+    count = draw(st.one_of(sampled(counts[:-1] or counts), sampled(counts)), label="number of groups")
     order = draw(orders(range(size)), label="participants")
     if uneven and draw(st.booleans(), label="uneven"):
         cuts = sorted(draw(st.sets(st.integers(1, max(size - 1, 1)), max_size=3), label="cuts") - {size})
@@ -136,10 +136,8 @@ def index_groups(draw: st.DrawFn, size: int, *, uneven: bool = False) -> tuple[t
 AXIS_NAMES = ("dp", "tp", "pp", "ep", "sp", "fsdp")
 """Data, tensor, pipelined, expert, sequence and fully sharded data parallelism."""
 
-NONE = 8
-"""Of thirteen draws of a size-1 axis, those that are none."""
-
-ONES = st.tuples(st.integers(0, NONE + 4), st.integers(0, NONE + 4))
+ONES = st.tuples(*[st.one_of(st.none(), st.integers(0, MAX_AXES))] * 2)
+"""Where axes of size 1 come, if there are any."""
 
 MOST_WAYS = 24
 """A multiple of the number of factorisations of most counts; of the others, some are drawn a little more often."""
@@ -173,6 +171,12 @@ def factorisations(n: int, *, max_axes: int) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(found, key=lambda sizes: (len(sizes), sizes)))
 
 
+@lru_cache
+def _counts(every: tuple[int, ...], splitting: tuple[int, ...], several: bool) -> st.SearchStrategy[int]:
+    either = [splitting] if several else [every, splitting] if splitting else [every]
+    return st.one_of([st.sampled_from(counts) for counts in either])
+
+
 @Composite
 def axis_sizes(
     draw: st.DrawFn, *, min_devices: int, max_devices: int, max_axes: int, several: bool = False
@@ -185,17 +189,15 @@ def axis_sizes(
     afterwards stays what it is when the mesh gets smaller.
     """
     counts = [n for n in range(min_devices, max_devices + 1) if factorisations(n, max_axes=max_axes)]
-    # one device is rare, since nothing moves there; what has several axes, in some order, is more frequent than primes
+    # what has several axes, in some order, tells more than what has one
     splitting = [n for n in counts if len(factorisations(n, max_axes=max_axes)) > 1]
-    any_count = [*counts, *counts[1:], *4 * splitting, *4 * counts[-1:]]
-    n = draw(sampled(splitting if several and splitting else any_count), label="devices")
-    shortest, *others = factorisations(n, max_axes=max_axes)
-    # the order of axes tells where there are several
-    ways = others if several and others else [shortest, *others, *others]
+    n = draw(_counts(tuple(counts), tuple(splitting), several and bool(splitting)), label="devices")
+    ways = factorisations(n, max_axes=max_axes)
+    ways = ways[1:] if several and len(ways) > 1 else ways
     sizes = list(ways[draw(st.integers(0, MOST_WAYS - 1), label="factorisation") % len(ways)])
     spare = min(max_axes, len(AXIS_NAMES)) - len(sizes)
     ones = draw(ONES, label="size-1 axes")
-    for position in [one - NONE for one in ones if one >= NONE][: max(spare, 0)]:
+    for position in [one for one in ones if one is not None][: max(spare, 0)]:
         sizes.insert(position % (len(sizes) + 1), 1)
     return tuple(sizes)
 
@@ -271,15 +273,16 @@ def large_meshes(draw: st.DrawFn, *, min_devices: int = 9, max_devices: int = 40
     near, middle = (min(max_devices, max(min_devices, bound)) for bound in (32, 300))
     products = st.lists(st.sampled_from(SIDES), min_size=2, max_size=max_axes).map(tuple)
     within = [sizes for sizes in TORI if min_devices <= math.prod(sizes) <= max_devices and len(sizes) <= max_axes]
-    choices = [
-        st.integers(min_devices, near).map(lambda n: (n,)),
-        st.integers(min_devices, middle).map(lambda n: (n,)),
-        products.filter(lambda sizes: min_devices <= math.prod(sizes) <= middle),
-        st.integers(min_devices, max_devices).map(lambda n: (n,)),
-        *([st.sampled_from(within)] if within else []),
-    ]
-    chosen = sampled([0, 0, 1, 1, 2, 2, 2, 3, len(choices) - 1])
-    sizes = draw(chosen.flatmap(lambda i: choices[i]), label="sizes")
+    sizes = draw(
+        st.one_of(
+            st.integers(min_devices, near).map(lambda n: (n,)),
+            st.integers(min_devices, middle).map(lambda n: (n,)),
+            products.filter(lambda sizes: min_devices <= math.prod(sizes) <= middle),
+            sampled(within) if within else st.nothing(),
+            st.integers(min_devices, max_devices).map(lambda n: (n,)),
+        ),
+        label="sizes",
+    )
     names = tuple(draw(orders(AXIS_NAMES), label="names")[: len(sizes)])
     return MeshCase(names, sizes)
 

@@ -31,7 +31,7 @@ def shapes(
     rank = draw(st.integers(min_rank, max_rank), label="rank")
     shape = draw(st.lists(side, min_size=max_rank, max_size=max_rank), label="sides")[:rank]
     longer = [sampled(tuple(side for side in (*LONG, *LARGE) if side > max_side))] if long else []
-    others = st.one_of(st.none(), *longer, st.just(min_side))
+    others = st.one_of(st.none(), *longer, st.integers(min_side, max_side))
     at, other = draw(st.tuples(st.integers(0, max(rank - 1, 0)), others), label="other")
     if other is not None and shape:
         most = max_side if other <= max_side else 2 if other in LONG else 1

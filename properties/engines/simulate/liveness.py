@@ -21,8 +21,8 @@ from jax.extend import core
 
 from shardproof.properties.engines.simulate.record import bytes_of
 
-ELEMENTS = 4_000
-"""So many numbers count as an equation more."""
+ELEMENTS = 250
+"""So many numbers count as an equation more, where each is rounded in many samples."""
 
 
 def opened(jaxpr: Any) -> tuple[Any, list[Any]]:

@@ -149,34 +149,27 @@ rule("pmax", "unreduced_pmax")(all_reduce("max"))
 rule("pmin", "unreduced_pmin")(all_reduce("min"))
 
 
-@rule("all_gather", "all_gather_invariant", "all_gather_reduced")
-def all_gather(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """All participants' blocks in logical order."""
-    axes, groups = executed(env, equation)
-    dimension, tiled = equation.params["all_gather_dimension"], equation.params["tiled"]
-    gather = partial(exchange.all_gather, dimension=dimension, tiled=tiled)
-    return [exchange.exchange(x, env.mesh, axes, groups, gather) for x in operands]
+def exchanging(collective: str, **names: str) -> Rule:
+    """The rule of a collective of `exchange`, for whose arguments the equation's parameters have these names."""
+
+    def run(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
+        axes, groups = executed(env, equation)
+        arguments = {argument: equation.params[name] for argument, name in names.items()}
+        run_in_groups = partial(getattr(exchange, collective), **arguments)
+        return [exchange.exchange(x, env.mesh, axes, groups, run_in_groups) for x in operands]
+
+    return run
 
 
-@rule("reduce_scatter", "unreduced_reduce_scatter")
-def reduce_scatter(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """Each participant's piece of the sum."""
-    axes, groups = executed(env, equation)
-    dimension, tiled = equation.params["scatter_dimension"], equation.params["tiled"]
-    scatter = partial(exchange.reduce_scatter, dimension=dimension, tiled=tiled)
-    return [exchange.exchange(x, env.mesh, axes, groups, scatter) for x in operands]
-
-
-@rule("all_to_all")
-def all_to_all(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """Piece i of every participant's block, on participant i.
-
-    Where `lax.all_to_all` is not tiled, it gives the primitive a new dimension to concatenate along.
-    """
-    axes, groups = executed(env, equation)
-    split, concat = equation.params["split_axis"], equation.params["concat_axis"]
-    trade = partial(exchange.all_to_all, split_dimension=split, concat_dimension=concat)
-    return [exchange.exchange(x, env.mesh, axes, groups, trade) for x in operands]
+rule("all_gather", "all_gather_invariant", "all_gather_reduced")(
+    exchanging("all_gather", dimension="all_gather_dimension", tiled="tiled")
+)
+rule("reduce_scatter", "unreduced_reduce_scatter")(
+    exchanging("reduce_scatter", dimension="scatter_dimension", tiled="tiled")
+)
+# where `lax.all_to_all` is not tiled, it gives the primitive a new dimension to concatenate along
+rule("all_to_all")(exchanging("all_to_all", split_dimension="split_axis", concat_dimension="concat_axis"))
+rule("pbroadcast")(exchanging("broadcast", root="source"))
 
 
 @rule("ppermute")
@@ -202,14 +195,6 @@ def ppermute(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]
     return [exchange.exchange(x, env.mesh, ordered, None, send) for x in operands]
 
 
-@rule("pbroadcast")
-def pbroadcast(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """The block of one participant, on all of them."""
-    axes, _ = executed(env, equation)
-    send = partial(exchange.broadcast, root=equation.params["source"])
-    return [exchange.exchange(x, env.mesh, axes, None, send) for x in operands]
-
-
 @rule("axis_index")
 def axis_index(env: Env, equation: Any) -> np.ndarray:
     """The logical index of every device."""
@@ -217,13 +202,6 @@ def axis_index(env: Env, equation: Any) -> np.ndarray:
     own = tuple((name, size if name in axes else 1) for name, size in env.mesh.shape.items())
     index = exchange.axis_index(own, axes)
     return index.reshape(*(size for _, size in own), *(1,) * (env.lead - len(own)))
-
-
-@rule("pvary", "preduced", "vary_unreduced_cast", "reduced_vary_cast")
-@rule("vary_unreduced_cast_p", "reduced_vary_cast_p")  # their names in JAX 0.10
-def cast(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """The operands: only their types change."""
-    return list(operands)
 
 
 @rule("ragged_all_to_all")

@@ -250,6 +250,12 @@ def spread(env: Env, lead: tuple[int, ...], value: np.ndarray) -> np.ndarray:
     return value if value.shape == shape else np.broadcast_to(value, shape)
 
 
+def together(env: Env, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Views of the values with the leading dimensions that they have together."""
+    lead = common_lead(env, *values)
+    return [spread(env, lead, value) for value in values]
+
+
 def lead_index(env: Env, lead: tuple[int, ...], value: np.ndarray, trailing: int) -> list[np.ndarray]:
     """Index arrays that pick every device's own block of `value`: each `[*lead, *(1,) * trailing]`, broadcast.
 
@@ -301,3 +307,8 @@ def shifted(env: Env, dimensions: Dimensions) -> tuple[int, ...]:
 def result_dtype(equation: Any, index: int = 0) -> np.dtype:
     """The dtype in which the program holds a result."""
     return np.dtype(equation.outvars[index].aval.dtype)
+
+
+def result_shape(env: Env, equation: Any, x: np.ndarray) -> tuple[int, ...]:
+    """The shape of a result over the leading dimensions of an operand."""
+    return x.shape[: env.lead] + tuple(equation.outvars[0].aval.shape)

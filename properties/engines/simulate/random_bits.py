@@ -11,7 +11,7 @@ import numpy as np
 from shardproof.properties.engines.simulate.elementwise import aligned
 from shardproof.properties.engines.simulate.env import Env, result_dtype, rule
 from shardproof.properties.engines.simulate.errors import InterpreterLimit, location
-from shardproof.properties.engines.simulate.interpreter import evaluate, held_as, key_dtype
+from shardproof.properties.engines.simulate.interpreter import evaluate, key_dtype
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -34,19 +34,13 @@ def threefry2x32(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndar
 @rule("random_wrap")
 def random_wrap(env: Env, equation: Any, words: np.ndarray) -> np.ndarray:
     """Words `[…, words]` as keys `[…]`."""
-    return np.ascontiguousarray(words).view(held_as(equation.outvars[0].aval))[..., 0]
+    return as_keys(words)
 
 
 @rule("random_unwrap")
 def random_unwrap(env: Env, equation: Any, keys: np.ndarray) -> np.ndarray:
     """Keys `[…]` as words `[…, words]`."""
     return keys["key"]
-
-
-@rule("random_clone")
-def random_clone(env: Env, equation: Any, keys: np.ndarray) -> np.ndarray:
-    """The same keys."""
-    return keys
 
 
 @rule("iota_2x32_shape")

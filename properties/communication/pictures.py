@@ -14,7 +14,6 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.engines import SimulateEngine
-from shardproof.properties.engines.simulate import Collective
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
 
@@ -28,14 +27,12 @@ class Step:
         bytes: the bytes of its operand on each device.
         links: (source, destination) devices by their position in the mesh; empty where an algorithm that
             the program does not show decides.
-        devices: how many devices there are.
         round: what it has to wait for: those of one round may be under way at the same time.
     """
 
     kind: str
     bytes: int
     links: tuple[tuple[int, int], ...]
-    devices: int
     round: int
 
     def __str__(self) -> str:
@@ -50,12 +47,10 @@ def steps(implementation: Implementation, case: Case) -> list[Step]:
     program = forward(case, implementation, Seen())
     arrays = [generate(Data("exact", 0), a.shape, np.dtype(a.dtype)) for a in program.arguments]
     executed = SimulateEngine().prepare(program, case.mesh).evidence(arrays).sequence
-    return [_step(c) for c in sorted(executed, key=lambda collective: collective.round)]
-
-
-def _step(collective: Collective) -> Step:
-    links = tuple(sorted(collective.links)) if collective.perm is not None else ()
-    return Step(collective.kind, collective.operand_bytes, links, collective.mesh.size, collective.round)
+    return [
+        Step(c.kind, c.operand_bytes, () if c.perm is None else tuple(sorted(c.links)), c.round)
+        for c in sorted(executed, key=lambda collective: collective.round)
+    ]
 
 
 def text(implementation: Implementation, case: Case, found: list[Step]) -> str:

@@ -79,11 +79,6 @@ def device_mesh(mesh: MeshCase) -> Mesh:
     return Mesh(chosen, mesh.axis_names, axis_types=tuple(AXIS_TYPES[t] for t in mesh.axis_types))
 
 
-def to_numpy(array: jax.Array) -> np.ndarray:
-    """The whole array; of an empty one, JAX up to 0.10 cannot put the shards together, and need not."""
-    return np.asarray(array) if array.size else np.zeros(array.shape, array.dtype)
-
-
 class XlaEngine:
     """Compiles each structure once with `jit`, then runs it on as many data sets as it is given."""
 
@@ -145,7 +140,8 @@ def _run(
     function: Callable[..., Any], avals: list[jax.ShapeDtypeStruct], arrays: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     placed: list[Any] = jax.device_put(list(arrays), [aval.sharding for aval in avals])
-    return [to_numpy(result) for result in function(*placed)]
+    # of an empty array JAX up to 0.10 cannot put the shards together, and need not
+    return [np.asarray(y) if y.size else np.zeros(y.shape, y.dtype) for y in function(*placed)]
 
 
 OWN = ("shardproof.properties.engines.simulate.", "shardproof.properties.precision.")
@@ -189,8 +185,7 @@ class Interpreted(Prepared):
     @classmethod
     def of(cls, closed_jaxpr: Any) -> "Interpreted":
         """A program that something else has traced."""
-        results = jax.tree.structure(list(closed_jaxpr.out_avals))
-        return cls(simulate.Simulated(closed_jaxpr, closed_jaxpr.in_avals, results))
+        return cls(simulate.Simulated(closed_jaxpr, jax.tree.structure(list(closed_jaxpr.out_avals))))
 
     def _alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         with failing_as_a_limit():
@@ -203,15 +198,10 @@ class Interpreted(Prepared):
 
     def each(self, sets: Sets) -> Iterator[list[np.ndarray]]:
         """The results on each of several data sets: of small ones at once, if all of them can be run."""
-        if small(sets):
+        if len(sets) > 1 and sum(array.size for arrays in sets for array in arrays) <= MOST_TOGETHER:
             with contextlib.suppress(Exception):  # that of the first data set that has one is raised below
                 return iter(self.traced.run_together(sets))
         return super().each(sets)
-
-
-def small(sets: Sets) -> bool:
-    """Whether several data sets are small enough to be run at once."""
-    return len(sets) > 1 and sum(array.size for arrays in sets for array in arrays) <= MOST_TOGETHER
 
 
 class SimulateEngine:
@@ -231,14 +221,11 @@ class SimulateEngine:
 
     def prepare(self, program: Program, mesh: MeshCase) -> Interpreted:
         """Traces a program for a mesh; nothing is compiled."""
-        return Interpreted(self._traced(program, mesh))
-
-    def _traced(self, program: Program, mesh: MeshCase) -> simulate.Simulated:
         devices = abstract_mesh(mesh)
         self.traces += 1
         if self.traces % self.clear_after == 0:
             jax.clear_caches()
-        return simulate.prepare(program.build(devices), *program.abstract_arguments(devices))
+        return Interpreted(simulate.prepare(program.build(devices), *program.abstract_arguments(devices)))
 
 
 ENGINES: dict[str, type[Engine]] = {"simulate": SimulateEngine, "xla": XlaEngine}

@@ -224,7 +224,7 @@ def test_a_drawing_is_in_the_order_of_the_axis_tuple() -> None:
 def test_collectives_of_one_round_are_not_drawn_over_one_another() -> None:
     """Two permutes over the same links at the same time are two arrows, told apart by their dashes."""
     pytest.importorskip("drawsvg", reason="the extra `draw` is not installed")
-    twice = [Step("permute", 16, ((0, 1), (1, 0)), 2, 1)] * 2
+    twice = [Step("permute", 16, ((0, 1), (1, 0)), 1)] * 2
     text = drawn.picture("twice", twice, drawn.columns(MeshCase(("tp",), (2,)), ("tp",))).as_svg()
     ends = re.findall(r'<path d="M([\d.,]+) L([\d.,]+)"[^>]*marker-end', text)
     assert len(set(ends)) == len(ends) == 4 + 3
@@ -256,9 +256,9 @@ def test_a_bidirectional_ring_uses_both_directions() -> None:
     found = steps(
         Implementation(CONTRACTS["ring_shift"], "both", both), example("ring_shift", MeshCase(("tp",), (5,)), "tp")
     )
-    colours = [{drawn.direction(*link, step.devices) for link in step.links} for step in found]
+    colours = [{drawn.direction(*link, 5) for link in step.links} for step in found]
     assert colours == [{drawn.UP}, {drawn.DOWN}]
-    assert found[0] == Step("permute", 16, ((0, 1), (1, 2), (2, 3), (3, 4), (4, 0)), 5, 1)
+    assert found[0] == Step("permute", 16, ((0, 1), (1, 2), (2, 3), (3, 4), (4, 0)), 1)
     assert {step.round for step in found} == {1}
 
 

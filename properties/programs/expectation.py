@@ -257,16 +257,20 @@ def _terms(part: str, names: Sequence[str], told: str) -> Terms:
                 f"{told}: {term.strip()!r}: expected KIND=EXPRESSION with a kind of "
                 f"{', '.join((*KINDS, BYTES, STEPS))}, or KIND{OF_KIND}"
             )
-        for p in (4, 1, 2, 3):
-            try:
-                value(expression, **{**dict.fromkeys(names, 64), "p": p})
-            except ExpectationError as error:
-                where = "" if p == 4 else f"for p={p}: "
-                raise ExpectationError(f"{told}: {where}{error}") from error
+        _check(expression, names, told)
         terms.append((name, expression))
     if len({name for name, _ in terms}) != len(terms):
         raise ExpectationError(f"{told}: expected every kind once")
     return Terms(tuple(terms))
+
+
+def _check(expression: str, names: Sequence[str], told: str) -> None:
+    for p in (4, 1, 2, 3):
+        try:
+            value(expression, **{**dict.fromkeys(names, 64), "p": p})
+        except ExpectationError as error:
+            where = "" if p == 4 else f"for p={p}: "
+            raise ExpectationError(f"{told}: {where}{error}") from error
 
 
 def split_terms(part: str) -> list[str]:
@@ -360,8 +364,7 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
     return Fraction(base**exponent)
 
 
-EXPOSED, DIRECTIONS, MEMORY = "exposed", "directions", "memory"
-SIGNS = {EXPOSED: "<=", DIRECTIONS: "=", MEMORY: "<="}
+EXPOSED, DIRECTIONS, MEMORY = "exposed<=", "directions=", "memory<="
 
 
 @dataclass(frozen=True)
@@ -394,25 +397,18 @@ class Overlap:
         """
         terms: dict[str, str] = {}
         for part in split_terms(text):
-            name = next((name for name in SIGNS if part.strip().startswith(name)), "")
-            sign, expression = part.strip().removeprefix(name)[:2], part.strip().removeprefix(name)
-            if not name or name in terms or not sign.startswith(SIGNS[name]):
+            name = next((name for name in (EXPOSED, DIRECTIONS, MEMORY) if part.strip().startswith(name)), "")
+            if not name or name in terms:
                 raise ExpectationError(f"{said}={text}: {part.strip()!r}: expected {_FORMS}, each once")
-            terms[name] = expression.removeprefix(SIGNS[name]).strip()
-            try:
-                for p in (4, 1, 2, 3):
-                    value(terms[name], **{**dict.fromkeys(names, 64), "p": p})
-            except ExpectationError as error:
-                raise ExpectationError(f"{said}={text}: {error}") from error
+            terms[name] = part.strip().removeprefix(name).strip()
+            _check(terms[name], names, f"{said}={text}")
         if EXPOSED not in terms or terms.get(DIRECTIONS, "1") not in ("1", "2"):
             raise ExpectationError(f"{said}={text!s}: expected {_FORMS}: the first, and what else is meant")
         return cls(terms[EXPOSED], int(terms.get(DIRECTIONS, "1")), terms.get(MEMORY))
 
     def __str__(self) -> str:
-        parts = [f"{EXPOSED}<={self.exposed}"]
-        parts += [f"{DIRECTIONS}={self.directions}"] if self.directions > 1 else []
-        parts += [f"{MEMORY}<={self.memory}"] if self.memory is not None else []
-        return ",".join(parts)
+        directions = f",{DIRECTIONS}{self.directions}" if self.directions > 1 else ""
+        return f"{EXPOSED}{self.exposed}{directions}" + ("" if self.memory is None else f",{MEMORY}{self.memory}")
 
 
 _FORMS = "exposed<=EXPRESSION, directions=2, memory<=EXPRESSION"

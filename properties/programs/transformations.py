@@ -86,18 +86,6 @@ def _vmap_last(fn: Local) -> Local:
     return batched
 
 
-def _vmap_named(fn: Local) -> Local:
-    return jax.vmap(fn, axis_name="batch")
-
-
-def _vmap_first(fn: Local) -> Local:
-    return lambda *xs: jax.vmap(fn, in_axes=(0, *(None for _ in xs[1:])))(*xs)
-
-
-def _vmap_others(fn: Local) -> Local:
-    return lambda *xs: jax.vmap(fn, in_axes=(None, *(0 for _ in xs[1:])))(*xs)
-
-
 def _twice(fn: Local) -> Local:
     def one_by_one(*xs: jax.Array) -> list[jax.Array]:
         results = [fn(*(x[i] for x in xs)) for i in range(len(xs[0]))]
@@ -219,15 +207,10 @@ def _steps_apart(fn: Local, axis: str) -> Local:
     return loop
 
 
-def _scan(fn: Local) -> Local:
-    return lambda *xs: lax.scan(lambda carry, x: (carry, fn(*x)), 0, xs)[1]
-
-
 def zeros_of_type(aval: Any) -> jax.Array:
     """Zeros of an abstract value: its shape, its dtype, and its varying axes."""
-    zeros = jnp.zeros(aval.shape, aval.dtype)
-    axes = tuple(sorted(aval.manual_axis_type.varying))
-    return lax.pcast(zeros, axes, to="varying") if axes else zeros
+    zeros: jax.Array = cast_varying(jnp.zeros(aval.shape, aval.dtype), aval.manual_axis_type.varying)
+    return zeros
 
 
 def result_types(fn: Local, *xs: jax.Array) -> list[Any]:
@@ -272,13 +255,13 @@ WRAPS: Mapping[str, Callable[[Local], Local]] = {
     "checkpoint": jax.checkpoint,
     "vmap": jax.vmap,
     "vmap_last": _vmap_last,
-    "vmap_named": _vmap_named,
-    "vmap_first": _vmap_first,
-    "vmap_others": _vmap_others,
+    "vmap_named": lambda fn: jax.vmap(fn, axis_name="batch"),
+    "vmap_first": lambda fn: lambda *xs: jax.vmap(fn, in_axes=(0, *(None for _ in xs[1:])))(*xs),
+    "vmap_others": lambda fn: lambda *xs: jax.vmap(fn, in_axes=(None, *(0 for _ in xs[1:])))(*xs),
     "twice": _twice,
     "in_turn": _in_turn,
     "switch": _switch,
-    "scan": _scan,
+    "scan": lambda fn: lambda *xs: lax.scan(lambda carry, x: (carry, fn(*x)), 0, xs)[1],
     "while_loop": _while,
     "cond": _cond,
 }

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import scipy.fft
 
-from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.dtypes import is_float, largest_finite
 from shardproof.properties.engines.simulate.env import (
     ALLOCATES,
     Dimensions,
@@ -21,7 +21,6 @@ from shardproof.properties.engines.simulate.env import (
     Rule,
     block_rank,
     common_lead,
-    contents,
     result_dtype,
     result_shape,
     rule,
@@ -31,17 +30,11 @@ from shardproof.properties.engines.simulate.env import (
 from shardproof.properties.engines.simulate.interpreter import evaluate, held_as
 
 
-@rule("reshape")
+@rule("reshape", "squeeze")
 def reshape(env: Env, equation: Any, x: np.ndarray, *_: np.ndarray) -> np.ndarray:
     """The same elements in row-major order, in another shape."""
-    if equation.params["dimensions"] is not None:
+    if equation.primitive.name == "reshape" and equation.params["dimensions"] is not None:
         x = x.transpose(*range(env.lead), *shifted(env, equation.params["dimensions"]))
-    return x.reshape(result_shape(env, equation, x))
-
-
-@rule("squeeze")
-def squeeze(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
-    """Dimensions of size 1 go."""
     return x.reshape(result_shape(env, equation, x))
 
 
@@ -147,11 +140,13 @@ def iota(env: Env, equation: Any, *_: np.ndarray) -> np.ndarray:
 
 @rule(*ALLOCATES)
 def empty(env: Env, equation: Any, *_: np.ndarray) -> np.ndarray:
-    """Memory that nothing was written to."""
+    """Memory that nothing was written to: NaN, the lowest integer, False; or the other: the largest, True."""
     if env.found is not None:
         env.found["contents", id(equation)] = equation
-    aval = equation.outvars[0].aval
-    return np.broadcast_to(contents(held_as(aval), env.other == "contents"), (1,) * env.lead + tuple(aval.shape))
+    aval, other = equation.outvars[0].aval, env.other == "contents"
+    dtype = held_as(aval)
+    unwritten = np.array(largest_finite(dtype) if other else np.nan) if is_float(dtype) else extreme(dtype, other)
+    return np.broadcast_to(unwritten.astype(dtype), (1,) * env.lead + tuple(aval.shape))
 
 
 @rule("copy", "stop_gradient", "name", "optimization_barrier", "sharding_constraint", "reshard", "device_put")
@@ -165,8 +160,8 @@ def identity(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]
 @functools.cache
 def extreme(dtype: np.dtype, largest: bool) -> np.ndarray:
     """The largest or smallest number of a dtype: what the minimum or maximum of nothing is."""
-    if dtype == bool:
-        return np.array(largest)
+    if dtype == bool or dtype.names:  # a random key, or what holds nothing
+        return np.full((), largest, dtype)
     if is_float(dtype):
         value = np.array(np.inf if largest else -np.inf).astype(dtype)
         finite = ml_dtypes.finfo(dtype)

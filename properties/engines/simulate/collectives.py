@@ -3,7 +3,6 @@
 What they compute is in `exchange`. Devices that take different ways through the program miss what the others wait for.
 """
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -11,13 +10,12 @@ import jax
 import numpy as np
 
 from shardproof.oracles.dtypes import wide
-from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate import exchange
 from shardproof.properties.engines.simulate.env import Env, Rule, rule
 from shardproof.properties.engines.simulate.errors import CollectiveMismatch, RaggedMetadata, SimulationError, location
 from shardproof.properties.engines.simulate.exchange import Groups, device_name, process_groups
 from shardproof.properties.engines.simulate.liveness import equations, subjaxprs
-from shardproof.properties.engines.simulate.record import Collective, Traffic, bytes_of, participants
+from shardproof.properties.engines.simulate.record import Collective, Traffic, bytes_of
 
 COLLECTIVE_KINDS: dict[str, str] = {
     "psum": "all_reduce",
@@ -53,11 +51,6 @@ def axes_of(equation: Any) -> tuple[str, ...]:
     return tuple(name for name in names if isinstance(name, str))
 
 
-def collectives_in(jaxpr: Any) -> Iterator[Any]:
-    """The collectives of a jaxpr in program order, inner jaxprs included."""
-    return (equation for equation in equations(jaxpr) if equation.primitive.name in COLLECTIVE_KINDS)
-
-
 def check_agreement(env: Env, equation: Any, axes: tuple[str, ...], groups: Groups) -> None:
     """Every process group executes the collective as a whole, or not at all.
 
@@ -67,10 +60,11 @@ def check_agreement(env: Env, equation: Any, axes: tuple[str, ...], groups: Grou
     if env.active is None:
         return
     active = np.asarray(env.active).reshape(-1)
-    pair = parted(active, env.mesh, axes, groups)
-    if pair is None:
+    members = [(devices, active[devices]) for devices in process_groups(env.mesh, axes, groups)]
+    partly = [group for devices, on in members for group in devices[on.any(axis=1) & ~on.all(axis=1)]]
+    if not partly:
         return
-    here, there = pair
+    here, there = min((int(g[active[g]].min()), int(g[~active[g]].min())) for g in partly)
     raise CollectiveMismatch(
         f"{equation.primitive.name} over {axes} on the mesh {env.mesh}: devices of one group disagree about their "
         f"next collective, a deadlock on hardware: device {device_name(env.mesh, here)} is at "
@@ -79,20 +73,13 @@ def check_agreement(env: Env, equation: Any, axes: tuple[str, ...], groups: Grou
     )
 
 
-def parted(active: np.ndarray, mesh: MeshCase, axes: tuple[str, ...], groups: Groups) -> tuple[int, int] | None:
-    """The first active device of a process group that is active in part, and the first of the others in its group."""
-    members = [(devices, active[devices]) for devices in process_groups(mesh, axes, groups)]
-    partly = [group for devices, on in members for group in devices[on.any(axis=1) & ~on.all(axis=1)]]
-    return min(((int(g[active[g]].min()), int(g[~active[g]].min())) for g in partly), default=None)
-
-
 def whereabouts(env: Env, device: int, axes: tuple[str, ...]) -> str:
     """What an inactive device does meanwhile: its next collective over one of `axes`, or the end of its branch."""
     for elsewhere in reversed(env.elsewhere):
         if elsewhere.devices.reshape(-1)[device]:
             if elsewhere.jaxpr is not None:
-                for equation in collectives_in(elsewhere.jaxpr):
-                    if set(axes_of(equation)) & set(axes):
+                for equation in equations(elsewhere.jaxpr):
+                    if equation.primitive.name in COLLECTIVE_KINDS and set(axes_of(equation)) & set(axes):
                         return f"is at {equation.primitive.name} ({location(equation)}), in {elsewhere.place}"
             return f"reaches the end of {elsewhere.place} without one"
     return "does not execute it"
@@ -119,7 +106,7 @@ def executed(env: Env, equation: Any, traffic: Traffic = ()) -> tuple[tuple[str,
                 operand_bytes=sum(bytes_of(v.aval) for v in equation.invars[: len(equation.outvars)]),
                 result_bytes=sum(bytes_of(v.aval) for v in equation.outvars),
                 location=location(equation),
-                devices=participants(env.active, env.mesh),
+                devices=env.mesh.size if env.active is None else int(np.count_nonzero(env.active)),
                 traffic=traffic,
             )
         )

@@ -7,7 +7,8 @@ groups hold, `[groups, participants, *block]`, and returns what they receive: `[
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
 
 import numpy as np
 
@@ -70,47 +71,36 @@ def device_name(mesh: MeshCase, device: int | Sequence[int]) -> str:
 
 
 Entries = Sequence[Sequence[str]]
-"""The mesh axes that split each dimension, the last varying fastest."""
-
-
-def splits(mesh: MeshCase, entries: Entries) -> Iterator[tuple[int | None, int, int]]:
-    """For each mesh axis in mesh order: the dimension that it splits, its size, and how many parts stay outside of it.
-
-    Those are of the axes that stand before it in its dimension's entry, and have not been taken out: they come after it
-    in the mesh. An axis that splits nothing has no dimension.
-    """
-    for number, name in enumerate(mesh.axis_names):
-        later = mesh.axis_names[number + 1 :]
-        at = next((d for d, names in enumerate(entries) if name in names), None)
-        outside = [n for n in ([] if at is None else entries[at][: list(entries[at]).index(name)]) if n in later]
-        yield at, mesh.shape[name], math.prod(mesh.shape[n] for n in outside)
+"""The mesh axes that split each dimension, the last varying fastest; of the last dimensions they may be left out."""
 
 
 def divide(x: np.ndarray, mesh: MeshCase, entries: Entries) -> np.ndarray:
     """`[*global]` as `[*lead, *block]`, with one leading dimension per mesh axis: 1 for one that splits nothing."""
-    for number, (at, size, outside) in enumerate(splits(mesh, entries)):
-        if at is None:
-            x = np.expand_dims(x, number)
-            continue
-        at += number
-        inside = x.shape[at] // (size * outside)
-        x = np.moveaxis(x.reshape(*x.shape[:at], outside, size, inside, *x.shape[at + 1 :]), at + 1, number)
-        x = x.reshape(*x.shape[: at + 1], outside * inside, *x.shape[at + 3 :])
-    return x
+    sizes: list[int] = []
+    inside, at = [], {}
+    for size, names in zip(x.shape, chain(entries, repeat(())), strict=False):
+        for name in names:
+            if name in mesh.shape:
+                at[name] = len(sizes)
+                sizes.append(mesh.shape[name])
+                size //= mesh.shape[name]
+        inside.append(len(sizes))
+        sizes.append(size)
+    splitting = [name for name in mesh.axis_names if name in at]
+    apart = x.reshape(sizes).transpose(*(at[name] for name in splitting), *inside)
+    lead = (mesh.shape[name] if name in at else 1 for name in mesh.axis_names)
+    return apart.reshape((*lead, *apart.shape[len(splitting) :]))
 
 
 def join(blocks: np.ndarray, mesh: MeshCase, entries: Entries) -> np.ndarray:
     """`[*lead, *block]` as `[*global]`: what `divide` took apart; `lead` is 1 along axes that split nothing."""
-    for number, (at, size, outside) in reversed([*enumerate(splits(mesh, entries))]):
-        if at is None:
-            blocks = np.squeeze(blocks, number)
-            continue
-        at += number
-        inside = blocks.shape[at + 1] // outside
-        blocks = blocks.reshape(*blocks.shape[: at + 1], outside, inside, *blocks.shape[at + 2 :])
-        blocks = np.moveaxis(blocks, number, at + 1)
-        blocks = blocks.reshape(*blocks.shape[:at], outside * size * inside, *blocks.shape[at + 3 :])
-    return blocks
+    order, sizes, rank = [], [], len(mesh.sizes)
+    for d, names in zip(range(rank, blocks.ndim), chain(entries, repeat(())), strict=False):
+        together = [*(mesh.axis_names.index(name) for name in names if name in mesh.shape), d]
+        order += together
+        sizes.append(math.prod(blocks.shape[i] for i in together))
+    others = [i for i in range(rank) if i not in order]
+    return blocks.transpose(*others, *order).reshape(sizes)
 
 
 def first_replica(blocks: np.ndarray, mesh: MeshCase, dimension: int) -> np.ndarray:

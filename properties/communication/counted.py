@@ -313,18 +313,13 @@ def _branch(contents: Sequence[tuple[CompiledCollective, tuple[Loop | Branch, ..
     return _cost([(c.kind, times, times * c.own_bytes) for c, times in _runs(contents).items()])
 
 
-def worded(cost: Cost, *, beside: Cost | None = None) -> str:
-    """`4 permutes of 64 bytes in all`; after such a cost of the same kind, `beside`: `3 of 48`."""
-    kinds = [kind for kind, _ in cost.counts]
-    if not kinds:
-        return "no communication" if beside is None else "none"
-    if beside is not None and kinds == [kind for kind, _ in beside.counts] and len(kinds) == 1:
-        return f"{cost.count(kinds[0])} of {cost.bytes_in(kinds[0]):,}"
-    return " and ".join(
-        f"{cost.count(kind)} {kind}{'s' * (cost.count(kind) != 1)} of {cost.bytes_in(kind):,} bytes"
-        + " in all" * (cost.count(kind) != 1)
-        for kind in kinds
-    )
+def worded(cost: Cost) -> str:
+    """`4 permutes of 64 bytes in all`."""
+    parts = []
+    for kind, count in cost.counts:
+        several = ("s", " in all") if count != 1 else ("", "")
+        parts.append(f"{count} {kind}{several[0]} of {cost.bytes_in(kind):,} bytes{several[1]}")
+    return " and ".join(parts) or "no communication"
 
 
 def worded_stated(stated: Stated, said: object, names: Collection[str], sizes: Mapping[str, Any]) -> str:

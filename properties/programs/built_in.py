@@ -183,9 +183,6 @@ ALGORITHMS: tuple[Implementation, ...] = (
 
 PRODUCTS: tuple[Implementation, ...] = tuple(_product(contract, "naive", form) for contract, form in NAIVE.items())
 
-FORMS: dict[str, tuple[str, ...]] = {contract: tuple(forms) for contract, forms in OVERLAPPING.items()}
-"""The forms of each product that overlap; each is the fastest at some shape, as scheduled for TPUs or by timelines."""
-
 OVERLAPPED: tuple[Implementation, ...] = tuple(
     _product(contract, way, form) for contract, forms in OVERLAPPING.items() for way, form in forms.items()
 )

@@ -7,7 +7,7 @@ one another: operands of a second call of a function are what they can get from 
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -86,12 +86,17 @@ def _vmap_last(fn: Local) -> Local:
     return batched
 
 
-def _twice(fn: Local) -> Local:
-    def one_by_one(*xs: jax.Array) -> list[jax.Array]:
-        results = [fn(*(x[i] for x in xs)) for i in range(len(xs[0]))]
+def _one_by_one(fn: Local, *, feeding: bool = False) -> Local:
+    """The function on one input of the batch after the other; `feeding`, with numbers of the results before."""
+
+    def run(*xs: jax.Array) -> list[jax.Array]:
+        results: list[list[jax.Array]] = []
+        for i in range(len(xs[0])):
+            given = (x[i] for x in xs)
+            results.append(fn(*(_fed(results[-1], x) if feeding and results else x for x in given)))
         return [jnp.stack(ys) for ys in zip(*results, strict=True)]
 
-    return one_by_one
+    return run
 
 
 def _traced_once(fn: Local) -> Local:
@@ -113,15 +118,6 @@ def _switch(fn: Local) -> Local:
         return chosen
 
     return choose
-
-
-def _in_turn(fn: Local) -> Local:
-    def one_by_one(*xs: jax.Array) -> list[jax.Array]:
-        first = fn(*(x[0] for x in xs))
-        second = fn(*(_fed(first, x[1]) for x in xs))
-        return [jnp.stack(ys) for ys in zip(first, second, strict=True)]
-
-    return one_by_one
 
 
 def _fed(results: Sequence[jax.Array], x: jax.Array) -> jax.Array:
@@ -258,8 +254,8 @@ WRAPS: Mapping[str, Callable[[Local], Local]] = {
     "vmap_named": lambda fn: jax.vmap(fn, axis_name="batch"),
     "vmap_first": lambda fn: lambda *xs: jax.vmap(fn, in_axes=(0, *(None for _ in xs[1:])))(*xs),
     "vmap_others": lambda fn: lambda *xs: jax.vmap(fn, in_axes=(None, *(0 for _ in xs[1:])))(*xs),
-    "twice": _twice,
-    "in_turn": _in_turn,
+    "twice": _one_by_one,
+    "in_turn": partial(_one_by_one, feeding=True),
     "switch": _switch,
     "scan": lambda fn: lambda *xs: lax.scan(lambda carry, x: (carry, fn(*x)), 0, xs)[1],
     "while_loop": _while,

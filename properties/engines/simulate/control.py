@@ -122,10 +122,10 @@ def narrowed(env: Env, mask: np.ndarray, equation: Any, jaxpr: Any, name: str) -
     rank = len(env.mesh.sizes)
     if rank == 0 or unanimous(env, mask):
         return env
-    everywhere = np.broadcast_to(mask, (*env.mesh.sizes, *mask.shape[rank:]))
-    devices = np.asarray(everywhere.reshape(*env.mesh.sizes, -1).any(axis=-1))
+    devices = np.asarray(env.everywhere(mask).any(axis=tuple(range(rank, mask.ndim))))
     before = np.ones(env.mesh.sizes, bool) if env.active is None else env.active
-    return env.diverged(devices & before, Elsewhere(before & ~devices, jaxpr, name, equation))
+    others = Elsewhere(before & ~devices, jaxpr, name, equation)
+    return dataclasses.replace(env, active=devices & before, elsewhere=(*env.elsewhere, others))
 
 
 @rule("while")

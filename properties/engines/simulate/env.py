@@ -182,19 +182,9 @@ class Env:
         """In what sums of a dtype lose nothing that matters: doubles that stand for shorter floats have room enough."""
         return wide(dtype) if self.arithmetic is None else np.dtype(dtype)
 
-    def anywhere(self, mask: np.ndarray) -> np.ndarray:
-        """Whether a mask `[*lead, *block]` holds anywhere in a data set: `[*lead]`, broadcast."""
-        apart = int(self.mesh.axis_names[:1] == (SETS,))
-        found = np.asarray(mask.any(axis=tuple(range(apart, mask.ndim))))
-        return found.reshape((-1,) * apart + (1,) * (self.lead - apart))
-
     def mapped(self, dimensions: int) -> "Env":
         """For scalar computations over an array: that many leading dimensions more."""
         return dataclasses.replace(self, lead=self.lead + dimensions)
-
-    def diverged(self, active: np.ndarray, elsewhere: Elsewhere) -> "Env":
-        """For the devices in `active` only."""
-        return dataclasses.replace(self, active=active, elsewhere=(*self.elsewhere, elsewhere))
 
     def everywhere(self, value: np.ndarray) -> np.ndarray:
         """A view of `value` with every leading mesh dimension at its full size."""

@@ -24,26 +24,27 @@ Sizes = tuple[tuple[str, int], ...]
 """The axes of a mesh with their sizes, in mesh order."""
 
 
-def numbering(mesh: Sizes, axes: Sequence[str]) -> np.ndarray:
-    """Every device's number along an axis tuple, the last name varying fastest: int64 `[devices]`."""
-    sizes = [size for _, size in mesh]
-    coordinates = np.indices(sizes).reshape(len(sizes), math.prod(sizes))
-    number = np.zeros(math.prod(sizes), np.int64)
-    for wanted in axes:
-        for (name, size), coordinate in zip(mesh, coordinates, strict=True):
-            if name == wanted:
-                number = number * size + coordinate
-    return number
-
-
 @functools.lru_cache(maxsize=256)
 def _participants(mesh: Sizes, axes: tuple[str, ...]) -> np.ndarray:
-    """All participants over an axis tuple, by number: `[copies, participants]`, the copies in mesh order."""
-    others = [name for name, _ in mesh if name not in axes]
-    p = math.prod(size for name, size in mesh if name in axes)
-    devices = np.lexsort((numbering(mesh, axes), numbering(mesh, others))).reshape(-1, p)
+    """All participants over an axis tuple, by number: `[copies, participants]`, the copies in mesh order.
+
+    The last name varies fastest.
+    """
+    names, sizes = [name for name, _ in mesh], [size for _, size in mesh]
+    along = [names.index(name) for name in axes]
+    others = [i for i, name in enumerate(names) if name not in axes]
+    devices = np.arange(math.prod(sizes)).reshape(sizes).transpose(*others, *along)
+    devices = devices.reshape(-1, math.prod(sizes[i] for i in along))
     devices.flags.writeable = False
     return devices
+
+
+def axis_index(mesh: Sizes, axes: tuple[str, ...]) -> np.ndarray:
+    """Every device's number along an axis tuple: int32 `[devices]`."""
+    devices = _participants(mesh, axes)
+    number = np.empty(devices.size, np.int32)
+    number[devices] = np.arange(devices.shape[1])
+    return number
 
 
 def process_groups(mesh: MeshCase, axes: Sequence[str], groups: Groups = None) -> list[np.ndarray]:
@@ -211,11 +212,6 @@ def permute(blocks: np.ndarray, pairs: Iterable[tuple[int, int]]) -> np.ndarray:
 def broadcast(blocks: np.ndarray, root: int) -> np.ndarray:
     """One participant's block, on all of them."""
     return blocks[:, [root]]
-
-
-def axis_index(mesh: Sizes, axes: Sequence[str]) -> np.ndarray:
-    """Every device's number along an axis tuple: int32 `[devices]`."""
-    return numbering(mesh, axes).astype(np.int32)
 
 
 def _pieces(blocks: np.ndarray, parts: int, dimension: int, tiled: bool) -> np.ndarray:

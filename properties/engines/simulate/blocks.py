@@ -103,11 +103,10 @@ def slice_rule(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
 @rule("pad")
 def pad(env: Env, equation: Any, x: np.ndarray, value: np.ndarray) -> np.ndarray:
     """`value` around and between the elements; negative padding cuts off."""
-    config = [(int(low), int(high), int(interior)) for low, high, interior in equation.params["padding_config"]]
-    return padded(env, x, value, config)
+    return padded(env, x, value, [tuple(map(int, one)) for one in equation.params["padding_config"]])
 
 
-def padded(env: Env, x: np.ndarray, value: np.ndarray, config: Sequence[tuple[int, int, int]]) -> np.ndarray:
+def padded(env: Env, x: np.ndarray, value: np.ndarray, config: Sequence[tuple[int, ...]]) -> np.ndarray:
     """The same by the padding of every dimension: low, high and interior; `value` is `[*lead]`."""
     lead, rank = common_lead(env, x, value), block_rank(env, x)
     value = value.reshape(value.shape + (1,) * rank)
@@ -291,11 +290,6 @@ rule("argmin")(first_extreme(np.argmin))
 Contraction = tuple[tuple[Dimensions, Dimensions], tuple[Dimensions, Dimensions]]
 
 
-def remaining(rank: int, *used: Dimensions) -> list[int]:
-    """The dimensions that are not in any of `used`."""
-    return [d for d in range(rank) if all(d not in some for some in used)]
-
-
 def flattened(x: np.ndarray, lead: int, *groups: Dimensions) -> np.ndarray:
     """`x` with the block's dimensions ordered by groups, and each group made one dimension."""
     order = [int(d) + lead for group in groups for d in group]
@@ -306,8 +300,8 @@ def flattened(x: np.ndarray, lead: int, *groups: Dimensions) -> np.ndarray:
 def dot(env: Env, lhs: np.ndarray, rhs: np.ndarray, dimensions: Contraction) -> np.ndarray:
     """The sum of products over the contracting dimensions: `[*lead, *batch, *lhs free, *rhs free]`, wide."""
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimensions
-    lhs_free = remaining(block_rank(env, lhs), lhs_contract, lhs_batch)
-    rhs_free = remaining(block_rank(env, rhs), rhs_contract, rhs_batch)
+    lhs_free = [d for d in range(block_rank(env, lhs)) if d not in (*lhs_contract, *lhs_batch)]
+    rhs_free = [d for d in range(block_rank(env, rhs)) if d not in (*rhs_contract, *rhs_batch)]
     block = [lhs.shape[env.lead + d] for d in (*lhs_batch, *lhs_free)] + [rhs.shape[env.lead + d] for d in rhs_free]
     dtype = np.result_type(env.exact(lhs.dtype), env.exact(rhs.dtype))
     left = flattened(lhs, env.lead, lhs_batch, lhs_free, lhs_contract).astype(dtype, copy=False)

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from shardproof.oracles.dtypes import wide
 from shardproof.properties.engines.simulate import exchange
 from shardproof.properties.engines.simulate.env import Env, Rule, rule
 from shardproof.properties.engines.simulate.errors import CollectiveMismatch, RaggedMetadata, SimulationError, location
@@ -77,11 +76,12 @@ def whereabouts(env: Env, device: int, axes: tuple[str, ...]) -> str:
     """What an inactive device does meanwhile: its next collective over one of `axes`, or the end of its branch."""
     for elsewhere in reversed(env.elsewhere):
         if elsewhere.devices.reshape(-1)[device]:
+            place = f"{elsewhere.name} ({location(elsewhere.equation)})"
             if elsewhere.jaxpr is not None:
                 for equation in equations(elsewhere.jaxpr):
                     if equation.primitive.name in COLLECTIVE_KINDS and set(axes_of(equation)) & set(axes):
-                        return f"is at {equation.primitive.name} ({location(equation)}), in {elsewhere.place}"
-            return f"reaches the end of {elsewhere.place} without one"
+                        return f"is at {equation.primitive.name} ({location(equation)}), in {place}"
+            return f"reaches the end of {place} without one"
     return "does not execute it"
 
 
@@ -122,9 +122,9 @@ def all_reduce(op: str) -> Rule:
         results = []
         for x, variable in zip(operands, equation.outvars, strict=True):
             if positional:
-                x = exchange.REDUCTIONS[op].reduce(x, axis=positional, dtype=wide(x.dtype)).astype(x.dtype)
+                x = exchange.REDUCTIONS[op].reduce(x, axis=positional, dtype=env.exact(x.dtype)).astype(x.dtype)
             if axes:
-                x = exchange.exchange(x, env.mesh, axes, groups, partial(exchange.all_reduce, op=op))
+                x = exchange.exchange(x, env.mesh, axes, groups, partial(exchange.all_reduce, op=op, exact=env.exact))
             results.append(x.astype(variable.aval.dtype, copy=False))
         return results
 
@@ -136,12 +136,13 @@ rule("pmax", "unreduced_pmax")(all_reduce("max"))
 rule("pmin", "unreduced_pmin")(all_reduce("min"))
 
 
-def exchanging(collective: str, **names: str) -> Rule:
+def exchanging(collective: str, *, adds: bool = False, **names: str) -> Rule:
     """The rule of a collective of `exchange`, for whose arguments the equation's parameters have these names."""
 
     def run(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
         axes, groups = executed(env, equation)
         arguments = {argument: equation.params[name] for argument, name in names.items()}
+        arguments |= {"exact": env.exact} if adds else {}
         run_in_groups = partial(getattr(exchange, collective), **arguments)
         return [exchange.exchange(x, env.mesh, axes, groups, run_in_groups) for x in operands]
 
@@ -152,7 +153,7 @@ rule("all_gather", "all_gather_invariant", "all_gather_reduced")(
     exchanging("all_gather", dimension="all_gather_dimension", tiled="tiled")
 )
 rule("reduce_scatter", "unreduced_reduce_scatter")(
-    exchanging("reduce_scatter", dimension="scatter_dimension", tiled="tiled")
+    exchanging("reduce_scatter", adds=True, dimension="scatter_dimension", tiled="tiled")
 )
 # where `lax.all_to_all` is not tiled, it gives the primitive a new dimension to concatenate along
 rule("all_to_all")(exchanging("all_to_all", split_dimension="split_axis", concat_dimension="concat_axis"))

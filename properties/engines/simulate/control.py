@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.blocks import extreme
 from shardproof.properties.engines.simulate.env import SETS, Elsewhere, Env, common_lead, rule, together
@@ -249,7 +248,7 @@ def assembled(
     for dimension, (name, size) in enumerate(mesh.shape.items()):
         whole = np.broadcast_to(x, (*x.shape[:dimension], size, *x.shape[dimension + 1 :]))
         if name in unreduced:
-            x = REDUCTIONS[kind].reduce(whole.astype(wide(x.dtype)), axis=dimension, keepdims=True).astype(x.dtype)
+            x = REDUCTIONS[kind].reduce(whole.astype(env.exact(x.dtype)), axis=dimension, keepdims=True).astype(x.dtype)
         elif any(name in axes for axes in split):
             x = whole
         elif env.arithmetic is not None:  # in the program's own arithmetic they have been compared

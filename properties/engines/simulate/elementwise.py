@@ -58,10 +58,9 @@ def divide(x: Numbers, y: Numbers) -> Numbers:
     """The quotient; of integers truncated, all bits set for division by zero, wrapping for MIN / -1."""
     if not is_integer(x.dtype):
         return np.divide(x, y)
-    safe = np.where(y == 0, np.ones((), y.dtype), y)
-    quotient = np.floor_divide(x, safe)
+    quotient = np.floor_divide(x, y)
     if is_signed(x.dtype):
-        quotient = quotient + ((np.remainder(x, safe) != 0) & ((x < 0) != (safe < 0)))
+        quotient = quotient + ((np.remainder(x, y) != 0) & ((x < 0) != (y < 0)))
     return np.where(y == 0, np.array(-1).astype(x.dtype), quotient)
 
 
@@ -69,7 +68,7 @@ def remainder(x: Numbers, y: Numbers) -> Numbers:
     """What truncated division leaves, with the sign of the dividend; the dividend for division by zero."""
     if not is_integer(x.dtype):
         return np.fmod(x.astype(np.float64), y.astype(np.float64))
-    return np.where(y == 0, x, np.fmod(x, np.where(y == 0, np.ones((), y.dtype), y)))
+    return np.where(y == 0, x, np.fmod(x, y))
 
 
 def sign(x: Numbers) -> Numbers:
@@ -88,16 +87,6 @@ def power(x: Numbers, y: Numbers) -> Numbers:
     return np.power(x.astype(np.int64), y.astype(np.int64))
 
 
-def logistic(x: Numbers) -> Numbers:
-    """1 / (1 + exp(-x))."""
-    return 1 / (1 + np.exp(-x))
-
-
-def clamp(low: Numbers, x: Numbers, high: Numbers) -> Numbers:
-    """`x`, not below `low` and not above `high`; `high` wins where they cross."""
-    return np.minimum(np.maximum(x, low), high)
-
-
 def sortable(x: Numbers) -> Numbers:
     """Integers in IEEE's total order of floats: -NaN < -inf < … < -0 < 0 < … < inf < NaN; others as they are."""
     if not is_float(x.dtype):
@@ -111,7 +100,8 @@ PLAIN: dict[str, Function] = {
     "abs": np.abs, "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply,
     "div": through_bytes(divide), "rem": through_bytes(remainder), "neg": np.negative, "sign": sign,
     "max": through_bytes(np.maximum), "min": through_bytes(np.minimum),
-    "floor": in_wide(np.floor), "ceil": in_wide(np.ceil), "clamp": clamp, "square": lambda x: np.multiply(x, x),
+    "floor": in_wide(np.floor), "ceil": in_wide(np.ceil), "square": lambda x: np.multiply(x, x),
+    "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal, "is_finite": np.isfinite, "nextafter": np.nextafter, "pow": power,
     "eq_to": lambda x, y: sortable(x) == sortable(y), "le_to": lambda x, y: sortable(x) <= sortable(y),
@@ -124,7 +114,8 @@ WIDE: dict[str, Function] = {
     "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh, "atan": np.arctan,
     "atanh": np.arctanh, "atan2": np.arctan2, "cos": np.cos, "cosh": np.cosh, "sin": np.sin, "sinh": np.sinh,
     "tan": np.tan, "tanh": np.tanh, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log,
-    "log2": np.log2, "log1p": np.log1p, "logistic": logistic, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
+    "log2": np.log2, "log1p": np.log1p, "logistic": lambda x: 1 / (1 + np.exp(-x)),
+    "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
     "cbrt": np.cbrt, "one_minus_square": lambda x: 1 - x * x,
 }  # fmt: skip
 

@@ -115,11 +115,6 @@ class Elsewhere:
     name: str
     equation: Any
 
-    @property
-    def place(self) -> str:
-        """Where that is, with its line in the program."""
-        return f"{self.name} ({location(self.equation)})"
-
 
 @runtime_checkable
 class Arithmetic(Protocol):

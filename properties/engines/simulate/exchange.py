@@ -180,10 +180,13 @@ def _rows(blocks: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return blocks[numbers]
 
 
-def all_reduce(blocks: np.ndarray, op: str) -> np.ndarray:
-    """The sum, maximum or minimum of all participants' blocks, rounded once; sums of booleans count, in int32."""
-    exact = REDUCTIONS[op].reduce(blocks, axis=1, dtype=wide(blocks.dtype), keepdims=True)
-    return exact.astype(np.int32 if op == "sum" and blocks.dtype == bool else blocks.dtype)
+def all_reduce(blocks: np.ndarray, op: str, exact: Callable[[np.dtype], np.dtype] = wide) -> np.ndarray:
+    """The sum, maximum or minimum of all participants' blocks, rounded once; sums of booleans count, in int32.
+
+    Numbers of a dtype are added up in an `exact` one.
+    """
+    found = REDUCTIONS[op].reduce(blocks, axis=1, dtype=exact(blocks.dtype), keepdims=True)
+    return found.astype(np.int32 if op == "sum" and blocks.dtype == bool else blocks.dtype)
 
 
 def all_gather(blocks: np.ndarray, dimension: int, tiled: bool) -> np.ndarray:
@@ -191,9 +194,11 @@ def all_gather(blocks: np.ndarray, dimension: int, tiled: bool) -> np.ndarray:
     return _join(blocks[:, None], dimension) if tiled else np.moveaxis(blocks, 1, dimension + 1)[:, None]
 
 
-def reduce_scatter(blocks: np.ndarray, dimension: int, tiled: bool) -> np.ndarray:
+def reduce_scatter(
+    blocks: np.ndarray, dimension: int, tiled: bool, exact: Callable[[np.dtype], np.dtype] = wide
+) -> np.ndarray:
     """Piece i of the sum along a dimension, on participant i; the dimension disappears unless `tiled`."""
-    return _pieces(all_reduce(blocks, "sum"), blocks.shape[1], dimension, tiled)[:, :, 0]
+    return _pieces(all_reduce(blocks, "sum", exact), blocks.shape[1], dimension, tiled)[:, :, 0]
 
 
 def all_to_all(blocks: np.ndarray, split_dimension: int, concat_dimension: int) -> np.ndarray:

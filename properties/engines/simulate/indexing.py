@@ -9,7 +9,7 @@ from jax.extend.core import ClosedJaxpr
 from jax.lax import GatherDimensionNumbers, GatherScatterMode
 from numpy.lib.stride_tricks import as_strided
 
-from shardproof.oracles.dtypes import is_float, is_signed, wide
+from shardproof.oracles.dtypes import is_float, is_signed
 from shardproof.properties.engines.simulate.blocks import comparable, extreme, fold, padded
 from shardproof.properties.engines.simulate.env import (
     Dimensions,
@@ -198,9 +198,9 @@ def scatter(env: Env, equation: Any, x: np.ndarray, indices: np.ndarray, updates
     if jaxpr is None or not jaxpr.eqns:
         view[at] = contents
         return result
+    update = ClosedJaxpr(jaxpr, equation.params["update_consts"])
     for i in range(len(contents)):  # one window after the other: each application sees the ones before it
         where = tuple(part[i] for part in at)
-        update = ClosedJaxpr(jaxpr, equation.params["update_consts"])
         (view[where],) = evaluate(Env().mapped(contents.ndim - 1), update, [np.asarray(view[where]), contents[i]])
     return result
 
@@ -209,7 +209,7 @@ def combining(ufunc: np.ufunc, exact: bool) -> Any:
     """The rule of a scatter that combines every update with what is there, in wide numbers if they are to be exact."""
 
     def run(env: Env, equation: Any, x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
-        dtype = wide(x.dtype) if exact or x.dtype.kind not in "biufc" else x.dtype
+        dtype = env.exact(x.dtype) if exact or x.dtype.kind not in "biufc" else x.dtype
         result = spread(env, common_lead(env, x, indices, updates), x).astype(dtype, order="C")
         if 0 not in updates.shape:
             promised, updates = equation.params["unique_indices"], updates.astype(dtype)

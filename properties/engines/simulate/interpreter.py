@@ -100,9 +100,7 @@ def key_dtype(words: int) -> np.dtype:
 
 def held_as(aval: Any) -> np.dtype:
     """The NumPy dtype in which a value of a traced type is held."""
-    if dtypes.issubdtype(aval.dtype, dtypes.prng_key):
-        return key_dtype(*aval.dtype._impl.key_shape)
-    return np.dtype(aval.dtype)
+    return aval.dtype if isinstance(aval.dtype, np.dtype) else key_dtype(*aval.dtype._impl.key_shape)
 
 
 def as_value(x: Any) -> np.ndarray:

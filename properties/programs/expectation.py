@@ -21,7 +21,7 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
-    ast.FloorDiv: lambda a, b: Fraction(a // b),
+    ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.Pow: lambda a, b: _power(a, b),
     ast.UAdd: operator.pos,
@@ -141,12 +141,6 @@ class Stated:
         counts, sizes = ({kind: Fraction(of(kind)) for kind in KINDS} for of in (cost.count, cost.bytes_in))
         alone = cost.steps is not None and set(dict(cost.counts)) == {"permute"}
         return cls(counts, sizes, None, Fraction(cost.steps or 0) if alone else None)
-
-    @property
-    def cost(self) -> Cost:
-        """The same of what says all of it, by kind."""
-        counts, sizes = ({kind: int(number) for kind, number in of.items()} for of in (self.counts, self.sizes))
-        return Cost.of(counts, sizes)
 
     def beside(self, other: "Stated") -> "Stated":
         """Both at the same time, as the leaves of a tree are sent; of two that say the same of something."""
@@ -313,12 +307,12 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Fraction:
             return Fraction(number)
         case ast.Name(id=name) if name in names:
             return Fraction(names[name])
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            return _bounded(OPERATORS[type(op)](_value(left, names), _value(right, names)))
+        case ast.BinOp(left=left, op=op, right=right) | ast.Compare(left=left, ops=[op], comparators=[right]) if (
+            type(op) in OPERATORS
+        ):
+            return _bounded(Fraction(OPERATORS[type(op)](_value(left, names), _value(right, names))))
         case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
             return OPERATORS[type(op)](_value(operand, names))
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in OPERATORS:
-            return Fraction(OPERATORS[type(op)](_value(left, names), _value(right, names)))
         case ast.IfExp(test=test, body=body, orelse=orelse):
             return _value(body if _value(test, names) else orelse, names)
         case ast.Call(func=ast.Name(id=name), args=[_, *_] as arguments, keywords=[]) if name in FUNCTIONS:

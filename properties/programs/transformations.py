@@ -47,7 +47,7 @@ def fed_operands(case: Case) -> Fed:
     A result that varies less is cast. One may be typed to vary along all axes of the tuple, and wherever an operand
     does, whatever the function: so an operand that varies less is like none.
     """
-    return MappingProxyType(dict(_pairs(dataclasses.replace(case.structure, chain=(), manual=(), out=None))))
+    return _fed_operands(dataclasses.replace(case.structure, chain=(), manual=(), out=None))
 
 
 def refilled(fed: Fed, operands: Sequence[Value], results: Sequence[Value]) -> list[Value]:
@@ -56,7 +56,7 @@ def refilled(fed: Fed, operands: Sequence[Value], results: Sequence[Value]) -> l
 
 
 @lru_cache(maxsize=256)
-def _pairs(case: Case) -> tuple[tuple[int, int], ...]:
+def _fed_operands(case: Case) -> Fed:
     contract = case.contract
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
     shapes = [result.shape[len(case.mesh.sizes) :] for result in contract.oracle.value(case, zeros)]
@@ -71,7 +71,7 @@ def _pairs(case: Case) -> tuple[tuple[int, int], ...]:
             if place not in pairs and like and (placed is None or placed[number] == operand.placement):
                 pairs[place] = number
                 break
-    return tuple(pairs.items())
+    return MappingProxyType(pairs)
 
 
 Local = Callable[..., list[jax.Array]]

@@ -148,11 +148,9 @@ def exchange(
     rank = len(mesh.sizes)
     sizes = tuple(n if name in axes else x.shape[i] for i, (name, n) in enumerate(mesh.shape.items()))
     held = mesh if sizes == mesh.sizes else MeshCase(mesh.axis_names, sizes)
-    lead, block = x.shape[:rank], x.shape[rank:]
-    holder = np.broadcast_to(np.arange(math.prod(lead)).reshape(lead), sizes).reshape(-1)  # where a device's block is
-    blocks = x.reshape(math.prod(lead), *block)
+    blocks = np.broadcast_to(x, (*sizes, *x.shape[rank:])).reshape(held.size, *x.shape[rank:])
     members = process_groups(held, axes, groups)
-    received = [collective(_rows(blocks, holder[devices])) for devices in members]
+    received = [collective(_rows(blocks, devices)) for devices in members]
     if len({part.shape[2:] for part in received}) > 1:
         raise InvalidGroups(
             f"groups={groups}: expected groups of equal length, on which results' shapes depend, on {mesh}"

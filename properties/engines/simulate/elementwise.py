@@ -249,11 +249,7 @@ def convert(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
         result = np.where(exact >= high, np.array(high).astype(dtype), result)
         return np.where(exact <= low, np.array(low).astype(dtype), result)
     if is_integer(x.dtype) and is_integer(dtype) and "V" in (x.dtype.kind, dtype.kind):
-        bits = width(dtype)
-        wrapped = x.astype(np.int64) & np.int64(2 ** min(bits, 62) - 1)
-        if is_signed(dtype) and bits < 8:
-            wrapped = wrapped - ((wrapped >> (bits - 1)) << bits)
-        return (wrapped if bits < 8 else x.astype(np.int64)).astype(dtype)
+        return x.astype(np.int64).astype(dtype)
     return x.astype(dtype)
 
 

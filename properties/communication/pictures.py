@@ -77,9 +77,7 @@ def columns(mesh: MeshCase, axes: tuple[str, ...]) -> list[int]:
     """The devices by column: one process group after the other, each in the order of the axis tuple."""
     rest = [i for i, name in enumerate(mesh.axis_names) if name not in axes]
     places = list(np.ndindex(*mesh.sizes))
-    return sorted(
-        range(mesh.size), key=lambda i: ([places[i][axis] for axis in rest], logical_index(mesh, places[i], axes))
-    )
+    return sorted(range(mesh.size), key=lambda i: ([places[i][d] for d in rest], logical_index(mesh, places[i], axes)))
 
 
 def picture(title: str, found: list[Step], mesh: MeshCase, axes: tuple[str, ...]) -> Any:
@@ -98,7 +96,8 @@ def picture(title: str, found: list[Step], mesh: MeshCase, axes: tuple[str, ...]
     legend = _legend(rounds)
     left = 30 + LETTER * 12 * max((len(line) for lines in labels for line in lines), default=0)
     devices, participants, order = mesh.size, mesh.axis_size(axes), columns(mesh, axes)
-    names = [device_name(mesh, np.unravel_index(device, mesh.sizes)).strip("()").split(", ") for device in order]
+    places = list(np.ndindex(*mesh.sizes))
+    names = [device_name(mesh, places[device]).strip("()").split(", ") for device in order]
     pitch = max(COLUMN, 8 + LETTER * 10 * max(len(line) for name in names for line in name))
     deep = max(map(len, names))
     top = HEAD + 12 * deep

@@ -55,7 +55,8 @@ def test_claims_are_the_numbers_of_the_literature(
     case = case_of(one.contract.name, sizes, block=(part, 1), dtype="int8")
     stated = stated_by(one, case, backward=False)
     assert stated is not None
-    told = Cost.of(*({kind: int(number) for kind, number in of.items()} for of in (stated.counts, stated.sizes)))
+    counts, operand_bytes = ({kind: int(number) for kind, number in of.items()} for of in (stated.counts, stated.sizes))
+    told = Cost.of(counts, operand_bytes)
     assert told == Cost.of({"permute": permutes}, {"permute": sent})
     assert stated.steps == steps
     counted = communication_of(one, case, SIMULATE)

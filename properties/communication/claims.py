@@ -30,8 +30,13 @@ def no_communication(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         no_communication(jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=P("x"), out_specs=P("x")), x)
     """
     __tracebackhide__ = True
-    traced = list(traced_collectives(fn, *args, **kwargs))
-    compiled = compiled_collectives(fn, *args, **kwargs)
+    traced = list(_traced(jax.make_jaxpr(fn)(*args, **kwargs), {}))
+    function: Any = fn if hasattr(fn, "lower") else jax.jit(fn)
+    compiled = [
+        f"{c.kind} of {c.operand_bytes:,} bytes, {c.form}, {c.name}: {_connected(c.pairs or c.groups)}"
+        for c in collectives(function.lower(*args, **kwargs).compile().as_text())
+        if not c.moves_nothing
+    ]
     if not traced and not compiled:
         return
     name = getattr(fn, "__name__", repr(fn))
@@ -39,29 +44,13 @@ def no_communication(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     raise AssertionError("\n".join([f"{name}: expected no communication, found {len(traced or compiled)}:", *parts]))
 
 
-def compiled_collectives(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
-    """The collectives of the compiled program that move something, one line each."""
-    function: Any = fn if hasattr(fn, "lower") else jax.jit(fn)
-    text = function.lower(*args, **kwargs).compile().as_text()
-    return [
-        f"{c.kind} of {c.operand_bytes:,} bytes, {c.form}, {c.name}: {connected(c.pairs or c.groups)}"
-        for c in collectives(text)
-        if not c.moves_nothing
-    ]
-
-
-def connected(groups: Any) -> str:
+def _connected(groups: Any) -> str:
     """Which devices a collective connects, as its line says it."""
     return "{" + ",".join("{" + ",".join(map(str, group)) + "}" for group in groups or ()) + "}"
 
 
-def traced_collectives(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[str]:
-    """The collectives that the traced program asks for over more than one device, one line each."""
-    closed = jax.make_jaxpr(fn)(*args, **kwargs)
-    yield from _traced(closed, {})
-
-
 def _traced(jaxpr: Any, sizes: dict[str, int]) -> Iterator[str]:
+    """The collectives that a traced program asks for over more than one device, one line each."""
     body, _ = opened(jaxpr)
     for equation in body.eqns:
         if equation.primitive.name in COLLECTIVE_KINDS:

@@ -18,12 +18,12 @@ from shardproof.oracles.communication import Cost
 from shardproof.oracles.communication import lower_bound as least
 from shardproof.oracles.dtypes import width
 from shardproof.oracles.mesh import as_axes
-from shardproof.properties.cases.case import Case, Operand
+from shardproof.properties.cases.case import Case
 from shardproof.properties.communication.hlo import Branch, CompiledCollective, Loop, collectives
 from shardproof.properties.contracts.numbers import float32_accumulator
 from shardproof.properties.engines import Prepared
 from shardproof.properties.engines.simulate.record import Record
-from shardproof.properties.programs.expectation import OF_KIND, Block, Expectation, Stated, Terms, names_of
+from shardproof.properties.programs.expectation import OF_KIND, Block, Expectation, Stated, Terms
 
 
 @dataclass(frozen=True)
@@ -79,18 +79,12 @@ def needed(case: Case) -> Bound:
     participant its own block or none moves nothing, nor does a shift by a multiple of p. A bool may be sent
     as a bit. A contract may know a bound of its own.
     """
-    params = case.keywords
     own = case.contract.least
     if own is not None:
         least_bytes = Fraction(own(case))
         return Bound(min(1, math.ceil(least_bytes)), least_bytes)
-    if case.contract.name not in KNOWN or not all(
-        set(case.axes) <= operand.placement.axes for operand in case.operands
-    ):
-        return NOTHING
-    if case.contract.name == "permute" and all(source == target for source, target in params["perm"]):
-        return NOTHING
-    if case.contract.name == "ring_shift" and params["offset"] % case.participants == 0:
+    divided = all(set(case.axes) <= operand.placement.axes for operand in case.operands)
+    if case.contract.name not in KNOWN or not divided or _stays(case):
         return NOTHING
     gathers = case.contract.name in ("all_gather", "all_gather_invariant")
     p = case.group_size
@@ -98,18 +92,21 @@ def needed(case: Case) -> Bound:
     return lower_bound(case.contract.name, p, Fraction(bits, 8))
 
 
+def _stays(case: Case) -> bool:
+    """Whether it is a permute of which every participant keeps its block, or a shift by a multiple of them."""
+    params = case.keywords
+    kept = case.contract.name == "permute" and all(source == target for source, target in params["perm"])
+    return kept or (case.contract.name == "ring_shift" and params["offset"] % case.participants == 0)
+
+
 def nothing_must_move(case: Case) -> bool:
     """Whether every participant has all that it needs: it is alone, all is empty, it keeps its block, or all have it.
 
     Products need nothing as soon as one operand is empty: what is left of them is zeros.
     """
-    params, axes = case.keywords, set(case.axes)
-    alone = case.group_size == 1
-    empty = any(0 in operand.block for operand in case.operands)
-    kept = case.contract.name == "permute" and all(source == target for source, target in params["perm"])
-    turned = case.contract.name == "ring_shift" and params["offset"] % case.participants == 0
-    known = case.contract.name in KNOWN and not any(axes & operand.placement.axes for operand in case.operands)
-    return alone or empty or kept or turned or known
+    alone, empty = case.group_size == 1, any(0 in operand.block for operand in case.operands)
+    alike = not any(set(case.axes) & operand.placement.axes for operand in case.operands)
+    return alone or empty or _stays(case) or (case.contract.name in KNOWN and alike)
 
 
 def moved(collectives: Iterable[tuple[str, int, int]]) -> Fraction | None:
@@ -130,8 +127,6 @@ def moved(collectives: Iterable[tuple[str, int, int]]) -> Fraction | None:
     return total
 
 
-__all__ = ["OUT", "names_of", "sizes_of", "stated_of"]
-
 OUT = "out"
 
 
@@ -146,7 +141,11 @@ def sizes_of(case: Case, wanted: Collection[str] | None = None) -> dict[str, Any
     """
     contract = case.contract
     along = set(case.axes).union(*(operand.placement.axes for operand in case.operands))
-    blocks = [_block(operand, bool(along - operand.placement.axes)) for operand in case.operands]
+    blocks = []
+    for operand in case.operands:
+        dtype, replicated = operand.numpy_dtype, bool(along - operand.placement.axes)
+        bits, wide = width(dtype), width(float32_accumulator(dtype))
+        blocks.append(Block(_bytes(operand.block, dtype), operand.block, bits, wide, replicated=replicated))
     names = contract.call.operands if case.tree else contract.call.names(case)
     own: dict[str, Any] = {
         "p": case.group_size,
@@ -171,21 +170,13 @@ def stated_of(terms: Terms, case: Case) -> Stated:
     return first
 
 
-def _block(operand: Operand, replicated: bool) -> Block:
-    dtype = operand.numpy_dtype
-    wide = width(float32_accumulator(dtype))
-    return Block(_bytes(operand.block, dtype), operand.block, width(dtype), wide, replicated=replicated)
-
-
 def _results(case: Case) -> int:
     """The block of the result, or the bytes of all of them."""
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
-    results = case.contract.oracle.value(case, zeros)
-    shapes = [result.shape[len(case.mesh.sizes) :] for result in results]
-    each = [
-        Block(_bytes(shape, result.dtype), shape, width(result.dtype))
-        for shape, result in zip(shapes, results, strict=True)
-    ]
+    each = []
+    for result in case.contract.oracle.value(case, zeros):
+        block = result.shape[len(case.mesh.sizes) :]
+        each.append(Block(_bytes(block, result.dtype), block, width(result.dtype)))
     return each[0] if len(each) == 1 else sum(each)
 
 
@@ -322,18 +313,13 @@ def _branch(contents: Sequence[tuple[CompiledCollective, tuple[Loop | Branch, ..
     return _cost([(c.kind, times, times * c.own_bytes) for c, times in _runs(contents).items()])
 
 
-def worded(cost: Cost, *, beside: Cost | None = None) -> str:
-    """`4 permutes of 64 bytes in all`; after such a cost of the same kind, `beside`: `3 of 48`."""
-    kinds = [kind for kind, _ in cost.counts]
-    if not kinds:
-        return "no communication" if beside is None else "none"
-    if beside is not None and kinds == [kind for kind, _ in beside.counts] and len(kinds) == 1:
-        return f"{cost.count(kinds[0])} of {cost.bytes_in(kinds[0]):,}"
-    return " and ".join(
-        f"{cost.count(kind)} {kind}{'s' * (cost.count(kind) != 1)} of {cost.bytes_in(kind):,} bytes"
-        + " in all" * (cost.count(kind) != 1)
-        for kind in kinds
-    )
+def worded(cost: Cost) -> str:
+    """`4 permutes of 64 bytes in all`."""
+    parts = []
+    for kind, count in cost.counts:
+        several = ("s", " in all") if count != 1 else ("", "")
+        parts.append(f"{count} {kind}{several[0]} of {cost.bytes_in(kind):,} bytes{several[1]}")
+    return " and ".join(parts) or "no communication"
 
 
 def worded_stated(stated: Stated, said: object, names: Collection[str], sizes: Mapping[str, Any]) -> str:

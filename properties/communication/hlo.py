@@ -52,12 +52,12 @@ def promoted_from(module: Module, computation: Computation, collective: Instruct
         return ""
     if reducer.endswith("_promoted"):
         return narrow
-    if reducer and narrow == "bf16":
-        return ""
-    if not _narrowed_again(module, narrow, wide):
+    if (reducer and narrow == "bf16") or not _narrowed_again(module, narrow, wide):
         return ""
     widened = wide in WIDENED.get(narrow, ("f16", "f32") if narrow.startswith("f8") else ())
-    return narrow if widened and not own_conversion(inside, instruction) else ""
+    asked = 'convert_element_type"' in instruction.attributes.get("metadata", "").replace(" ", '" ')
+    again = inside.instructions[bare(instruction.operands[0])].opcode == "convert"  # no program narrows, then widens
+    return narrow if widened and (again or not asked) else ""
 
 
 def _narrowed_again(module: Module, narrow: str, wide: str) -> bool:
@@ -79,14 +79,6 @@ def source_type(computation: Computation, convert: Instruction) -> str:
     """The type that a conversion starts from."""
     source = computation.instructions.get(bare(convert.operands[0]))
     return "" if source is None else element_type(source)
-
-
-def own_conversion(computation: Computation, convert: Instruction) -> bool:
-    """Whether the program, and not the compiler, asked for a conversion."""
-    source = computation.instructions.get(bare(convert.operands[0]))
-    if source is not None and source.opcode == "convert":  # narrowed, then widened: no program says so
-        return False
-    return 'convert_element_type"' in convert.attributes.get("metadata", "").replace(" ", '" ')
 
 
 def conversion(module: Module, computation: Computation, name: str) -> tuple[Computation, Instruction] | None:
@@ -224,8 +216,7 @@ def _called(instruction: Instruction) -> Iterator[tuple[str, tuple[Loop | Branch
         yield instruction.called("condition"), (Loop(instruction.name, None if trips is None else trips + 1),)
         return
     if instruction.opcode == "conditional":
-        listed = attributes.get("branch_computations", "{}").strip("{}")
-        names = [bare(name) for name in split(listed)]
+        names = [bare(name) for name in split(attributes.get("branch_computations", "").strip("{}"))]
         names = names or [instruction.called("true_computation"), instruction.called("false_computation")]
         for index, name in enumerate(names):
             yield name, (Branch(instruction.name, index, len(names)),)
@@ -287,7 +278,7 @@ def _read(
     attributes = instruction.attributes
     try:
         names = _sent(kind, instruction)
-        shapes = [shape for name in names for shape in _operand(computation, name)]
+        shapes = [_operand(computation, name) for name in names]
         own = [promoted_from(module, computation, instruction, name) for name in names]
         asked = [replace(s, dtype=d or s.dtype) for s, d in zip(shapes, own, strict=True)] if own else shapes
         pairs = lists(attributes["source_target_pairs"]) if kind == "permute" else None
@@ -328,13 +319,13 @@ def _sent(kind: str, instruction: Instruction) -> list[str]:
     return names[:1] if kind == "ragged_all_to_all" else names  # the others say where it goes, and how much
 
 
-def _operand(computation: Computation, name: str) -> list[Shape]:
+def _operand(computation: Computation, name: str) -> Shape:
     if name not in computation.instructions:
         raise HloError(f"operand {name!r} is not in the computation {computation.name}")
     shapes = list(arrays(computation.instructions[name].shape))
     if len(shapes) != 1:
         raise HloError(f"operand {name!r}: expected one array, found {len(shapes)}")
-    return shapes
+    return shapes[0]
 
 
 def _bytes(kind: str, shapes: list[Shape]) -> int:

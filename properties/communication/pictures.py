@@ -2,9 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,6 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.engines import SimulateEngine
-from shardproof.properties.engines.simulate import Collective
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
 
@@ -28,14 +25,12 @@ class Step:
         bytes: the bytes of its operand on each device.
         links: (source, destination) devices by their position in the mesh; empty where an algorithm that
             the program does not show decides.
-        devices: how many devices there are.
         round: what it has to wait for: those of one round may be under way at the same time.
     """
 
     kind: str
     bytes: int
     links: tuple[tuple[int, int], ...]
-    devices: int
     round: int
 
     def __str__(self) -> str:
@@ -50,12 +45,10 @@ def steps(implementation: Implementation, case: Case) -> list[Step]:
     program = forward(case, implementation, Seen())
     arrays = [generate(Data("exact", 0), a.shape, np.dtype(a.dtype)) for a in program.arguments]
     executed = SimulateEngine().prepare(program, case.mesh).evidence(arrays).sequence
-    return [_step(c) for c in sorted(executed, key=lambda collective: collective.round)]
-
-
-def _step(collective: Collective) -> Step:
-    links = tuple(sorted(collective.links)) if collective.perm is not None else ()
-    return Step(collective.kind, collective.operand_bytes, links, collective.mesh.size, collective.round)
+    return [
+        Step(c.kind, c.operand_bytes, () if c.perm is None else tuple(sorted(c.links)), c.round)
+        for c in sorted(executed, key=lambda collective: collective.round)
+    ]
 
 
 def text(implementation: Implementation, case: Case, found: list[Step]) -> str:
@@ -80,40 +73,15 @@ SHOWN = 3
 """How many of the collectives of one round are named."""
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Which device stands in which column: one process group after the other, each in the order of the axis tuple.
-
-    Arguments:
-        column: of each device, by its position in the mesh.
-        names: of the devices, by column.
-        participants: how many devices a group has.
-    """
-
-    column: tuple[int, ...]
-    names: tuple[str, ...]
-    participants: int
-
-    def index(self, position: int) -> int:
-        """The logical index of a device in its group."""
-        return self.column[position] % self.participants
-
-
-def columns(mesh: MeshCase, axes: Sequence[str]) -> Columns:
-    """The columns for collectives over an axis tuple."""
+def columns(mesh: MeshCase, axes: tuple[str, ...]) -> list[int]:
+    """The devices by column: one process group after the other, each in the order of the axis tuple."""
     rest = [i for i, name in enumerate(mesh.axis_names) if name not in axes]
     places = list(np.ndindex(*mesh.sizes))
-
-    def key(place: tuple[int, ...]) -> tuple[object, ...]:
-        return tuple(place[i] for i in rest), logical_index(mesh, place, tuple(axes))
-
-    order = sorted(range(mesh.size), key=lambda position: key(places[position]))
-    names = tuple(device_name(mesh, places[position]).strip("()") for position in order)
-    return Columns(tuple(int(i) for i in np.argsort(order)), names, mesh.axis_size(tuple(axes)))
+    return sorted(range(mesh.size), key=lambda i: ([places[i][d] for d in rest], logical_index(mesh, places[i], axes)))
 
 
-def picture(title: str, found: list[Step], placed: Columns) -> Any:
-    """A drawing: each round leads from one row of devices to the next.
+def picture(title: str, found: list[Step], mesh: MeshCase, axes: tuple[str, ...]) -> Any:
+    """A drawing of collectives over an axis tuple: each round leads from one row of devices to the next.
 
     Raises:
         ModuleNotFoundError: if drawsvg is not installed.
@@ -127,8 +95,11 @@ def picture(title: str, found: list[Step], placed: Columns) -> Any:
     labels = [_labels(number, steps) for number, steps in enumerate(rounds, start=1)]
     legend = _legend(rounds)
     left = 30 + LETTER * 12 * max((len(line) for lines in labels for line in lines), default=0)
-    pitch = max(COLUMN, 8 + LETTER * 10 * max(len(line) for name in placed.names for line in name.split(", ")))
-    devices, deep = len(placed.names), max(len(name.split(", ")) for name in placed.names)
+    devices, participants, order = mesh.size, mesh.axis_size(axes), columns(mesh, axes)
+    places = list(np.ndindex(*mesh.sizes))
+    names = [device_name(mesh, places[device]).strip("()").split(", ") for device in order]
+    pitch = max(COLUMN, 8 + LETTER * 10 * max(len(line) for name in names for line in name))
+    deep = max(map(len, names))
     top = HEAD + 12 * deep
     width = max(
         left + (devices - 1) * pitch + 2 * MARGIN,
@@ -156,20 +127,21 @@ def picture(title: str, found: list[Step], placed: Columns) -> Any:
             drawing.append(drawsvg.Rectangle(*box, fill="none", stroke=NEUTRAL))
         for nth, step in enumerate(steps):
             for source, target in step.links:
-                colour = direction(placed.index(source), placed.index(target), placed.participants)
-                at, to = (left + placed.column[device] * pitch for device in (source, target))
+                begin, end = order.index(source), order.index(target)
+                colour = direction(begin % participants, end % participants, participants)
+                at, to = left + begin * pitch, left + end * pitch
                 apart = 5 * (nth - (len(steps) - 1) / 2)  # side by side, where two go the same way
                 aside = math.copysign(3, to - at) if at != to else 0
                 ends = (at + apart + aside, start + 12, to + apart - aside, start + ROW - 16)
                 arrow(ends, colour, DASHES[nth % len(DASHES)])
-    for column, name in enumerate(placed.names):
+    for column, name in enumerate(names):
         x = left + column * pitch
-        for i, part in enumerate(name.split(", ")):
+        for i, part in enumerate(name):
             text(part, 10, x, HEAD - 16 + 12 * i, center=True)
         for row in range(len(rounds) + 1):
             y = top + row * ROW
             drawing.append(drawsvg.Circle(x, y, 11, fill="white", stroke="black"))
-            text(str(placed.column.index(column)), 11, x, y, center=True)
+            text(str(order[column]), 11, x, y, center=True)
     for line, (colour, dash, words) in enumerate(legend):
         y = bottom + 18 * line
         if colour in heads:
@@ -207,12 +179,3 @@ def _legend(rounds: list[list[Step]]) -> list[tuple[str, str | None, str]]:
 def direction(source: int, target: int, devices: int) -> str:
     """The colour of an arrow, given logical indices: which way round the ring is shorter."""
     return UP if (target - source) % devices <= devices / 2 else DOWN
-
-
-def write(path: Path, title: str, found: list[Step], placed: Columns) -> None:
-    """Writes the picture.
-
-    Raises:
-        ModuleNotFoundError: if drawsvg is not installed.
-    """
-    picture(title, found, placed).save_svg(str(path))

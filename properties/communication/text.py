@@ -7,6 +7,7 @@ backend.
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,6 +15,8 @@ from types import MappingProxyType
 import numpy as np
 
 OPENING, CLOSING = "([{", ")]}"
+COMMENT = re.compile(r'(?P<quoted>"(?:[^"\\]|\\.)*")|/\*.*?\*/')
+"""A string, which may contain what looks like a comment, or a comment."""
 
 
 class HloError(ValueError):
@@ -73,52 +76,27 @@ def bare(name: str) -> str:
     return name.strip().rpartition(" ")[2].removeprefix("%")
 
 
-def without_comments(text: str) -> str:
-    """The text without `/* … */`, which strings may contain."""
-    parts, quoted, i = [], False, 0
-    while i < len(text):
-        if not quoted and text.startswith("/*", i) and "*/" in text[i:]:
-            i = text.index("*/", i) + 2
-            continue
+def unquoted(text: str, start: int = 0) -> Iterator[tuple[int, str, int]]:
+    """The characters that stand in no string, with their indices and how many brackets are open behind them."""
+    depth, quoted = 0, False
+    for i in range(start, len(text)):
         if text[i] == '"' and (i == 0 or text[i - 1] != "\\"):
             quoted = not quoted
-        parts.append(text[i])
-        i += 1
-    return "".join(parts)
+        elif not quoted:
+            depth += (text[i] in OPENING) - (text[i] in CLOSING)
+            yield i, text[i], depth
 
 
 def closing(text: str, start: int = 0) -> int:
     """The index of the bracket that closes the one at `start`; -1 if nothing does."""
-    depth, quoted = 0, False
-    for i in range(start, len(text)):
-        if text[i] == '"' and text[i - 1] != "\\":
-            quoted = not quoted
-        elif not quoted and text[i] in OPENING:
-            depth += 1
-        elif not quoted and text[i] in CLOSING:
-            depth -= 1
-            if depth == 0:
-                return i
-    return -1
+    return next((i for i, character, depth in unquoted(text, start) if character in CLOSING and depth == 0), -1)
 
 
 def split(text: str, separator: str = ",") -> list[str]:
     """The parts between separators that stand in no bracket and no string, stripped; none of an empty text."""
-    parts, depth, quoted, start = [], 0, False, 0
-    for i, character in enumerate(text):
-        if character == '"' and (i == 0 or text[i - 1] != "\\"):
-            quoted = not quoted
-        elif quoted:
-            continue
-        elif character in OPENING:
-            depth += 1
-        elif character in CLOSING:
-            depth -= 1
-        elif character == separator and depth == 0:
-            parts.append(text[start:i].strip())
-            start = i + 1
-    last = text[start:].strip()
-    return [*parts, last] if parts or last else []
+    ends = [i for i, character, depth in unquoted(text) if character == separator and depth == 0]
+    parts = [text[start + 1 : end].strip() for start, end in itertools.pairwise([-1, *ends, len(text)])]
+    return parts if parts[-1] or len(parts) > 1 else []
 
 
 def read_instruction(line: str) -> Instruction:
@@ -127,7 +105,7 @@ def read_instruction(line: str) -> Instruction:
     Raises:
         HloError: if it is none.
     """
-    name, equals, rest = without_comments(line).strip().partition(" = ")
+    name, equals, rest = COMMENT.sub(lambda found: found["quoted"] or "", line).strip().partition(" = ")
     root = name.startswith("ROOT ")
     rest = rest.lstrip()
     end = closing(rest) + 1 if rest.startswith("(") else rest.find(" ")

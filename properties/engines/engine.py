@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -44,20 +44,6 @@ class Prepared:
         return map(self, sets)
 
 
-@runtime_checkable
-class Engine(Protocol):
-    """Makes programs ready and runs them."""
-
-    name: str
-    compilations: int
-
-    def abstract_mesh(self, mesh: MeshCase) -> Any:
-        """The mesh to trace under, without devices."""
-
-    def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
-        """Traces (and compiles) a program for a mesh."""
-
-
 AXIS_TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 
 
@@ -79,29 +65,40 @@ def device_mesh(mesh: MeshCase) -> Mesh:
     return Mesh(chosen, mesh.axis_names, axis_types=tuple(AXIS_TYPES[t] for t in mesh.axis_types))
 
 
-def to_numpy(array: jax.Array) -> np.ndarray:
-    """The whole array; of an empty one, JAX up to 0.10 cannot put the shards together, and need not."""
-    return np.asarray(array) if array.size else np.zeros(array.shape, array.dtype)
+class Engine:
+    """Makes programs ready and runs them."""
 
-
-class XlaEngine:
-    """Compiles each structure once with `jit`, then runs it on as many data sets as it is given."""
-
-    name = "xla"
-    clear_after = 400
-    """Compilations after which JAX's caches are dropped: they keep every traced program alive."""
-    compiler_options: ClassVar[Mapping[str, Any]] = {}
-    """What XLA is told of how to compile: nothing, unless a known defect is looked for."""
+    name: str
+    clear_after: int
+    """Programs after which JAX's caches are dropped: they keep every traced one alive."""
 
     def __init__(self) -> None:
-        self.compilations = 0
+        self.traces = self.compilations = 0
 
     def abstract_mesh(self, mesh: MeshCase) -> AbstractMesh:
         """The mesh to trace under, without devices."""
         return abstract_mesh(mesh)
 
     def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
-        """Traces a program for a mesh; what tracing refuses is refused here. It is compiled at the first run.
+        """Traces a program for a mesh; what tracing refuses is refused here."""
+        raise NotImplementedError
+
+    def _count(self) -> None:
+        self.traces += 1
+        if self.traces % self.clear_after == 0:
+            jax.clear_caches()
+
+
+class XlaEngine(Engine):
+    """Compiles each structure once with `jit`, then runs it on as many data sets as it is given."""
+
+    name = "xla"
+    clear_after = 400
+    compiler_options: ClassVar[Mapping[str, Any]] = {}
+    """What XLA is told of how to compile: nothing, unless a known defect is looked for."""
+
+    def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
+        """Traces a program for a mesh. It is compiled at the first run.
 
         Run, it raises `CollectiveMismatch` where the interpreter says that devices would wait for one another.
         """
@@ -109,8 +106,7 @@ class XlaEngine:
         function: Any = program.build(devices)
         avals = program.abstract_arguments(devices)
         self.compilations += 1
-        if self.compilations % self.clear_after == 0:
-            jax.clear_caches()
+        self._count()
         if not program.compiled:
             return Prepared(partial(_run, function, avals))
         # the arguments of the text say which devices there are
@@ -145,7 +141,8 @@ def _run(
     function: Callable[..., Any], avals: list[jax.ShapeDtypeStruct], arrays: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     placed: list[Any] = jax.device_put(list(arrays), [aval.sharding for aval in avals])
-    return [to_numpy(result) for result in function(*placed)]
+    # of an empty array JAX up to 0.10 cannot put the shards together, and need not
+    return [np.asarray(y) if y.size else np.zeros(y.shape, y.dtype) for y in function(*placed)]
 
 
 OWN = ("shardproof.properties.engines.simulate.", "shardproof.properties.precision.")
@@ -189,8 +186,7 @@ class Interpreted(Prepared):
     @classmethod
     def of(cls, closed_jaxpr: Any) -> "Interpreted":
         """A program that something else has traced."""
-        results = jax.tree.structure(list(closed_jaxpr.out_avals))
-        return cls(simulate.Simulated(closed_jaxpr, closed_jaxpr.in_avals, results))
+        return cls(simulate.Simulated(closed_jaxpr, jax.tree.structure(list(closed_jaxpr.out_avals))))
 
     def _alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         with failing_as_a_limit():
@@ -203,42 +199,23 @@ class Interpreted(Prepared):
 
     def each(self, sets: Sets) -> Iterator[list[np.ndarray]]:
         """The results on each of several data sets: of small ones at once, if all of them can be run."""
-        if small(sets):
+        if len(sets) > 1 and sum(array.size for arrays in sets for array in arrays) <= MOST_TOGETHER:
             with contextlib.suppress(Exception):  # that of the first data set that has one is raised below
                 return iter(self.traced.run_together(sets))
         return super().each(sets)
 
 
-def small(sets: Sets) -> bool:
-    """Whether several data sets are small enough to be run at once."""
-    return len(sets) > 1 and sum(array.size for arrays in sets for array in arrays) <= MOST_TOGETHER
-
-
-class SimulateEngine:
+class SimulateEngine(Engine):
     """Traces each structure once, then interprets it on as many data sets as it is given."""
 
     name = "simulate"
     clear_after = 2000
-    """Traces after which JAX's caches are dropped: they keep every traced program alive."""
-
-    def __init__(self) -> None:
-        self.compilations = 0
-        self.traces = 0
-
-    def abstract_mesh(self, mesh: MeshCase) -> AbstractMesh:
-        """The mesh to trace under."""
-        return abstract_mesh(mesh)
 
     def prepare(self, program: Program, mesh: MeshCase) -> Interpreted:
         """Traces a program for a mesh; nothing is compiled."""
-        return Interpreted(self._traced(program, mesh))
-
-    def _traced(self, program: Program, mesh: MeshCase) -> simulate.Simulated:
+        self._count()
         devices = abstract_mesh(mesh)
-        self.traces += 1
-        if self.traces % self.clear_after == 0:
-            jax.clear_caches()
-        return simulate.prepare(program.build(devices), *program.abstract_arguments(devices))
+        return Interpreted(simulate.prepare(program.build(devices), *program.abstract_arguments(devices)))
 
 
 ENGINES: dict[str, type[Engine]] = {"simulate": SimulateEngine, "xla": XlaEngine}

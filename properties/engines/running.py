@@ -5,12 +5,13 @@ zeros. Of calls that feed one another oracles are composed: derivatives by the c
 """
 
 import dataclasses
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from traceback import walk_tb
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -30,19 +31,15 @@ from shardproof.properties.programs.program import Program, Seen, WrongResult, a
 from shardproof.properties.programs.transformations import fed_operands, refilled
 from shardproof.properties.programs.violation import NotDifferentiable, SuiteError
 
+Kept = TypeVar("Kept")
+
 KEPT = 32
 """How many structures stay compiled: Hypothesis tries one again and again while it shrinks."""
 
 MODES = {"gradient": (True, True), "reverse gradient": (False, True), "forward gradient": (True, False)}
 """What is made ready of a derivative: whether forward mode, and whether reverse mode."""
 
-CUSTOM_VJP = "raise_custom_vjp_error_on_jvp"
-"""The function in which JAX refuses forward mode of a custom_vjp."""
-
 NO_FORWARD_MODE = "a custom_vjp has no forward mode"
-
-LINEARIZATION = "Linearization failed"
-"""How JAX's exception begins where a function has no reverse mode."""
 
 _ready: OrderedDict[tuple[object, ...], "Ready"] = OrderedDict()
 _seen: OrderedDict[tuple[object, ...], Seen] = OrderedDict()
@@ -64,11 +61,6 @@ def traced(program: Program, case: Case, engine: Engine) -> Any:
         return jax.make_jaxpr(program.build(mesh))(*program.abstract_arguments(mesh))
 
 
-def contains(jaxpr: Any, primitive: str) -> bool:
-    """Whether an equation of that primitive is in a program, or in one inside of it."""
-    return any(equation.primitive.name == primitive for equation in equations(jaxpr))
-
-
 def ready(kind: str, implementation: Implementation, case: Case, engine: Engine) -> Ready:
     """The structure of `case` made ready as `kind`: `value`, `placed`, or one of `MODES`.
 
@@ -76,17 +68,17 @@ def ready(kind: str, implementation: Implementation, case: Case, engine: Engine)
         NotDifferentiable: if JAX has no derivative of the function in a mode that is asked for.
         WrongResult: if what the function returns has another tree, or in a derivative other shapes, than it should.
     """
-    structure = case.structure if kind == "placed" else dataclasses.replace(case.structure, out=None)
+    structure = case.structure if kind == "placed" else _without_out(case)
     key = (kind, implementation, structure, engine.name)
     if key in _ready:
         _ready.move_to_end(key)
         return _ready[key]
     made = _make(kind, implementation, case, engine)
-    _keep(key, made)
+    _keep(_ready, key, made)
     jaxpr = made.prepared.jaxpr
     if engine.name == XlaEngine.name and jaxpr is not None:  # of which the interpreter need not trace its own
         as_well = (kind, implementation, structure, SimulateEngine.name)
-        _keep(as_well, dataclasses.replace(made, prepared=Interpreted.of(jaxpr)))
+        _keep(_ready, as_well, dataclasses.replace(made, prepared=Interpreted.of(jaxpr)))
     return made
 
 
@@ -108,10 +100,14 @@ def derived(implementation: Implementation, case: Case, engine: Engine) -> tuple
     raise first
 
 
-def _keep(key: tuple[object, ...], made: Ready) -> None:
-    _ready[key] = made
-    if len(_ready) > KEPT:
-        _ready.popitem(last=False)
+def _keep(kept: OrderedDict[tuple[object, ...], Kept], key: tuple[object, ...], made: Kept) -> None:
+    kept[key] = made
+    if len(kept) > KEPT:
+        kept.popitem(last=False)
+
+
+def _without_out(case: Case) -> Case:
+    return dataclasses.replace(case.structure, out=None)
 
 
 def forget() -> None:
@@ -122,19 +118,12 @@ def forget() -> None:
 
 def seen_of_values(implementation: Implementation, case: Case, engine: Engine) -> Seen:
     """What is seen when values of a structure are traced, which its derivatives must know; traced once for that."""
-    key = (implementation, dataclasses.replace(case.structure, out=None))
+    key = (implementation, _without_out(case))
     if key not in _seen:
         seen = Seen()
         traced(forward(case, implementation, seen), case, engine)
-        remember(implementation, case, seen)
+        _keep(_seen, key, seen)
     return dataclasses.replace(_seen[key])
-
-
-def remember(implementation: Implementation, case: Case, seen: Seen) -> None:
-    """Keeps what was seen when the values of a structure were traced."""
-    _seen[implementation, dataclasses.replace(case.structure, out=None)] = dataclasses.replace(seen)
-    if len(_seen) > KEPT:
-        _seen.popitem(last=False)
 
 
 def _make(kind: str, implementation: Implementation, case: Case, engine: Engine) -> Ready:
@@ -143,7 +132,7 @@ def _make(kind: str, implementation: Implementation, case: Case, engine: Engine)
         with differentiating():  # where a link of its chain does
             prepared = engine.prepare(forward(case, implementation, seen), case.mesh)
         if prepared.jaxpr is not None:
-            remember(implementation, case, seen)
+            _keep(_seen, (implementation, _without_out(case)), dataclasses.replace(seen))
         return Ready(prepared, seen)
     if kind == "placed":
         return Ready(engine.prepare(forward(case, implementation, seen, out="placed"), case.mesh), seen)
@@ -157,7 +146,7 @@ def _make(kind: str, implementation: Implementation, case: Case, engine: Engine)
             prepared = engine.prepare(program, case.mesh)
         # jvp of a custom_vjp is traced all the same, to a primitive that nothing can run
         jaxpr = traced(program, case, engine) if prepared.jaxpr is None else prepared.jaxpr
-        if forward_mode and contains(jaxpr, "custom_lin"):
+        if forward_mode and any(equation.primitive.name == "custom_lin" for equation in equations(jaxpr)):
             raise NotDifferentiable(NO_FORWARD_MODE)
         return Ready(prepared, seen, tuple(placements))
 
@@ -178,12 +167,12 @@ def differentiating() -> Iterator[None]:
         frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
         if frames[-1] is ad.primitive_transposes[lax.while_p].__code__:
             raise NotDifferentiable("a while_loop has no reverse mode") from error
-        if str(error).startswith(LINEARIZATION) and raised_in(error).startswith("jax."):
+        if str(error).startswith("Linearization failed") and raised_in(error).startswith("jax."):
             raise NotDifferentiable(str(error).partition(". ")[0]) from error
         raise
     except TypeError as error:
         *_, (last, _) = walk_tb(error.__traceback__)
-        if last.f_code.co_name == CUSTOM_VJP and raised_in(error).startswith("jax."):
+        if last.f_code.co_name == "raise_custom_vjp_error_on_jvp" and raised_in(error).startswith("jax."):
             raise NotDifferentiable(NO_FORWARD_MODE) from error
         raise
 
@@ -311,21 +300,16 @@ def _pulled(case: Case, blocks: Arrays, cotangents: Arrays) -> Arrays:
         return case.contract.oracle.pullback(case, blocks, cotangents)
     moving, fed = case.contract.call.moving(case), fed_operands(case)
     first, *rest = _calls(case, blocks)
-    shared: list[np.ndarray] | None = None
+    every: list[Arrays] = []
     for operands in reversed(rest):
         pulled = dict(zip(moving, case.contract.oracle.pullback(case, operands, cotangents), strict=True))
         cotangents = [np.zeros_like(ct) for ct in cotangents]
         for place, number in fed.items():
             cotangents[number] = pulled[place]
-        own = [np.zeros_like(ct) if place in fed else ct for place, ct in pulled.items()]
-        shared = own if shared is None else _added(shared, own)
-    assert shared is not None
-    return _added(shared, case.contract.oracle.pullback(case, first, cotangents))
-
-
-def _added(some: Arrays, others: Arrays) -> list[np.ndarray]:
+        every.append([np.zeros_like(ct) if place in fed else ct for place, ct in pulled.items()])
+    every.append(case.contract.oracle.pullback(case, first, cotangents))
     with np.errstate(invalid="ignore", over="ignore"):
-        return [one + other for one, other in zip(some, others, strict=True)]
+        return [functools.reduce(np.add, one) for one in zip(*every, strict=True)]
 
 
 def _over_batch(
@@ -344,7 +328,11 @@ def _over_batch(
     every: list[list[np.ndarray] | None] = []
     try:
         for at in np.ndindex(*case.batch):
-            blocks = [_one_input(case, x, place, at) for x, place in zip(arrays, places, strict=True)]
+            blocks = []
+            for array, place in zip(arrays, places, strict=True):
+                shared = () if place is None else case.shared_dimensions(place)
+                chosen = tuple(i for d, i in enumerate(at) if d not in shared)
+                blocks.append(np.asarray(array[(slice(None),) * lead + chosen]))
             every.append(list(function(blocks)) if case.keeps(at) else None)
     except Exception as error:
         first = str(error).partition("\n")[0]
@@ -362,10 +350,3 @@ def _over_batch(
         with np.errstate(invalid="ignore", over="ignore"):
             whole.append(spread.sum(axis=tuple(lead + d for d in shared)) if shared else spread)
     return whole
-
-
-def _one_input(case: Case, array: np.ndarray, place: Place, at: Sequence[int]) -> np.ndarray:
-    """The blocks of one input of the batch."""
-    shared = () if place is None else case.shared_dimensions(place)
-    chosen = tuple(i for d, i in enumerate(at) if d not in shared)
-    return np.asarray(array[(slice(None),) * len(case.mesh.sizes) + chosen])

@@ -25,9 +25,10 @@ from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.meta.test_algorithms import check_forward
 from shardproof.properties.performance.operations import operations_of
 from shardproof.properties.performance.timeline import flops_in, loads_in
-from shardproof.properties.programs.built_in import FORMS, OVERLAPPED, PRODUCTS
+from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.examples import product_case
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.products import OVERLAPPING
 from shardproof.properties.programs.program import Seen, forward
 
 pytestmark = pytest.mark.untyped
@@ -166,7 +167,7 @@ def test_no_form_multiplies_more(one: Implementation) -> None:
         assert abs(flops - expected) <= expected / 100
 
 
-SUMS = tuple(way for way in FORMS["matmul_reduce_scatter"] if way != "paired")
+SUMS = tuple(way for way in OVERLAPPING["matmul_reduce_scatter"] if way != "paired")
 """Forms of which one can say how sums travel."""
 
 

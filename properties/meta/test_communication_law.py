@@ -19,7 +19,6 @@ from shardproof.properties.communication.counted import (
     NOTHING,
     full_bytes,
     moved,
-    names_of,
     needed,
     nothing_must_move,
     of_record,
@@ -32,7 +31,7 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.communication import check_communication, communication_of
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import PARAMETERS, example
-from shardproof.properties.programs.expectation import Expectation, ExpectationError
+from shardproof.properties.programs.expectation import Expectation, ExpectationError, names_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report import communication as table

@@ -213,19 +213,19 @@ def test_a_drawing_says_who_sends_what(capsys: pytest.CaptureFixture[str], tmp_p
 
 def test_a_drawing_is_in_the_order_of_the_axis_tuple() -> None:
     """Groups stand side by side, the devices of each in logical order, under their coordinates."""
-    permuted = drawn.columns(MeshCase(("dp", "tp"), (2, 3)), ("tp", "dp"))
-    assert permuted.column == (0, 2, 4, 1, 3, 5)
-    assert permuted.names[:3] == ("dp=0, tp=0", "dp=1, tp=0", "dp=0, tp=1")
-    grouped = drawn.columns(MeshCase(("dp", "tp"), (2, 3)), ("dp",))
-    assert grouped.names[:2] == ("dp=0, tp=0", "dp=1, tp=0")
-    assert [grouped.index(position) for position in range(6)] == [0, 0, 0, 1, 1, 1]
+    mesh = MeshCase(("dp", "tp"), (2, 3))
+    assert drawn.columns(mesh, ("tp", "dp")) == drawn.columns(mesh, ("dp",)) == [0, 3, 1, 4, 2, 5]
+    assert drawn.columns(mesh, ("dp", "tp")) == drawn.columns(mesh, ("tp",)) == [0, 1, 2, 3, 4, 5]
+    pytest.importorskip("drawsvg", reason="the extra `draw` is not installed")
+    text = drawn.picture("nothing", [], mesh, ("tp", "dp")).as_svg()
+    assert re.findall(r">((?:dp|tp)=\d)<", text)[:6] == ["dp=0", "tp=0", "dp=1", "tp=0", "dp=0", "tp=1"]
 
 
 def test_collectives_of_one_round_are_not_drawn_over_one_another() -> None:
     """Two permutes over the same links at the same time are two arrows, told apart by their dashes."""
     pytest.importorskip("drawsvg", reason="the extra `draw` is not installed")
-    twice = [Step("permute", 16, ((0, 1), (1, 0)), 2, 1)] * 2
-    text = drawn.picture("twice", twice, drawn.columns(MeshCase(("tp",), (2,)), ("tp",))).as_svg()
+    twice = [Step("permute", 16, ((0, 1), (1, 0)), 1)] * 2
+    text = drawn.picture("twice", twice, MeshCase(("tp",), (2,)), ("tp",)).as_svg()
     ends = re.findall(r'<path d="M([\d.,]+) L([\d.,]+)"[^>]*marker-end', text)
     assert len(set(ends)) == len(ends) == 4 + 3
     assert text.count("stroke-dasharray") == 2 + 1
@@ -256,9 +256,9 @@ def test_a_bidirectional_ring_uses_both_directions() -> None:
     found = steps(
         Implementation(CONTRACTS["ring_shift"], "both", both), example("ring_shift", MeshCase(("tp",), (5,)), "tp")
     )
-    colours = [{drawn.direction(*link, step.devices) for link in step.links} for step in found]
+    colours = [{drawn.direction(*link, 5) for link in step.links} for step in found]
     assert colours == [{drawn.UP}, {drawn.DOWN}]
-    assert found[0] == Step("permute", 16, ((0, 1), (1, 2), (2, 3), (3, 4), (4, 0)), 5, 1)
+    assert found[0] == Step("permute", 16, ((0, 1), (1, 2), (2, 3), (3, 4), (4, 0)), 1)
     assert {step.round for step in found} == {1}
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from shardproof.properties.communication.counted import names_of
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.meta.test_accelerators import run_pytest
 from shardproof.properties.meta.test_scheduled import DONE, NOTHING, PAIRS, START, X, by_hand, product
@@ -24,7 +23,7 @@ from shardproof.properties.performance.measured.compiled_overlap import (
 )
 from shardproof.properties.performance.tpu_compiler import Compiled, Request, Topology, TpuCompiler
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD, FORWARD
-from shardproof.properties.programs.expectation import Overlap
+from shardproof.properties.programs.expectation import Overlap, names_of
 from shardproof.properties.programs.violation import Broken
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -111,14 +111,13 @@ def change_participants(monkeypatch: pytest.MonkeyPatch, part: str, *, oracle: b
     elif oracle:
         monkeypatch.setattr(collectives, "as_axes", lambda axes: MESH.in_mesh_order(axes))
     else:
-        number, participants = exchange.numbering, exchange._participants
-        known = frozenset(MESH.axis_names)
+        right_order, known = exchange._participants, frozenset(MESH.axis_names)
 
-        def in_mesh_order(axes: Any) -> Any:
-            return MESH.in_mesh_order(axes) if known >= {*axes} else axes  # the data sets are no axis of it
+        def in_mesh_order(mesh: Any, axes: Any) -> Any:
+            own = known >= {*axes}  # the data sets are no axis of it
+            return right_order(mesh, MESH.in_mesh_order(axes) if own else axes)
 
-        monkeypatch.setattr(exchange, "_participants", participants.__wrapped__)  # what is wrong is not cached
-        monkeypatch.setattr(exchange, "numbering", lambda mesh, axes: number(mesh, in_mesh_order(axes)))
+        monkeypatch.setattr(exchange, "_participants", in_mesh_order)
 
 
 @pytest.mark.parametrize("oracle", [True, False], ids=("oracle", "interpreter"))

@@ -1,11 +1,10 @@
 """Hunting one planted bug as a run of the suite does."""
 
-from shardproof.properties.communication.counted import names_of
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.mutants.catalogue import Mutant
-from shardproof.properties.programs.expectation import Expectation, Overlap
+from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.given import claimed
 from shardproof.properties.runner.search import STRUCTURES as PROFILES

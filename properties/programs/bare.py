@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax import lax
 from jax.sharding import PartitionSpec
 
+from shardproof.impl.collectives import cast_varying
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.suggestion import RequestError
@@ -58,7 +58,7 @@ def bare(function: Callable[..., Any], arguments: Sequence[Argument], mesh: Mesh
 
     def local(*blocks: jax.Array) -> list[jax.Array]:
         found: list[jax.Array] = jax.tree.leaves(function(*blocks, *more))
-        return [_varying(y, mesh.axis_names).reshape(1, *y.shape) for y in found]
+        return [cast_varying(y, mesh.axis_names).reshape(1, *y.shape) for y in found]
 
     def build(on: Any) -> Any:
         specs = tuple(partition_spec(argument.spec) for argument in arguments)
@@ -73,8 +73,3 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def _varying(y: jax.Array, names: tuple[str, ...]) -> jax.Array:
-    missing = tuple(name for name in names if name not in jax.typeof(y).manual_axis_type.varying)
-    return lax.pcast(y, missing, to="varying") if missing else y

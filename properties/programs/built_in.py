@@ -21,17 +21,26 @@ NARROW = frozenset({"narrow_accumulation"})
 """Of those whose sums travel in the operands' dtype."""
 
 
-def _built_in(name: str, communication: str, *features: str) -> Implementation:
-    contract = CONTRACTS[name]
+def _claimed(contract: Contract, name: str, claim: Claim, invariant: bool | None) -> Implementation:
     return Implementation(
         contract,
-        "lax",
-        getattr(collectives, name),
-        (EXTRAS | set(features)) & contract.features,
-        invariant=contract.invariant,
-        communication=said(communication, contract),
+        name,
+        claim.function,
+        contract.features - CONCESSIONS if claim.features is None else claim.features & contract.features,
+        invariant=invariant,
+        communication=said(claim.communication, contract),
+        overlap=Overlap.parse(claim.overlap, names_of(contract)) if claim.overlap else None,
         built_in=True,
+        serves=claim.supports,
+        whole=claim.whole,
+        layouts=claim.layouts,
     )
+
+
+def _built_in(name: str, communication: str, *features: str) -> Implementation:
+    contract = CONTRACTS[name]
+    claim = Claim(getattr(collectives, name), EXTRAS | set(features), communication=communication)
+    return _claimed(contract, "lax", claim, contract.invariant)
 
 
 def over_a_power_of_two(case: Case) -> bool:
@@ -50,32 +59,20 @@ def _algorithm(
     """One of permutes alone, each a step unless fewer are said; the gradient's are the inverse ones, as many."""
     if ",steps=" not in communication:
         communication += f",steps={communication.removeprefix('permute=').partition(',bytes=')[0]}"
-    contract = CONTRACTS[of]
-    return Implementation(
-        contract,
-        name,
-        getattr(algorithms, name),
-        (EXTRAS | set(features)) & contract.features,
-        invariant=False,  # nothing casts what a permute delivers back to invariant
-        communication=said(transposed(communication), contract),
-        built_in=True,
-        serves=serves,
+    claim = Claim(
+        getattr(algorithms, name), EXTRAS | set(features), communication=transposed(communication), supports=serves
     )
+    # nothing casts what a permute delivers back to invariant
+    return _claimed(CONTRACTS[of], name, claim, invariant=False)
 
 
 def _product(of: str, way: str, form: Form) -> Implementation:
     naive, contract = way == "naive", CONTRACTS[of]
     name = of if naive else f"{way}_{of}"
-    return Implementation(
-        contract,
-        "naive" if naive else name,
-        getattr(collective_matmul, name),
-        PRODUCT_EXTRAS | (NARROW if form.narrow else frozenset()),
-        invariant=contract.invariant if naive else form.invariant,
-        communication=said(form.communication, contract),
-        overlap=Overlap.parse(form.overlap, names_of(contract)) if form.overlap else None,
-        built_in=True,
-    )
+    features = PRODUCT_EXTRAS | (NARROW if form.narrow else frozenset())
+    function = getattr(collective_matmul, name)
+    claim = Claim(function, features, communication=form.communication, overlap=form.overlap)
+    return _claimed(contract, "naive" if naive else name, claim, contract.invariant if naive else form.invariant)
 
 
 BUILT_IN: tuple[Implementation, ...] = (
@@ -186,29 +183,10 @@ ALGORITHMS: tuple[Implementation, ...] = (
 
 PRODUCTS: tuple[Implementation, ...] = tuple(_product(contract, "naive", form) for contract, form in NAIVE.items())
 
-FORMS: dict[str, tuple[str, ...]] = {contract: tuple(forms) for contract, forms in OVERLAPPING.items()}
-"""The forms of each product that overlap; each is the fastest at some shape, as scheduled for TPUs or by timelines."""
-
 OVERLAPPED: tuple[Implementation, ...] = tuple(
     _product(contract, way, form) for contract, forms in OVERLAPPING.items() for way, form in forms.items()
 )
 """Products whose communication is hidden behind their arithmetic."""
-
-
-def _claimed(contract: Contract, name: str, claim: Claim) -> Implementation:
-    return Implementation(
-        contract,
-        name,
-        claim.function,
-        contract.features - CONCESSIONS if claim.features is None else claim.features,
-        invariant=_invariant(contract, claim),
-        communication=said(claim.communication, contract),
-        overlap=Overlap.parse(claim.overlap, names_of(contract)) if claim.overlap else None,
-        built_in=True,
-        serves=claim.supports,
-        whole=claim.whole,
-        layouts=claim.layouts,
-    )
 
 
 def _invariant(contract: Contract, claim: Claim) -> bool | None:
@@ -219,7 +197,7 @@ def _invariant(contract: Contract, claim: Claim) -> bool | None:
 
 
 OPERATIONS: tuple[Implementation, ...] = tuple(
-    _claimed(contract, name, claim)
+    _claimed(contract, name, claim, _invariant(contract, claim))
     for contract in CONTRACTS.values()
     for name, claim in contract.implementations.items()
 )

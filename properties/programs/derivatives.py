@@ -52,9 +52,12 @@ def derivatives(
     own = dataclasses.replace(seen)
 
     def derived(function: Global) -> Global:
+        def as_floats(*xs: jax.Array) -> list[jax.Array]:  # so that all results have tangents
+            return [y.astype(with_derivative(y.dtype)) for y in function(*xs)]
+
         def run(*arrays: jax.Array) -> list[jax.Array]:
             xs, tangents, cts = arrays[:count], arrays[count:][: len(moving)], arrays[count + len(moving) :]
-            of_moving, primal = of_some(lambda *xs: as_floats(function(*xs)), xs, moving)
+            of_moving, primal = of_some(as_floats, xs, moving)
             if not reverse_mode:
                 return [*of_moving(*primal), *push_of(case.chain, of_moving, primal)(*tangents)]
             ys, pull = pullback_of(case.chain, of_moving, primal)
@@ -84,11 +87,6 @@ def with_derivative(dtype: Any) -> Any:
     return dtype if jnp.issubdtype(dtype, jnp.inexact) else np.dtype(np.float32)
 
 
-def as_floats(results: Sequence[jax.Array]) -> list[jax.Array]:
-    """Results of which all have tangents."""
-    return [y.astype(with_derivative(y.dtype)) for y in results]
-
-
 Derivative = Callable[..., Sequence[jax.Array]]
 """Tangents to tangents, or cotangents to gradients."""
 
@@ -109,8 +107,13 @@ def push_of(chain: Chain, function: Global, primal: Sequence[jax.Array]) -> Deri
 def pullback_of(chain: Chain, function: Global, primal: Sequence[jax.Array]) -> tuple[Sequence[jax.Array], Derivative]:
     """What a function gives, and its derivative in reverse mode, taken as the chain says."""
     transpose: Callable[[list[jax.Array]], Sequence[jax.Array]]
-    if "apart" in chain:
-        ys, transpose = _one_at_a_time(chain, function, primal)
+    if "apart" in chain:  # each gradient that of a function of one operand
+        rest = tuple(name for name in chain if name not in ("apart", "jacobian"))
+        each = [
+            pullback_of(rest, lambda x, i=i: function(*primal[:i], x, *primal[i + 1 :]), [x])
+            for i, x in enumerate(primal)
+        ]
+        ys, transpose = each[0][0], lambda cts: [pull(*cts)[0] for _, pull in each]
     elif "linearize" in chain:
         ys, push = jax.linearize(function, *primal)
         transpose = jax.linear_transpose(push, *primal)
@@ -122,19 +125,6 @@ def pullback_of(chain: Chain, function: Global, primal: Sequence[jax.Array]) -> 
         return pulled
 
     return ys, beside_zeros(pull) if "jacobian" in chain else pull
-
-
-def _one_at_a_time(
-    chain: Chain, function: Global, primal: Sequence[jax.Array]
-) -> tuple[Sequence[jax.Array], Callable[[list[jax.Array]], Sequence[jax.Array]]]:
-    """What a function gives, and its pullback: each gradient that of a function of one operand."""
-    rest = tuple(name for name in chain if name not in ("apart", "jacobian"))
-
-    def of(i: int) -> Global:
-        return lambda x: function(*primal[:i], x, *primal[i + 1 :])
-
-    pulls = [pullback_of(rest, of(i), [x]) for i, x in enumerate(primal)]
-    return pulls[0][0], lambda cts: [pull(*cts)[0] for _, pull in pulls]
 
 
 def beside_zeros(derivative: Derivative) -> Derivative:

@@ -21,7 +21,7 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
-    ast.FloorDiv: lambda a, b: Fraction(a // b),
+    ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.Pow: lambda a, b: _power(a, b),
     ast.UAdd: operator.pos,
@@ -142,12 +142,6 @@ class Stated:
         alone = cost.steps is not None and set(dict(cost.counts)) == {"permute"}
         return cls(counts, sizes, None, Fraction(cost.steps or 0) if alone else None)
 
-    @property
-    def cost(self) -> Cost:
-        """The same of what says all of it, by kind."""
-        counts, sizes = ({kind: int(number) for kind, number in of.items()} for of in (self.counts, self.sizes))
-        return Cost.of(counts, sizes)
-
     def beside(self, other: "Stated") -> "Stated":
         """Both at the same time, as the leaves of a tree are sent; of two that say the same of something."""
         return Stated(
@@ -257,16 +251,20 @@ def _terms(part: str, names: Sequence[str], told: str) -> Terms:
                 f"{told}: {term.strip()!r}: expected KIND=EXPRESSION with a kind of "
                 f"{', '.join((*KINDS, BYTES, STEPS))}, or KIND{OF_KIND}"
             )
-        for p in (4, 1, 2, 3):
-            try:
-                value(expression, **{**dict.fromkeys(names, 64), "p": p})
-            except ExpectationError as error:
-                where = "" if p == 4 else f"for p={p}: "
-                raise ExpectationError(f"{told}: {where}{error}") from error
+        _check(expression, names, told)
         terms.append((name, expression))
     if len({name for name, _ in terms}) != len(terms):
         raise ExpectationError(f"{told}: expected every kind once")
     return Terms(tuple(terms))
+
+
+def _check(expression: str, names: Sequence[str], told: str) -> None:
+    for p in (4, 1, 2, 3):
+        try:
+            value(expression, **{**dict.fromkeys(names, 64), "p": p})
+        except ExpectationError as error:
+            where = "" if p == 4 else f"for p={p}: "
+            raise ExpectationError(f"{told}: {where}{error}") from error
 
 
 def split_terms(part: str) -> list[str]:
@@ -309,12 +307,12 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Fraction:
             return Fraction(number)
         case ast.Name(id=name) if name in names:
             return Fraction(names[name])
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            return _bounded(OPERATORS[type(op)](_value(left, names), _value(right, names)))
+        case ast.BinOp(left=left, op=op, right=right) | ast.Compare(left=left, ops=[op], comparators=[right]) if (
+            type(op) in OPERATORS
+        ):
+            return _bounded(Fraction(OPERATORS[type(op)](_value(left, names), _value(right, names))))
         case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
             return OPERATORS[type(op)](_value(operand, names))
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in OPERATORS:
-            return Fraction(OPERATORS[type(op)](_value(left, names), _value(right, names)))
         case ast.IfExp(test=test, body=body, orelse=orelse):
             return _value(body if _value(test, names) else orelse, names)
         case ast.Call(func=ast.Name(id=name), args=[_, *_] as arguments, keywords=[]) if name in FUNCTIONS:
@@ -360,8 +358,7 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
     return Fraction(base**exponent)
 
 
-EXPOSED, DIRECTIONS, MEMORY = "exposed", "directions", "memory"
-SIGNS = {EXPOSED: "<=", DIRECTIONS: "=", MEMORY: "<="}
+EXPOSED, DIRECTIONS, MEMORY = "exposed<=", "directions=", "memory<="
 
 
 @dataclass(frozen=True)
@@ -394,25 +391,18 @@ class Overlap:
         """
         terms: dict[str, str] = {}
         for part in split_terms(text):
-            name = next((name for name in SIGNS if part.strip().startswith(name)), "")
-            sign, expression = part.strip().removeprefix(name)[:2], part.strip().removeprefix(name)
-            if not name or name in terms or not sign.startswith(SIGNS[name]):
+            name = next((name for name in (EXPOSED, DIRECTIONS, MEMORY) if part.strip().startswith(name)), "")
+            if not name or name in terms:
                 raise ExpectationError(f"{said}={text}: {part.strip()!r}: expected {_FORMS}, each once")
-            terms[name] = expression.removeprefix(SIGNS[name]).strip()
-            try:
-                for p in (4, 1, 2, 3):
-                    value(terms[name], **{**dict.fromkeys(names, 64), "p": p})
-            except ExpectationError as error:
-                raise ExpectationError(f"{said}={text}: {error}") from error
+            terms[name] = part.strip().removeprefix(name).strip()
+            _check(terms[name], names, f"{said}={text}")
         if EXPOSED not in terms or terms.get(DIRECTIONS, "1") not in ("1", "2"):
             raise ExpectationError(f"{said}={text!s}: expected {_FORMS}: the first, and what else is meant")
         return cls(terms[EXPOSED], int(terms.get(DIRECTIONS, "1")), terms.get(MEMORY))
 
     def __str__(self) -> str:
-        parts = [f"{EXPOSED}<={self.exposed}"]
-        parts += [f"{DIRECTIONS}={self.directions}"] if self.directions > 1 else []
-        parts += [f"{MEMORY}<={self.memory}"] if self.memory is not None else []
-        return ",".join(parts)
+        directions = f",{DIRECTIONS}{self.directions}" if self.directions > 1 else ""
+        return f"{EXPOSED}{self.exposed}{directions}" + ("" if self.memory is None else f",{MEMORY}{self.memory}")
 
 
 _FORMS = "exposed<=EXPRESSION, directions=2, memory<=EXPRESSION"

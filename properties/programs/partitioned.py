@@ -1,7 +1,6 @@
 """Products of global arrays that only their layouts divide, so that a compiler inserts all communication itself."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,7 +9,7 @@ from jax.sharding import NamedSharding
 
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import Case
-from shardproof.properties.programs.program import Argument, Global, Program, arguments, partition_spec
+from shardproof.properties.programs.program import Argument, Global, Program, arguments
 
 RESULT: dict[str, int | None] = {
     "all_gather_matmul_lhs_contracting": 1,
@@ -46,7 +45,8 @@ def partitioned(case: Case, *, backward: bool = False) -> Program:
     result = Argument(shape, given[0].dtype, spec)
 
     def build(mesh: Any) -> Global:
-        forward = _laid_out(product, mesh, result)
+        def forward(*arrays: jax.Array) -> jax.Array:
+            return lax.with_sharding_constraint(product(*arrays), NamedSharding(mesh, result.partition_spec))
 
         def gradients(*arrays: jax.Array) -> list[jax.Array]:
             pull = jax.vjp(forward, *arrays[:-1])[1]
@@ -56,8 +56,3 @@ def partitioned(case: Case, *, backward: bool = False) -> Program:
         return gradients if backward else lambda *arrays: [forward(*arrays)]
 
     return Program(build, (*given, result) if backward else given)
-
-
-def _laid_out(function: Callable[..., jax.Array], mesh: Any, result: Argument) -> Callable[..., jax.Array]:
-    sharding = NamedSharding(mesh, partition_spec(result.spec))
-    return lambda *arrays: lax.with_sharding_constraint(function(*arrays), sharding)

@@ -221,4 +221,4 @@ NAIVE: dict[str, Form] = {contract: forms["naive"] for contract, forms in EVERY.
 OVERLAPPING: dict[str, dict[str, Form]] = {
     contract: {way: form for way, form in forms.items() if way != "naive"} for contract, forms in EVERY.items()
 }
-"""The forms that overlap."""
+"""The forms that overlap; each is the fastest at some shape, as scheduled for TPUs or by timelines."""

@@ -181,14 +181,6 @@ class Seen:
     dtypes: list[Any] = field(default_factory=list)
 
 
-def local_function(case: Case, implementation: Implementation) -> Callable[..., list[jax.Array]]:
-    """The implementation as a function of blocks, its axis and keyword arguments filled in.
-
-    It raises `WrongResult` unless it returns an array, or a tree of arrays where its contract says so.
-    """
-    return called(case, implementation)
-
-
 def called(case: Case, implementation: Implementation, **more: Any) -> Callable[..., list[jax.Array]]:
     """The implementation as a function of the operands alone; gives the leaves of what it returns.
 
@@ -204,7 +196,7 @@ def called(case: Case, implementation: Implementation, **more: Any) -> Callable[
             result = implementation.function(*given, *by_place, **by_keyword, **case.keywords, **more)
         leaves: list[Any] = jax.tree.leaves(result)
         right = contract.call.returned(case, operands)
-        if not _same_tree(result, right):
+        if jax.tree.structure(result) != jax.tree.structure(right):  # type: ignore[operator]
             wanted = "an array"
             if case.tree:
                 wanted = f"a tree like its operand, {shown(right)}"
@@ -240,11 +232,6 @@ def answering() -> Iterator[None]:
             raise
         # SystemExit, and what pytest skips and ends tests with
         raise WrongResult(f"raises {name}: {text}: expected an array") from error
-
-
-def _same_tree(one: Any, other: Any) -> bool:
-    structures: list[Any] = [jax.tree.structure(tree) for tree in (one, other)]
-    return bool(structures[0] == structures[1])
 
 
 def shown(result: Any) -> str:
@@ -335,7 +322,7 @@ def local_of(case: Case, implementation: Implementation, seen: Seen, out: str) -
     inner = without_outside(case)
 
     def local(*shards: jax.Array) -> list[jax.Array]:
-        call = wrapped(case, local_function(case, implementation))
+        call = wrapped(case, called(case, implementation))
         blocks = [
             shard.reshape(*inner.batch_of(i), *operand.block)
             for i, (shard, operand) in enumerate(zip(shards, case.operands, strict=True))

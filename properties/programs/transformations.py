@@ -7,7 +7,7 @@ one another: operands of a second call of a function are what they can get from 
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -47,7 +47,7 @@ def fed_operands(case: Case) -> Fed:
     A result that varies less is cast. One may be typed to vary along all axes of the tuple, and wherever an operand
     does, whatever the function: so an operand that varies less is like none.
     """
-    return MappingProxyType(dict(_pairs(dataclasses.replace(case.structure, chain=(), manual=(), out=None))))
+    return _fed_operands(dataclasses.replace(case.structure, chain=(), manual=(), out=None))
 
 
 def refilled(fed: Fed, operands: Sequence[Value], results: Sequence[Value]) -> list[Value]:
@@ -56,7 +56,7 @@ def refilled(fed: Fed, operands: Sequence[Value], results: Sequence[Value]) -> l
 
 
 @lru_cache(maxsize=256)
-def _pairs(case: Case) -> tuple[tuple[int, int], ...]:
+def _fed_operands(case: Case) -> Fed:
     contract = case.contract
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
     shapes = [result.shape[len(case.mesh.sizes) :] for result in contract.oracle.value(case, zeros)]
@@ -71,7 +71,7 @@ def _pairs(case: Case) -> tuple[tuple[int, int], ...]:
             if place not in pairs and like and (placed is None or placed[number] == operand.placement):
                 pairs[place] = number
                 break
-    return tuple(pairs.items())
+    return MappingProxyType(pairs)
 
 
 Local = Callable[..., list[jax.Array]]
@@ -86,24 +86,17 @@ def _vmap_last(fn: Local) -> Local:
     return batched
 
 
-def _vmap_named(fn: Local) -> Local:
-    return jax.vmap(fn, axis_name="batch")
+def _one_by_one(fn: Local, *, feeding: bool = False) -> Local:
+    """The function on one input of the batch after the other; `feeding`, with numbers of the results before."""
 
-
-def _vmap_first(fn: Local) -> Local:
-    return lambda *xs: jax.vmap(fn, in_axes=(0, *(None for _ in xs[1:])))(*xs)
-
-
-def _vmap_others(fn: Local) -> Local:
-    return lambda *xs: jax.vmap(fn, in_axes=(None, *(0 for _ in xs[1:])))(*xs)
-
-
-def _twice(fn: Local) -> Local:
-    def one_by_one(*xs: jax.Array) -> list[jax.Array]:
-        results = [fn(*(x[i] for x in xs)) for i in range(len(xs[0]))]
+    def run(*xs: jax.Array) -> list[jax.Array]:
+        results: list[list[jax.Array]] = []
+        for i in range(len(xs[0])):
+            given = (x[i] for x in xs)
+            results.append(fn(*(_fed(results[-1], x) if feeding and results else x for x in given)))
         return [jnp.stack(ys) for ys in zip(*results, strict=True)]
 
-    return one_by_one
+    return run
 
 
 def _traced_once(fn: Local) -> Local:
@@ -125,15 +118,6 @@ def _switch(fn: Local) -> Local:
         return chosen
 
     return choose
-
-
-def _in_turn(fn: Local) -> Local:
-    def one_by_one(*xs: jax.Array) -> list[jax.Array]:
-        first = fn(*(x[0] for x in xs))
-        second = fn(*(_fed(first, x[1]) for x in xs))
-        return [jnp.stack(ys) for ys in zip(first, second, strict=True)]
-
-    return one_by_one
 
 
 def _fed(results: Sequence[jax.Array], x: jax.Array) -> jax.Array:
@@ -219,15 +203,10 @@ def _steps_apart(fn: Local, axis: str) -> Local:
     return loop
 
 
-def _scan(fn: Local) -> Local:
-    return lambda *xs: lax.scan(lambda carry, x: (carry, fn(*x)), 0, xs)[1]
-
-
 def zeros_of_type(aval: Any) -> jax.Array:
     """Zeros of an abstract value: its shape, its dtype, and its varying axes."""
-    zeros = jnp.zeros(aval.shape, aval.dtype)
-    axes = tuple(sorted(aval.manual_axis_type.varying))
-    return lax.pcast(zeros, axes, to="varying") if axes else zeros
+    zeros: jax.Array = cast_varying(jnp.zeros(aval.shape, aval.dtype), aval.manual_axis_type.varying)
+    return zeros
 
 
 def result_types(fn: Local, *xs: jax.Array) -> list[Any]:
@@ -272,13 +251,13 @@ WRAPS: Mapping[str, Callable[[Local], Local]] = {
     "checkpoint": jax.checkpoint,
     "vmap": jax.vmap,
     "vmap_last": _vmap_last,
-    "vmap_named": _vmap_named,
-    "vmap_first": _vmap_first,
-    "vmap_others": _vmap_others,
-    "twice": _twice,
-    "in_turn": _in_turn,
+    "vmap_named": lambda fn: jax.vmap(fn, axis_name="batch"),
+    "vmap_first": lambda fn: lambda *xs: jax.vmap(fn, in_axes=(0, *(None for _ in xs[1:])))(*xs),
+    "vmap_others": lambda fn: lambda *xs: jax.vmap(fn, in_axes=(None, *(0 for _ in xs[1:])))(*xs),
+    "twice": _one_by_one,
+    "in_turn": partial(_one_by_one, feeding=True),
     "switch": _switch,
-    "scan": _scan,
+    "scan": lambda fn: lambda *xs: lax.scan(lambda carry, x: (carry, fn(*x)), 0, xs)[1],
     "while_loop": _while,
     "cond": _cond,
 }

@@ -30,14 +30,11 @@ def leaves_of(signature: Signature, result: Any) -> list[Any]:
     Raises:
         WrongTree: if it has another tree than its description.
     """
-    right, found = (_drawn(tree) for tree in (signature.result_tree, result))
+    drawn = (str(jax.tree.structure(tree)) for tree in (signature.result_tree, result))
+    right, found = (text.removeprefix("PyTreeDef(").removesuffix(")") for text in drawn)
     if right != found:
         raise WrongTree(f"the reference returns {found}: expected {right}, as results are described; * is an array")
     return list(jax.tree.leaves(result))
-
-
-def _drawn(tree: Any) -> str:
-    return str(jax.tree.structure(tree)).removeprefix("PyTreeDef(").removesuffix(")")
 
 
 def together_of(signature: Signature, dtypes: Dtypes) -> np.dtype:

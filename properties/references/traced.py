@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from shardproof.properties.engines.simulate.liveness import equations, opened, s
 from shardproof.properties.precision.arithmetic import double
 from shardproof.properties.precision.formats import FORMATS
 from shardproof.properties.precision.runs import interpret_doubles
+from shardproof.properties.programs.transformations import of_some
 from shardproof.properties.references.evaluated import (
     Arrays,
     Dtypes,
@@ -77,8 +79,8 @@ class JaxReference:
         count, moving = len(arrays), tuple(tangents)
 
         def pushed(options: Options, *given: Any) -> list[Any]:
-            primal = [given[i] for i in moving]
-            return list(jax.jvp(self._of(moving, given[:count], options), primal, [*given[count:]])[1])
+            of_moving, primal = of_some(partial(self._floats, options), given[:count], moving)
+            return list(jax.jvp(of_moving, primal, given[count:])[1])
 
         more = [dtypes[i] for i in moving]
 
@@ -95,7 +97,8 @@ class JaxReference:
         count = len(arrays)
 
         def pulled(options: Options, *given: Any) -> list[Any]:
-            results, pull = jax.vjp(self._of(tuple(moving), given[:count], options), *[given[i] for i in moving])
+            of_moving, primal = of_some(partial(self._floats, options), given[:count], moving)
+            results, pull = jax.vjp(of_moving, *primal)
             return list(pull([ct.astype(y.dtype) for ct, y in zip(given[count:], results, strict=True)]))
 
         found = self.result_dtypes([a.shape for a in arrays], dtypes, options)
@@ -136,15 +139,10 @@ class JaxReference:
         """The leaves of its results, of those of its arguments."""
         return leaves_of(self.signature, self.function(*refilled(self.signature.tree, leaves), **options))
 
-    def _of(self, moving: Sequence[int], leaves: Sequence[Any], options: Options) -> Callable[..., list[Any]]:
-        """The function of some leaves alone, its results as floats: others are constants."""
-
-        def of_moving(*chosen: Any) -> list[Any]:
-            whole = dict(enumerate(leaves)) | dict(zip(moving, chosen, strict=True))
-            found = zip(self.called(options, *whole.values()), self.signature.results, strict=True)
-            return [y if result.floating else jax.numpy.asarray(y, "float32") for y, result in found]
-
-        return of_moving
+    def _floats(self, options: Options, *leaves: Any) -> list[Any]:
+        """Its results as floats: others are constants."""
+        found = zip(self.called(options, *leaves), self.signature.results, strict=True)
+        return [y if result.floating else jax.numpy.asarray(y, "float32") for y, result in found]
 
     def program(
         self, key: Any, function: Any, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options

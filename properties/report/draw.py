@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 
-from shardproof.properties.communication.pictures import columns, steps, text, write
+from shardproof.properties.communication.pictures import picture, steps, text
 from shardproof.properties.programs.examples import example
 from shardproof.properties.report.arguments import LONGEST, add_mesh, exit_code, find, parse_axes, parse_mesh
 
@@ -34,7 +34,7 @@ def _drawn(options: argparse.Namespace) -> None:
     found = steps(implementation, case)
     print(text(implementation, case, found))
     path = options.output or Path(f"{implementation.contract.name}-{implementation.name[:LONGEST]}.svg")
-    write(path, f"{implementation} on mesh {mesh}, axis {case.axis_name!r}", found, columns(mesh, axes))
+    picture(f"{implementation} on mesh {mesh}, axis {case.axis_name!r}", found, mesh, axes).save_svg(str(path))
     print(f"wrote {path}")
 
 

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from shardproof.properties.cases import suggestion
-from shardproof.properties.communication.counted import names_of
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.call import KEYWORDS
 from shardproof.properties.contracts.contract import CONCESSIONS, FEATURES
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
-from shardproof.properties.programs.expectation import Expectation, ExpectationError, Overlap
+from shardproof.properties.programs.expectation import Expectation, ExpectationError, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.stated import GivenError

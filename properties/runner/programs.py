@@ -10,12 +10,11 @@ from typing import Any
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.dtypes import as_dtype
-from shardproof.properties.communication.counted import names_of
 from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.contracts.described import Array, Signature
 from shardproof.properties.contracts.roles import Conditions, axes_of
 from shardproof.properties.contracts.whole import sizes_in, whole_contract
-from shardproof.properties.programs.expectation import Expectation, Overlap
+from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.references import reference_of
 from shardproof.properties.runner.stated import check_call, check_conditions, names_in

@@ -4,7 +4,7 @@ No device and no compilation is needed, so meshes of thousands of devices cost a
 data. What a collective does is in `exchange`, which shares nothing with the oracles that judge it.
 """
 
-from shardproof.properties.engines.simulate import (  # each module registers its rules
+from shardproof.properties.engines.simulate import (  # noqa: F401  # each module registers its rules
     blocks,
     collectives,
     control,
@@ -14,12 +14,11 @@ from shardproof.properties.engines.simulate import (  # each module registers it
     random_bits,
 )
 from shardproof.properties.engines.simulate.collectives import may_part
-from shardproof.properties.engines.simulate.env import RULES, Rule, rule
+from shardproof.properties.engines.simulate.env import RULES, rule
 from shardproof.properties.engines.simulate.errors import (
     OF_THE_PROGRAM,
     CollectiveMismatch,
     InterpreterLimit,
-    InvalidGroups,
     OrderDependent,
     RaggedMetadata,
     SimulationError,
@@ -35,7 +34,7 @@ from shardproof.properties.engines.simulate.prepare import (
     prepare,
     simulate,
 )
-from shardproof.properties.engines.simulate.record import Collective, Record, Recorder
+from shardproof.properties.engines.simulate.record import Collective, Record
 
 __all__ = [
     "OF_THE_PROGRAM",
@@ -43,29 +42,19 @@ __all__ = [
     "Collective",
     "CollectiveMismatch",
     "InterpreterLimit",
-    "InvalidGroups",
     "OrderDependent",
     "RaggedMetadata",
     "Record",
-    "Recorder",
-    "Rule",
     "Simulated",
     "SimulationError",
     "UnequalReplicas",
     "UnknownPrimitive",
     "UnwrittenRead",
-    "blocks",
     "check_that_all_meet",
-    "collectives",
-    "control",
-    "decompositions",
-    "elementwise",
-    "indexing",
     "interpret",
     "may_part",
     "prepare",
     "raised_in",
-    "random_bits",
     "rule",
     "simulate",
 ]

@@ -4,6 +4,7 @@ Sums and products are accumulated wide and rounded once to the traced dtype. NaN
 minimum.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import scipy.fft
 
-from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.dtypes import is_float, largest_finite
 from shardproof.properties.engines.simulate.env import (
     ALLOCATES,
     Dimensions,
@@ -20,32 +21,21 @@ from shardproof.properties.engines.simulate.env import (
     Rule,
     block_rank,
     common_lead,
-    contents,
     result_dtype,
+    result_shape,
     rule,
     shifted,
-    spread,
+    together,
 )
 from shardproof.properties.engines.simulate.interpreter import evaluate, held_as
 
 
-def traced_shape(env: Env, equation: Any, lead: tuple[int, ...], index: int = 0) -> tuple[int, ...]:
-    """The shape of a result over the given leading dimensions."""
-    return lead + tuple(equation.outvars[index].aval.shape)
-
-
-@rule("reshape")
+@rule("reshape", "squeeze")
 def reshape(env: Env, equation: Any, x: np.ndarray, *_: np.ndarray) -> np.ndarray:
     """The same elements in row-major order, in another shape."""
-    if equation.params["dimensions"] is not None:
+    if equation.primitive.name == "reshape" and equation.params["dimensions"] is not None:
         x = x.transpose(*range(env.lead), *shifted(env, equation.params["dimensions"]))
-    return x.reshape(traced_shape(env, equation, x.shape[: env.lead]))
-
-
-@rule("squeeze")
-def squeeze(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
-    """Dimensions of size 1 go."""
-    return x.reshape(traced_shape(env, equation, x.shape[: env.lead]))
+    return x.reshape(result_shape(env, equation, x))
 
 
 @rule("transpose")
@@ -57,7 +47,7 @@ def transpose(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
 @rule("broadcast_in_dim")
 def broadcast_in_dim(env: Env, equation: Any, x: np.ndarray, *_: np.ndarray) -> np.ndarray:
     """Dimension i of the operand becomes dimension `broadcast_dimensions[i]`; all else is repetition."""
-    shape = traced_shape(env, equation, x.shape[: env.lead])
+    shape = result_shape(env, equation, x)
     placed = list(shape[: env.lead]) + [1] * (len(shape) - env.lead)
     for size, dimension in zip(x.shape[env.lead :], equation.params["broadcast_dimensions"], strict=True):
         placed[env.lead + dimension] = size
@@ -67,17 +57,13 @@ def broadcast_in_dim(env: Env, equation: Any, x: np.ndarray, *_: np.ndarray) -> 
 @rule("concatenate")
 def concatenate(env: Env, equation: Any, *operands: np.ndarray) -> np.ndarray:
     """The operands, one after the other along a dimension."""
-    lead = common_lead(env, *operands)
-    parts = [spread(env, lead, x) for x in operands]
-    return np.concatenate(parts, axis=env.lead + equation.params["dimension"])
+    return np.concatenate(together(env, operands), axis=env.lead + equation.params["dimension"])
 
 
 @rule("stack")
 def stack(env: Env, equation: Any, *operands: np.ndarray) -> np.ndarray:
     """The operands along a new dimension."""
-    lead = common_lead(env, *operands)
-    parts = [spread(env, lead, x) for x in operands]
-    return np.stack(parts, axis=env.lead + equation.params["axis"])
+    return np.stack(together(env, operands), axis=env.lead + equation.params["axis"])
 
 
 @rule("unstack")
@@ -117,11 +103,10 @@ def slice_rule(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
 @rule("pad")
 def pad(env: Env, equation: Any, x: np.ndarray, value: np.ndarray) -> np.ndarray:
     """`value` around and between the elements; negative padding cuts off."""
-    config = [(int(low), int(high), int(interior)) for low, high, interior in equation.params["padding_config"]]
-    return padded(env, x, value, config)
+    return padded(env, x, value, [tuple(map(int, one)) for one in equation.params["padding_config"]])
 
 
-def padded(env: Env, x: np.ndarray, value: np.ndarray, config: Sequence[tuple[int, int, int]]) -> np.ndarray:
+def padded(env: Env, x: np.ndarray, value: np.ndarray, config: Sequence[tuple[int, ...]]) -> np.ndarray:
     """The same by the padding of every dimension: low, high and interior; `value` is `[*lead]`."""
     lead, rank = common_lead(env, x, value), block_rank(env, x)
     value = value.reshape(value.shape + (1,) * rank)
@@ -154,24 +139,28 @@ def iota(env: Env, equation: Any, *_: np.ndarray) -> np.ndarray:
 
 @rule(*ALLOCATES)
 def empty(env: Env, equation: Any, *_: np.ndarray) -> np.ndarray:
-    """Memory that nothing was written to."""
+    """Memory that nothing was written to: NaN, the lowest integer, False; or the other: the largest, True."""
     if env.found is not None:
         env.found["contents", id(equation)] = equation
-    unwritten = contents(held_as(equation.outvars[0].aval), env.other == "contents")
-    return np.broadcast_to(unwritten, traced_shape(env, equation, (1,) * env.lead))
+    aval, other = equation.outvars[0].aval, env.other == "contents"
+    dtype = held_as(aval)
+    unwritten = np.array(largest_finite(dtype) if other else np.nan) if is_float(dtype) else extreme(dtype, other)
+    return np.broadcast_to(unwritten.astype(dtype), (1,) * env.lead + tuple(aval.shape))
 
 
 @rule("copy", "stop_gradient", "name", "optimization_barrier", "sharding_constraint", "reshard", "device_put")
+@rule("pvary", "preduced", "vary_unreduced_cast", "reduced_vary_cast", "random_clone")
+@rule("vary_unreduced_cast_p", "reduced_vary_cast_p")  # their names in JAX 0.10
 def identity(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """The operands: where and how they are held does not change what they are."""
+    """The operands: where and how they are held, and their types along mesh axes, do not change what they are."""
     return list(operands)
 
 
+@functools.cache
 def extreme(dtype: np.dtype, largest: bool) -> np.ndarray:
     """The largest or smallest number of a dtype: what the minimum or maximum of nothing is."""
-    dtype = np.dtype(dtype)
-    if dtype == bool:
-        return np.array(largest)
+    if dtype == bool or dtype.names:  # a random key, or what holds nothing
+        return np.full((), largest, dtype)
     if is_float(dtype):
         value = np.array(np.inf if largest else -np.inf).astype(dtype)
         finite = ml_dtypes.finfo(dtype)
@@ -180,47 +169,35 @@ def extreme(dtype: np.dtype, largest: bool) -> np.ndarray:
     return np.array(int(limits.max if largest else limits.min)).astype(dtype)
 
 
-def reduction(function: Callable[..., Any]) -> Rule:
-    """The rule that applies a NumPy reduction to wide numbers and rounds the result."""
+def reduction(ufunc: np.ufunc) -> Rule:
+    """The rule that folds wide numbers and rounds the result."""
 
     def run(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
-        axes = shifted(env, equation.params["axes"])
         exact = None if x.dtype == bool else env.exact(x.dtype)
-        return np.asarray(function(x, axis=axes, dtype=exact)).astype(result_dtype(equation))
+        axes = shifted(env, equation.params["axes"])
+        return np.asarray(ufunc.reduce(x, axis=axes, dtype=exact)).astype(result_dtype(equation))
 
     return run
 
 
-def ordered(function: Callable[..., Any], largest: bool) -> Rule:
+def ordered(ufunc: np.ufunc, largest: bool) -> Rule:
     """The rule of the maximum or minimum, with its identity for empty dimensions."""
 
     def run(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
-        axes = shifted(env, equation.params["axes"])
-        if any(x.shape[axis] == 0 for axis in axes):
-            shape = x.shape[: env.lead] + tuple(equation.outvars[0].aval.shape)
-            return np.broadcast_to(extreme(x.dtype, largest), shape)
-        exact = x if x.dtype.kind in "biufc" else x.astype(np.float32)
-        return np.asarray(function(exact, axis=axes)).astype(x.dtype)
+        exact, axes = comparable(x), shifted(env, equation.params["axes"])
+        start = extreme(x.dtype, largest).astype(exact.dtype)
+        return np.asarray(ufunc.reduce(exact, axis=axes, initial=start)).astype(x.dtype)
 
     return run
 
 
-def bitwise(ufunc: np.ufunc) -> Rule:
-    """The rule that folds with a bitwise operation."""
-
-    def run(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
-        return np.asarray(ufunc.reduce(x, axis=shifted(env, equation.params["axes"]))).astype(x.dtype)
-
-    return run
-
-
-rule("reduce_sum")(reduction(np.sum))
-rule("reduce_prod")(reduction(np.prod))
-rule("reduce_max")(ordered(np.max, largest=False))
-rule("reduce_min")(ordered(np.min, largest=True))
-rule("reduce_and")(bitwise(np.bitwise_and))
-rule("reduce_or")(bitwise(np.bitwise_or))
-rule("reduce_xor")(bitwise(np.bitwise_xor))
+rule("reduce_sum")(reduction(np.add))
+rule("reduce_prod")(reduction(np.multiply))
+rule("reduce_and")(reduction(np.bitwise_and))
+rule("reduce_or")(reduction(np.bitwise_or))
+rule("reduce_xor")(reduction(np.bitwise_xor))
+rule("reduce_max")(ordered(np.maximum, largest=False))
+rule("reduce_min")(ordered(np.minimum, largest=True))
 
 
 def cumulative(function: Callable[..., Any]) -> Rule:
@@ -281,8 +258,7 @@ def ranking(keys: Sequence[np.ndarray], axis: int) -> np.ndarray:
 def sort(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """All operands in the order of the first `num_keys`, along a dimension."""
     axis = env.lead + equation.params["dimension"]
-    lead = common_lead(env, *operands)
-    full = [spread(env, lead, x) for x in operands]
+    full = together(env, operands)
     order = ranking(full[: equation.params["num_keys"]], axis)
     return [np.take_along_axis(x, order, axis) for x in full]
 
@@ -314,11 +290,6 @@ rule("argmin")(first_extreme(np.argmin))
 Contraction = tuple[tuple[Dimensions, Dimensions], tuple[Dimensions, Dimensions]]
 
 
-def remaining(rank: int, *used: Dimensions) -> list[int]:
-    """The dimensions that are not in any of `used`."""
-    return [d for d in range(rank) if all(d not in some for some in used)]
-
-
 def flattened(x: np.ndarray, lead: int, *groups: Dimensions) -> np.ndarray:
     """`x` with the block's dimensions ordered by groups, and each group made one dimension."""
     order = [int(d) + lead for group in groups for d in group]
@@ -329,8 +300,8 @@ def flattened(x: np.ndarray, lead: int, *groups: Dimensions) -> np.ndarray:
 def dot(env: Env, lhs: np.ndarray, rhs: np.ndarray, dimensions: Contraction) -> np.ndarray:
     """The sum of products over the contracting dimensions: `[*lead, *batch, *lhs free, *rhs free]`, wide."""
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimensions
-    lhs_free = remaining(block_rank(env, lhs), lhs_contract, lhs_batch)
-    rhs_free = remaining(block_rank(env, rhs), rhs_contract, rhs_batch)
+    lhs_free = [d for d in range(block_rank(env, lhs)) if d not in (*lhs_contract, *lhs_batch)]
+    rhs_free = [d for d in range(block_rank(env, rhs)) if d not in (*rhs_contract, *rhs_batch)]
     block = [lhs.shape[env.lead + d] for d in (*lhs_batch, *lhs_free)] + [rhs.shape[env.lead + d] for d in rhs_free]
     dtype = np.result_type(env.exact(lhs.dtype), env.exact(rhs.dtype))
     left = flattened(lhs, env.lead, lhs_batch, lhs_free, lhs_contract).astype(dtype, copy=False)
@@ -401,7 +372,7 @@ def in_group(env: Env, lhs: np.ndarray, sizes: np.ndarray, ragged: int, batch: D
 def fft(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
     """A Fourier transform over the last dimensions, forwards or back, of complex or real numbers."""
     lengths, name = tuple(equation.params["fft_lengths"]), equation.params["fft_type"].name
-    shape = x.shape[: env.lead] + tuple(equation.outvars[0].aval.shape)
+    shape = result_shape(env, equation, x)
     if 0 in shape or 0 in x.shape:
         return np.zeros(shape, result_dtype(equation))
     transform = getattr(scipy.fft, f"{name.lower()}n")

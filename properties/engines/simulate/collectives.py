@@ -3,21 +3,18 @@
 What they compute is in `exchange`. Devices that take different ways through the program miss what the others wait for.
 """
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from shardproof.oracles.dtypes import wide
-from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate import exchange
 from shardproof.properties.engines.simulate.env import Env, Rule, rule
 from shardproof.properties.engines.simulate.errors import CollectiveMismatch, RaggedMetadata, SimulationError, location
 from shardproof.properties.engines.simulate.exchange import Groups, device_name, process_groups
 from shardproof.properties.engines.simulate.liveness import equations, subjaxprs
-from shardproof.properties.engines.simulate.record import Collective, Traffic, bytes_of, participants
+from shardproof.properties.engines.simulate.record import Collective, Traffic, bytes_of
 
 COLLECTIVE_KINDS: dict[str, str] = {
     "psum": "all_reduce",
@@ -53,11 +50,6 @@ def axes_of(equation: Any) -> tuple[str, ...]:
     return tuple(name for name in names if isinstance(name, str))
 
 
-def collectives_in(jaxpr: Any) -> Iterator[Any]:
-    """The collectives of a jaxpr in program order, inner jaxprs included."""
-    return (equation for equation in equations(jaxpr) if equation.primitive.name in COLLECTIVE_KINDS)
-
-
 def check_agreement(env: Env, equation: Any, axes: tuple[str, ...], groups: Groups) -> None:
     """Every process group executes the collective as a whole, or not at all.
 
@@ -67,10 +59,11 @@ def check_agreement(env: Env, equation: Any, axes: tuple[str, ...], groups: Grou
     if env.active is None:
         return
     active = np.asarray(env.active).reshape(-1)
-    pair = parted(active, env.mesh, axes, groups)
-    if pair is None:
+    members = [(devices, active[devices]) for devices in process_groups(env.mesh, axes, groups)]
+    partly = [group for devices, on in members for group in devices[on.any(axis=1) & ~on.all(axis=1)]]
+    if not partly:
         return
-    here, there = pair
+    here, there = min((int(g[active[g]].min()), int(g[~active[g]].min())) for g in partly)
     raise CollectiveMismatch(
         f"{equation.primitive.name} over {axes} on the mesh {env.mesh}: devices of one group disagree about their "
         f"next collective, a deadlock on hardware: device {device_name(env.mesh, here)} is at "
@@ -79,22 +72,16 @@ def check_agreement(env: Env, equation: Any, axes: tuple[str, ...], groups: Grou
     )
 
 
-def parted(active: np.ndarray, mesh: MeshCase, axes: tuple[str, ...], groups: Groups) -> tuple[int, int] | None:
-    """The first active device of a process group that is active in part, and the first of the others in its group."""
-    members = [(devices, active[devices]) for devices in process_groups(mesh, axes, groups)]
-    partly = [group for devices, on in members for group in devices[on.any(axis=1) & ~on.all(axis=1)]]
-    return min(((int(g[active[g]].min()), int(g[~active[g]].min())) for g in partly), default=None)
-
-
 def whereabouts(env: Env, device: int, axes: tuple[str, ...]) -> str:
     """What an inactive device does meanwhile: its next collective over one of `axes`, or the end of its branch."""
     for elsewhere in reversed(env.elsewhere):
         if elsewhere.devices.reshape(-1)[device]:
+            place = f"{elsewhere.name} ({location(elsewhere.equation)})"
             if elsewhere.jaxpr is not None:
-                for equation in collectives_in(elsewhere.jaxpr):
-                    if set(axes_of(equation)) & set(axes):
-                        return f"is at {equation.primitive.name} ({location(equation)}), in {elsewhere.place}"
-            return f"reaches the end of {elsewhere.place} without one"
+                for equation in equations(elsewhere.jaxpr):
+                    if equation.primitive.name in COLLECTIVE_KINDS and set(axes_of(equation)) & set(axes):
+                        return f"is at {equation.primitive.name} ({location(equation)}), in {place}"
+            return f"reaches the end of {place} without one"
     return "does not execute it"
 
 
@@ -119,7 +106,7 @@ def executed(env: Env, equation: Any, traffic: Traffic = ()) -> tuple[tuple[str,
                 operand_bytes=sum(bytes_of(v.aval) for v in equation.invars[: len(equation.outvars)]),
                 result_bytes=sum(bytes_of(v.aval) for v in equation.outvars),
                 location=location(equation),
-                devices=participants(env.active, env.mesh),
+                devices=env.mesh.size if env.active is None else int(np.count_nonzero(env.active)),
                 traffic=traffic,
             )
         )
@@ -135,9 +122,9 @@ def all_reduce(op: str) -> Rule:
         results = []
         for x, variable in zip(operands, equation.outvars, strict=True):
             if positional:
-                x = exchange.REDUCTIONS[op].reduce(x, axis=positional, dtype=wide(x.dtype)).astype(x.dtype)
+                x = exchange.REDUCTIONS[op].reduce(x, axis=positional, dtype=env.exact(x.dtype)).astype(x.dtype)
             if axes:
-                x = exchange.exchange(x, env.mesh, axes, groups, partial(exchange.all_reduce, op=op))
+                x = exchange.exchange(x, env.mesh, axes, groups, partial(exchange.all_reduce, op=op, exact=env.exact))
             results.append(x.astype(variable.aval.dtype, copy=False))
         return results
 
@@ -149,34 +136,28 @@ rule("pmax", "unreduced_pmax")(all_reduce("max"))
 rule("pmin", "unreduced_pmin")(all_reduce("min"))
 
 
-@rule("all_gather", "all_gather_invariant", "all_gather_reduced")
-def all_gather(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """All participants' blocks in logical order."""
-    axes, groups = executed(env, equation)
-    dimension, tiled = equation.params["all_gather_dimension"], equation.params["tiled"]
-    gather = partial(exchange.all_gather, dimension=dimension, tiled=tiled)
-    return [exchange.exchange(x, env.mesh, axes, groups, gather) for x in operands]
+def exchanging(collective: str, *, adds: bool = False, **names: str) -> Rule:
+    """The rule of a collective of `exchange`, for whose arguments the equation's parameters have these names."""
+
+    def run(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
+        axes, groups = executed(env, equation)
+        arguments = {argument: equation.params[name] for argument, name in names.items()}
+        arguments |= {"exact": env.exact} if adds else {}
+        run_in_groups = partial(getattr(exchange, collective), **arguments)
+        return [exchange.exchange(x, env.mesh, axes, groups, run_in_groups) for x in operands]
+
+    return run
 
 
-@rule("reduce_scatter", "unreduced_reduce_scatter")
-def reduce_scatter(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """Each participant's piece of the sum."""
-    axes, groups = executed(env, equation)
-    dimension, tiled = equation.params["scatter_dimension"], equation.params["tiled"]
-    scatter = partial(exchange.reduce_scatter, dimension=dimension, tiled=tiled)
-    return [exchange.exchange(x, env.mesh, axes, groups, scatter) for x in operands]
-
-
-@rule("all_to_all")
-def all_to_all(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """Piece i of every participant's block, on participant i.
-
-    Where `lax.all_to_all` is not tiled, it gives the primitive a new dimension to concatenate along.
-    """
-    axes, groups = executed(env, equation)
-    split, concat = equation.params["split_axis"], equation.params["concat_axis"]
-    trade = partial(exchange.all_to_all, split_dimension=split, concat_dimension=concat)
-    return [exchange.exchange(x, env.mesh, axes, groups, trade) for x in operands]
+rule("all_gather", "all_gather_invariant", "all_gather_reduced")(
+    exchanging("all_gather", dimension="all_gather_dimension", tiled="tiled")
+)
+rule("reduce_scatter", "unreduced_reduce_scatter")(
+    exchanging("reduce_scatter", adds=True, dimension="scatter_dimension", tiled="tiled")
+)
+# where `lax.all_to_all` is not tiled, it gives the primitive a new dimension to concatenate along
+rule("all_to_all")(exchanging("all_to_all", split_dimension="split_axis", concat_dimension="concat_axis"))
+rule("pbroadcast")(exchanging("broadcast", root="source"))
 
 
 @rule("ppermute")
@@ -202,14 +183,6 @@ def ppermute(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]
     return [exchange.exchange(x, env.mesh, ordered, None, send) for x in operands]
 
 
-@rule("pbroadcast")
-def pbroadcast(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """The block of one participant, on all of them."""
-    axes, _ = executed(env, equation)
-    send = partial(exchange.broadcast, root=equation.params["source"])
-    return [exchange.exchange(x, env.mesh, axes, None, send) for x in operands]
-
-
 @rule("axis_index")
 def axis_index(env: Env, equation: Any) -> np.ndarray:
     """The logical index of every device."""
@@ -217,13 +190,6 @@ def axis_index(env: Env, equation: Any) -> np.ndarray:
     own = tuple((name, size if name in axes else 1) for name, size in env.mesh.shape.items())
     index = exchange.axis_index(own, axes)
     return index.reshape(*(size for _, size in own), *(1,) * (env.lead - len(own)))
-
-
-@rule("pvary", "preduced", "vary_unreduced_cast", "reduced_vary_cast")
-@rule("vary_unreduced_cast_p", "reduced_vary_cast_p")  # their names in JAX 0.10
-def cast(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """The operands: only their types change."""
-    return list(operands)
 
 
 @rule("ragged_all_to_all")

@@ -5,29 +5,25 @@ Devices may disagree about a predicate: then each goes its own way.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.blocks import extreme
-from shardproof.properties.engines.simulate.env import SETS, Elsewhere, Env, common_lead, rule, spread
+from shardproof.properties.engines.simulate.env import SETS, Elsewhere, Env, common_lead, rule, together
 from shardproof.properties.engines.simulate.errors import InterpreterLimit
 from shardproof.properties.engines.simulate.exchange import REDUCTIONS, divide, first_replica, join
-from shardproof.properties.engines.simulate.interpreter import evaluate
-from shardproof.properties.engines.simulate.liveness import peak_bytes, scan_counts
+from shardproof.properties.engines.simulate.interpreter import called, evaluate
+from shardproof.properties.engines.simulate.liveness import CALLS, peak_bytes, scan_counts
 
 
-@rule("jit", "eval_jaxpr", "remat2", "custom_jvp_call", "custom_vjp_call", "custom_vmap_call", "composite")
-@rule("linear_call", "closed_call")
+@rule(*CALLS)
 def call(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """The results of the function that is called."""
-    (name,) = {"jaxpr", "call_jaxpr", "call", "callee"} & set(equation.params)
-    return evaluate(env, equation.params[name], operands, env.operand_rounds)
+    return evaluate(env, called(equation), operands, env.operand_rounds)
 
 
 @rule("call_hi_primitive")
@@ -53,8 +49,7 @@ def debug_callback(env: Env, equation: Any, *operands: np.ndarray) -> list[np.nd
 @rule("pure_callback")
 def pure_callback(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """What a function outside of JAX makes of every device's own blocks: called once for those that are held once."""
-    lead = common_lead(env, *operands)
-    whole = [spread(env, lead, x) for x in operands]
+    whole, lead = together(env, operands), common_lead(env, *operands)
     results = [np.empty(lead + v.aval.shape, v.aval.dtype) for v in equation.outvars]
     for device in np.ndindex(lead):
         returned = equation.params["callback"](*(jnp.asarray(x[device]) for x in whole))
@@ -95,18 +90,12 @@ def scan(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
         for collected, value in zip(outputs, results[carried:], strict=True):
             collected.append(value)
     stacked = [
-        stack_steps(env, values[::-1] if equation.params["reverse"] else values, variable)
+        np.stack(together(env, values[::-1] if equation.params["reverse"] else values), axis=env.lead)
+        if values
+        else np.zeros((1,) * env.lead + tuple(variable.aval.shape), variable.aval.dtype)
         for values, variable in zip(outputs, equation.outvars[carried:], strict=True)
     ]
     return [*state, *stacked]
-
-
-def stack_steps(env: Env, values: Sequence[np.ndarray], variable: Any) -> np.ndarray:
-    """What the steps of a loop put out, along a new first dimension of the block."""
-    if not values:
-        return np.zeros((1,) * env.lead + tuple(variable.aval.shape), variable.aval.dtype)
-    lead = common_lead(env, *values)
-    return np.stack([spread(env, lead, v) for v in values], axis=env.lead)
 
 
 def chosen(env: Env, mask: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:
@@ -132,10 +121,10 @@ def narrowed(env: Env, mask: np.ndarray, equation: Any, jaxpr: Any, name: str) -
     rank = len(env.mesh.sizes)
     if rank == 0 or unanimous(env, mask):
         return env
-    everywhere = np.broadcast_to(mask, (*env.mesh.sizes, *mask.shape[rank:]))
-    devices = np.asarray(everywhere.reshape(*env.mesh.sizes, -1).any(axis=-1))
+    devices = np.asarray(env.everywhere(mask).any(axis=tuple(range(rank, mask.ndim))))
     before = np.ones(env.mesh.sizes, bool) if env.active is None else env.active
-    return env.diverged(devices & before, Elsewhere(before & ~devices, jaxpr, name, equation))
+    others = Elsewhere(before & ~devices, jaxpr, name, equation)
+    return dataclasses.replace(env, active=devices & before, elsewhere=(*env.elsewhere, others))
 
 
 @rule("while")
@@ -231,15 +220,6 @@ def unreduced_axes(spec: Any) -> tuple[frozenset[str], str]:
     return getattr(spec, "unreduced", frozenset()), kind
 
 
-def identity(shape: tuple[int, ...], dtype: np.dtype, kind: str) -> np.ndarray:
-    """What adds nothing to a sum, or to a maximum or minimum."""
-    result = np.zeros(shape, dtype)
-    if kind != "sum":
-        numbers = result if dtype.names is None else result["value"]  # beside them is how far they may be off
-        numbers[...] = extreme(numbers.dtype, largest=kind == "min")
-    return result
-
-
 def divided(env: Env, x: np.ndarray, mesh: MeshCase, places: list[int], spec: Any) -> np.ndarray:
     """`[*lead, *global]` as `[*lead', *block]`: one leading dimension more for each axis of `mesh`, at `places`.
 
@@ -250,7 +230,8 @@ def divided(env: Env, x: np.ndarray, mesh: MeshCase, places: list[int], spec: An
     for dimension, name in enumerate(mesh.axis_names):
         if name in unreduced:
             others = (*blocks.shape[:dimension], mesh.shape[name] - 1, *blocks.shape[dimension + 1 :])
-            blocks = np.concatenate([blocks, identity(others, blocks.dtype, kind)], axis=dimension)
+            nothing = np.zeros((), blocks.dtype) if kind == "sum" else extreme(blocks.dtype, largest=kind == "min")
+            blocks = np.concatenate([blocks, np.broadcast_to(nothing, others)], axis=dimension)
     return np.moveaxis(blocks, range(len(places)), places)
 
 
@@ -267,7 +248,7 @@ def assembled(
     for dimension, (name, size) in enumerate(mesh.shape.items()):
         whole = np.broadcast_to(x, (*x.shape[:dimension], size, *x.shape[dimension + 1 :]))
         if name in unreduced:
-            x = REDUCTIONS[kind].reduce(whole.astype(wide(x.dtype)), axis=dimension, keepdims=True).astype(x.dtype)
+            x = REDUCTIONS[kind].reduce(whole.astype(env.exact(x.dtype)), axis=dimension, keepdims=True).astype(x.dtype)
         elif any(name in axes for axes in split):
             x = whole
         elif env.arithmetic is not None:  # in the program's own arithmetic they have been compared

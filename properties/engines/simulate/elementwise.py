@@ -1,15 +1,15 @@
 """Elementwise primitives: arithmetic in the program's dtype, with XLA's meaning at the edges, casts, and bits."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import scipy.special
 
-from shardproof.oracles.dtypes import NARROW, is_float, is_integer, is_signed, wide, width
-from shardproof.properties.engines.simulate.env import Env, Rule, result_dtype, rule
+from shardproof.oracles.dtypes import is_float, is_integer, is_signed, wide, width
+from shardproof.properties.engines.simulate.env import Env, Rule, result_dtype, result_shape, rule
 
 Function = Callable[..., Any]
 Numbers = Any  # an array, or the scalar that NumPy makes of a zero-dimensional one
@@ -30,20 +30,21 @@ def elementwise(function: Function) -> Rule:
     return run
 
 
-def in_wide(function: Function) -> Function:
-    """`function` on floats of twice the precision: what the mathematics says, rounded once."""
+def in_wide(function: Function, held: Callable[[np.dtype], Any] = wide) -> Function:
+    """`function` on floats of twice the precision, or as they are `held`: what mathematics says, rounded once."""
 
     def evaluate(*operands: np.ndarray) -> Any:
-        return function(*(x.astype(wide(x.dtype), copy=False) for x in operands))
+        return function(*(x.astype(held(x.dtype), copy=False) for x in operands))
 
     return evaluate
 
 
-def in_doubles(function: Function) -> Function:
-    """`function` on doubles, the widest floats that SciPy has its functions for."""
+def through_bytes(function: Function) -> Function:
+    """`function` that computes with integers narrower than a byte, of which NumPy knows nothing, as bytes."""
 
     def evaluate(*operands: np.ndarray) -> Any:
-        return function(*(x.astype(np.float64, copy=False) for x in operands))
+        narrow = operands[0].dtype.kind == "V" and not is_float(operands[0].dtype)
+        return function(*(x.astype(np.int8) for x in operands)) if narrow else function(*operands)
 
     return evaluate
 
@@ -57,23 +58,17 @@ def divide(x: Numbers, y: Numbers) -> Numbers:
     """The quotient; of integers truncated, all bits set for division by zero, wrapping for MIN / -1."""
     if not is_integer(x.dtype):
         return np.divide(x, y)
-    if x.dtype.name in NARROW:
-        return divide(x.astype(np.int64), y.astype(np.int64)).astype(x.dtype)
-    safe = np.where(y == 0, np.ones((), y.dtype), y)
-    quotient = np.floor_divide(x, safe)
+    quotient = np.floor_divide(x, y)
     if is_signed(x.dtype):
-        quotient = quotient + ((np.remainder(x, safe) != 0) & ((x < 0) != (safe < 0)))
+        quotient = quotient + ((np.remainder(x, y) != 0) & ((x < 0) != (y < 0)))
     return np.where(y == 0, np.array(-1).astype(x.dtype), quotient)
 
 
 def remainder(x: Numbers, y: Numbers) -> Numbers:
     """What truncated division leaves, with the sign of the dividend; the dividend for division by zero."""
-    if is_integer(x.dtype):
-        if x.dtype.name in NARROW:
-            return remainder(x.astype(np.int64), y.astype(np.int64)).astype(x.dtype)
-        safe = np.where(y == 0, np.ones((), y.dtype), y)
-        return np.where(y == 0, x, np.fmod(x, safe))
-    return np.fmod(x.astype(np.float64), y.astype(np.float64))
+    if not is_integer(x.dtype):
+        return np.fmod(x.astype(np.float64), y.astype(np.float64))
+    return np.where(y == 0, x, np.fmod(x, y))
 
 
 def sign(x: Numbers) -> Numbers:
@@ -85,39 +80,11 @@ def sign(x: Numbers) -> Numbers:
     return np.sign(x.astype(np.int64)) if is_signed(x.dtype) else np.minimum(x, np.ones((), x.dtype))
 
 
-def integer_pow(x: Numbers, y: int) -> Numbers:
-    """`x` to a fixed integer power; the reciprocal of the positive power for a negative one."""
-    if is_float(x.dtype):
-        exact = x.astype(wide(x.dtype)) ** abs(y)
-        return exact if y >= 0 else 1 / exact
-    result, base, bits = np.ones((), x.dtype), x, y
-    while bits:  # square and multiply, wrapping in the dtype
-        result = (result * base).astype(x.dtype) if bits & 1 else result
-        base, bits = (base * base).astype(x.dtype), bits >> 1
-    return np.broadcast_to(result, x.shape)
-
-
 def power(x: Numbers, y: Numbers) -> Numbers:
     """`x ** y` in wide floats; an integer exponent stays one."""
     if is_float(x.dtype):
         return np.power(x.astype(wide(x.dtype)), y.astype(wide(y.dtype)).astype(wide(x.dtype)))
     return np.power(x.astype(np.int64), y.astype(np.int64))
-
-
-def round_to(x: Numbers, method: int) -> Numbers:
-    """The nearest integer; halfway cases away from zero (method 0) or to even (method 1)."""
-    exact = x.astype(np.float64)
-    return np.rint(exact) if method == 1 else np.trunc(exact + np.copysign(np.where(x == x, 0.5, 0), exact))
-
-
-def logistic(x: Numbers) -> Numbers:
-    """1 / (1 + exp(-x))."""
-    return 1 / (1 + np.exp(-x))
-
-
-def clamp(low: Numbers, x: Numbers, high: Numbers) -> Numbers:
-    """`x`, not below `low` and not above `high`; `high` wins where they cross."""
-    return np.minimum(np.maximum(x, low), high)
 
 
 def sortable(x: Numbers) -> Numbers:
@@ -129,51 +96,30 @@ def sortable(x: Numbers) -> Numbers:
     return np.where(bits & top, top - np.uint64(1) - (bits ^ top), bits | top)
 
 
-def logical(boolean: Function, bitwise: Function) -> Function:
-    """Bitwise for integers, logical for bool; sub-byte integers by way of int8."""
-
-    def evaluate(*operands: np.ndarray) -> Any:
-        if operands[0].dtype == bool:
-            return boolean(*operands)
-        if operands[0].dtype.kind == "V":
-            return bitwise(*(x.astype(np.int8) for x in operands))
-        return bitwise(*operands)
-
-    return evaluate
-
-
-def extremum(function: Function) -> Function:
-    """The larger or smaller operand, NaN if there is one; complex numbers in lexicographic order."""
-
-    def evaluate(x: np.ndarray, y: np.ndarray) -> Any:
-        if x.dtype.kind == "V" and not is_float(x.dtype):
-            return function(x.astype(np.int8), y.astype(np.int8))
-        return function(x, y)
-
-    return evaluate
-
-
 PLAIN: dict[str, Function] = {
-    "abs": np.abs, "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "div": divide,
-    "rem": remainder, "neg": np.negative, "sign": sign, "max": extremum(np.maximum), "min": extremum(np.minimum),
-    "floor": in_wide(np.floor), "ceil": in_wide(np.ceil), "clamp": clamp, "square": lambda x: np.multiply(x, x),
+    "abs": np.abs, "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply,
+    "div": through_bytes(divide), "rem": through_bytes(remainder), "neg": np.negative, "sign": sign,
+    "max": through_bytes(np.maximum), "min": through_bytes(np.minimum),
+    "floor": in_wide(np.floor), "ceil": in_wide(np.ceil), "square": lambda x: np.multiply(x, x),
+    "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal, "is_finite": np.isfinite, "nextafter": np.nextafter, "pow": power,
     "eq_to": lambda x, y: sortable(x) == sortable(y), "le_to": lambda x, y: sortable(x) <= sortable(y),
-    "lt_to": lambda x, y: sortable(x) < sortable(y), "not": logical(np.logical_not, np.invert),
-    "and": logical(np.logical_and, np.bitwise_and), "or": logical(np.logical_or, np.bitwise_or),
-    "xor": logical(np.logical_xor, np.bitwise_xor), "real": np.real, "imag": np.imag, "conj": np.conj,
+    "lt_to": lambda x, y: sortable(x) < sortable(y), "not": through_bytes(np.invert),
+    "and": through_bytes(np.bitwise_and), "or": through_bytes(np.bitwise_or), "xor": through_bytes(np.bitwise_xor),
+    "real": np.real, "imag": np.imag, "conj": np.conj,
 }  # fmt: skip
 
 WIDE: dict[str, Function] = {
     "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh, "atan": np.arctan,
     "atanh": np.arctanh, "atan2": np.arctan2, "cos": np.cos, "cosh": np.cosh, "sin": np.sin, "sinh": np.sinh,
     "tan": np.tan, "tanh": np.tanh, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log,
-    "log2": np.log2, "log1p": np.log1p, "logistic": logistic, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
+    "log2": np.log2, "log1p": np.log1p, "logistic": lambda x: 1 / (1 + np.exp(-x)),
+    "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
     "cbrt": np.cbrt, "one_minus_square": lambda x: 1 - x * x,
 }  # fmt: skip
 
-SPECIAL: dict[str, Function] = {
+SPECIAL: dict[str, Function] = {  # of doubles, the widest floats that SciPy has them for
     "erf": scipy.special.erf, "erfc": scipy.special.erfc, "erf_inv": scipy.special.erfinv,
     "lgamma": scipy.special.gammaln, "digamma": scipy.special.digamma, "bessel_i0e": scipy.special.i0e,
     "bessel_i1e": scipy.special.i1e, "igamma": scipy.special.gammainc, "igammac": scipy.special.gammaincc,
@@ -186,13 +132,21 @@ for _name, _function in PLAIN.items():
 for _name, _function in WIDE.items():
     rule(_name)(elementwise(in_wide(_function)))
 for _name, _function in SPECIAL.items():
-    rule(_name)(elementwise(in_doubles(_function)))
+    rule(_name)(elementwise(in_wide(_function, lambda _: np.float64)))
 
 
 @rule("integer_pow")
-def integer_pow_rule(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
-    """A fixed integer power."""
-    return np.asarray(integer_pow(x, equation.params["y"])).astype(x.dtype)
+def integer_pow(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
+    """`x` to a fixed integer power; the reciprocal of the positive power for a negative one."""
+    y = equation.params["y"]
+    if is_float(x.dtype):
+        exact = x.astype(wide(x.dtype)) ** abs(y)
+        return np.asarray(exact if y >= 0 else 1 / exact).astype(x.dtype)
+    result, base, bits = np.ones((), x.dtype), x, y
+    while bits:  # square and multiply, wrapping in the dtype
+        result = (result * base).astype(x.dtype) if bits & 1 else result
+        base, bits = (base * base).astype(x.dtype), bits >> 1
+    return np.broadcast_to(result, x.shape)
 
 
 @rule("polynomial")
@@ -207,8 +161,11 @@ def polynomial(env: Env, equation: Any, x: np.ndarray, *coefficients: np.ndarray
 
 @rule("round")
 def round_rule(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
-    """Rounding to integers."""
-    return np.asarray(round_to(x, int(equation.params["rounding_method"]))).astype(x.dtype)
+    """The nearest integer; halfway cases away from zero (method 0) or to even (method 1)."""
+    exact = x.astype(np.float64)
+    if int(equation.params["rounding_method"]) == 1:
+        return np.asarray(np.rint(exact)).astype(x.dtype)
+    return np.asarray(np.trunc(exact + np.copysign(np.where(x == x, 0.5, 0), exact))).astype(x.dtype)
 
 
 @rule("complex")
@@ -230,38 +187,25 @@ def select_rule(env: Env, equation: Any, which: np.ndarray, *cases: np.ndarray) 
     return result
 
 
-def shift(operands: Sequence[np.ndarray], kind: str) -> np.ndarray:
+@rule("shift_left", "shift_right_logical", "shift_right_arithmetic")
+def shift(env: Env, equation: Any, x: np.ndarray, amount: np.ndarray) -> np.ndarray:
     """A number, shifted by an amount; one that is not in [0, width) leaves only zeros, or only the sign."""
-    x, amount = operands
-    bits = width(x.dtype)
+    x, amount = aligned(env, equation, (x, amount))
+    name, bits = equation.primitive.name, width(x.dtype)
     inside = (amount >= 0) & (amount < bits)
     by = np.where(inside, amount, 0).astype(np.int64)
-    if kind == "left":
+    if name == "shift_left":
         return np.where(inside, np.left_shift(x.astype(np.int64), by), 0).astype(x.dtype)
-    if kind == "arithmetic":
-        by = np.where(inside, by, bits - 1)
-        if x.dtype == np.uint64:
-            return np.right_shift(x.view(np.int64), by).view(np.uint64)
-        signed = x.astype(np.int64)
-        if not is_signed(x.dtype):  # the highest bit is the sign all the same
-            signed = signed - (signed >> bits - 1 << bits)
-        return np.right_shift(signed, by).astype(x.dtype)
-    unsigned = x.astype(np.int64).astype(np.uint64) & np.uint64(2**bits - 1)
-    return np.where(inside, np.right_shift(unsigned, by.astype(np.uint64)), 0).astype(np.uint64).astype(x.dtype)
-
-
-def shifting(kind: str) -> Rule:
-    """The rule of a shift: `left`, `logical` with zeros in, or `arithmetic`, which copies the sign in."""
-
-    def run(env: Env, equation: Any, x: np.ndarray, amount: np.ndarray) -> np.ndarray:
-        return shift(aligned(env, equation, (x, amount)), kind)
-
-    return run
-
-
-rule("shift_left")(shifting("left"))
-rule("shift_right_logical")(shifting("logical"))
-rule("shift_right_arithmetic")(shifting("arithmetic"))
+    if name == "shift_right_logical":
+        unsigned = x.astype(np.int64).astype(np.uint64) & np.uint64(2**bits - 1)
+        return np.where(inside, np.right_shift(unsigned, by.astype(np.uint64)), 0).astype(np.uint64).astype(x.dtype)
+    by = np.where(inside, by, bits - 1)
+    if x.dtype == np.uint64:
+        return np.asarray(np.right_shift(x.view(np.int64), by)).view(np.uint64)
+    signed = x.astype(np.int64)
+    if not is_signed(x.dtype):  # the highest bit is the sign all the same
+        signed = signed - (signed >> bits - 1 << bits)
+    return np.asarray(np.right_shift(signed, by)).astype(x.dtype)
 
 
 @rule("population_count")
@@ -305,11 +249,7 @@ def convert(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
         result = np.where(exact >= high, np.array(high).astype(dtype), result)
         return np.where(exact <= low, np.array(low).astype(dtype), result)
     if is_integer(x.dtype) and is_integer(dtype) and "V" in (x.dtype.kind, dtype.kind):
-        bits = width(dtype)
-        wrapped = x.astype(np.int64) & np.int64(2 ** min(bits, 62) - 1)
-        if is_signed(dtype) and bits < 8:
-            wrapped = wrapped - ((wrapped >> (bits - 1)) << bits)
-        return (wrapped if bits < 8 else x.astype(np.int64)).astype(dtype)
+        return x.astype(np.int64).astype(dtype)
     return x.astype(dtype)
 
 
@@ -323,29 +263,19 @@ def convert_element_type(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
 def bitcast_convert_type(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
     """The same bits read as another dtype; a last dimension appears or goes where the widths differ."""
     dtype = result_dtype(equation)
-    shape = x.shape[: env.lead] + tuple(equation.outvars[0].aval.shape)
+    shape = result_shape(env, equation, x)
     if math.prod(shape) == 0:
         return np.zeros(shape, dtype)
     if width(x.dtype) < 8:  # several to a byte, the first in the lowest bits
-        x = joined(x)
+        bits = width(x.dtype)
+        parts = (x.astype(np.int8).view(np.uint8) & np.uint8(2**bits - 1)).reshape(*x.shape[:-1], -1, 8 // bits)
+        x = np.bitwise_or.reduce(parts << np.arange(0, 8, bits, dtype=np.uint8), axis=-1)
+    x = np.ascontiguousarray(x).reshape(-1)
     if width(dtype) < 8:
-        return apart(np.ascontiguousarray(x), dtype).reshape(shape)
-    return np.ascontiguousarray(x).reshape(-1).view(dtype).reshape(shape)
-
-
-def joined(x: np.ndarray) -> np.ndarray:
-    """Bytes that hold integers narrower than a byte, those of the last dimension one after the other."""
-    bits = width(x.dtype)
-    parts = (x.astype(np.int8).view(np.uint8) & np.uint8(2**bits - 1)).reshape(*x.shape[:-1], -1, 8 // bits)
-    places = np.arange(0, 8, bits, dtype=np.uint8)
-    return np.bitwise_or.reduce(parts << places, axis=-1)
-
-
-def apart(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The integers narrower than a byte that an array's bytes hold."""
-    places = np.arange(0, 8, width(dtype), dtype=np.uint8)
-    parts = x.reshape(-1).view(np.uint8)[..., None] >> places
-    return convert(parts, dtype)
+        return convert(x.view(np.uint8)[..., None] >> np.arange(0, 8, width(dtype), dtype=np.uint8), dtype).reshape(
+            shape
+        )
+    return x.view(dtype).reshape(shape)
 
 
 @rule("reduce_precision")

@@ -21,12 +21,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-import ml_dtypes
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float, is_integer, largest_finite, wide
+from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.simulate.errors import OrderDependent, SimulationError, UnwrittenRead, location
+from shardproof.properties.engines.simulate.errors import OrderDependent, UnwrittenRead, location
 from shardproof.properties.engines.simulate.exchange import device_name, nan_equal
 from shardproof.properties.engines.simulate.record import Recorder
 
@@ -40,39 +39,6 @@ Found = dict[tuple[Choice, int], Any]
 
 Left = list[tuple[MeshCase, np.ndarray]]
 """The blocks that each `shard_map` of a program left on its devices."""
-
-
-def contents(dtype: np.dtype, other: bool) -> np.ndarray:
-    """What unwritten memory of a dtype holds: NaN, the lowest integer, False; or the other: the largest, True."""
-    if is_float(dtype):
-        return np.array(largest_finite(dtype) if other else np.nan).astype(dtype)
-    if is_integer(dtype):
-        info = ml_dtypes.iinfo(dtype)
-        return np.array(int(info.max if other else info.min)).astype(dtype)
-    return np.array(other, dtype) if dtype == bool else np.zeros((), dtype)  # float0, which holds nothing
-
-
-def repeated(places: Sequence[np.ndarray], block: Sequence[int]) -> bool:
-    """Whether index arrays `[n]`, one per dimension of a block, name a place of it twice."""
-    if len(places[0]) < 2:
-        return False
-    return len(np.unique(np.ravel_multi_index(tuple(places), tuple(block)))) < len(places[0])
-
-
-def sorted_positions(starts: Sequence[np.ndarray], block: Sequence[int]) -> list[np.ndarray] | None:
-    """Windows' positions `[*lead, *batch]`, one array per dimension of a block, sorted; None if they are already.
-
-    The batch goes in row-major order, and positions compare by the block's first dimension first. All that lie outside
-    of the block on one side are equal.
-    """
-    ranks = [np.clip(start, -1, n) + 1 for start, n in zip(starts, block, strict=True)]
-    order = np.zeros(starts[0].shape[-1:], np.int64)
-    for rank, n in zip(ranks, block, strict=True):
-        order = order * (n + 2) + rank
-    if not (np.diff(order, axis=-1) < 0).any():
-        return None
-    order = np.argsort(order, axis=-1, kind="stable")
-    return [np.take_along_axis(start, order, axis=-1) for start in starts]
 
 
 def first_difference(one: np.ndarray, other: np.ndarray) -> tuple[int, ...] | None:
@@ -103,23 +69,20 @@ def check_determined(
     """
     for number, (one, other) in enumerate(zip(results, again, strict=True)):
         at = first_difference(one, other)
-        if at is not None:
-            values = f"element {list(at)} is {one[at]} or {other[at]}"
-            raise _undetermined(choice, number, values, first_device(left(None), left(choice)), found)
-
-
-def _undetermined(choice: Choice, number: int, values: str, device: str, found: Sequence[Any]) -> SimulationError:
-    places = ", ".join(dict.fromkeys(map(location, found)))
-    if choice == "contents":
-        told = f"depends on memory that was never written: {values}, as that memory is{device}; allocated at {places}"
-        return UnwrittenRead(f"result {number} {told}")
-    if choice == "sorting":
-        told = f"depends on indices that are not sorted, and indices_are_sorted promised it: {values}{device}"
-        return OrderDependent(f"result {number} {told}; used at {places}")
-    promised = any(equation.params["unique_indices"] for equation in found)
-    why = "and unique_indices promised that there are no two" if promised else "which may be either"
-    told = f"depends on which of two updates of one place a scatter applies last, {why}: {values}{device}"
-    return OrderDependent(f"result {number} {told}; scattered at {places}")
+        if at is None:
+            continue
+        places, device = ", ".join(dict.fromkeys(map(location, found))), first_device(left(None), left(choice))
+        depends, values = f"result {number} depends on", f"element {list(at)} is {one[at]} or {other[at]}"
+        if choice == "contents":
+            told = f"memory that was never written: {values}, as that memory is{device}; allocated at {places}"
+            raise UnwrittenRead(f"{depends} {told}")
+        if choice == "sorting":
+            told = f"indices that are not sorted, and indices_are_sorted promised it: {values}{device}"
+            raise OrderDependent(f"{depends} {told}; used at {places}")
+        promised = any(equation.params["unique_indices"] for equation in found)
+        why = "and unique_indices promised that there are no two" if promised else "which may be either"
+        told = f"which of two updates of one place a scatter applies last, {why}: {values}{device}"
+        raise OrderDependent(f"{depends} {told}; scattered at {places}")
 
 
 def first_device(one: Left, other: Left) -> str:
@@ -151,11 +114,6 @@ class Elsewhere:
     jaxpr: Any
     name: str
     equation: Any
-
-    @property
-    def place(self) -> str:
-        """Where that is, with its line in the program."""
-        return f"{self.name} ({location(self.equation)})"
 
 
 @runtime_checkable
@@ -219,19 +177,9 @@ class Env:
         """In what sums of a dtype lose nothing that matters: doubles that stand for shorter floats have room enough."""
         return wide(dtype) if self.arithmetic is None else np.dtype(dtype)
 
-    def anywhere(self, mask: np.ndarray) -> np.ndarray:
-        """Whether a mask `[*lead, *block]` holds anywhere in a data set: `[*lead]`, broadcast."""
-        apart = int(self.mesh.axis_names[:1] == (SETS,))
-        found = np.asarray(mask.any(axis=tuple(range(apart, mask.ndim))))
-        return found.reshape((-1,) * apart + (1,) * (self.lead - apart))
-
     def mapped(self, dimensions: int) -> "Env":
         """For scalar computations over an array: that many leading dimensions more."""
         return dataclasses.replace(self, lead=self.lead + dimensions)
-
-    def diverged(self, active: np.ndarray, elsewhere: Elsewhere) -> "Env":
-        """For the devices in `active` only."""
-        return dataclasses.replace(self, active=active, elsewhere=(*self.elsewhere, elsewhere))
 
     def everywhere(self, value: np.ndarray) -> np.ndarray:
         """A view of `value` with every leading mesh dimension at its full size."""
@@ -248,6 +196,12 @@ def spread(env: Env, lead: tuple[int, ...], value: np.ndarray) -> np.ndarray:
     """A view of a value with these leading dimensions."""
     shape = lead + value.shape[env.lead :]
     return value if value.shape == shape else np.broadcast_to(value, shape)
+
+
+def together(env: Env, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Views of the values with the leading dimensions that they have together."""
+    lead = common_lead(env, *values)
+    return [spread(env, lead, value) for value in values]
 
 
 def lead_index(env: Env, lead: tuple[int, ...], value: np.ndarray, trailing: int) -> list[np.ndarray]:
@@ -301,3 +255,8 @@ def shifted(env: Env, dimensions: Dimensions) -> tuple[int, ...]:
 def result_dtype(equation: Any, index: int = 0) -> np.dtype:
     """The dtype in which the program holds a result."""
     return np.dtype(equation.outvars[index].aval.dtype)
+
+
+def result_shape(env: Env, equation: Any, x: np.ndarray) -> tuple[int, ...]:
+    """The shape of a result over the leading dimensions of an operand."""
+    return x.shape[: env.lead] + tuple(equation.outvars[0].aval.shape)

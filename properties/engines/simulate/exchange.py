@@ -7,7 +7,8 @@ groups hold, `[groups, participants, *block]`, and returns what they receive: `[
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
 
 import numpy as np
 
@@ -23,26 +24,27 @@ Sizes = tuple[tuple[str, int], ...]
 """The axes of a mesh with their sizes, in mesh order."""
 
 
-def numbering(mesh: Sizes, axes: Sequence[str]) -> np.ndarray:
-    """Every device's number along an axis tuple, the last name varying fastest: int64 `[devices]`."""
-    sizes = [size for _, size in mesh]
-    coordinates = np.indices(sizes).reshape(len(sizes), math.prod(sizes))
-    number = np.zeros(math.prod(sizes), np.int64)
-    for wanted in axes:
-        for (name, size), coordinate in zip(mesh, coordinates, strict=True):
-            if name == wanted:
-                number = number * size + coordinate
-    return number
-
-
 @functools.lru_cache(maxsize=256)
 def _participants(mesh: Sizes, axes: tuple[str, ...]) -> np.ndarray:
-    """All participants over an axis tuple, by number: `[copies, participants]`, the copies in mesh order."""
-    others = [name for name, _ in mesh if name not in axes]
-    p = math.prod(size for name, size in mesh if name in axes)
-    devices = np.lexsort((numbering(mesh, axes), numbering(mesh, others))).reshape(-1, p)
+    """All participants over an axis tuple, by number: `[copies, participants]`, the copies in mesh order.
+
+    The last name varies fastest.
+    """
+    names, sizes = [name for name, _ in mesh], [size for _, size in mesh]
+    along = [names.index(name) for name in axes]
+    others = [i for i, name in enumerate(names) if name not in axes]
+    devices = np.arange(math.prod(sizes)).reshape(sizes).transpose(*others, *along)
+    devices = devices.reshape(-1, math.prod(sizes[i] for i in along))
     devices.flags.writeable = False
     return devices
+
+
+def axis_index(mesh: Sizes, axes: tuple[str, ...]) -> np.ndarray:
+    """Every device's number along an axis tuple: int32 `[devices]`."""
+    devices = _participants(mesh, axes)
+    number = np.empty(devices.size, np.int32)
+    number[devices] = np.arange(devices.shape[1])
+    return number
 
 
 def process_groups(mesh: MeshCase, axes: Sequence[str], groups: Groups = None) -> list[np.ndarray]:
@@ -70,47 +72,36 @@ def device_name(mesh: MeshCase, device: int | Sequence[int]) -> str:
 
 
 Entries = Sequence[Sequence[str]]
-"""The mesh axes that split each dimension, the last varying fastest."""
-
-
-def splits(mesh: MeshCase, entries: Entries) -> Iterator[tuple[int | None, int, int]]:
-    """For each mesh axis in mesh order: the dimension that it splits, its size, and how many parts stay outside of it.
-
-    Those are of the axes that stand before it in its dimension's entry, and have not been taken out: they come after it
-    in the mesh. An axis that splits nothing has no dimension.
-    """
-    for number, name in enumerate(mesh.axis_names):
-        later = mesh.axis_names[number + 1 :]
-        at = next((d for d, names in enumerate(entries) if name in names), None)
-        outside = [n for n in ([] if at is None else entries[at][: list(entries[at]).index(name)]) if n in later]
-        yield at, mesh.shape[name], math.prod(mesh.shape[n] for n in outside)
+"""The mesh axes that split each dimension, the last varying fastest; of the last dimensions they may be left out."""
 
 
 def divide(x: np.ndarray, mesh: MeshCase, entries: Entries) -> np.ndarray:
     """`[*global]` as `[*lead, *block]`, with one leading dimension per mesh axis: 1 for one that splits nothing."""
-    for number, (at, size, outside) in enumerate(splits(mesh, entries)):
-        if at is None:
-            x = np.expand_dims(x, number)
-            continue
-        at += number
-        inside = x.shape[at] // (size * outside)
-        x = np.moveaxis(x.reshape(*x.shape[:at], outside, size, inside, *x.shape[at + 1 :]), at + 1, number)
-        x = x.reshape(*x.shape[: at + 1], outside * inside, *x.shape[at + 3 :])
-    return x
+    sizes: list[int] = []
+    inside, at = [], {}
+    for size, names in zip(x.shape, chain(entries, repeat(())), strict=False):
+        for name in names:
+            if name in mesh.shape:
+                at[name] = len(sizes)
+                sizes.append(mesh.shape[name])
+                size //= mesh.shape[name]
+        inside.append(len(sizes))
+        sizes.append(size)
+    splitting = [name for name in mesh.axis_names if name in at]
+    apart = x.reshape(sizes).transpose(*(at[name] for name in splitting), *inside)
+    lead = (mesh.shape[name] if name in at else 1 for name in mesh.axis_names)
+    return apart.reshape((*lead, *apart.shape[len(splitting) :]))
 
 
 def join(blocks: np.ndarray, mesh: MeshCase, entries: Entries) -> np.ndarray:
     """`[*lead, *block]` as `[*global]`: what `divide` took apart; `lead` is 1 along axes that split nothing."""
-    for number, (at, size, outside) in reversed([*enumerate(splits(mesh, entries))]):
-        if at is None:
-            blocks = np.squeeze(blocks, number)
-            continue
-        at += number
-        inside = blocks.shape[at + 1] // outside
-        blocks = blocks.reshape(*blocks.shape[: at + 1], outside, inside, *blocks.shape[at + 2 :])
-        blocks = np.moveaxis(blocks, number, at + 1)
-        blocks = blocks.reshape(*blocks.shape[:at], outside * size * inside, *blocks.shape[at + 3 :])
-    return blocks
+    order, sizes, rank = [], [], len(mesh.sizes)
+    for d, names in zip(range(rank, blocks.ndim), chain(entries, repeat(())), strict=False):
+        together = [*(mesh.axis_names.index(name) for name in names if name in mesh.shape), d]
+        order += together
+        sizes.append(math.prod(blocks.shape[i] for i in together))
+    others = [i for i in range(rank) if i not in order]
+    return blocks.transpose(*others, *order).reshape(sizes)
 
 
 def first_replica(blocks: np.ndarray, mesh: MeshCase, dimension: int) -> np.ndarray:
@@ -157,11 +148,9 @@ def exchange(
     rank = len(mesh.sizes)
     sizes = tuple(n if name in axes else x.shape[i] for i, (name, n) in enumerate(mesh.shape.items()))
     held = mesh if sizes == mesh.sizes else MeshCase(mesh.axis_names, sizes)
-    lead, block = x.shape[:rank], x.shape[rank:]
-    holder = np.broadcast_to(np.arange(math.prod(lead)).reshape(lead), sizes).reshape(-1)  # where a device's block is
-    blocks = x.reshape(math.prod(lead), *block)
+    blocks = np.broadcast_to(x, (*sizes, *x.shape[rank:])).reshape(held.size, *x.shape[rank:])
     members = process_groups(held, axes, groups)
-    received = [collective(_rows(blocks, holder[devices])) for devices in members]
+    received = [collective(_rows(blocks, devices)) for devices in members]
     if len({part.shape[2:] for part in received}) > 1:
         raise InvalidGroups(
             f"groups={groups}: expected groups of equal length, on which results' shapes depend, on {mesh}"
@@ -189,10 +178,13 @@ def _rows(blocks: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return blocks[numbers]
 
 
-def all_reduce(blocks: np.ndarray, op: str) -> np.ndarray:
-    """The sum, maximum or minimum of all participants' blocks, rounded once; sums of booleans count, in int32."""
-    exact = REDUCTIONS[op].reduce(blocks, axis=1, dtype=wide(blocks.dtype), keepdims=True)
-    return exact.astype(np.int32 if op == "sum" and blocks.dtype == bool else blocks.dtype)
+def all_reduce(blocks: np.ndarray, op: str, exact: Callable[[np.dtype], np.dtype] = wide) -> np.ndarray:
+    """The sum, maximum or minimum of all participants' blocks, rounded once; sums of booleans count, in int32.
+
+    Numbers of a dtype are added up in an `exact` one.
+    """
+    found = REDUCTIONS[op].reduce(blocks, axis=1, dtype=exact(blocks.dtype), keepdims=True)
+    return found.astype(np.int32 if op == "sum" and blocks.dtype == bool else blocks.dtype)
 
 
 def all_gather(blocks: np.ndarray, dimension: int, tiled: bool) -> np.ndarray:
@@ -200,9 +192,11 @@ def all_gather(blocks: np.ndarray, dimension: int, tiled: bool) -> np.ndarray:
     return _join(blocks[:, None], dimension) if tiled else np.moveaxis(blocks, 1, dimension + 1)[:, None]
 
 
-def reduce_scatter(blocks: np.ndarray, dimension: int, tiled: bool) -> np.ndarray:
+def reduce_scatter(
+    blocks: np.ndarray, dimension: int, tiled: bool, exact: Callable[[np.dtype], np.dtype] = wide
+) -> np.ndarray:
     """Piece i of the sum along a dimension, on participant i; the dimension disappears unless `tiled`."""
-    return _pieces(all_reduce(blocks, "sum"), blocks.shape[1], dimension, tiled)[:, :, 0]
+    return _pieces(all_reduce(blocks, "sum", exact), blocks.shape[1], dimension, tiled)[:, :, 0]
 
 
 def all_to_all(blocks: np.ndarray, split_dimension: int, concat_dimension: int) -> np.ndarray:
@@ -221,11 +215,6 @@ def permute(blocks: np.ndarray, pairs: Iterable[tuple[int, int]]) -> np.ndarray:
 def broadcast(blocks: np.ndarray, root: int) -> np.ndarray:
     """One participant's block, on all of them."""
     return blocks[:, [root]]
-
-
-def axis_index(mesh: Sizes, axes: Sequence[str]) -> np.ndarray:
-    """Every device's number along an axis tuple: int32 `[devices]`."""
-    return numbering(mesh, axes).astype(np.int32)
 
 
 def _pieces(blocks: np.ndarray, parts: int, dimension: int, tiled: bool) -> np.ndarray:

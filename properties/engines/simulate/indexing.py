@@ -4,13 +4,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 from jax.extend.core import ClosedJaxpr
-from jax.lax import GatherScatterMode
+from jax.lax import GatherDimensionNumbers, GatherScatterMode
 from numpy.lib.stride_tricks import as_strided
 
-from shardproof.oracles.dtypes import is_float, is_integer, is_signed, wide
+from shardproof.oracles.dtypes import is_float, is_signed
 from shardproof.properties.engines.simulate.blocks import comparable, extreme, fold, padded
 from shardproof.properties.engines.simulate.env import (
     Dimensions,
@@ -19,11 +18,10 @@ from shardproof.properties.engines.simulate.env import (
     block_rank,
     common_lead,
     lead_index,
-    repeated,
     result_dtype,
     rule,
-    sorted_positions,
     spread,
+    together,
 )
 from shardproof.properties.engines.simulate.interpreter import evaluate
 
@@ -66,46 +64,42 @@ def dynamic_update_slice(env: Env, equation: Any, x: np.ndarray, update: np.ndar
     return result
 
 
-def window_starts(
-    env: Env,
-    indices: np.ndarray,
-    rank: int,
-    index_map: Dimensions,
-    operand_batch: Dimensions,
-    indices_batch: Dimensions,
-) -> list[np.ndarray]:
+def window_starts(env: Env, equation: Any, indices: np.ndarray, block: Sequence[int]) -> list[np.ndarray]:
     """For every dimension of the operand, where the windows start: each `[*lead, *batch]`, broadcast.
 
-    `indices` is `[*lead, *batch, component]`; its components belong to the dimensions `index_map`,
-    and a batching dimension of the operand goes along with one of the indices'.
+    `indices` is `[*lead, *batch, component]`; a batching dimension of the operand goes along with one of the indices'.
+    If it is asked for, they come in the order that `indices_are_sorted` promised: the batch in row-major order,
+    compared by the block's first dimension first. All that lie outside of the block on one side are equal.
     """
-    batch = indices.shape[env.lead : -1]
-    ones = (1,) * env.lead
-    result = [np.zeros(ones + (1,) * len(batch), np.int64) for _ in range(rank)]
+    numbers, batch, ones = equation.params["dimension_numbers"], indices.shape[env.lead : -1], (1,) * env.lead
+    if isinstance(numbers, GatherDimensionNumbers):
+        index_map, indices_batch = numbers.start_index_map, numbers.start_indices_batching_dims
+    else:
+        index_map, indices_batch = numbers.scatter_dims_to_operand_dims, numbers.scatter_indices_batching_dims
+    starts = [np.zeros(ones + (1,) * len(batch), np.int64) for _ in block]
     for component, dimension in enumerate(index_map):
         part = indices[..., component]
-        result[dimension] = np.minimum(part, np.uint64(2**62)).astype(np.int64) if part.dtype == np.uint64 else part
-    for dimension, along in zip(operand_batch, indices_batch, strict=True):
+        part = np.minimum(part, np.uint64(2**62)) if part.dtype == np.uint64 else part
+        starts[dimension] = part.astype(np.int64)
+    for dimension, along in zip(numbers.operand_batching_dims, indices_batch, strict=True):
         placed = [batch[along] if d == along else 1 for d in range(len(batch))]
-        result[dimension] = np.arange(batch[along]).reshape(ones + tuple(placed))
-    return [start.astype(np.int64) for start in result]
-
-
-def as_promised(env: Env, equation: Any, starts: list[np.ndarray], block: Sequence[int]) -> list[np.ndarray]:
-    """Where windows start, in the order that `indices_are_sorted` promised, if that is what is asked for.
-
-    Notes that they are in another one, if they are and somebody asks.
-    """
-    if not equation.params["indices_are_sorted"] or (env.found is None and env.other != "sorting"):
+        starts[dimension] = np.arange(batch[along]).reshape(ones + tuple(placed))
+    asked = env.found is not None or env.other == "sorting"
+    if not (asked and starts and equation.params["indices_are_sorted"]):
         return starts
     whole = np.broadcast_arrays(*starts)
     flat = [start.reshape(*start.shape[: env.lead], -1) for start in whole]
-    in_order = sorted_positions(flat, block) if flat else None
-    if in_order is None:
+    place = np.zeros(flat[0].shape[-1:], np.int64)
+    for start, n in zip(flat, block, strict=True):
+        place = place * (n + 2) + np.clip(start, -1, n) + 1
+    if not (np.diff(place, axis=-1) < 0).any():
         return starts
     if env.found is not None:
         env.found["sorting", id(equation)] = equation
-    return [s.reshape(w.shape) for s, w in zip(in_order, whole, strict=True)] if env.other == "sorting" else starts
+    if env.other != "sorting":
+        return starts
+    order = np.argsort(place, axis=-1, kind="stable")
+    return [np.take_along_axis(start, order, axis=-1).reshape(whole[0].shape) for start in flat]
 
 
 def inside(starts: Sequence[np.ndarray], block: Sequence[int], sizes: Dimensions) -> np.ndarray:
@@ -122,10 +116,7 @@ def filler(dtype: np.dtype, fill_value: Any) -> np.ndarray:
         return np.asarray(fill_value).astype(dtype)
     if is_float(dtype):
         return np.array(np.nan).astype(dtype)
-    if is_integer(dtype):
-        limits = ml_dtypes.iinfo(dtype)
-        return np.array(int(limits.min if is_signed(dtype) else limits.max)).astype(dtype)
-    return np.ones((), dtype)
+    return extreme(dtype, largest=not is_signed(dtype))
 
 
 @rule("gather")
@@ -138,24 +129,14 @@ def gather(env: Env, equation: Any, x: np.ndarray, indices: np.ndarray) -> np.nd
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
     block, batch = x.shape[env.lead :], indices.shape[env.lead : -1]
     shape = tuple(equation.outvars[0].aval.shape)
-    mode = equation.params["mode"]
-    fill = mode == GatherScatterMode.FILL_OR_DROP
     lead = common_lead(env, x, indices)
     if any(n < size for n, size in zip(block, sizes, strict=True)) or 0 in shape:
         return np.broadcast_to(filler(x.dtype, equation.params["fill_value"]), lead + shape)
-    starts = window_starts(
-        env,
-        indices,
-        len(block),
-        numbers.start_index_map,
-        numbers.operand_batching_dims,
-        numbers.start_indices_batching_dims,
-    )
-    starts = as_promised(env, equation, starts, block)
+    starts = window_starts(env, equation, indices, block)
     own = lead_index(env, lead, x, len(batch))
     found = np.asarray(windows(env, x, sizes)[(*own, *clamped(starts, block, sizes))])
     found = np.broadcast_to(found, (*lead, *batch, *sizes))
-    if fill:
+    if equation.params["mode"] == GatherScatterMode.FILL_OR_DROP:
         valid = inside(starts, block, sizes)
         valid = valid.reshape(valid.shape + (1,) * len(sizes))
         found = np.where(valid, found, filler(x.dtype, equation.params["fill_value"]))
@@ -167,11 +148,12 @@ def gather(env: Env, equation: Any, x: np.ndarray, indices: np.ndarray) -> np.nd
 
 
 def scatter_windows(
-    env: Env, equation: Any, x: np.ndarray, indices: np.ndarray, updates: np.ndarray
-) -> tuple[tuple[np.ndarray, ...], np.ndarray, list[int]]:
-    """The windows that a scatter writes: their index arrays `[n]`, their contents `[n, *sizes]`, their sizes.
+    env: Env, equation: Any, x: np.ndarray, indices: np.ndarray, updates: np.ndarray, *, noting: bool
+) -> tuple[np.ndarray, tuple[np.ndarray, ...], np.ndarray]:
+    """Views of all windows of `x`, and those that a scatter writes: index arrays `[n]`, and contents `[n, *sizes]`.
 
-    Windows that do not lie inside the operand are moved there in mode clip, and left out otherwise.
+    Windows that do not lie inside the operand are moved there in mode clip, and left out otherwise. That two are at one
+    place is written down for `noting`, if somebody asks.
     """
     numbers = equation.params["dimension_numbers"]
     block = x.shape[env.lead :]
@@ -184,54 +166,41 @@ def scatter_windows(
     batch_dimensions = [d for d in range(env.lead, updates.ndim) if d not in window_dimensions]
     batch = tuple(updates.shape[d] for d in batch_dimensions)
     contents = updates.transpose(*range(env.lead), *batch_dimensions, *window_dimensions)
-    starts = window_starts(
-        env,
-        indices,
-        len(block),
-        numbers.scatter_dims_to_operand_dims,
-        numbers.operand_batching_dims,
-        numbers.scatter_indices_batching_dims,
-    )
-    starts = as_promised(env, equation, starts, block)
+    starts = window_starts(env, equation, indices, block)
     valid = inside(starts, block, sizes)
     if equation.params["mode"] == GatherScatterMode.CLIP:
         starts = clamped(starts, block, sizes)
         valid = inside(starts, block, sizes)
     at = [np.broadcast_to(i, lead + batch) for i in (*lead_index(env, lead, x, len(batch)), *starts)]
     valid = np.broadcast_to(valid, lead + batch)
-    return tuple(i[valid] for i in at), contents.reshape(*lead, *batch, *sizes)[valid], sizes
-
-
-def written(env: Env, x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
-    """A copy of the operand to write into, held for every device that writes something of its own."""
-    lead = common_lead(env, x, indices, updates)
-    return spread(env, lead, x).copy()
-
-
-def note(env: Env, equation: Any, at: Sequence[np.ndarray], view: np.ndarray) -> None:
-    """Writes down that a scatter updates a place of `view` twice, if it does and somebody asks."""
-    if env.found is not None and repeated(at, view.shape[: len(at)]):
+    places, view = tuple(i[valid] for i in at), windows(env, x, sizes, writeable=True)
+    if env.found is not None and noting and repeated(places, view.shape):
         env.found["order", id(equation)] = equation
+    return view, places, contents.reshape(*lead, *batch, *sizes)[valid]
+
+
+def repeated(places: Sequence[np.ndarray], block: Sequence[int]) -> bool:
+    """Whether index arrays `[n]`, one for each of the first dimensions of a block, name a place of it twice."""
+    numbers = np.ravel_multi_index(tuple(places), tuple(block[: len(places)])) if len(places[0]) > 1 else places[0]
+    return len(np.unique(numbers)) < len(numbers)
 
 
 @rule("scatter")
 def scatter(env: Env, equation: Any, x: np.ndarray, indices: np.ndarray, updates: np.ndarray, *_: Any) -> np.ndarray:
     """`x` with windows replaced, or a function applied where indices point, of equal ones the last at last."""
-    result = written(env, x, indices, updates)
+    result = spread(env, common_lead(env, x, indices, updates), x).copy()
     if 0 in updates.shape:
         return result
-    at, contents, sizes = scatter_windows(env, equation, result, indices, updates)
-    view = windows(env, result, sizes, writeable=True)
-    note(env, equation, at, view)
+    view, at, contents = scatter_windows(env, equation, result, indices, updates, noting=True)
     if env.other == "order":
         at, contents = tuple(i[::-1].copy() for i in at), contents[::-1].copy()  # of views NumPy goes its own way
     jaxpr = equation.params["update_jaxpr"]
     if jaxpr is None or not jaxpr.eqns:
         view[at] = contents
         return result
+    update = ClosedJaxpr(jaxpr, equation.params["update_consts"])
     for i in range(len(contents)):  # one window after the other: each application sees the ones before it
         where = tuple(part[i] for part in at)
-        update = ClosedJaxpr(jaxpr, equation.params["update_consts"])
         (view[where],) = evaluate(Env().mapped(contents.ndim - 1), update, [np.asarray(view[where]), contents[i]])
     return result
 
@@ -240,14 +209,11 @@ def combining(ufunc: np.ufunc, exact: bool) -> Any:
     """The rule of a scatter that combines every update with what is there, in wide numbers if they are to be exact."""
 
     def run(env: Env, equation: Any, x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
-        dtype = wide(x.dtype) if exact or x.dtype.kind not in "biufc" else x.dtype
-        result = written(env, x.astype(dtype), indices, updates)
+        dtype = env.exact(x.dtype) if exact or x.dtype.kind not in "biufc" else x.dtype
+        result = spread(env, common_lead(env, x, indices, updates), x).astype(dtype, order="C")
         if 0 not in updates.shape:
-            at, contents, sizes = scatter_windows(env, equation, result, indices, updates.astype(dtype))
-            view = windows(env, result, sizes, writeable=True)
-            promised = equation.params["unique_indices"]
-            if promised:
-                note(env, equation, at, view)
+            promised, updates = equation.params["unique_indices"], updates.astype(dtype)
+            view, at, contents = scatter_windows(env, equation, result, indices, updates, noting=promised)
             if promised and env.other == "order":
                 view[at] = ufunc(view[at], contents)  # of several updates of one place, one is left
             else:
@@ -285,21 +251,17 @@ class Window(NamedTuple):
         """The padding around and between the elements."""
         return [(low, high, d - 1) for (low, high), d in zip(self.padding, self.base_dilation, strict=True)]
 
-    def over(self, env: Env, x: np.ndarray, fill: np.ndarray) -> np.ndarray:
-        """What the window sees at each of its positions: `[*lead, *positions, *sizes]`; `fill` is `[*lead]`."""
+    def flat(self, env: Env, x: np.ndarray, fill: np.ndarray) -> np.ndarray:
+        """What the window sees at each of its positions: `[*lead, *positions, size]`; `fill` is `[*lead]`."""
         x = padded(env, x, fill.reshape(fill.shape + (1,) * (env.lead - fill.ndim)), self.config)
         reach = [(n - 1) * d + 1 for n, d in zip(self.sizes, self.dilation, strict=True)]
         if any(n < size for n, size in zip(x.shape[env.lead :], reach, strict=True)):
             positions = [
                 max(0, n - r + s) // s for n, r, s in zip(x.shape[env.lead :], reach, self.strides, strict=True)
             ]
-            return np.zeros((*x.shape[: env.lead], *positions, *self.sizes), x.dtype)
+            return np.zeros((*x.shape[: env.lead], *positions, math.prod(self.sizes)), x.dtype)
         steps: tuple[Any, ...] = (..., *(slice(None, None, step) for step in (*self.strides, *self.dilation)))
-        return windows(env, x, reach)[steps]
-
-    def flat(self, env: Env, x: np.ndarray, fill: np.ndarray) -> np.ndarray:
-        """The same, the window's dimensions made one."""
-        seen = self.over(env, x, fill)
+        seen = windows(env, x, reach)[steps]
         return seen.reshape(*seen.shape[: env.lead + len(self.sizes)], math.prod(self.sizes))
 
 
@@ -348,8 +310,7 @@ def select_and_gather_add(env: Env, equation: Any, tangents: np.ndarray, x: np.n
     """The tangent of the element that each window selects; 0 where that is beside the block."""
     window, place, there = selection(env, equation, x)
     seen = window.flat(env, tangents, np.zeros((), tangents.dtype))
-    lead = common_lead(env, tangents, x)
-    seen, place = (spread(env, lead, a) for a in (seen, place[..., None]))
+    seen, place = together(env, [seen, place[..., None]])
     return np.where(there, np.take_along_axis(seen, place, -1)[..., 0], 0).astype(result_dtype(equation))
 
 

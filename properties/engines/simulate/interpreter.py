@@ -8,7 +8,7 @@ nothing reads are left out as well.
 
 import weakref
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,15 +17,7 @@ from jax.extend import core
 
 from shardproof.properties.engines.simulate.env import ALLOCATES, RULES, Env, Rule
 from shardproof.properties.engines.simulate.errors import SimulationError, UnknownPrimitive, location
-from shardproof.properties.engines.simulate.liveness import opened
-
-CALLS = frozenset({"jit", "eval_jaxpr", "remat2", "custom_jvp_call", "custom_vjp_call", "custom_vmap_call"}) | {
-    "composite", "linear_call", "closed_call",
-}  # fmt: skip
-"""What does nothing but call a jaxpr with its operands."""
-
-CALLED = ("jaxpr", "call_jaxpr", "call", "callee")
-"""The parameters in which they name it."""
+from shardproof.properties.engines.simulate.liveness import CALLS, opened
 
 SAME = frozenset({"pvary", "stop_gradient", "copy", "name"})
 """What returns its operand."""
@@ -38,8 +30,14 @@ FROM_CONSTANTS = frozenset(
 """What is computed once if its operands are constants: the same on all devices, whatever the mesh."""
 
 
+def called(equation: Any) -> Any:
+    """The jaxpr that a call names."""
+    (name,) = {"jaxpr", "call_jaxpr", "call", "callee"} & equation.params.keys()
+    return equation.params[name]
+
+
 class Step(NamedTuple):
-    """One equation, made ready: values are kept in a list, and variables are positions in it."""
+    """One equation, made ready: values are in a list, variables are positions in it, and it forgets the last read."""
 
     run: Rule
     equation: Any
@@ -102,9 +100,7 @@ def key_dtype(words: int) -> np.dtype:
 
 def held_as(aval: Any) -> np.dtype:
     """The NumPy dtype in which a value of a traced type is held."""
-    if dtypes.issubdtype(aval.dtype, dtypes.prng_key):
-        return key_dtype(*aval.dtype._impl.key_shape)
-    return np.dtype(aval.dtype)
+    return aval.dtype if isinstance(aval.dtype, np.dtype) else key_dtype(*aval.dtype._impl.key_shape)
 
 
 def as_value(x: Any) -> np.ndarray:
@@ -113,15 +109,6 @@ def as_value(x: Any) -> np.ndarray:
         words = np.asarray(jax.random.key_data(x))
         return np.ascontiguousarray(words).view(key_dtype(words.shape[-1]))[..., 0]
     return np.asarray(x)
-
-
-def _step(equation: Any, reads: tuple[int, ...], writes: tuple[int, ...], forgets: tuple[int, ...]) -> Step:
-    name = equation.primitive.name
-    if name not in RULES:
-        raise UnknownPrimitive(name, location(equation))
-    shapes = tuple(tuple(v.aval.shape) for v in equation.outvars)
-    types = tuple(held_as(v.aval) for v in equation.outvars)
-    return Step(RULES[name], equation, reads, writes, shapes, types, forgets)
 
 
 class _Planner:
@@ -146,9 +133,15 @@ class _Planner:
                 first.append(step)
             else:
                 later.append(step)
-        steps = _forgetting(_read(later, results) if live else later, results, known)
+        steps, alive = [], {*results, *known}
+        for step in reversed(later):
+            if live and step.writes and alive.isdisjoint(step.writes):
+                continue
+            ends = tuple(position for position in dict.fromkeys((*step.reads, *step.writes)) if position not in alive)
+            alive.update(ends)
+            steps.append(step._replace(forgets=ends))
         constants = tuple(self.constants.values())
-        return Plan(self.slots, constants, arguments, tuple(steps), results, tuple(first), {})
+        return Plan(self.slots, constants, arguments, tuple(steps[::-1]), results, tuple(first), {})
 
     def fresh(self) -> int:
         self.slots += 1
@@ -179,14 +172,17 @@ class _Planner:
         """Where the results of an equation are, with steps that make them if there are none yet."""
         name = equation.primitive.name
         if self.short and name in CALLS:
-            (called,) = (equation.params[key] for key in CALLED if key in equation.params)
-            return self.follow(*opened(called), reads)
+            return self.follow(*opened(called(equation)), reads)
         if self.short and name in SAME:
             return reads
         key = _repeated(equation, reads) if self.short else None
         if key is None or key not in self.done:
             writes = tuple(self.fresh() for _ in equation.outvars)
-            self.steps.append(_step(equation, reads, writes, ()))
+            if name not in RULES:
+                raise UnknownPrimitive(name, location(equation))
+            shapes = tuple(tuple(v.aval.shape) for v in equation.outvars)
+            types = tuple(held_as(v.aval) for v in equation.outvars)
+            self.steps.append(Step(RULES[name], equation, reads, writes, shapes, types, ()))
             if key is None:
                 return writes
             self.done[key] = writes
@@ -204,35 +200,6 @@ def _repeated(equation: Any, reads: tuple[int, ...]) -> Hashable | None:
     except TypeError:
         return None
     return key
-
-
-def _read(steps: Sequence[Step], results: Sequence[int]) -> list[Step]:
-    """The steps of which something is read, or that make nothing."""
-    alive = set(results)
-    kept = []
-    for step in reversed(steps):
-        if not step.writes or not alive.isdisjoint(step.writes):
-            alive.update(step.reads)
-            kept.append(step)
-    return kept[::-1]
-
-
-def _forgetting(steps: Sequence[Step], results: Sequence[int], known: set[int]) -> list[Step]:
-    """The steps, each of which forgets what is read for the last time, or never."""
-    alive = {*results, *known}
-    told = []
-    for step in reversed(steps):
-        ends = tuple(position for position in dict.fromkeys((*step.reads, *step.writes)) if position not in alive)
-        alive.update(ends)
-        told.append(step._replace(forgets=ends))
-    return told[::-1]
-
-
-def planned(env: Env, jaxpr: Any) -> Plan:
-    """The plan of a jaxpr: as it was traced, where that is recorded, or where devices may miss one another."""
-    if env.recorder is not None or env.active is not None:
-        return plan_of(jaxpr)
-    return plan_of(jaxpr, "short" if env.arithmetic is None else "live")
 
 
 def start(env: Env, plan: Plan) -> list[Any]:
@@ -269,7 +236,10 @@ def run(env: Env, step: Step, values: list[Any]) -> None:
     results = (result,) if isinstance(result, np.ndarray) else result
     for position, shape, dtype, value in zip(step.writes, step.shapes, types, results, strict=True):
         if value.shape[lead:] != shape or value.dtype != dtype or value.ndim != lead + len(shape):
-            refuse(env, step.equation, f"{dtype}{list(shape)}", value)
+            raise SimulationError(
+                f"the rule of {step.equation.primitive.name!r} returned {value.dtype}{list(value.shape[lead:])} where "
+                f"{dtype}{list(shape)} was traced, at {location(step.equation)}"
+            )
         values[position] = value
 
 
@@ -287,7 +257,10 @@ def evaluate(env: Env, jaxpr: Any, args: Sequence[np.ndarray], rounds: Sequence[
         UnknownPrimitive: if an equation's primitive has no rule.
         SimulationError: if a rule returns another shape or dtype than was traced.
     """
-    plan = planned(env, jaxpr)
+    if env.recorder is not None or env.active is not None:  # what is recorded, or where devices may miss one another
+        plan = plan_of(jaxpr)
+    else:
+        plan = plan_of(jaxpr, "short" if env.arithmetic is None else "live")
     values = start(env, plan)
     for position, argument in zip(plan.arguments, args, strict=True):
         values[position] = argument
@@ -316,11 +289,3 @@ def _known(plan: Plan, start: int, rounds: Sequence[int] | None) -> list[int]:
     for position, after in zip(plan.arguments, rounds, strict=True):
         known[position] = after
     return known
-
-
-def refuse(env: Env, equation: Any, expected: str, value: np.ndarray) -> NoReturn:
-    """Raises the error that a rule's result is not what was traced."""
-    raise SimulationError(
-        f"the rule of {equation.primitive.name!r} returned {value.dtype}{list(value.shape[env.lead :])} where "
-        f"{expected} was traced, at {location(equation)}"
-    )

@@ -137,7 +137,10 @@ IN_PLACE = INTO | SAME | {"mul", "max", "min", "select_n", "scatter", "scatter-a
 READS_VIEWS = VIEWS | INTO | {"dot_general", "concatenate", "mul", "div", "max", "min", "select_n", "reduce_sum"}
 """What needs no copy of a part of a block to read it."""
 
-CALLS = frozenset({"jit", "custom_jvp_call", "custom_vjp_call", "remat2", "closed_call"})
+CALLS = frozenset({"jit", "eval_jaxpr", "remat2", "custom_jvp_call", "custom_vjp_call", "custom_vmap_call"}) | {
+    "composite", "linear_call", "closed_call",
+}  # fmt: skip
+"""What does nothing but call a jaxpr with its operands."""
 
 
 _PEAKS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import dtypes
 from jax.extend import core
 from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import PyTree
@@ -16,7 +15,7 @@ from jaxtyping import PyTree
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.env import SETS, Choice, Env, Found, Left, check_determined
 from shardproof.properties.engines.simulate.errors import CollectiveMismatch
-from shardproof.properties.engines.simulate.interpreter import as_value, evaluate
+from shardproof.properties.engines.simulate.interpreter import as_value, evaluate, held_as
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.engines.simulate.record import Record, Recorder
 
@@ -86,14 +85,11 @@ class Simulated:
 
     Arguments:
         closed_jaxpr: the program.
-        avals: the flat types of its arguments.
         structure: the tree of its results.
     """
 
-    def __init__(self, closed_jaxpr: Any, avals: Sequence[Any], structure: Any) -> None:
-        self.closed_jaxpr = closed_jaxpr
-        self.avals = tuple(avals)
-        self.structure = structure
+    def __init__(self, closed_jaxpr: Any, structure: Any) -> None:
+        self.closed_jaxpr, self.structure = closed_jaxpr, structure
 
     def run(self, *args: PyTree, record: Recorder | None = None) -> PyTree:
         """The results on one data set: a tree of ndarrays.
@@ -130,11 +126,11 @@ class Simulated:
         Raises:
             TypeError: if their shapes are others.
         """
-        if [v.shape for v in values] != [tuple(a.shape) for a in self.avals]:
-            raise TypeError(
-                f"args: shapes {[v.shape for v in values]}: expected {[tuple(a.shape) for a in self.avals]}, as traced"
-            )
-        return [v if keylike(a) else v.astype(a.dtype, copy=False) for v, a in zip(values, self.avals, strict=True)]
+        avals = self.closed_jaxpr.in_avals
+        shapes, traced = [v.shape for v in values], [tuple(a.shape) for a in avals]
+        if shapes != traced:
+            raise TypeError(f"args: shapes {shapes}: expected {traced}, as traced")
+        return [v.astype(held_as(a), copy=False) for v, a in zip(values, avals, strict=True)]
 
     def run_recorded(self, *args: PyTree) -> tuple[PyTree, Record]:
         """The results on one data set, and what the run did besides computing."""
@@ -145,7 +141,7 @@ class Simulated:
     def _live(self) -> "Simulated":
         closed = self.closed_jaxpr
         jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), True)
-        return Simulated(core.ClosedJaxpr(jaxpr, closed.consts), self.avals, self.structure)
+        return Simulated(core.ClosedJaxpr(jaxpr, closed.consts), self.structure)
 
     def live(self) -> "Simulated":
         """The same program without what nothing reads, as `jit` would run it."""
@@ -155,11 +151,6 @@ class Simulated:
 def of_set(x: np.ndarray, index: int) -> Any:
     """What is one data set's, of a result that is held once if it is the same for all."""
     return x[min(index, len(x) - 1)]
-
-
-def keylike(aval: Any) -> bool:
-    """Whether a type is that of random keys."""
-    return bool(dtypes.issubdtype(aval.dtype, dtypes.prng_key))
 
 
 def prepare(fn: Callable[..., Any], *avals: PyTree, mesh: Meshes | None = None) -> Simulated:
@@ -175,7 +166,7 @@ def prepare(fn: Callable[..., Any], *avals: PyTree, mesh: Meshes | None = None) 
     context = contextlib.nullcontext() if abstract is None else jax.sharding.use_abstract_mesh(abstract)
     with context:
         closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*avals)
-    return Simulated(closed, closed.in_avals, jax.tree.structure(shapes))
+    return Simulated(closed, jax.tree.structure(shapes))
 
 
 def simulate(fn: Callable[..., Any], *args: PyTree, mesh: Meshes | None = None) -> PyTree:

@@ -11,7 +11,7 @@ import numpy as np
 from shardproof.properties.engines.simulate.elementwise import aligned
 from shardproof.properties.engines.simulate.env import Env, result_dtype, rule
 from shardproof.properties.engines.simulate.errors import InterpreterLimit, location
-from shardproof.properties.engines.simulate.interpreter import evaluate, held_as, key_dtype
+from shardproof.properties.engines.simulate.interpreter import evaluate, key_dtype
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -34,19 +34,13 @@ def threefry2x32(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndar
 @rule("random_wrap")
 def random_wrap(env: Env, equation: Any, words: np.ndarray) -> np.ndarray:
     """Words `[…, words]` as keys `[…]`."""
-    return np.ascontiguousarray(words).view(held_as(equation.outvars[0].aval))[..., 0]
+    return as_keys(words)
 
 
 @rule("random_unwrap")
 def random_unwrap(env: Env, equation: Any, keys: np.ndarray) -> np.ndarray:
     """Keys `[…]` as words `[…, words]`."""
     return keys["key"]
-
-
-@rule("random_clone")
-def random_clone(env: Env, equation: Any, keys: np.ndarray) -> np.ndarray:
-    """The same keys."""
-    return keys
 
 
 @rule("iota_2x32_shape")
@@ -60,21 +54,19 @@ def iota_2x32_shape(env: Env, equation: Any) -> list[np.ndarray]:
 @rule("random_seed")
 def random_seed(env: Env, equation: Any, seeds: np.ndarray) -> np.ndarray:
     """A key from every seed."""
-    words = on_each(env, equation.params["impl"].seed, (), [seeds], [seeds.dtype])
-    return as_keys(words)
+    return as_keys(on_each(env, equation.params["impl"].seed, (), [seeds]))
 
 
 @rule("random_split")
 def random_split(env: Env, equation: Any, keys: np.ndarray) -> np.ndarray:
     """New keys `[…, *shape]` from every key."""
-    return as_keys(on_each(env, generator(equation).split, (tuple(equation.params["shape"]),), [keys], [None]))
+    return as_keys(on_each(env, generator(equation).split, (tuple(equation.params["shape"]),), [keys]))
 
 
 @rule("random_fold_in")
 def random_fold_in(env: Env, equation: Any, keys: np.ndarray, data: np.ndarray) -> np.ndarray:
     """A new key from every key and number."""
-    keys, data = aligned(env, equation, (keys, data))
-    return as_keys(on_each(env, generator(equation).fold_in, (), [keys, data], [None, data.dtype]))
+    return as_keys(on_each(env, generator(equation).fold_in, (), aligned(env, equation, (keys, data))))
 
 
 @rule("random_bits")
@@ -97,19 +89,11 @@ def as_keys(words: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(words).view(key_dtype(words.shape[-1]))[..., 0]
 
 
-def on_each(
-    env: Env, function: Callable[..., Any], static: tuple[Any, ...], operands: list[np.ndarray], types: list[Any]
-) -> np.ndarray:
-    """A generator's function of one key (or seed), mapped over arrays of them and over the devices.
-
-    `types` has None for a key, and the dtype for a number.
-    """
+def on_each(env: Env, function: Callable[..., Any], static: tuple[Any, ...], operands: list[np.ndarray]) -> np.ndarray:
+    """A generator's function of one key (or seed), mapped over arrays of them and over the devices."""
     rank = max(x.ndim for x in operands) - env.lead
-    values = [x["key"] if dtype is None else x for x, dtype in zip(operands, types, strict=True)]
-    shapes = tuple(
-        (x.shape[env.lead + rank :], np.dtype(np.uint32) if dtype is None else dtype)
-        for x, dtype in zip(values, types, strict=True)
-    )
+    values = [x["key"] if x.dtype.names else x for x in operands]
+    shapes = tuple((x.shape[env.lead + rank :], x.dtype) for x in values)
     jaxpr = traced(function, static, shapes, partitionable())
     (result,) = evaluate(env.mapped(rank), jaxpr, values)
     mapped = np.broadcast_shapes(*(x.shape[: env.lead + rank] for x in operands))

@@ -5,8 +5,6 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from shardproof.oracles.dtypes import NARROW
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.exchange import process_groups
@@ -156,8 +154,3 @@ def bytes_of(aval: object) -> int:
     if str(dtype) in NARROW:
         return math.ceil(elements * NARROW[str(dtype)] / 8)
     return elements * int(getattr(dtype, "itemsize", 0))  # of a random key as well, which is no dtype of NumPy's
-
-
-def participants(active: np.ndarray | None, mesh: MeshCase) -> int:
-    """How many devices execute something that `active` devices execute."""
-    return mesh.size if active is None else int(np.count_nonzero(np.broadcast_to(active, mesh.sizes)))

@@ -32,8 +32,6 @@ class Row:
     implementation: Implementation  # the form
     total: Fraction  # seconds
     exposed: Fraction  # seconds in which something is sent and nothing computed
-    communication: Fraction  # seconds in which something is sent
-    transfers: int  # how many there are, of one device, in loops as often as they run
 
     @property
     def narrow(self) -> bool:
@@ -230,7 +228,7 @@ def choice(traced: Forms, machine: Chip) -> Choice:
     for one, operations in traced.operations:
         told = timeline(operations, machine)
         plain = told if one.name in PLAIN else plain
-        found.append(Row(one, told.total, told.exposed, told.communication, transfers_in(operations)))
+        found.append(Row(one, told.total, told.exposed))
     rows = sorted(found, key=lambda row: (row.total, row.implementation.name not in PLAIN))
     unsharded = plain.compute if plain is not None and traced.case.contract.name in SHARDED else Fraction(0)
     case, unsupported = traced.case, traced.unsupported
@@ -245,8 +243,3 @@ def scheduled(implementation: Implementation, case: Case, *, gradient: bool = Fa
         if gradient:
             found = operations_of(derivatives(case, implementation, seen, forward_mode=False)[0], case.mesh)
     return found
-
-
-def transfers_in(operations: Sequence[Operation]) -> int:
-    """How many transfers there are, in loops as often as they run."""
-    return sum(o.transfers + o.times * transfers_in(o.body) for o in operations)

@@ -24,6 +24,7 @@ from shardproof.properties.programs.examples import product_case, received, whol
 
 MODEL = "model"
 Modelled = tuple[Schedule, int]
+"""A schedule, and the bytes that are held at most beside arguments and results."""
 
 
 @dataclass(frozen=True)
@@ -81,15 +82,8 @@ sums.
 """
 
 
-def modelled(compiler: TpuCompiler, place: Place, case: Case, implementation: str, way: str = FORWARD) -> Modelled:
-    """The schedule of an implementation of a case, and the bytes that it holds at most beside arguments and results.
-
-    Raises:
-        NotCompiled: if it cannot be compiled.
-        HloError: if what comes out cannot be read.
-    """
-    compiled = compiler.compile(Request(str(place.topology), case, implementation, way))
-    return schedule(compiled.text, place.topology, compiled.chips), compiled.temporary_bytes
+UNSHARDED = "unsharded"
+"""In place of a form: the product that a device would do alone."""
 
 
 @dataclass(frozen=True)
@@ -113,26 +107,24 @@ class Work:
             raise ValueError(f"model={p}: expected a size that divides the {devices} devices of {self.place.topology}")
         return sides(self.contract, self.shape, devices // p, p)
 
-    def case(self) -> Case:
-        """The case of a form that communicates."""
-        return self._case(self.place.model, self.sides)
-
-    def case_alone(self) -> Case:
-        """The case of the local product, over a model axis of one device."""
-        return self._case(1, alone(self.contract, self.sides, self.place.model))
-
-    def _case(self, p: int, m_k_n: tuple[int, int, int]) -> Case:
+    def case(self, *, local: bool = False) -> Case:
+        """The case of a form that communicates; `local`: of the product of one device, over a model axis of one."""
+        p, m_k_n = self.place.model, self.sides
+        if local:
+            p, m_k_n = 1, alone(self.contract, m_k_n, p)
         return product_case(self.contract, self.place.mesh(p), MODEL, m_k_n, dtype="bfloat16")
 
-    def unsharded(self, compiler: TpuCompiler) -> Modelled:
-        """The local product alone."""
-        return modelled(compiler, self.place, self.case_alone(), f"{self.contract}[naive]", self.way)
+    def compiled(self, compiler: TpuCompiler, form: str) -> Modelled:
+        """The schedule of a form by its name, `UNSHARDED` or `COMPILER`, and the bytes that it holds at most.
 
-    def of(self, compiler: TpuCompiler, implementation: str) -> Modelled:
-        """A form of it, by the name of `Implementation.name`, a user's function, or what XLA makes of the product."""
-        named = ":" in implementation or implementation == COMPILER
-        name = implementation if named else f"{self.contract}[{implementation}]"
-        return modelled(compiler, self.place, self.case(), name, self.way)
+        Raises:
+            NotCompiled: if it cannot be compiled.
+            HloError: if what comes out cannot be read.
+        """
+        local, topology = form == UNSHARDED, self.place.topology
+        name = form if form == COMPILER else f"{self.contract}[{'naive' if local else form}]"
+        found = compiler.compile(Request(str(topology), self.case(local=local), name, self.way))
+        return schedule(found.text, topology, found.chips), found.temporary_bytes
 
     def floor(self, unsharded: Fraction) -> Fraction:
         """The least time over that of the local product: that, or all transfers both ways round, and one block's part.
@@ -146,9 +138,6 @@ class Work:
         products = 2 if self.way == BACKWARD or self.contract == "transformer_block" else 1
         return max(Fraction(1), sent / unsharded + Fraction(1, products * p))
 
-
-UNSHARDED = "unsharded"
-"""In place of a form: the product that a device would do alone."""
 
 RECORDED = Path(__file__).with_suffix(".jsonl")
 """What `performance.commands.tpu --recorded` wrote, of which the README has tables, and which `choose` asks."""
@@ -224,10 +213,9 @@ class Records(ExitStack):
     def _compiled(self, work: Work, form: str) -> Figures | str:
         self._compiler = self._compiler or self.enter_context(TpuCompiler())
         try:
-            found = work.unsharded(self._compiler) if form == UNSHARDED else work.of(self._compiler, form)
+            return Figures.of(work.compiled(self._compiler, form))
         except (HloError, NotCompiled) as error:
             return " ".join(str(error).split())
-        return Figures.of(found)
 
 
 def line_of(key: Key, found: Figures | str) -> str:

@@ -28,7 +28,8 @@ INNERMOST = 3
 """How many frames are told: what was called, and by what."""
 
 TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
-NUMBERED = re.compile(r"(\d+) (.+)")
+TABLE = re.compile(rf"^\s*({'|'.join(TABLES)})\s*\n((?:\s*\d+ .+\n)*)", re.MULTILINE)
+ROW = re.compile(r'^\s*(\d+) "?(.+?)"?\s*$', re.MULTILINE)
 FIELD = re.compile(r"(\w+)=(\d+)")
 FRAME = re.compile(r"stack_frame_id=(\d+)")
 
@@ -45,24 +46,16 @@ class Frames:
     @classmethod
     def read(cls, text: str) -> "Frames":
         """The frames of a text."""
-        tables: dict[str, dict[int, str]] = {name: {} for name in TABLES}
-        current: dict[int, str] | None = None
-        for line in text.splitlines():
-            if line.strip() in TABLES:
-                current = tables[line.strip()]
-            elif current is not None and (entry := NUMBERED.fullmatch(line.strip())):
-                current[int(entry[1])] = entry[2]
-            elif line.strip():
-                current = None
-        files, functions, locations, frames = (tables[name] for name in TABLES)
+        tables = dict(TABLE.findall(text))
+        files, functions, locations, frames = (dict(ROW.findall(tables.get(name, ""))) for name in TABLES)
         places: dict[int, tuple[str, int]] = {}
         for number, row in frames.items():
             frame = dict(FIELD.findall(row))
-            at = dict(FIELD.findall(locations.get(int(frame.get("file_location_id", 0)), "")))
-            file = files.get(int(at.get("file_name_id", 0)), "").strip('"')
-            function = functions.get(int(at.get("function_name_id", 0)), "").strip('"')
+            at = dict(FIELD.findall(locations.get(frame.get("file_location_id", ""), "")))
+            file = PurePath(files.get(at.get("file_name_id", ""), "")).name
+            function = functions.get(at.get("function_name_id", ""), "")
             parent = int(frame.get("parent_frame_id", 1)) - 1  # written one higher, so that none is 1
-            places[number] = (f"{PurePath(file).name}:{at.get('line', '?')} in {function}", parent)
+            places[int(number)] = (f"{file}:{at.get('line', '?')} in {function}", parent)
         return cls(places)
 
     def where(self, instruction: Instruction) -> str:

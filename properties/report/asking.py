@@ -19,8 +19,7 @@ from shardproof.properties.laws.value import VALUE
 from shardproof.properties.precision.compiled import COMPILER, CompiledElsewhere
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, Kind, SuiteError
-from shardproof.properties.report import failures
-from shardproof.properties.report.failures.causes import LEFT_OUT, Told, by_cause, told
+from shardproof.properties.report.failures.causes import LEFT_OUT, Told, by_cause, entry, told
 from shardproof.properties.report.progress import Progress, devices_note
 from shardproof.properties.report.summary import Summary
 from shardproof.properties.runner import isolation
@@ -279,7 +278,16 @@ class Searches:
 
 def diagnosed(violation: LawViolation) -> Sequence[str]:
     """What is wrong in words; what finds them is loaded then, in the process in which it went wrong."""
-    return failures.diagnosed(violation)
+    from shardproof.properties.report.failures import text
+
+    return text.diagnosed(violation)
+
+
+def _told(violation: LawViolation, *, briefly: bool) -> dict[str, str]:
+    """The report of a violation, with its files; `briefly`: what tells that its cause was told before."""
+    from shardproof.properties.report.failures import text
+
+    return entry(violation, "") if briefly else text.report(violation)
 
 
 def scope_of(engine: str) -> Scope:
@@ -327,8 +335,7 @@ def checked(
             for tally in list(answers.tallies.values())[:1]:
                 tally.seconds = time.perf_counter() - start
             for violation in answers.violations:
-                tell = failures.briefly if told_before.before(violation) else failures.report
-                reports.append(tell(violation))
+                reports.append(_told(violation, briefly=told_before.before(violation)))
                 told_before.add(violation)
                 answers.tallies[violation.law.name].failure = reports[-1]
             own += answers.errors

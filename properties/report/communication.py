@@ -12,6 +12,7 @@ from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.communication.counted import Bound, count, moved, needed
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws.communication import stated_by
+from shardproof.properties.performance import tables
 from shardproof.properties.programs.examples import COLUMNS as WIDTH
 from shardproof.properties.programs.examples import PARAMETERS, ROWS, example
 from shardproof.properties.programs.implementations import Implementation
@@ -76,8 +77,7 @@ def _row(implementation: Implementation, p: int) -> Row | None:
 
 def markdown(found: Iterable[Row]) -> str:
     """The table in Markdown."""
-    lines = [COLUMNS, ("---", "---:", "---", "---:", "---", "---"), *(row.cells for row in found)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return tables.markdown(COLUMNS, [row.cells for row in found], left={*COLUMNS} - {"p", "bytes"})
 
 
 def json_rows(found: Iterable[Row]) -> list[dict[str, object]]:

@@ -17,7 +17,6 @@ from shardproof.properties.performance.compiled import (
     Records,
     Work,
     key_of,
-    modelled,
     read,
 )
 from shardproof.properties.performance.tables import form_of, markdown, table
@@ -119,7 +118,7 @@ def print_steps(console: Console, work: Work, form: str) -> None:
         return
     with TpuCompiler() as compiler:
         try:
-            found, _ = modelled(compiler, work.place, work.case(), str(one), work.way)
+            found, _ = work.compiled(compiler, one.name)
         except (NotCompiled, ValueError) as error:
             console.print(f"{one}: {error}")
         else:

@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -405,29 +405,6 @@ def tracing(folder: str | None, contract: str) -> Callable[[str], Any] | None:
     return lambda form: jax.profiler.trace(str(Path(folder) / contract / form))
 
 
-def by_speed(rows: Mapping[str, Row], *, without: Sequence[str] = (UNSHARDED, NAIVE, BUILT_IN_FORM)) -> list[str]:
-    """The forms from the fastest on, but for those that they are held against."""
-    return sorted((name for name in rows if name not in without), key=lambda name: rows[name].seconds)
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """One row takes at most so many times what another takes."""
-
-    form: str  # the one
-    over: str  # the other
-    most: float  # how many times
-    reason: str  # why, as a clause that follows a colon
-
-    def broken(self, rows: Mapping[str, Row]) -> str:
-        """What is said if it does not hold; empty if it does."""
-        one, other = rows[self.form], rows[self.over]
-        found = one.seconds / other.seconds
-        times = f"{1e6 * one.seconds:.4g} us over {1e6 * other.seconds:.4g} us, medians of one run"
-        told = f"{one.contract}: {self.form} takes {found:.2f} times what {self.over} takes ({times})"
-        return "" if found <= self.most else f"{told}: expected at most {self.most:.2f}: {self.reason}"
-
-
 ON_TOP = 0.25
 """What an overlapped form may take above its floor, in local products: by the compiler's own estimates the best ones
 take up to 0.15 (slices, sums, copies); the rest is for launches and for what a modelled run leaves out."""
@@ -457,35 +434,37 @@ def broken(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None, *, hides:
         for form, row in rows.items()
         if row.wrong.count
     ]
-    found += [told for ratio in ratios(rows, mesh, chip) if hides and (told := ratio.broken(rows))]
+    for form, over, most, reason in ratios(rows, mesh, chip) if hides else ():
+        one, other = rows[form], rows[over]
+        if (taken := one.seconds / other.seconds) > most:
+            times = f"{1e6 * one.seconds:.4g} us over {1e6 * other.seconds:.4g} us, medians of one run"
+            told = f"{one.contract}: {form} takes {taken:.2f} times what {over} takes ({times})"
+            found.append(f"{told}: expected at most {most:.2f}: {reason}")
     return found + [told for row in rows.values() if (told := too_fast(row, mesh, chip))]
 
 
-def ratios(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None) -> list[Ratio]:
-    """The ratios that are asserted of these rows."""
-    if NAIVE in rows:
-        return product_ratios(rows, mesh, chip)
-    ways = 2 if mesh.shape[MODEL] > 2 and (chip is None or chip.dimensions) else 1
-    most = MORE_STEPS * ways
-    reason = f"it sends as many bytes, over one of the {ways} ways that the built-in one may use, in more steps"
-    return [Ratio(RING, BUILT_IN_FORM, most, reason)] if {RING, BUILT_IN_FORM} <= set(rows) else []
+def ratios(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None) -> Iterator[tuple[str, str, float, str]]:
+    """How many times what another form takes a form takes at most, and why.
 
-
-def product_ratios(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None) -> list[Ratio]:
-    """The fastest overlapped form against the naive one and against the product of one device alone."""
-    forms = by_speed(rows)
-    if not forms:
-        return []
-    best, local = forms[0], rows[UNSHARDED].seconds
+    Of products the fastest overlapped form is held against the naive one and the product of one device alone.
+    """
+    overlapped = set(rows) - {UNSHARDED, NAIVE, BUILT_IN_FORM}
+    if NAIVE not in rows:
+        if {RING, BUILT_IN_FORM} <= set(rows):
+            ways = 2 if mesh.shape[MODEL] > 2 and (chip is None or chip.dimensions) else 1
+            reason = f"it sends as many bytes, over one of the {ways} ways that the built-in one may use, in more steps"
+            yield RING, BUILT_IN_FORM, MORE_STEPS * ways, reason
+        return
+    if not overlapped:
+        return
+    best, local = min(overlapped, key=lambda name: rows[name].seconds), rows[UNSHARDED].seconds
     waits = rows[NAIVE].seconds / local
-    allowed = max(1.0, NOTHING_TO_HIDE / waits)
     reason = f"the naive form takes {waits:.2f} local products, of which it waits for all that it sends"
-    found = [Ratio(best, NAIVE, allowed, reason)]
+    yield best, NAIVE, max(1.0, NOTHING_TO_HIDE / waits), reason
     if chip is not None and rows[best].contract not in HALF_HIDDEN:
         floor = least(rows[best], local, mesh, chip)
         reason = f"published links of {chip.name} and the product allow {floor:.2f}, and {ON_TOP} is left for the rest"
-        found.append(Ratio(best, UNSHARDED, floor + ON_TOP, reason))
-    return found
+        yield best, UNSHARDED, floor + ON_TOP, reason
 
 
 def least(row: Row, local: float, mesh: MeshCase, chip: Chip) -> float:

@@ -89,11 +89,6 @@ def report(violation: LawViolation) -> dict[str, str]:
     return told
 
 
-def briefly(violation: LawViolation) -> dict[str, str]:
-    """The cause and the headline of a violation, for one whose cause was told before."""
-    return entry(violation, "")
-
-
 def coloured(text: str) -> str:
     """The text with its headline bold and the wrong devices of the picture red, for a terminal that has colour."""
     lines = text.split("\n")

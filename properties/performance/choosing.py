@@ -127,20 +127,16 @@ class Choice:
             told = f"{in_words(row.total)}{over}, {in_words(row.exposed)} exposed{rounds}"
             lines.append(f"  {row.implementation.name}: {told}")
         lines += [f"  {one.name} has no timeline: {reason}" for one, reason in self.unsupported]
-        return "\n".join(lines + self._as_compiled())
-
-    def _as_compiled(self) -> list[str]:
-        """Lines on what XLA:TPU makes of each form."""
-        if not self.compiled:
-            return [f"  as XLA:TPU schedules it: {way} is not recorded" for way in self.unrecorded]
-        told = [f"  as XLA:TPU schedules it on {self.compiled[0].topology}, over the product of one device alone:"]
+        lines += [f"  as XLA:TPU schedules it: {way} is not recorded" for way in self.unrecorded]
+        for known in self.compiled[:1]:
+            lines.append(f"  as XLA:TPU schedules it on {known.topology}, over the product of one device alone:")
         for name, total in self.totals.items():
             parts = []
             for way, known in zip(WAYS, self.compiled, strict=False):
                 ratio, share = float(known.forms[name].seconds / known.alone.seconds), known.forms[name].share
                 parts.append(f"{way} {ratio:.2f}, {share:.0%} exposed")
-            told.append(f"    {OWN if name == COMPILER else name}: {in_words(total)}; {'; '.join(parts)}")
-        return told
+            lines.append(f"    {OWN if name == COMPILER else name}: {in_words(total)}; {'; '.join(parts)}")
+        return "\n".join(lines)
 
 
 def choose(

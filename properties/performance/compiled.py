@@ -39,10 +39,6 @@ class Place:
         """How many there are: a chip of TPU7x is two."""
         return self.topology.chips * (2 if self.topology.generation == "tpu7x" else 1)
 
-    def mesh(self, model: int) -> MeshCase:
-        """All devices, `model` of them along the model axis."""
-        return MeshCase(("data", MODEL), (self.devices // model, model))
-
 
 CUT: dict[str, tuple[tuple[int, ...], int | None]] = {
     "all_gather_matmul_lhs_contracting": ((1, 2), 1),
@@ -55,23 +51,20 @@ CUT: dict[str, tuple[tuple[int, ...], int | None]] = {
 """Of rows, contracted size and columns, those that the model axis shards, and the one of these that is gathered."""
 
 
-def sides(contract: str, shape: str | tuple[int, int, int], data: int, p: int) -> tuple[int, int, int]:
-    """Rows, contracted size and columns on one device before anything is gathered, as `product_case` takes them.
+def product_on(contract: str, shape: str | tuple[int, int, int], data: int, p: int, *, local: bool = False) -> Case:
+    """A product over a model axis of p devices, whose rows `data` others share; `local`: that of each device alone.
 
-    The model axis has p devices, and `data` others share the rows besides.
+    Nothing of the local one is gathered or added up: its model axis has one device.
     """
-    whole, (among, _) = whole_sides(contract, shape), CUT[contract]
+    whole, (among, gathered) = whole_sides(contract, shape), CUT[contract]
     cut = [(data if i == 0 else 1) * (p if i in among else 1) for i in range(3)]
     if any(size % by for size, by in zip(whole, cut, strict=True)):
         raise ValueError(f"shape={shape}: expected sizes that {tuple(cut)} divide")
-    rows, contracted, columns = (size // by for size, by in zip(whole, cut, strict=True))
-    return rows, contracted, columns
-
-
-def alone(contract: str, m_k_n: tuple[int, int, int], p: int) -> tuple[int, int, int]:
-    """The same for the product that a device does in all, nothing of which is gathered or added up."""
-    m, k, n = (size * p if i == CUT[contract][1] else size for i, size in enumerate(m_k_n))
-    return m, k, n
+    m, k, n = (
+        size // by * (p if local and i == gathered else 1) for i, (size, by) in enumerate(zip(whole, cut, strict=True))
+    )
+    mesh = MeshCase(("data", MODEL), (data * p, 1) if local else (data, p))
+    return product_case(contract, mesh, MODEL, (m, k, n), dtype="bfloat16")
 
 
 AGAIN = {"matmul_reduce_scatter": Fraction(1), "matmul_all_reduce": Fraction(0), "transformer_block": Fraction(3, 2)}
@@ -95,9 +88,8 @@ class Work:
     place: Place  # the chips, and how many share it
     way: str = FORWARD  # forward, or backward alone
 
-    @property
-    def sides(self) -> tuple[int, int, int]:
-        """Those of a device.
+    def case(self, *, local: bool = False) -> Case:
+        """The case of a form that communicates; `local`: of the product of one device, over a model axis of one.
 
         Raises:
             ValueError: if the model axis does not divide the devices, or what is sharded the sizes.
@@ -105,14 +97,7 @@ class Work:
         p, devices = self.place.model, self.place.devices
         if devices % p:
             raise ValueError(f"model={p}: expected a size that divides the {devices} devices of {self.place.topology}")
-        return sides(self.contract, self.shape, devices // p, p)
-
-    def case(self, *, local: bool = False) -> Case:
-        """The case of a form that communicates; `local`: of the product of one device, over a model axis of one."""
-        p, m_k_n = self.place.model, self.sides
-        if local:
-            p, m_k_n = 1, alone(self.contract, m_k_n, p)
-        return product_case(self.contract, self.place.mesh(p), MODEL, m_k_n, dtype="bfloat16")
+        return product_on(self.contract, self.shape, devices // p, p, local=local)
 
     def compiled(self, compiler: TpuCompiler, form: str) -> Modelled:
         """The schedule of a form by its name, `UNSHARDED` or `COMPILER`, and the bytes that it holds at most.
@@ -200,8 +185,12 @@ class Records(ExitStack):
         """
         key = key_of(work, form)
         if key not in self.known:
-            _ = work.sides  # what does not fit needs no compiler to say so
-            self.known[key] = self._compiled(work, form)
+            work.case()  # what does not fit needs no compiler to say so
+            self._compiler = self._compiler or self.enter_context(TpuCompiler())
+            try:
+                self.known[key] = Figures.of(work.compiled(self._compiler, form))
+            except (HloError, NotCompiled) as error:
+                self.known[key] = " ".join(str(error).split())
             if self.path is not None:
                 with self.path.open("a", encoding="utf-8") as file:
                     file.write(line_of(key, self.known[key]) + "\n")
@@ -209,13 +198,6 @@ class Records(ExitStack):
         if isinstance(found, str):
             raise NotCompiled(found)
         return found
-
-    def _compiled(self, work: Work, form: str) -> Figures | str:
-        self._compiler = self._compiler or self.enter_context(TpuCompiler())
-        try:
-            return Figures.of(work.compiled(self._compiler, form))
-        except (HloError, NotCompiled) as error:
-            return " ".join(str(error).split())
 
 
 def line_of(key: Key, found: Figures | str) -> str:

@@ -99,11 +99,6 @@ def engines_for(implementation: Implementation, laws: Sequence[Law]) -> list[str
     return found
 
 
-def idle_of(implementation: Implementation, laws: Sequence[Law]) -> list[str]:
-    """The names of the laws that have nothing to ask of it on any engine."""
-    return [law.name for law in laws if not any(law.asks(implementation, engine) for engine in ENGINES)]
-
-
 def ask(
     implementation: Implementation,
     engine: str,
@@ -348,7 +343,8 @@ def checked(
         notes.append(f"compiled in this process, which ends if XLA aborts: {searches.reason}")
     if not reports and not empty and not any(t.verifies and not LAWS[t.law].partial for t in tallies):
         empty += [reason for t in tallies if t.outcome == "skipped" for reason in t.findings]
-    if laws and (idle := idle_of(implementation, wanted)):
+    idle = [law.name for law in wanted if not any(law.asks(implementation, engine) for engine in ENGINES)]
+    if laws and idle:
         notes.append(f"not checked, since there is nothing to ask: {', '.join(idle)}")
     for tally in tallies:
         tally.unclaimed, tally.stated = implementation.unclaimed, implementation.stated

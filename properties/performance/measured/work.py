@@ -18,6 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from rich.table import Table
 
 from shardproof.oracles.dtypes import exact_limit
+from shardproof.oracles.layout import device_name, nan_equal
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
@@ -26,12 +27,12 @@ from shardproof.properties.contracts.numbers import is_moved, operands
 from shardproof.properties.engines.running import all_blocks, oracle_blocks
 from shardproof.properties.performance import tables
 from shardproof.properties.performance.chips import CHIPS, Chip
-from shardproof.properties.performance.compiled import alone, sides
+from shardproof.properties.performance.compiled import product_on
 from shardproof.properties.performance.shaped import shaped
 from shardproof.properties.performance.tables import form_of
 from shardproof.properties.performance.tpu_compiler.topology import FLAT, Topology, in_rings
 from shardproof.properties.programs.built_in import ALGORITHMS, BUILT_IN, OVERLAPPED, PRODUCTS
-from shardproof.properties.programs.examples import SHAPES, SHARDED, product_case, received
+from shardproof.properties.programs.examples import SHAPES, SHARDED, received
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
 
@@ -205,22 +206,20 @@ def expected(case: Case, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 def wrong(case: Case, results: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> Wrong:
     """The elements that are not what they should be; of another shape or dtype, all."""
-    count, elements, first = 0, 0, ""
+    count, elements, first, lead = 0, 0, "", len(case.mesh.sizes)
     for result, blocks in zip(results, right, strict=True):
         held = all_blocks(case, result)
         elements += blocks.size
         if held.shape != blocks.shape or held.dtype != blocks.dtype:
-            lead = len(case.mesh.sizes)
             told = [f"{array.dtype} blocks of shape {array.shape[lead:]}" for array in (held, blocks)]
             count, first = count + blocks.size, first or f"{told[0]}: expected {told[1]}"
             continue
-        off = ~((held == blocks) | (np.isnan(held) & np.isnan(blocks)))
-        if off.any() and not first:
-            at = tuple(int(i) for i in np.argwhere(off)[0])
-            place = ", ".join(f"{name}={i}" for name, i in zip(case.mesh.axis_names, at, strict=False))
-            index = ", ".join(map(str, at[len(case.mesh.sizes) :]))
-            first = f"the first: element [{index}] on device ({place}) is {held[at]}, expected {blocks[at]}"
+        off = ~nan_equal(held, blocks)
         count += int(off.sum())
+        if off.any() and not first:
+            at = tuple(np.argwhere(off)[0].tolist())
+            where = f"element {[*at[lead:]]} on device {device_name(case.mesh, at[:lead])}"
+            first = f"the first: {where} is {held[at]}, expected {blocks[at]}"
     return Wrong(count, elements, first)
 
 
@@ -318,13 +317,10 @@ def forms(
         case = collective_case(contract, mesh, *(size or (ROWS, COLUMNS)))
         return _named(case, [*_of(contract, BUILT_IN), *(more or _of(contract, ALGORITHMS))])
     rows, contracted, columns = (mesh.size * -(-side // mesh.size) for side in size or SHAPES["wide"])
-    m_k_n = sides(contract, (rows, contracted, columns), mesh.shape[DATA], mesh.shape[MODEL])
-    case = product_case(contract, mesh, MODEL, m_k_n, dtype="bfloat16")
+    case, local = (product_on(contract, (rows, contracted, columns), *mesh.sizes, local=own) for own in (False, True))
     (naive,) = _of(contract, PRODUCTS)
-    whole = alone(contract, m_k_n, mesh.shape[MODEL])
-    one_each = MeshCase(mesh.axis_names, (mesh.size, 1))
-    local = Form(UNSHARDED, naive, product_case(contract, one_each, MODEL, whole, dtype="bfloat16"), alone=True)
-    return [local, *_named(case, [naive, *(more or _of(contract, OVERLAPPED))])]
+    forms = [naive, *(more or _of(contract, OVERLAPPED))]
+    return [Form(UNSHARDED, naive, local, alone=True), *_named(case, forms)]
 
 
 def collective_case(contract: str, mesh: MeshCase, rows: int, columns: int) -> Case:

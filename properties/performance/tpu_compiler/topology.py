@@ -7,7 +7,6 @@ multiple of 4 chips, in a slice of whole cubes of 4x4x4
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -132,41 +131,25 @@ ROUNDS = {**RECEIVED, "all_reduce": RECEIVED["psum"], "broadcast": RECEIVED["pbr
 """What passes on from each to the next of a ring of p, in operands, by what compilers call a collective as well."""
 
 
-@dataclass(frozen=True)
-class Passage:
-    """A collective on its way."""
-
-    loads: dict[Hop, Fraction]  # the bytes on every link, one way
-    hops: int  # over how many links, one after the other, its farthest block goes
-
-
 def passage(
     collective: CompiledCollective, chips: Sequence[Coordinates], topology: Topology, kind: str = ""
-) -> Passage:
-    """What a collective loads."""
-    kind, size = kind or collective.kind, Fraction(collective.operand_bytes)
-    if collective.pairs is not None:
-        sent = [(chips[source], chips[target], size) for source, target in collective.pairs if source != target]
-        return _of(topology, sent, 1)
+) -> tuple[dict[Hop, Fraction], int]:
+    """The bytes that a collective sends over every link, one way, and how many its farthest block crosses in a row."""
+    kind, size, steps = kind or collective.kind, Fraction(collective.operand_bytes), 1
     groups = collective.groups or (tuple(range(len(chips))),)
-    if kind not in ROUNDS:  # every piece to its own participant
-        pieces = [(chips[i], chips[j], size / len(g)) for g in groups for i, j in itertools.permutations(g, 2)]
-        return _of(topology, pieces, 1)
-    p = max(map(len, groups))
-    if p < 2:
-        return Passage({}, 0)
-    each = ROUNDS[kind](p) * size / 2
-    around = [(chips[a], chips[b]) for group in groups for a, b in zip(group, (*group[1:], group[0]), strict=True)]
-    both = [(start, end, each) for a, b in around for start, end in ((a, b), (b, a))]
-    return _of(topology, both, 2 * (p - 1) if kind == "all_reduce" else p - 1)
-
-
-def _of(topology: Topology, sent: Iterable[tuple[Coordinates, Coordinates, Fraction]], steps: int) -> Passage:
-    loads: Counter[Hop] = Counter()
-    longest = 0
-    for start, end, size in sent:
-        route = list(topology.route(start, end))
+    if collective.pairs is not None:
+        sent = [(source, target, size) for source, target in collective.pairs if source != target]
+    elif kind not in ROUNDS:  # every piece to its own participant
+        sent = [(i, j, size / len(group)) for group in groups for i, j in itertools.permutations(group, 2)]
+    else:  # both ways round a ring
+        p = max(map(len, groups))
+        each, steps = ROUNDS[kind](p) * size / 2, 2 * (p - 1) if kind == "all_reduce" else p - 1
+        around = [pair for group in groups for pair in zip(group, (*group[1:], group[0]), strict=True) if p > 1]
+        sent = [(i, j, each) for a, b in around for i, j in ((a, b), (b, a))]
+    loads, longest = dict[Hop, Fraction](), 0
+    for i, j, size in sent:
+        route = list(topology.route(chips[i], chips[j]))
         longest = max(longest, len(route))
         for hop in route:
-            loads[hop] += size  # type: ignore[assignment] # a Counter of fractions
-    return Passage(dict(loads), steps * longest)  # type: ignore[arg-type]
+            loads[hop] = loads.get(hop, Fraction(0)) + size
+    return loads, steps * longest

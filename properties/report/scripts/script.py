@@ -128,21 +128,19 @@ class Script:
         source = source_of(self.violation.implementation.function)
         simulated = [SIMULATED] if self.violation.engine == "simulate" else []
         told = [self.violation.headline, "", f"case: {self.case}", *self.violation.stated, "", NEEDS, *simulated]
-        lines = [
-            *docstring(told),
-            "", *IMPORTS.split("\n"),
-            *options(self.case.mesh.devices, in_doubles=is_wide(self.case)), "",
-            *source.paths, *loaded(source.lines, source.missing), "", *self._mesh(), "", "",
-        ]  # fmt: skip
-        return "\n".join([*lines, *body]) + "\n"
-
-    def _mesh(self) -> list[str]:
         mesh = self.case.mesh
         names = tuple_text([quoted(name) for name in mesh.axis_names])
         types = tuple_text([f"AxisType.{kind.title()}" for kind in mesh.axis_types])
         chosen = f"[{', '.join(map(str, mesh.devices))}]" if mesh.permuted else f":{mesh.size}"
         devices = f"np.array(jax.devices())[{chosen}].reshape({mesh.sizes})"
-        return [f"mesh = Mesh({devices}, {names}, axis_types={types})"]
+        lines = [
+            *docstring(told),
+            "", *IMPORTS.split("\n"),
+            *options(mesh.devices, in_doubles=is_wide(self.case)), "",
+            *source.paths, *loaded(source.lines, source.missing), "",
+            f"mesh = Mesh({devices}, {names}, axis_types={types})", "", "",
+        ]  # fmt: skip
+        return "\n".join([*lines, *body]) + "\n"
 
     def _call(self) -> list[str]:
         """The call of the function, on one device's blocks or on global arrays."""

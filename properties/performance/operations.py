@@ -9,6 +9,7 @@ global arrays outside of `shard_map`, which a compiler divides.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +21,7 @@ from jax.interpreters import partial_eval
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.engines.simulate.errors import location
-from shardproof.properties.engines.simulate.liveness import Step, Value, flattened, opened, peak_bytes, subjaxprs
+from shardproof.properties.engines.simulate.liveness import Value, flattened, opened, peak_bytes, subjaxprs
 from shardproof.properties.engines.simulate.record import bytes_of
 from shardproof.properties.performance.routes import Loads, Untold, loads_of
 from shardproof.properties.programs.program import Program
@@ -67,7 +68,7 @@ def operations_of(program: Program, on: MeshCase) -> tuple[Operation, ...]:
         Untold: if there is no `shard_map`, or a loop whose iterations depend on data.
     """
     bodies = enumerate(_bodies(program, on))
-    return tuple(Operation("shard_map", "", frozenset(range(i)), body=Block(on).of(body)) for i, body in bodies)
+    return tuple(Operation("shard_map", "", frozenset(range(i)), body=block_of(body, on)) for i, body in bodies)
 
 
 def peak_of(program: Program, on: MeshCase) -> int:
@@ -108,103 +109,80 @@ class Kernel:
     written: dict[Value, int] = field(default_factory=dict)
 
 
-class Block:
+def block_of(jaxpr: Any, mesh: MeshCase) -> tuple[Operation, ...]:
     """The operations of one straight piece of a program: of a `shard_map`, or of a loop's body."""
+    inner = opened(jaxpr)[0]
+    names = {v: Value(v.aval) for v in (*inner.invars, *inner.constvars)}
+    steps, found = flattened(inner, names, lambda equation: equation.primitive.name not in NOT_CALLED)
+    origin: dict[Value, Value] = {}  # of a value that is another one, looked at in another way
 
-    def __init__(self, mesh: MeshCase) -> None:
-        self.mesh = mesh
-        self.kernels: list[Kernel] = []
-        self.sources: dict[Value, frozenset[int]] = {}
-        self.origin: dict[Value, Value] = {}
-        self.uses: dict[Value, int] = {}
-
-    def of(self, jaxpr: Any) -> tuple[Operation, ...]:
-        """The operations of a jaxpr."""
-        inner = opened(jaxpr)[0]
-        names = {v: Value(v.aval) for v in (*inner.invars, *inner.constvars)}
-        steps, found = flattened(inner, names, lambda equation: equation.primitive.name not in NOT_CALLED)
-        results = [v for v in found if isinstance(v, Value)]
-        for step in steps:
-            self._follow(step)
-        for value in results:
-            self._use(value)
-        for step in steps:
-            self._add(step)
-        needed = {self._root(v) for v in results}.union(*(kernel.read for kernel in self.kernels))
-
-        def moved(kernel: Kernel) -> int:
-            return sum(kernel.read.values()) + sum(size for v, size in kernel.written.items() if v in needed)
-
-        return tuple(replace(kernel.operation, bytes=moved(kernel)) for kernel in self.kernels)
-
-    def _follow(self, step: Step) -> None:
-        """Counts who reads a value, those that are only looked at in another way aside."""
-        read, written = step.reads, step.writes
-        if step.name not in FREE:
-            for value in read:
-                self._use(value)
-        elif read:
-            pairs = zip(read, written, strict=False) if len(read) == len(written) else ((read[0], w) for w in written)
-            self.origin.update({result: value for value, result in pairs})
-
-    def _use(self, value: Value) -> None:
-        root = self._root(value)
-        self.uses[root] = self.uses.get(root, 0) + 1
-
-    def _root(self, value: Value) -> Value:
-        while value in self.origin:
-            value = self.origin[value]
+    def root(value: Value) -> Value:
+        while value in origin:
+            value = origin[value]
         return value
 
-    def _add(self, step: Step) -> None:
-        (equation, read, written), name = step, step.name
-        needed = frozenset[int]().union(*(self.sources.get(v, frozenset()) for v in read))
+    uses = Counter[Value]()  # how often a value is read
+    for step in steps:
+        if step.name not in FREE:
+            uses.update(map(root, step.reads))
+        elif step.reads:
+            one_each = len(step.reads) == len(step.writes)
+            origin.update(zip(step.writes, step.reads if one_each else step.reads[:1] * len(step.writes), strict=True))
+    results = [root(v) for v in found if isinstance(v, Value)]
+    uses.update(results)
+    kernels: list[Kernel] = []
+    sources: dict[Value, frozenset[int]] = {}  # the kernels that a value needs
+    for equation, read, written in steps:
+        name, needed = equation.primitive.name, frozenset[int]().union(*(sources.get(v, ()) for v in read))
         if name in FREE:
-            self.sources.update(dict.fromkeys(written, needed))
-            return
-        behind = needed.union(*(self.kernels[i].behind for i in needed))
-        body, times = self._repeated(equation) if name in NOT_CALLED else ((), 1)
-        loads = Loads() if name in NOT_CALLED else loads_of(equation, self.mesh)
+            sources.update(dict.fromkeys(written, needed))
+            continue
+        body, times = _repeated(equation, mesh) if name in NOT_CALLED else ((), 1)
+        loads = Loads() if name in NOT_CALLED else loads_of(equation, mesh)
         flops = {} if loads or body else flops_of(equation)
         operation = Operation(name, location(equation), needed, flops, loads=loads, body=body, times=times)
+        behind = needed.union(*(kernels[i].behind for i in needed))
         kernel = Kernel(operation, behind, fuses=not loads and not body)
         if kernel.fuses:
             part = bytes_of(equation.invars[1].aval) if name in IN_PLACE else None
             kernel.written.update({value: value.bytes if part is None else part for value in written})
-            kernel.read.update({self._root(v): v.bytes for v in (read if part is None else read[1:])})
-        place = self._joined(kernel, read)
-        if place is None:
-            place = len(self.kernels)
-            self.kernels.append(kernel)
-        self.sources.update(dict.fromkeys(written, frozenset({place})))
+            kernel.read.update({root(v): v.bytes for v in (read if part is None else read[1:])})
+        place = len(kernels)
+        if kernel.fuses and not flops:  # joins the only kernel that it reads from, if that adds no dependency
+            sole = [(v, i) for v in read if uses[root(v)] == 1 for i in sources.get(v, ())]
+            joined = [
+                (i, root(v))
+                for v, i in sole
+                if kernels[i].fuses and root(v) in kernels[i].written and needed <= {i, *kernels[i].behind}
+            ]
+            if joined:
+                place, value = joined[0]
+                own = kernels[place]
+                own.read.update({v: size for v, size in kernel.read.items() if v not in own.written})
+                del own.written[value]
+                own.written.update(kernel.written)
+        if place == len(kernels):
+            kernels.append(kernel)
+        sources.update(dict.fromkeys(written, frozenset({place})))
+    wanted = set(results).union(*(kernel.read for kernel in kernels))
 
-    def _repeated(self, equation: Any) -> tuple[tuple[Operation, ...], int]:
-        """What a loop does and how often, or the costliest branch; nothing where only indices are computed."""
-        bodies = [Block(self.mesh).of(inner) for inner in subjaxprs(equation)]
-        if equation.primitive.name in BRANCHES:
-            return max(bodies, key=lambda body: (flops_in(body), len(body))), 1
-        if not any(o.loads or o.body or o.flops for body in bodies for o in body):
-            return (), 1
-        if equation.primitive.name == "while":
-            raise Untold(f"the iterations of the while at {location(equation)} depend on data")
-        (body,), times = bodies, equation.params["length"]
-        return (body, times) if times else ((), 1)
+    def moved(kernel: Kernel) -> int:
+        return sum(kernel.read.values()) + sum(size for v, size in kernel.written.items() if v in wanted)
 
-    def _joined(self, kernel: Kernel, read: list[Value]) -> int | None:
-        """Fuses elementwise work into the only kernel that it reads from, if that adds no dependency: its place."""
-        reads = kernel.operation.reads
-        if not kernel.fuses or kernel.operation.flops:
-            return None
-        for value in read:
-            root = self._root(value)
-            for place in self.sources.get(value, ()):
-                own = self.kernels[place]
-                if own.fuses and root in own.written and self.uses[root] == 1 and reads <= {place, *own.behind}:
-                    own.read.update({v: size for v, size in kernel.read.items() if v not in own.written})
-                    del own.written[root]
-                    own.written.update(kernel.written)
-                    return place
-        return None
+    return tuple(replace(kernel.operation, bytes=moved(kernel)) for kernel in kernels)
+
+
+def _repeated(equation: Any, mesh: MeshCase) -> tuple[tuple[Operation, ...], int]:
+    """What a loop does and how often, or the costliest branch; nothing where only indices are computed."""
+    bodies = [block_of(inner, mesh) for inner in subjaxprs(equation)]
+    if equation.primitive.name in BRANCHES:
+        return max(bodies, key=lambda body: (flops_in(body), len(body))), 1
+    if not any(o.loads or o.body or o.flops for body in bodies for o in body):
+        return (), 1
+    if equation.primitive.name == "while":
+        raise Untold(f"the iterations of the while at {location(equation)} depend on data")
+    (body,), times = bodies, equation.params["length"]
+    return (body, times) if times else ((), 1)
 
 
 def flops_of(equation: Any) -> dict[str, int]:

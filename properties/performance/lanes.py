@@ -168,6 +168,14 @@ def text(lanes: Lanes, width: int = 64) -> list[str]:
 PLOT, LANE, GAP, MARGIN, CUT_WIDTH = 960, 34, 10, 18, 84
 """The width of all that takes time, the height of a lane, what is between two, the margin, and a cut's width."""
 PRODUCT, OTHER, FORTH, BACK, SENT, RED = "#0072b2", "#7fb8da", "#009e73", "#e69f00", "#8a6fb0", "#d55e00"
+MEANT = {
+    PRODUCT: "products",
+    OTHER: "other arithmetic, as fast as memory",
+    FORTH: "sent to higher indices",
+    BACK: "sent to lower indices",
+    SENT: "sent to any device",
+    RED: "exposed: sent while nothing is computed",
+}
 INK, FAINT, GRID = "#222222", "#666666", "#e4e4e4"
 TICKS = 8
 """About how many ticks the axis has."""
@@ -183,11 +191,11 @@ def gantt(title: Sequence[str], lanes: Lanes, unit: Unit = in_words) -> Any:
     """
     import drawsvg
 
-    names = lanes.names
-    labels = {lane: called(lane) for lane in names}
-    left = MARGIN + 14 + LETTER * 13 * max(map(len, labels.values()))
+    names = {lane: called(lane) for lane in lanes.names}
+    left = MARGIN + 14 + LETTER * 13 * max(map(len, names.values()))
     at = places(lanes, left, PLOT, CUT_WIDTH)
-    legend = _legend(lanes)
+    used = {*map(_colour, lanes.bars), *([RED] if lanes.exposed else [])}
+    legend = [(colour, words) for colour, words in MEANT.items() if colour in used]
     keys = sum(40 + 0.56 * 11.5 * len(words) for _, words in legend)
     widest = max(LETTER * (16 if i == 0 else 12) * len(line) for i, line in enumerate(title))
     width = max(left + PLOT + MARGIN + 24, widest + 2 * MARGIN, keys + 2 * MARGIN)
@@ -214,19 +222,20 @@ def gantt(title: Sequence[str], lanes: Lanes, unit: Unit = in_words) -> Any:
         x = at(time)
         drawing.append(drawsvg.Line(x, top - 6, x, bottom, stroke=GRID, stroke_width=1))
         text(unit(time), 11, x, bottom + 16, FAINT, text_anchor="middle")
-    for row, lane in enumerate(names):
+    for row, (lane, name) in enumerate(names.items()):
         y = top + row * (LANE + GAP)
-        text(labels[lane], 13, left - 12, y + LANE / 2 + 4.5, text_anchor="end")
+        text(name, 13, left - 12, y + LANE / 2 + 4.5, text_anchor="end")
         box(left, y, at(lanes.total) - left, LANE, fill="#f4f4f4")
         for bar in [bar for bar in lanes.bars if bar.lane == lane]:
             x, wide = at(bar.start), at(bar.end) - at(bar.start)
             edge = {"stroke": "white", "stroke_width": min(1, wide / 6), "rx": 2}
             box(x, y + 2, wide, LANE - 4, told(bar, unit), fill=_colour(bar), **edge)
-            name = bar.operation.name
-            if LETTER * 11 * len(name) < wide - 6:
-                text(name, 11, x + wide / 2, y + LANE / 2 + 4, "white", text_anchor="middle")
-        for start, end in [(start, end) for waiting, start, end in lanes.waits if waiting == lane]:
-            box(at(start), y + LANE - 6, at(end) - at(start), 5, fill=RED)
+            what = bar.operation.name
+            if LETTER * 11 * len(what) < wide - 6:
+                text(what, 11, x + wide / 2, y + LANE / 2 + 4, "white", text_anchor="middle")
+        for waiting, start, end in lanes.waits:
+            if waiting == lane:
+                box(at(start), y + LANE - 6, at(end) - at(start), 5, fill=RED)
     for start, end, left_out in lanes.cuts:
         x, middle = at(start), (at(start) + at(end)) / 2
         box(x, top - 6, at(end) - x, bottom - top + 2, fill="white", stroke=GRID)
@@ -253,17 +262,3 @@ def _colour(bar: Bar) -> str:
     if bar.lane == COMPUTE:
         return PRODUCT if any(bar.operation.flops.values()) else OTHER
     return SENT if bar.lane == SWITCH else FORTH if bar.lane[1] == 1 else BACK
-
-
-def _legend(lanes: Lanes) -> list[tuple[str, str]]:
-    """The colours that are used, and what they mean."""
-    meant = {
-        PRODUCT: "products",
-        OTHER: "other arithmetic, as fast as memory",
-        FORTH: "sent to higher indices",
-        BACK: "sent to lower indices",
-        SENT: "sent to any device",
-    }
-    used = {_colour(bar) for bar in lanes.bars}
-    found = [(colour, words) for colour, words in meant.items() if colour in used]
-    return [*found, (RED, "exposed: sent while nothing is computed")] if lanes.exposed else found

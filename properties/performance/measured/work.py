@@ -1,5 +1,6 @@
 """What is measured together: the forms of one contract at one shape, on the same devices and the same numbers."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -73,12 +74,9 @@ def placed(mesh: MeshCase, devices: Sequence[Any]) -> Mesh:
     """
     kinds = (AxisType.Auto,) * len(mesh.sizes)
     topology = topology_of(devices)
-    if topology is not None:
-        try:
+    with contextlib.suppress(ValueError):  # no rings of so many chips are known in it
+        if topology is not None:
             ordered = [device for device, _ in in_rings(devices, topology, mesh.sizes[-1])]
-        except ValueError:  # no rings of so many chips are known in it
-            topology = None
-        else:
             return Mesh(np.array(ordered).reshape(mesh.sizes), mesh.axis_names, axis_types=kinds)
     return jax.make_mesh(mesh.sizes, mesh.axis_names, kinds, devices=devices)
 

@@ -95,8 +95,13 @@ class Topology:
 
     def _tiled(self, tile: Sequence[int]) -> list[Coordinates]:
         """The chips tile by tile, each in the order of a cycle: up one column, and down the other."""
+        cycle, wide = list(itertools.product(*map(range, tile))), [d for d, side in enumerate(tile) if side > 1]
+        if len(wide) == 2:
+            narrow = next(d for d in wide if tile[d] == 2)
+            up, down = ([point for point in cycle if point[narrow] == at] for at in (0, 1))
+            cycle = [*up, *reversed(down)]
         corners = itertools.product(*(range(0, size, step) for size, step in zip(self.sizes, tile, strict=True)))
-        return [tuple(c + o for c, o in zip(corner, at, strict=True)) for corner in corners for at in _cycle(tile)]
+        return [tuple(c + o for c, o in zip(corner, at, strict=True)) for corner in corners for at in cycle]
 
 
 def in_rings(devices: Iterable[Any], topology: Topology, participants: int) -> list[tuple[Any, Coordinates]]:
@@ -114,17 +119,6 @@ def in_rings(devices: Iterable[Any], topology: Topology, participants: int) -> l
     if set(places) != set(by_place):
         raise ValueError(f"devices={[*by_place.values()]}: expected all chips of {topology}")
     return [(by_place[place], place[0]) for place in places]
-
-
-def _cycle(tile: Sequence[int]) -> list[Coordinates]:
-    """A closed walk through a tile of one or two columns."""
-    points = list(itertools.product(*map(range, tile)))
-    if len(points) > 2 and sum(side > 1 for side in tile) == 2:
-        narrow = min((d for d, side in enumerate(tile) if side == 2))
-        up = [point for point in points if point[narrow] == 0]
-        down = [point for point in points if point[narrow] == 1]
-        return [*up, *reversed(down)]
-    return points
 
 
 ROUNDS = {**RECEIVED, "all_reduce": RECEIVED["psum"], "broadcast": RECEIVED["pbroadcast"]}

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.communication.pictures import LETTER
@@ -141,8 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sides", default="512,2048,8192", metavar="M,K,N", help="of whole arrays (512,2048,8192)")
     parser.add_argument("--vary", default="m", choices=SIDES, help="which of them grows (default: m)")
     options = parser.parse_args(arguments)
-    jax.config.update("jax_platforms", "cpu")
-    return exit_code(lambda: _drawn(options), options, options.contract)
+    return exit_code(_drawn, options, options.contract)
 
 
 def _drawn(options: argparse.Namespace) -> None:

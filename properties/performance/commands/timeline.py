@@ -55,8 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shape", metavar="SIDES", help=SHAPE)
     parser.add_argument("--sources", action="store_true", help="print where the machine's figures are from as well")
     options = parser.parse_args(arguments)
-    jax.config.update("jax_platforms", "cpu")
-    return exit_code(lambda: _drawn(options), options, options.name)
+    return exit_code(_drawn, options, options.name)
 
 
 def _drawn(options: argparse.Namespace) -> None:

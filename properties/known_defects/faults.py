@@ -10,6 +10,7 @@ from jax.extend import core
 
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import Case
+from shardproof.properties.engines.simulate.collectives import axes_of
 from shardproof.properties.engines.simulate.liveness import equations, opened, scan_counts, subjaxprs
 
 
@@ -273,7 +274,7 @@ def bfloat16_beside_automatic(case: Case, program: Any) -> Any:
 def all_reduce_of_one_beside_automatic(case: Case, program: Any) -> Any:
     """A sum, maximum or minimum over one device in a `shard_map` that leaves an axis to the compiler."""
     for equation in (e for e, _, _ in _partly_manual(program) if e.primitive.name in ALL_REDUCES):
-        axes = [name for name in equation.params["axes"] if isinstance(name, str)]  # a number is a dimension of a vmap
+        axes = axes_of(equation)
         if axes and all(case.mesh.shape.get(name) == 1 for name in axes):
             return equation.primitive
     return None

@@ -121,10 +121,6 @@ def in_rings(devices: Iterable[Any], topology: Topology, participants: int) -> l
     return [(by_place[place], place[0]) for place in places]
 
 
-ROUNDS = {**RECEIVED, "all_reduce": RECEIVED["psum"], "broadcast": RECEIVED["pbroadcast"]}
-"""What passes on from each to the next of a ring of p, in operands, by what compilers call a collective as well."""
-
-
 def passage(
     collective: CompiledCollective, chips: Sequence[Coordinates], topology: Topology, kind: str = ""
 ) -> tuple[dict[Hop, Fraction], int]:
@@ -133,11 +129,11 @@ def passage(
     groups = collective.groups or (tuple(range(len(chips))),)
     if collective.pairs is not None:
         sent = [(source, target, size) for source, target in collective.pairs if source != target]
-    elif kind not in ROUNDS:  # every piece to its own participant
+    elif kind not in RECEIVED:  # every piece to its own participant
         sent = [(i, j, size / len(group)) for group in groups for i, j in itertools.permutations(group, 2)]
     else:  # both ways round a ring
         p = max(map(len, groups))
-        each, steps = ROUNDS[kind](p) * size / 2, 2 * (p - 1) if kind == "all_reduce" else p - 1
+        each, steps = RECEIVED[kind](p) * size / 2, 2 * (p - 1) if kind == "all_reduce" else p - 1
         around = [pair for group in groups for pair in zip(group, (*group[1:], group[0]), strict=True) if p > 1]
         sent = [(i, j, each) for a, b in around for i, j in ((a, b), (b, a))]
     loads, longest = dict[Hop, Fraction](), 0

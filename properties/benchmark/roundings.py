@@ -45,31 +45,15 @@ EPSILON = 2.0**-7
 BEST = 2
 
 
-def all_reduced(x: Block, *, model: Any) -> Block:
-    """A sum over devices."""
-    return collectives.all_reduce(x[0], model)
-
-
-def reduce_scattered(x: Block, *, model: Any) -> Block:
-    """A sum over devices, of which each keeps its rows."""
-    return collectives.reduce_scatter(x[0], model, tiled=True)
-
-
-def long_rows(x: Block, *, model: Any) -> Block:
-    """The sums of long rows, whose parts are sent in the rows' own dtype."""
-    return lax.psum(x.sum(axis=1), model)
-
-
-def layer_norm(x: Block, *, model: Any) -> Block:
+def layer_norm(x: Block, *, model: Any = ()) -> Block:
     """Rows less their mean, over their standard deviation, whose elements are sharded."""
-    x = x - lax.pmean(x.mean(axis=1, keepdims=True), model)
-    return x * lax.rsqrt(lax.pmean((x * x).mean(axis=1, keepdims=True), model) + EPSILON)
 
+    def mean(y: Block) -> Block:
+        own = y.mean(axis=1, keepdims=True)
+        return lax.pmean(own, model) if model else own
 
-def layer_norm_of_whole(x: Block) -> Block:
-    """The same of whole rows."""
-    x = x - x.mean(axis=1, keepdims=True)
-    return x * lax.rsqrt((x * x).mean(axis=1, keepdims=True) + EPSILON)
+    x = x - mean(x)
+    return x * lax.rsqrt(mean(x * x) + EPSILON)
 
 
 def attended(q: Block, k: Block, v: Block) -> Block:
@@ -115,14 +99,20 @@ SIZES = {"rows": 16, "n": 64, "t": 64, "long": 256, "v": 64, "s": 16, "h": 2, "d
 """The sizes of dimensions, which up to eight devices divide."""
 
 DESCRIBED: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[str | Array, ...], str]] = {
-    "all-reduce": (all_reduced, partial(jnp.sum, axis=0), ("@model rows n",), "rows n"),
-    "reduce-scatter": (reduce_scattered, partial(jnp.sum, axis=0), ("@model rows n",), "rows@model n"),
+    "all-reduce": (
+        lambda x, *, model: collectives.all_reduce(x[0], model),
+        partial(jnp.sum, axis=0), ("@model rows n",), "rows n"
+    ),
+    "reduce-scatter": (
+        lambda x, *, model: collectives.reduce_scatter(x[0], model, tiled=True),
+        partial(jnp.sum, axis=0), ("@model rows n",), "rows@model n"
+    ),
     "ring matmul": (_named(ring_matmul_reduce_scatter), jnp.matmul, ("rows n@model", "n@model d"), "rows@model d"),
-    "long rows": (long_rows, partial(jnp.sum, axis=1), ("t long@model",), "t"),
+    "long rows": (lambda x, *, model: lax.psum(x.sum(axis=1), model), partial(jnp.sum, axis=1), ("t long@model",), "t"),
     "cross-entropy": (
         _named(vocab_parallel_cross_entropy), _losses, ("t v@model", Array("t", "int32", below="v")), "t"
     ),
-    "layer norm": (layer_norm, layer_norm_of_whole, ("rows n@model",), "rows n@model"),
+    "layer norm": (layer_norm, layer_norm, ("rows n@model",), "rows n@model"),
     "ring attention": (_named(attention.ring_attention), attended, ("s@model h d",) * 3, "s@model h d"),
     "mixture of experts": (
         _named(all_to_all_moe, top_k=BEST), mixed, ("rows@model d", "d e", "e@model d f"), "rows@model f"

@@ -47,9 +47,10 @@ def excused(
             continue
         verdict = _without(defect, primitive, law, implementation, case, engine)
         if verdict is not None and defect.confirmed and verdict.kind == "excused":
-            check = partial(law.check, implementation, case, engine)
+            assert defect.repair is not None, defect.name
             others = partial(excused, law, implementation, case, engine, repaired=repaired | {defect.name})
-            verdict = _confirmed(defect, primitive, check, others)
+            with defect.repair(primitive):
+                verdict = _judged(defect, partial(law.check, implementation, case, engine), others)
         if verdict is not None:
             return verdict
     return None
@@ -127,10 +128,8 @@ def _programs(law: Law, implementation: Implementation, case: Case, engine: Engi
 
 def _traced(kind: str, implementation: Implementation, case: Case, engine: Engine) -> Any:
     """The jaxpr of a program, which without `jit` is traced for this alone."""
-    made = ready(kind, implementation, case, engine).prepared
-    if made.jaxpr is None:
-        return ready(kind, implementation, case, INTERPRETER).prepared.jaxpr
-    return made.jaxpr
+    jaxpr = ready(kind, implementation, case, engine).prepared.jaxpr
+    return ready(kind, implementation, case, INTERPRETER).prepared.jaxpr if jaxpr is None else jaxpr
 
 
 def _without(
@@ -143,7 +142,8 @@ def _without(
     inside_jax = not defect.engine and not defect.platform
     repaired = defect.repair(primitive) if defect.repair is not None else None
     check, told = in_the_interpreter(law), f"known defect {defect.name}: {defect.sentence.rstrip('.')}"
-    try:
+
+    def checked() -> Verdict | None:
         with repaired if inside_jax and repaired is not None else contextlib.nullcontext():
             try:
                 check(implementation, case, INTERPRETER)
@@ -153,36 +153,29 @@ def _without(
                     return _undecided(defect, limit.lacks)
                 with contextlib.nullcontext() if inside_jax else repaired:
                     check(implementation, case, engine)
-    except SuiteError:
-        raise
-    except NotRun as error:
-        return _not_run(defect, error)
-    except Exception as error:
+        return None
+
+    def otherwise(error: Exception) -> Verdict | None:
         if inside_jax and repaired is None and defect.shows(case, error) and raised_in(error).startswith("jax."):
             return Verdict("not run", f"{told}; and JAX cannot trace it")
         # without the defect it fails as well, so the defect explains nothing, unless another one explains the rest
         if inside_jax or engine.name == INTERPRETER.name:
             return None
         return excused(law, implementation, case, INTERPRETER, error)
-    return Verdict("excused", defect.name)
+
+    return _judged(defect, checked, otherwise)
 
 
-def _not_run(defect: Defect, error: NotRun) -> Verdict:
-    return Verdict("not run", f"{error}, without the known defect {defect.name}")
-
-
-def _confirmed(
-    defect: Defect, primitive: Any, check: Callable[[], object], otherwise: Callable[[Exception], Verdict | None]
+def _judged(
+    defect: Defect, check: Callable[[], object], otherwise: Callable[[Exception], Verdict | None]
 ) -> Verdict | None:
-    """Excused, if the compiler holds as well once it is repaired; otherwise what is said of how it does not."""
-    assert defect.repair is not None, defect.name
-    with defect.repair(primitive):
-        try:
-            check()
-        except SuiteError:
-            raise
-        except NotRun as error:
-            return _not_run(defect, error)
-        except Exception as error:
-            return otherwise(error)
-    return Verdict("excused", defect.name)
+    """What a check without the defect says; excused, if it holds; otherwise what is said of how it does not."""
+    try:
+        found = check()
+    except SuiteError:
+        raise
+    except NotRun as error:
+        return Verdict("not run", f"{error}, without the known defect {defect.name}")
+    except Exception as error:
+        return otherwise(error)
+    return found if isinstance(found, Verdict) else Verdict("excused", defect.name)

@@ -10,6 +10,7 @@ from jax.extend import core
 
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import Case
+from shardproof.properties.engines.simulate.collectives import axes_of
 from shardproof.properties.engines.simulate.liveness import equations, opened, scan_counts, subjaxprs
 
 
@@ -144,9 +145,8 @@ def product_over_three_axes(case: Case, program: Any) -> Any:
 def constant_result(case: Case, program: Any) -> Any:
     """What makes a result of numbers that no operand changes."""
     body, _ = opened(program)
-    results = {v for v in body.outvars if not isinstance(v, core.Literal)}
     made = (e for e in body.eqns if all(isinstance(v, core.Literal) for v in e.invars))
-    return next((e.primitive for e in made if results & {*e.outvars}), None)
+    return next((e.primitive for e in made if any(v in e.outvars for v in body.outvars)), None)
 
 
 def update_of_itself(case: Case, program: Any) -> Any:
@@ -244,17 +244,13 @@ REDUCTIONS = (*ALL_REDUCES, "reduce_scatter")
 
 def nested_out_of_order(case: Case, program: Any) -> Any:
     """A `shard_map` in another, of an earlier axis of the mesh, where the two leave one to the compiler."""
-
-    def out_of_order(equation: Any, inside: Any) -> bool:
-        order = list(equation.params["mesh"].axis_names)
-        outer, inner = ({order.index(name) for name in e.params["newly_manual_axes"]} for e in (equation, inside))
-        return len(outer | inner) < len(order) and bool(inner) and bool(outer) and max(outer) > min(inner)
-
-    maps = [e for e in equations(program) if e.primitive.name == "shard_map"]
-    pairs = (
-        (e, inside) for e in maps for inside in equations(e.params["jaxpr"]) if inside.primitive.name == "shard_map"
-    )
-    return next((inside.primitive for equation, inside in pairs if out_of_order(equation, inside)), None)
+    for around in (e for e in equations(program) if e.primitive.name == "shard_map"):
+        order = list(around.params["mesh"].axis_names)
+        for inside in (e for e in equations(around.params["jaxpr"]) if e.primitive.name == "shard_map"):
+            outer, inner = ({order.index(name) for name in e.params["newly_manual_axes"]} for e in (around, inside))
+            if len(outer | inner) < len(order) and inner and outer and max(outer) > min(inner):
+                return inside.primitive
+    return None
 
 
 def scatter_beside_explicit(case: Case, program: Any) -> Any:
@@ -271,20 +267,17 @@ def scatter_beside_explicit(case: Case, program: Any) -> Any:
 
 def bfloat16_beside_automatic(case: Case, program: Any) -> Any:
     """A reduction of bfloat16 over devices in a `shard_map` that leaves an axis to the compiler."""
-    found = (e for e, _, _ in _partly_manual(program) if e.primitive.name in REDUCTIONS)
-    return next((e.primitive for e in found if dtype(e).name == "bfloat16"), None)
+    found = (e for e, _, _ in _partly_manual(program) if e.primitive.name in REDUCTIONS and dtype(e).name == "bfloat16")
+    return next((e.primitive for e in found), None)
 
 
 def all_reduce_of_one_beside_automatic(case: Case, program: Any) -> Any:
     """A sum, maximum or minimum over one device in a `shard_map` that leaves an axis to the compiler."""
-
-    def of_one(equation: Any) -> bool:
-        if equation.primitive.name not in ALL_REDUCES:
-            return False
-        axes = [name for name in equation.params["axes"] if isinstance(name, str)]  # a number is a dimension of a vmap
-        return bool(axes) and all(case.mesh.shape.get(name) == 1 for name in axes)
-
-    return next((e.primitive for e, _, _ in _partly_manual(program) if of_one(e)), None)
+    for equation in (e for e, _, _ in _partly_manual(program) if e.primitive.name in ALL_REDUCES):
+        axes = axes_of(equation)
+        if axes and all(case.mesh.shape.get(name) == 1 for name in axes):
+            return equation.primitive
+    return None
 
 
 def along_one_explicit(case: Case, program: Any) -> Any:
@@ -297,17 +290,13 @@ def along_one_explicit(case: Case, program: Any) -> Any:
 
 def gather_beside_two_automatic(case: Case, program: Any) -> Any:
     """A part taken of an array that can be sharded along two dimensions, over two axes left to the compiler."""
-
-    def taken(equation: Any) -> bool:
-        if equation.primitive.name != "gather" or sum(size > 1 for size in shape(equation)) < 2:
-            return False
-        indexed = equation.params["dimension_numbers"].start_index_map
-        return any(equation.params["slice_sizes"][i] < shape(equation)[i] for i in indexed)
-
     for equation, manual, mesh in _partly_manual(program):
-        left = [mesh[name] for name in mesh if name not in manual]
-        if math.prod(mesh[name] for name in manual) > 1 and sum(size > 1 for size in left) > 1 and taken(equation):
-            return equation.primitive
+        left = sum(size > 1 for name, size in mesh.items() if name not in manual)
+        if equation.primitive.name == "gather" and left > 1 and math.prod(mesh[name] for name in manual) > 1:
+            indexed, sizes = equation.params["dimension_numbers"].start_index_map, equation.params["slice_sizes"]
+            in_part = any(sizes[i] < shape(equation)[i] for i in indexed)
+            if in_part and sum(size > 1 for size in shape(equation)) > 1:
+                return equation.primitive
     return None
 
 

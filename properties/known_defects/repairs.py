@@ -7,6 +7,7 @@ derived by the one or the other is forgotten on the way in and out.
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -137,49 +138,33 @@ def search_typed(primitive: Any) -> Without:
     return changed(mock.patch.object(module, "core", sound))
 
 
-def ragged_exchange_batched(primitive: Any) -> Without:
-    """An operand of a ragged_all_to_all that is not mapped is the same for every input of the batch."""
-    original = batching.fancy_primitive_batchers[primitive]
+def ragged_exchange(primitive: Any) -> Without:
+    """A ragged_all_to_all without any of its defects: a function that meets one of them may meet another.
+
+    Its result varies along all axes along which any operand does, an operand that is not mapped is the same for every
+    input of the batch, and its transpose is that of the gathered form, in which what was sent twice adds up.
+    """
+    bind = primitive.bind
+    batched, transposed = batching.fancy_primitive_batchers[primitive], ad.primitive_transposes[primitive]
+
+    def typed(*operands: Any, **params: Any) -> Any:
+        along = frozenset[str]().union(*(varying(one) for one in operands))
+        return bind(*(cast_varying(one, along) for one in operands), **params)
 
     def batch(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
         if all(d is None for d in dims):
-            return original(axis_data, values, dims, **params)
+            return batched(axis_data, values, dims, **params)
         every = [
             jnp.broadcast_to(x, (axis_data.size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
             for x, d in zip(values, dims, strict=True)
         ]
-        return original(axis_data, every, [0] * len(every), **params)
-
-    return _in_place(batching.fancy_primitive_batchers, primitive, batch)
-
-
-@contextmanager
-def ragged_exchange(primitive: Any) -> Iterator[None]:
-    """A ragged_all_to_all without any of its defects: a function that meets one of them may meet another."""
-    with ragged_exchange_typed(primitive), ragged_exchange_transposed(primitive), ragged_exchange_batched(primitive):
-        yield
-
-
-def ragged_exchange_typed(primitive: Any) -> Without:
-    """The result of a ragged_all_to_all varies along all axes along which any of its operands does."""
-    original = primitive.bind
-
-    def bind(*operands: Any, **params: Any) -> Any:
-        along = frozenset[str]().union(*(varying(one) for one in operands))
-        return original(*(cast_varying(one, along) for one in operands), **params)
-
-    return bound({primitive: bind})
-
-
-def ragged_exchange_transposed(primitive: Any) -> Without:
-    """The transpose of a ragged_all_to_all is that of the gathered form, in which what was sent twice adds up."""
-    original = ad.primitive_transposes[primitive]
+        return batched(axis_data, every, [0] * len(every), **params)
 
     def transpose(cotangent: Any, operand: Any, output: Any, *lists: Any, axis_name: Any, **params: Any) -> list[Any]:
         rows = (operand, output)
         linear = [i for i, one in enumerate(rows) if ad.is_undefined_primal(one)]
         if type(cotangent) is ad.Zero or params.get("axis_index_groups") is not None:
-            return list(original(cotangent, operand, output, *lists, axis_name=axis_name, **params))
+            return list(transposed(cotangent, operand, output, *lists, axis_name=axis_name, **params))
 
         def exchange(*given: Any) -> Any:
             whole = dict(enumerate(rows)) | dict(zip(linear, given, strict=True))
@@ -189,7 +174,11 @@ def ragged_exchange_transposed(primitive: Any) -> Without:
         pulled = dict(zip(linear, pullback(cast_varying(cotangent, varying(result))), strict=True))
         return [pulled.get(0), pulled.get(1), None, None, None, None]
 
-    return _in_place(ad.primitive_transposes, primitive, transpose)
+    return changed(
+        mock.patch.object(primitive, "bind", typed),
+        mock.patch.dict(batching.fancy_primitive_batchers, {primitive: batch}),
+        mock.patch.dict(ad.primitive_transposes, {primitive: transpose}),
+    )
 
 
 def nothing_fused(primitive: Any) -> Without:
@@ -217,21 +206,16 @@ def products_added_up(primitive: Any) -> Without:
         result = jax.eval_shape(lambda *of: original(*of, dimension_numbers=dimension_numbers, **params), x, y)
         of_x, of_y = (_laid_out(one, ()) for one in (x, y))
         contracted, batched = dimension_numbers
-        free = [
-            [i for i in range(one.ndim) if i not in (*c, *b)]
-            for one, c, b in zip((x, y), *dimension_numbers, strict=True)
-        ]
+        free = [[i for i in range(one.ndim) if i not in (*contracted[j], *batched[j])] for j, one in enumerate((x, y))]
         left = lax.transpose(of_x, (*batched[0], *free[0], *contracted[0]))
         right = lax.transpose(of_y, (*batched[1], *free[1], *contracted[1]))
         first = len(batched[0]) + len(free[0])
         left = jnp.expand_dims(left, range(first, first + len(free[1])))
         right = jnp.expand_dims(right, range(len(batched[0]), first))
-        wide = (
-            jnp.promote_types(result.dtype, jnp.float32) if jnp.issubdtype(result.dtype, jnp.floating) else result.dtype
-        )
+        floats = jnp.issubdtype(result.dtype, jnp.floating)
+        wide = jnp.promote_types(result.dtype, jnp.float32) if floats else result.dtype
         total = jnp.sum(left.astype(wide) * right.astype(wide), axis=range(result.ndim, left.ndim), dtype=wide)
-        spec = getattr(result.sharding, "spec", ())
-        return _laid_out(total.astype(result.dtype), spec)
+        return _laid_out(total.astype(result.dtype), getattr(result.sharding, "spec", ()))
 
     return bound({primitive: bind})
 
@@ -244,22 +228,16 @@ def _laid_out(x: Any, spec: Any) -> Any:
 
 def maximum_of_gathered(primitive: Any) -> Without:
     """A maximum (or minimum) over devices is that of the gathered blocks, for maxima and minima alike."""
-    primitives: tuple[Any, ...] = (lax.pmax_p, lax.pmin_p)
-    originals = {p: p.bind for p in primitives}
 
-    def bind(p: Any) -> Callable[..., Any]:
-        reduce = jnp.max if p is lax.pmax_p else jnp.min
+    def gathered(reduce: Any, original: Any, x: Any, *, axes: Any, axis_index_groups: Any = None) -> Any:
+        if axis_index_groups is not None:
+            return original(x, axes=axes, axis_index_groups=axis_index_groups)
+        every = lax.all_gather(x, axes, to="invarying")
+        # said of NaN by itself, which XLA:CPU loses in a maximum of many elements as well
+        return jnp.where(jnp.isnan(every).any(axis=0), jnp.nan, reduce(every, axis=0))
 
-        def gathered(x: Any, *, axes: Any, axis_index_groups: Any = None) -> Any:
-            if axis_index_groups is not None:
-                return originals[p](x, axes=axes, axis_index_groups=axis_index_groups)
-            every = lax.all_gather(x, axes, to="invarying")
-            # said of NaN by itself, which XLA:CPU loses in a maximum of many elements as well
-            return jnp.where(jnp.isnan(every).any(axis=0), jnp.nan, reduce(every, axis=0))
-
-        return gathered
-
-    return bound({p: bind(p) for p in originals})
+    reductions: dict[Any, Any] = {lax.pmax_p: jnp.max, lax.pmin_p: jnp.min}
+    return bound({p: partial(gathered, reduce, p.bind) for p, reduce in reductions.items()})
 
 
 def widened_first(primitive: Any) -> Without:

@@ -12,13 +12,12 @@ from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import check_results, differentiating
 from shardproof.properties.laws.communication import has_own_gradient
 from shardproof.properties.laws.law import Law, call_alone
-from shardproof.properties.performance.operations import Operation, Untold, operations_of, peak_of
+from shardproof.properties.performance.operations import Operation, flops_in, operations_of, peak_of, within
+from shardproof.properties.performance.routes import Untold
 from shardproof.properties.performance.timeline import (
     Balanced,
     Timeline,
-    flops_in,
     loads_in,
-    products_in,
     shortest_side,
     timeline,
 )
@@ -50,8 +49,8 @@ def check_overlap(implementation: Implementation, case: Case, engine: Engine) ->
         with answering():
             ahead = operations_of(program, case.mesh)
         check_results(case, seen)
-        if products_in(ahead) and not flops_in(ahead):  # of empty blocks, beside which nothing can be hidden
-            return 1
+        if any(one.flops for one, _ in within(ahead)) and not flops_in(ahead):
+            return 1  # products of empty blocks, beside which nothing can be hidden
         machine = Balanced.of(ahead, case.mesh, case.axes)
         _check(case, stated, sizes, ahead, machine)
         if stated.memory is not None:

@@ -22,9 +22,9 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.runs import PYTEST, ROOT, pytest_given, python
 from shardproof.properties.programs.violation import Broken, Difference, Kind, Of
 from shardproof.properties.report.checking import check, user_implementation
-from shardproof.properties.report.failures import report
 from shardproof.properties.report.failures.causes import by_cause, told
 from shardproof.properties.report.failures.files import paths
+from shardproof.properties.report.failures.text import report
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.violation import LawViolation
 

@@ -23,8 +23,8 @@ from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.laws.communication import check_communication
 from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.meta.test_algorithms import check_forward
-from shardproof.properties.performance.operations import operations_of
-from shardproof.properties.performance.timeline import flops_in, loads_in
+from shardproof.properties.performance.operations import flops_in, operations_of
+from shardproof.properties.performance.timeline import loads_in
 from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.examples import product_case
 from shardproof.properties.programs.implementations import Implementation

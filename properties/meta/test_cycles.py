@@ -3,7 +3,7 @@
 import pytest
 
 from shardproof.properties.performance.chips import chip
-from shardproof.properties.performance.compiled import Place, Work
+from shardproof.properties.performance.compiled import UNSHARDED, Place, Work
 from shardproof.properties.performance.tpu_compiler import Topology, TpuCompiler, missing
 
 PLACES = {"v4:2x2x1": 4, "v5e:2x2": 4, "v5p:2x2x1": 4, "v6e:2x2": 4, "tpu7x:2x2x1": 8}
@@ -20,9 +20,9 @@ def test_cycles_of_a_large_product() -> None:
         for name, devices in PLACES.items():
             topology = Topology.parse(name)
             work = Work("all_gather_matmul_lhs", "large", Place(topology, devices))
-            one, other = (operand.block for operand in work.case_alone().operands)
+            one, other = (operand.block for operand in work.case(local=True).operands)
             machine = chip(topology.generation)
             assert machine.cycle is not None
-            cycles = work.unsharded(compiler)[0].compute * machine.clock
+            cycles = work.compiled(compiler, UNSHARDED)[0].compute * machine.clock
             products = 2 * one[0] * one[1] * other[1] / cycles * devices / topology.chips
             assert machine.cycle * 5 <= products * 6 <= machine.cycle * 6, name

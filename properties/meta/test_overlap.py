@@ -22,8 +22,8 @@ from shardproof.properties.meta.runs import PYTEST, python
 from shardproof.properties.meta.test_collective_matmul import case_of, way_of
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import hunt
-from shardproof.properties.performance.operations import Operation, Untold, operations_of
-from shardproof.properties.performance.routes import Loads, permuted
+from shardproof.properties.performance.operations import Operation, operations_of
+from shardproof.properties.performance.routes import Loads, Untold, permuted
 from shardproof.properties.performance.timeline import Balanced, timeline
 from shardproof.properties.programs.built_in import OVERLAPPED
 from shardproof.properties.programs.expectation import ExpectationError, Overlap, limit

@@ -9,8 +9,8 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.choosing import Choice, choice, choose, forms
 from shardproof.properties.performance.commands import agreement
+from shardproof.properties.performance.operations import flops_in
 from shardproof.properties.performance.shaped import KNOWN, shaped
-from shardproof.properties.performance.timeline import flops_in
 
 
 def test_the_plain_form_is_best_where_nothing_is_gained() -> None:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases import suggestion
@@ -128,20 +129,10 @@ Figures = Mapping[str, tuple[int | Fraction, str]]
 
 def _stated(name: str, dimensions: int, figures: Figures, assumed: Sequence[str] = ()) -> Chip:
     each = {what: figure for names, figure in figures.items() for what in names.split()}
-    numbers = {what: value for what, (value, _) in each.items()}
-    others = ("memory", "link", "latency", "cycle")
-    cycle, latency = numbers.get("cycle"), numbers["latency"]
-    return Chip(
-        name,
-        {what: int(value) for what, value in numbers.items() if what not in others},
-        int(numbers["memory"]),
-        int(numbers["link"]),
-        Fraction(latency),
-        dimensions,
-        {what if what in others else f"peak:{what}": source for what, (_, source) in each.items()},
-        None if cycle is None else int(cycle),
-        frozenset(assumed),
-    )
+    others: dict[str, Any] = {what: each[what][0] for what in ("memory", "link", "latency", "cycle") if what in each}
+    peak = {what: int(value) for what, (value, _) in each.items() if what not in others}
+    sources = {f"peak:{what}" if what in peak else what: source for what, (_, source) in each.items()}
+    return Chip(name, peak, dimensions=dimensions, sources=sources, assumed=frozenset(assumed), **others)
 
 
 MICRO = Fraction(1, 10**6)

@@ -32,8 +32,6 @@ class Row:
     implementation: Implementation  # the form
     total: Fraction  # seconds
     exposed: Fraction  # seconds in which something is sent and nothing computed
-    communication: Fraction  # seconds in which something is sent
-    transfers: int  # how many there are, of one device, in loops as often as they run
 
     @property
     def narrow(self) -> bool:
@@ -129,20 +127,16 @@ class Choice:
             told = f"{in_words(row.total)}{over}, {in_words(row.exposed)} exposed{rounds}"
             lines.append(f"  {row.implementation.name}: {told}")
         lines += [f"  {one.name} has no timeline: {reason}" for one, reason in self.unsupported]
-        return "\n".join(lines + self._as_compiled())
-
-    def _as_compiled(self) -> list[str]:
-        """Lines on what XLA:TPU makes of each form."""
-        if not self.compiled:
-            return [f"  as XLA:TPU schedules it: {way} is not recorded" for way in self.unrecorded]
-        told = [f"  as XLA:TPU schedules it on {self.compiled[0].topology}, over the product of one device alone:"]
+        lines += [f"  as XLA:TPU schedules it: {way} is not recorded" for way in self.unrecorded]
+        for known in self.compiled[:1]:
+            lines.append(f"  as XLA:TPU schedules it on {known.topology}, over the product of one device alone:")
         for name, total in self.totals.items():
             parts = []
             for way, known in zip(WAYS, self.compiled, strict=False):
                 ratio, share = float(known.forms[name].seconds / known.alone.seconds), known.forms[name].share
                 parts.append(f"{way} {ratio:.2f}, {share:.0%} exposed")
-            told.append(f"    {OWN if name == COMPILER else name}: {in_words(total)}; {'; '.join(parts)}")
-        return told
+            lines.append(f"    {OWN if name == COMPILER else name}: {in_words(total)}; {'; '.join(parts)}")
+        return "\n".join(lines)
 
 
 def choose(
@@ -230,7 +224,7 @@ def choice(traced: Forms, machine: Chip) -> Choice:
     for one, operations in traced.operations:
         told = timeline(operations, machine)
         plain = told if one.name in PLAIN else plain
-        found.append(Row(one, told.total, told.exposed, told.communication, transfers_in(operations)))
+        found.append(Row(one, told.total, told.exposed))
     rows = sorted(found, key=lambda row: (row.total, row.implementation.name not in PLAIN))
     unsharded = plain.compute if plain is not None and traced.case.contract.name in SHARDED else Fraction(0)
     case, unsupported = traced.case, traced.unsupported
@@ -245,8 +239,3 @@ def scheduled(implementation: Implementation, case: Case, *, gradient: bool = Fa
         if gradient:
             found = operations_of(derivatives(case, implementation, seen, forward_mode=False)[0], case.mesh)
     return found
-
-
-def transfers_in(operations: Sequence[Operation]) -> int:
-    """How many transfers there are, in loops as often as they run."""
-    return sum(o.transfers + o.times * transfers_in(o.body) for o in operations)

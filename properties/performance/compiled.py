@@ -24,6 +24,7 @@ from shardproof.properties.programs.examples import product_case, received, whol
 
 MODEL = "model"
 Modelled = tuple[Schedule, int]
+"""A schedule, and the bytes that are held at most beside arguments and results."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,6 @@ class Place:
         """How many there are: a chip of TPU7x is two."""
         return self.topology.chips * (2 if self.topology.generation == "tpu7x" else 1)
 
-    def mesh(self, model: int) -> MeshCase:
-        """All devices, `model` of them along the model axis."""
-        return MeshCase(("data", MODEL), (self.devices // model, model))
-
 
 CUT: dict[str, tuple[tuple[int, ...], int | None]] = {
     "all_gather_matmul_lhs_contracting": ((1, 2), 1),
@@ -54,23 +51,20 @@ CUT: dict[str, tuple[tuple[int, ...], int | None]] = {
 """Of rows, contracted size and columns, those that the model axis shards, and the one of these that is gathered."""
 
 
-def sides(contract: str, shape: str | tuple[int, int, int], data: int, p: int) -> tuple[int, int, int]:
-    """Rows, contracted size and columns on one device before anything is gathered, as `product_case` takes them.
+def product_on(contract: str, shape: str | tuple[int, int, int], data: int, p: int, *, local: bool = False) -> Case:
+    """A product over a model axis of p devices, whose rows `data` others share; `local`: that of each device alone.
 
-    The model axis has p devices, and `data` others share the rows besides.
+    Nothing of the local one is gathered or added up: its model axis has one device.
     """
-    whole, (among, _) = whole_sides(contract, shape), CUT[contract]
+    whole, (among, gathered) = whole_sides(contract, shape), CUT[contract]
     cut = [(data if i == 0 else 1) * (p if i in among else 1) for i in range(3)]
     if any(size % by for size, by in zip(whole, cut, strict=True)):
         raise ValueError(f"shape={shape}: expected sizes that {tuple(cut)} divide")
-    rows, contracted, columns = (size // by for size, by in zip(whole, cut, strict=True))
-    return rows, contracted, columns
-
-
-def alone(contract: str, m_k_n: tuple[int, int, int], p: int) -> tuple[int, int, int]:
-    """The same for the product that a device does in all, nothing of which is gathered or added up."""
-    m, k, n = (size * p if i == CUT[contract][1] else size for i, size in enumerate(m_k_n))
-    return m, k, n
+    m, k, n = (
+        size // by * (p if local and i == gathered else 1) for i, (size, by) in enumerate(zip(whole, cut, strict=True))
+    )
+    mesh = MeshCase(("data", MODEL), (data * p, 1) if local else (data, p))
+    return product_case(contract, mesh, MODEL, (m, k, n), dtype="bfloat16")
 
 
 AGAIN = {"matmul_reduce_scatter": Fraction(1), "matmul_all_reduce": Fraction(0), "transformer_block": Fraction(3, 2)}
@@ -81,15 +75,8 @@ sums.
 """
 
 
-def modelled(compiler: TpuCompiler, place: Place, case: Case, implementation: str, way: str = FORWARD) -> Modelled:
-    """The schedule of an implementation of a case, and the bytes that it holds at most beside arguments and results.
-
-    Raises:
-        NotCompiled: if it cannot be compiled.
-        HloError: if what comes out cannot be read.
-    """
-    compiled = compiler.compile(Request(str(place.topology), case, implementation, way))
-    return schedule(compiled.text, place.topology, compiled.chips), compiled.temporary_bytes
+UNSHARDED = "unsharded"
+"""In place of a form: the product that a device would do alone."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +88,8 @@ class Work:
     place: Place  # the chips, and how many share it
     way: str = FORWARD  # forward, or backward alone
 
-    @property
-    def sides(self) -> tuple[int, int, int]:
-        """Those of a device.
+    def case(self, *, local: bool = False) -> Case:
+        """The case of a form that communicates; `local`: of the product of one device, over a model axis of one.
 
         Raises:
             ValueError: if the model axis does not divide the devices, or what is sharded the sizes.
@@ -111,28 +97,19 @@ class Work:
         p, devices = self.place.model, self.place.devices
         if devices % p:
             raise ValueError(f"model={p}: expected a size that divides the {devices} devices of {self.place.topology}")
-        return sides(self.contract, self.shape, devices // p, p)
+        return product_on(self.contract, self.shape, devices // p, p, local=local)
 
-    def case(self) -> Case:
-        """The case of a form that communicates."""
-        return self._case(self.place.model, self.sides)
+    def compiled(self, compiler: TpuCompiler, form: str) -> Modelled:
+        """The schedule of a form by its name, `UNSHARDED` or `COMPILER`, and the bytes that it holds at most.
 
-    def case_alone(self) -> Case:
-        """The case of the local product, over a model axis of one device."""
-        return self._case(1, alone(self.contract, self.sides, self.place.model))
-
-    def _case(self, p: int, m_k_n: tuple[int, int, int]) -> Case:
-        return product_case(self.contract, self.place.mesh(p), MODEL, m_k_n, dtype="bfloat16")
-
-    def unsharded(self, compiler: TpuCompiler) -> Modelled:
-        """The local product alone."""
-        return modelled(compiler, self.place, self.case_alone(), f"{self.contract}[naive]", self.way)
-
-    def of(self, compiler: TpuCompiler, implementation: str) -> Modelled:
-        """A form of it, by the name of `Implementation.name`, a user's function, or what XLA makes of the product."""
-        named = ":" in implementation or implementation == COMPILER
-        name = implementation if named else f"{self.contract}[{implementation}]"
-        return modelled(compiler, self.place, self.case(), name, self.way)
+        Raises:
+            NotCompiled: if it cannot be compiled.
+            HloError: if what comes out cannot be read.
+        """
+        local, topology = form == UNSHARDED, self.place.topology
+        name = form if form == COMPILER else f"{self.contract}[{'naive' if local else form}]"
+        found = compiler.compile(Request(str(topology), self.case(local=local), name, self.way))
+        return schedule(found.text, topology, found.chips), found.temporary_bytes
 
     def floor(self, unsharded: Fraction) -> Fraction:
         """The least time over that of the local product: that, or all transfers both ways round, and one block's part.
@@ -146,9 +123,6 @@ class Work:
         products = 2 if self.way == BACKWARD or self.contract == "transformer_block" else 1
         return max(Fraction(1), sent / unsharded + Fraction(1, products * p))
 
-
-UNSHARDED = "unsharded"
-"""In place of a form: the product that a device would do alone."""
 
 RECORDED = Path(__file__).with_suffix(".jsonl")
 """What `performance.commands.tpu --recorded` wrote, of which the README has tables, and which `choose` asks."""
@@ -211,8 +185,12 @@ class Records(ExitStack):
         """
         key = key_of(work, form)
         if key not in self.known:
-            _ = work.sides  # what does not fit needs no compiler to say so
-            self.known[key] = self._compiled(work, form)
+            work.case()  # what does not fit needs no compiler to say so
+            self._compiler = self._compiler or self.enter_context(TpuCompiler())
+            try:
+                self.known[key] = Figures.of(work.compiled(self._compiler, form))
+            except (HloError, NotCompiled) as error:
+                self.known[key] = " ".join(str(error).split())
             if self.path is not None:
                 with self.path.open("a", encoding="utf-8") as file:
                     file.write(line_of(key, self.known[key]) + "\n")
@@ -220,14 +198,6 @@ class Records(ExitStack):
         if isinstance(found, str):
             raise NotCompiled(found)
         return found
-
-    def _compiled(self, work: Work, form: str) -> Figures | str:
-        self._compiler = self._compiler or self.enter_context(TpuCompiler())
-        try:
-            found = work.unsharded(self._compiler) if form == UNSHARDED else work.of(self._compiler, form)
-        except (HloError, NotCompiled) as error:
-            return " ".join(str(error).split())
-        return Figures.of(found)
 
 
 def line_of(key: Key, found: Figures | str) -> str:

@@ -12,7 +12,7 @@ from shardproof.properties.communication.pictures import LETTER
 from shardproof.properties.performance.chips import SWITCH, in_words
 from shardproof.properties.performance.operations import Operation
 from shardproof.properties.performance.routes import Link
-from shardproof.properties.performance.timeline import COMPUTE, Span, Timeline, Times, minus, union
+from shardproof.properties.performance.timeline import COMPUTE, Span, Timeline, minus, union
 
 MOST_BARS = 160
 """How many bars a picture may have before a loop's iterations are left out of it, but for the first and the last."""
@@ -45,6 +45,11 @@ class Lanes:
     exposed: list[tuple[Fraction, Fraction]] = field(default_factory=list)
 
     @property
+    def shown(self) -> Fraction:
+        """The time that is not left out."""
+        return self.total - sum((end - start for start, end, _ in self.cuts), start=Fraction(0))
+
+    @property
     def waits(self) -> Iterator[tuple[Link | str, Fraction, Fraction]]:
         """The links that are busy while nothing is computed, from when until when."""
         for start, end in self.exposed:
@@ -59,39 +64,24 @@ class Lanes:
         return [COMPUTE, *sorted(links, key=lambda link: (link[0], -int(link[1])))]
 
 
-@dataclass(frozen=True)
-class Axis:
+def places(lanes: Lanes, left: float, width: float, cut: float) -> Callable[[Fraction], float]:
     """Where a time is in a picture: linear, but for the cuts, which all have the same width."""
+    scale = (width - cut * len(lanes.cuts)) / float(lanes.shown or 1)
 
-    left: float  # where it begins
-    scale: float  # how wide a unit of time is
-    cut: float  # how wide a cut is
-    cuts: tuple[tuple[Fraction, Fraction], ...]  # from when until when nothing is shown
+    def at(time: Fraction) -> float:
+        gone = [(min(time, end) - start, end - start) for start, end, _ in lanes.cuts if time > start]
+        return left + float(time - sum(g for g, _ in gone)) * scale + cut * float(sum(g / whole for g, whole in gone))
 
-    @classmethod
-    def of(cls, lanes: Lanes, left: float, width: float, cut: float) -> "Axis":
-        """The axis of this width that has room for all that is shown."""
-        cuts = tuple((start, end) for start, end, _ in sorted(lanes.cuts))
-        shown = lanes.total - sum((end - start for start, end in cuts), start=Fraction(0))
-        return cls(left, (width - cut * len(cuts)) / float(shown or 1), cut, cuts)
+    return at
 
-    def at(self, time: Fraction) -> float:
-        """How far to the right a time is."""
-        gone, gaps = Fraction(0), 0.0
-        for start, end in self.cuts:
-            if time >= end:
-                gone, gaps = gone + end - start, gaps + self.cut
-            elif time > start:
-                return self.at(start) + float((time - start) / (end - start)) * self.cut
-        return self.left + float(time - gone) * self.scale + gaps
 
-    def ticks(self, total: Fraction, about: int) -> Iterator[Fraction]:
-        """About so many round times, evenly spaced, up to the first cut; behind the last one there is the end."""
-        shown = total - sum((end - start for start, end in self.cuts), start=Fraction(0))
-        step, first = round_step(shown / about), min((start for start, _ in self.cuts), default=total)
-        yield from (i * step for i in range(int(first / step) + 1))
-        if self.cuts:
-            yield total
+def ticks(lanes: Lanes) -> Iterator[Fraction]:
+    """Round times, evenly spaced, up to the first cut; behind the last one there is the end."""
+    step = round_step(lanes.shown / TICKS)
+    first = min((start for start, _, _ in lanes.cuts), default=lanes.total)
+    yield from (i * step for i in range(int(first / step) + 1))
+    if lanes.cuts:
+        yield lanes.total
 
 
 def round_step(about: Fraction) -> Fraction:
@@ -109,7 +99,8 @@ def laid_out(found: Timeline) -> Lanes:
     lanes = Lanes(found.total)
     _place(found, Fraction(0), lanes, MOST_BARS)
     lanes.bars.sort(key=lambda bar: (bar.start, bar.end))
-    lanes.exposed = _exposed(lanes.bars)
+    computing = union((bar.start, bar.end) for bar in lanes.bars if bar.lane == COMPUTE)
+    lanes.exposed = minus(union((bar.start, bar.end) for bar in lanes.bars if bar.lane != COMPUTE), computing)
     return lanes
 
 
@@ -151,22 +142,16 @@ def _bars(found: Timeline) -> int:
     )
 
 
-def _exposed(bars: Sequence[Bar]) -> Times:
-    """When something is sent while nothing is computed, of all bars together."""
-    sending, computing = (union((b.start, b.end) for b in bars if (b.lane == COMPUTE) is own) for own in (False, True))
-    return minus(sending, computing)
-
-
 def text(lanes: Lanes, width: int = 64) -> list[str]:
     """The lanes in letters: `#` computes, `=` sends, `!` sends while nothing computes, `~` iterations left out."""
     if not lanes.total:
         return []
     rows: dict[str, list[str]] = {called(lane): [IDLE] * width for lane in lanes.names}
-    axis = Axis.of(lanes, 0, width, 3)
+    at = places(lanes, 0, width, 3)
 
     def fill(row: list[str], start: Fraction, end: Fraction, letter: str) -> None:
-        first = min(round(axis.at(start)), width - 1)
-        last = max(first + 1, round(axis.at(end)))
+        first = min(round(at(start)), width - 1)
+        last = max(first + 1, round(at(end)))
         row[first:last] = [letter] * (last - first)
 
     for bar in lanes.bars:
@@ -183,6 +168,14 @@ def text(lanes: Lanes, width: int = 64) -> list[str]:
 PLOT, LANE, GAP, MARGIN, CUT_WIDTH = 960, 34, 10, 18, 84
 """The width of all that takes time, the height of a lane, what is between two, the margin, and a cut's width."""
 PRODUCT, OTHER, FORTH, BACK, SENT, RED = "#0072b2", "#7fb8da", "#009e73", "#e69f00", "#8a6fb0", "#d55e00"
+MEANT = {
+    PRODUCT: "products",
+    OTHER: "other arithmetic, as fast as memory",
+    FORTH: "sent to higher indices",
+    BACK: "sent to lower indices",
+    SENT: "sent to any device",
+    RED: "exposed: sent while nothing is computed",
+}
 INK, FAINT, GRID = "#222222", "#666666", "#e4e4e4"
 TICKS = 8
 """About how many ticks the axis has."""
@@ -198,11 +191,11 @@ def gantt(title: Sequence[str], lanes: Lanes, unit: Unit = in_words) -> Any:
     """
     import drawsvg
 
-    names = lanes.names
-    labels = {lane: called(lane) for lane in names}
-    left = MARGIN + 14 + LETTER * 13 * max(map(len, labels.values()))
-    axis = Axis.of(lanes, left, PLOT, CUT_WIDTH)
-    legend = _legend(lanes)
+    names = {lane: called(lane) for lane in lanes.names}
+    left = MARGIN + 14 + LETTER * 13 * max(map(len, names.values()))
+    at = places(lanes, left, PLOT, CUT_WIDTH)
+    used = {*map(_colour, lanes.bars), *([RED] if lanes.exposed else [])}
+    legend = [(colour, words) for colour, words in MEANT.items() if colour in used]
     keys = sum(40 + 0.56 * 11.5 * len(words) for _, words in legend)
     widest = max(LETTER * (16 if i == 0 else 12) * len(line) for i, line in enumerate(title))
     width = max(left + PLOT + MARGIN + 24, widest + 2 * MARGIN, keys + 2 * MARGIN)
@@ -224,27 +217,28 @@ def gantt(title: Sequence[str], lanes: Lanes, unit: Unit = in_words) -> Any:
     for i, line in enumerate(title):
         text(line, 16 if i == 0 else 12, MARGIN, MARGIN + 12 + 18 * i + (4 if i else 0), INK if i == 0 else FAINT)
     for start, end in lanes.exposed:
-        box(axis.at(start), top - 6, axis.at(end) - axis.at(start), bottom - top + 2, fill=RED, fill_opacity=0.13)
-    for time in axis.ticks(lanes.total, TICKS):
-        x = axis.at(time)
+        box(at(start), top - 6, at(end) - at(start), bottom - top + 2, fill=RED, fill_opacity=0.13)
+    for time in ticks(lanes):
+        x = at(time)
         drawing.append(drawsvg.Line(x, top - 6, x, bottom, stroke=GRID, stroke_width=1))
         text(unit(time), 11, x, bottom + 16, FAINT, text_anchor="middle")
-    for row, lane in enumerate(names):
+    for row, (lane, name) in enumerate(names.items()):
         y = top + row * (LANE + GAP)
-        text(labels[lane], 13, left - 12, y + LANE / 2 + 4.5, text_anchor="end")
-        box(left, y, axis.at(lanes.total) - left, LANE, fill="#f4f4f4")
+        text(name, 13, left - 12, y + LANE / 2 + 4.5, text_anchor="end")
+        box(left, y, at(lanes.total) - left, LANE, fill="#f4f4f4")
         for bar in [bar for bar in lanes.bars if bar.lane == lane]:
-            x, wide = axis.at(bar.start), axis.at(bar.end) - axis.at(bar.start)
+            x, wide = at(bar.start), at(bar.end) - at(bar.start)
             edge = {"stroke": "white", "stroke_width": min(1, wide / 6), "rx": 2}
             box(x, y + 2, wide, LANE - 4, told(bar, unit), fill=_colour(bar), **edge)
-            name = bar.operation.name
-            if LETTER * 11 * len(name) < wide - 6:
-                text(name, 11, x + wide / 2, y + LANE / 2 + 4, "white", text_anchor="middle")
-        for start, end in [(start, end) for waiting, start, end in lanes.waits if waiting == lane]:
-            box(axis.at(start), y + LANE - 6, axis.at(end) - axis.at(start), 5, fill=RED)
+            what = bar.operation.name
+            if LETTER * 11 * len(what) < wide - 6:
+                text(what, 11, x + wide / 2, y + LANE / 2 + 4, "white", text_anchor="middle")
+        for waiting, start, end in lanes.waits:
+            if waiting == lane:
+                box(at(start), y + LANE - 6, at(end) - at(start), 5, fill=RED)
     for start, end, left_out in lanes.cuts:
-        x, middle = axis.at(start), (axis.at(start) + axis.at(end)) / 2
-        box(x, top - 6, axis.at(end) - x, bottom - top + 2, fill="white", stroke=GRID)
+        x, middle = at(start), (at(start) + at(end)) / 2
+        box(x, top - 6, at(end) - x, bottom - top + 2, fill="white", stroke=GRID)
         text(f"{left_out:,} more", 11, middle, top + 14, FAINT, text_anchor="middle")
         text("iterations", 11, middle, top + 28, FAINT, text_anchor="middle")
     x = float(MARGIN)
@@ -268,17 +262,3 @@ def _colour(bar: Bar) -> str:
     if bar.lane == COMPUTE:
         return PRODUCT if any(bar.operation.flops.values()) else OTHER
     return SENT if bar.lane == SWITCH else FORTH if bar.lane[1] == 1 else BACK
-
-
-def _legend(lanes: Lanes) -> list[tuple[str, str]]:
-    """The colours that are used, and what they mean."""
-    meant = {
-        PRODUCT: "products",
-        OTHER: "other arithmetic, as fast as memory",
-        FORTH: "sent to higher indices",
-        BACK: "sent to lower indices",
-        SENT: "sent to any device",
-    }
-    used = {_colour(bar) for bar in lanes.bars}
-    found = [(colour, words) for colour, words in meant.items() if colour in used]
-    return [*found, (RED, "exposed: sent while nothing is computed")] if lanes.exposed else found

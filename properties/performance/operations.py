@@ -9,8 +9,9 @@ global arrays outside of `shard_map`, which a compiler divides.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -20,10 +21,9 @@ from jax.interpreters import partial_eval
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.engines.simulate.errors import location
-from shardproof.properties.engines.simulate.liveness import Step, Value, flattened, opened, peak_bytes, subjaxprs
+from shardproof.properties.engines.simulate.liveness import Value, flattened, opened, peak_bytes, subjaxprs
 from shardproof.properties.engines.simulate.record import bytes_of
-from shardproof.properties.performance.routes import Loads, loads_of
-from shardproof.properties.performance.routes import Untold as Untold
+from shardproof.properties.performance.routes import Loads, Untold, loads_of
 from shardproof.properties.programs.program import Program
 
 LOOPS, BRANCHES = ("scan", "while"), ("cond",)
@@ -68,7 +68,7 @@ def operations_of(program: Program, on: MeshCase) -> tuple[Operation, ...]:
         Untold: if there is no `shard_map`, or a loop whose iterations depend on data.
     """
     bodies = enumerate(_bodies(program, on))
-    return tuple(Operation("shard_map", "", frozenset(range(i)), body=Block(on).of(body)) for i, body in bodies)
+    return tuple(Operation("shard_map", "", frozenset(range(i)), body=block_of(body, on)) for i, body in bodies)
 
 
 def peak_of(program: Program, on: MeshCase) -> int:
@@ -98,137 +98,91 @@ def _mapped(jaxpr: Any) -> list[Any]:
     return found
 
 
-@dataclass
+@dataclass(frozen=True)
 class Kernel:
-    """What becomes one operation, with the bytes of each value that it reads and writes, and what it needs."""
+    """An operation, with the bytes of each value that it reads and writes: arithmetic that joins it adds to these."""
 
-    name: str
-    where: str
-    reads: set[int]
-    behind: set[int]  # with what that needs
-    flops: dict[str, int] = field(default_factory=dict)
+    operation: Operation
+    behind: frozenset[int]  # what it reads, with what that needs
+    fuses: bool  # whether arithmetic may join it
     read: dict[Value, int] = field(default_factory=dict)
     written: dict[Value, int] = field(default_factory=dict)
-    loads: Loads = field(default_factory=Loads)
-    body: tuple[Operation, ...] = ()
-    times: int = 1
-    fuses: bool = False  # whether arithmetic may join it
 
 
-class Block:
+def block_of(jaxpr: Any, mesh: MeshCase) -> tuple[Operation, ...]:
     """The operations of one straight piece of a program: of a `shard_map`, or of a loop's body."""
+    inner = opened(jaxpr)[0]
+    names = {v: Value(v.aval) for v in (*inner.invars, *inner.constvars)}
+    steps, found = flattened(inner, names, lambda equation: equation.primitive.name not in NOT_CALLED)
+    origin: dict[Value, Value] = {}  # of a value that is another one, looked at in another way
 
-    def __init__(self, mesh: MeshCase) -> None:
-        self.mesh = mesh
-        self.kernels: list[Kernel] = []
-        self.sources: dict[Value, frozenset[int]] = {}
-        self.origin: dict[Value, Value] = {}
-        self.uses: dict[Value, int] = {}
-
-    def of(self, jaxpr: Any) -> tuple[Operation, ...]:
-        """The operations of a jaxpr."""
-        inner = opened(jaxpr)[0]
-        names = {v: Value(v.aval) for v in (*inner.invars, *inner.constvars)}
-        steps, found = flattened(inner, names, lambda equation: equation.primitive.name not in NOT_CALLED)
-        results = [v for v in found if isinstance(v, Value)]
-        for step in steps:
-            self._follow(step)
-        for value in results:
-            self._use(value)
-        for step in steps:
-            self._add(step)
-        return self._operations({self._root(v) for v in results})
-
-    def _follow(self, step: Step) -> None:
-        """Counts who reads a value, those that are only looked at in another way aside."""
-        read, written = step.reads, step.writes
-        if step.name not in FREE:
-            for value in read:
-                self._use(value)
-        elif read:
-            pairs = zip(read, written, strict=False) if len(read) == len(written) else ((read[0], w) for w in written)
-            self.origin.update({result: value for value, result in pairs})
-
-    def _use(self, value: Value) -> None:
-        root = self._root(value)
-        self.uses[root] = self.uses.get(root, 0) + 1
-
-    def _root(self, value: Value) -> Value:
-        while value in self.origin:
-            value = self.origin[value]
+    def root(value: Value) -> Value:
+        while value in origin:
+            value = origin[value]
         return value
 
-    def _add(self, step: Step) -> None:
-        (equation, read, written), name = step, step.name
-        needed = frozenset[int]().union(*(self.sources.get(v, frozenset()) for v in read))
+    uses = Counter[Value]()  # how often a value is read
+    for step in steps:
+        if step.name not in FREE:
+            uses.update(map(root, step.reads))
+        elif step.reads:
+            one_each = len(step.reads) == len(step.writes)
+            origin.update(zip(step.writes, step.reads if one_each else step.reads[:1] * len(step.writes), strict=True))
+    results = [root(v) for v in found if isinstance(v, Value)]
+    uses.update(results)
+    kernels: list[Kernel] = []
+    sources: dict[Value, frozenset[int]] = {}  # the kernels that a value needs
+    for equation, read, written in steps:
+        name, needed = equation.primitive.name, frozenset[int]().union(*(sources.get(v, ()) for v in read))
         if name in FREE:
-            self.sources.update(dict.fromkeys(written, needed))
-            return
-        behind = set(needed).union(*(self.kernels[i].behind for i in needed))
-        kernel = Kernel(name, location(equation), set(needed), behind)
-        if name in NOT_CALLED:
-            self._repeat(kernel, equation)
-        else:
-            kernel.loads = loads_of(equation, self.mesh)
-        if not kernel.loads and not kernel.body:
-            kernel.flops = flops_of(equation)
-            kernel.fuses = True
-            reads = [(self._root(value), value.bytes) for value in step.reads]
-            if name in IN_PLACE:
-                kernel.written = dict.fromkeys(step.writes, bytes_of(equation.invars[1].aval))
-            else:
-                kernel.written = {value: value.bytes for value in step.writes}
-            kernel.read = dict(reads[1:] if name in IN_PLACE else reads)
-        place = self._joined(kernel, read)
-        if place is None:
-            place = len(self.kernels)
-            self.kernels.append(kernel)
-        self.sources.update(dict.fromkeys(written, frozenset({place})))
+            sources.update(dict.fromkeys(written, needed))
+            continue
+        body, times = _repeated(equation, mesh) if name in NOT_CALLED else ((), 1)
+        loads = Loads() if name in NOT_CALLED else loads_of(equation, mesh)
+        flops = {} if loads or body else flops_of(equation)
+        operation = Operation(name, location(equation), needed, flops, loads=loads, body=body, times=times)
+        behind = needed.union(*(kernels[i].behind for i in needed))
+        kernel = Kernel(operation, behind, fuses=not loads and not body)
+        if kernel.fuses:
+            part = bytes_of(equation.invars[1].aval) if name in IN_PLACE else None
+            kernel.written.update({value: value.bytes if part is None else part for value in written})
+            kernel.read.update({root(v): v.bytes for v in (read if part is None else read[1:])})
+        place = len(kernels)
+        if kernel.fuses and not flops:  # joins the only kernel that it reads from, if that adds no dependency
+            sole = [(v, i) for v in read if uses[root(v)] == 1 for i in sources.get(v, ())]
+            joined = [
+                (i, root(v))
+                for v, i in sole
+                if kernels[i].fuses and root(v) in kernels[i].written and needed <= {i, *kernels[i].behind}
+            ]
+            if joined:
+                place, value = joined[0]
+                own = kernels[place]
+                own.read.update({v: size for v, size in kernel.read.items() if v not in own.written})
+                del own.written[value]
+                own.written.update(kernel.written)
+        if place == len(kernels):
+            kernels.append(kernel)
+        sources.update(dict.fromkeys(written, frozenset({place})))
+    wanted = set(results).union(*(kernel.read for kernel in kernels))
 
-    def _repeat(self, kernel: Kernel, equation: Any) -> None:
-        """Fills in what a loop, or the costliest branch, does."""
-        bodies = [Block(self.mesh).of(inner) for inner in subjaxprs(equation)]
-        if equation.primitive.name in BRANCHES:
-            kernel.body = max(bodies, key=lambda body: (_sum_of_flops(body), len(body)))
-        elif not any(o.loads or o.body or o.flops for body in bodies for o in body) or not equation.params.get(
-            "length", 1
-        ):
-            return  # nothing but indices is computed in it
-        elif equation.primitive.name == "while":
-            raise Untold(f"the iterations of the while at {kernel.where} depend on data")
-        else:
-            (kernel.body,), kernel.times = bodies, equation.params["length"]
+    def moved(kernel: Kernel) -> int:
+        return sum(kernel.read.values()) + sum(size for v, size in kernel.written.items() if v in wanted)
 
-    def _joined(self, kernel: Kernel, read: list[Value]) -> int | None:
-        """Fuses elementwise work into the only kernel that it reads from, if that adds no dependency: its place."""
-        if not kernel.fuses or kernel.flops:
-            return None
-        for value in read:
-            root = self._root(value)
-            for place in self.sources.get(value, ()):
-                own = self.kernels[place]
-                if own.fuses and root in own.written and self.uses[root] == 1 and kernel.reads <= {place, *own.behind}:
-                    own.read.update({v: size for v, size in kernel.read.items() if v not in own.written})
-                    del own.written[root]
-                    own.written.update(kernel.written)
-                    return place
-        return None
+    return tuple(replace(kernel.operation, bytes=moved(kernel)) for kernel in kernels)
 
-    def _operations(self, results: set[Value]) -> tuple[Operation, ...]:
-        needed = results.union(*(kernel.read for kernel in self.kernels))
-        return tuple(
-            Operation(
-                kernel.name,
-                kernel.where,
-                frozenset(kernel.reads),
-                kernel.flops,
-                sum(kernel.read.values()) + sum(size for v, size in kernel.written.items() if v in needed),
-                kernel.loads,
-                kernel.body,
-                kernel.times,
-            )
-            for kernel in self.kernels
-        )
+
+def _repeated(equation: Any, mesh: MeshCase) -> tuple[tuple[Operation, ...], int]:
+    """What a loop does and how often, or the costliest branch; nothing where only indices are computed."""
+    bodies = [block_of(inner, mesh) for inner in subjaxprs(equation)]
+    if equation.primitive.name in BRANCHES:
+        return max(bodies, key=lambda body: (flops_in(body), len(body))), 1
+    if not any(o.loads or o.body or o.flops for body in bodies for o in body):
+        return (), 1
+    if equation.primitive.name == "while":
+        raise Untold(f"the iterations of the while at {location(equation)} depend on data")
+    (body,), times = bodies, equation.params["length"]
+    return (body, times) if times else ((), 1)
 
 
 def flops_of(equation: Any) -> dict[str, int]:
@@ -252,5 +206,13 @@ def flops_of(equation: Any) -> dict[str, int]:
     return {str(dtype): 2 * inner * math.prod(equation.outvars[0].aval.shape)}
 
 
-def _sum_of_flops(body: tuple[Operation, ...]) -> int:
-    return sum(sum(o.flops.values()) + o.times * _sum_of_flops(o.body) for o in body)
+def within(operations: Sequence[Operation], times: int = 1) -> Iterator[tuple[Operation, int]]:
+    """All operations, those of loops as well, and how often each runs."""
+    for operation in operations:
+        yield operation, times
+        yield from within(operation.body, times * operation.times)
+
+
+def flops_in(operations: Sequence[Operation]) -> int:
+    """The multiplications and additions of all products, loops as often as they run."""
+    return sum(times * sum(one.flops.values()) for one, times in within(operations))

@@ -17,21 +17,22 @@ from typing import Any
 import numpy as np
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.simulate.collectives import COLLECTIVE_KINDS, axes_of
 from shardproof.properties.engines.simulate.record import bytes_of
 
 Link = tuple[str, int]
 """A mesh axis, and the way round it: 1 to the next device along it, -1 to the one before."""
 
-ALL_REDUCES = ("psum", "psum_invariant", "unreduced_psum", "pmax", "unreduced_pmax", "pmin", "unreduced_pmin")
-"""Collectives that go round their axes twice: what is reduced and scattered is gathered then."""
-
 RECEIVED: dict[str, Callable[[int], Fraction]] = {
-    **dict.fromkeys(ALL_REDUCES, lambda p: Fraction(2 * (p - 1), p)),
-    **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), lambda p: Fraction(p - 1)),
-    **dict.fromkeys(("reduce_scatter", "unreduced_reduce_scatter"), lambda p: Fraction(p - 1, p)),
-    "pbroadcast": lambda p: Fraction(min(p - 1, 1)),
+    "all_reduce": lambda p: Fraction(2 * (p - 1), p),
+    "all_gather": lambda p: Fraction(p - 1),
+    "reduce_scatter": lambda p: Fraction(p - 1, p),
+    "broadcast": lambda p: Fraction(min(p - 1, 1)),
 }
-"""What each device receives and passes on, in operands, of a collective among p that goes round as a ring."""
+"""What each device receives and passes on, in operands, of a collective among p that goes round as a ring.
+
+An all-reduce goes round twice: what is reduced and scattered is gathered then.
+"""
 
 EXCHANGES = ("all_to_all", "ragged_all_to_all")
 """Collectives that have a piece of every operand for every participant; ragged ones are taken to be even."""
@@ -63,12 +64,9 @@ def loads_of(equation: Any, mesh: MeshCase) -> Loads:
         Untold: for an all-to-all with `axis_index_groups`, whose pieces do not load all links alike.
     """
     name, parameters = equation.primitive.name, equation.params
-    if name not in ("ppermute", *RECEIVED, *EXCHANGES):
+    if name not in COLLECTIVE_KINDS:
         return Loads()
-    named = parameters.get("axes", parameters.get("axis_name"))
-    names = named if isinstance(named, tuple | list) else (named,)
-    axes = mesh.in_mesh_order([axis for axis in names if isinstance(axis, str)])
-    groups = parameters.get("axis_index_groups")
+    axes, groups = mesh.in_mesh_order(axes_of(equation)), parameters.get("axis_index_groups")
     if name in EXCHANGES:
         if groups:
             raise Untold(f"{name} has axis_index_groups: expected none, as links are not loaded alike")
@@ -111,7 +109,8 @@ def spread(axes: tuple[str, ...], mesh: MeshCase, participants: int, name: str, 
     links = links_of(axes, mesh)
     if not links or participants < 2:
         return Loads()
-    received, rounds = RECEIVED[name](participants) * size, 2 if name in ALL_REDUCES else 1
+    kind = COLLECTIVE_KINDS[name]
+    received, rounds = RECEIVED[kind](participants) * size, 2 if kind == "all_reduce" else 1
     hops = rounds * sum(mesh.shape[a] // 2 for a in axes)
     return Loads(dict.fromkeys(links, received / len(links)), hops, sent=received, stages=rounds * (participants - 1))
 

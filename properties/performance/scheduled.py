@@ -28,7 +28,8 @@ INNERMOST = 3
 """How many frames are told: what was called, and by what."""
 
 TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
-NUMBERED = re.compile(r"(\d+) (.+)")
+TABLE = re.compile(rf"^\s*({'|'.join(TABLES)})\s*\n((?:\s*\d+ .+\n)*)", re.MULTILINE)
+ROW = re.compile(r'^\s*(\d+) "?(.+?)"?\s*$', re.MULTILINE)
 FIELD = re.compile(r"(\w+)=(\d+)")
 FRAME = re.compile(r"stack_frame_id=(\d+)")
 
@@ -45,24 +46,16 @@ class Frames:
     @classmethod
     def read(cls, text: str) -> "Frames":
         """The frames of a text."""
-        tables: dict[str, dict[int, str]] = {name: {} for name in TABLES}
-        current: dict[int, str] | None = None
-        for line in text.splitlines():
-            if line.strip() in TABLES:
-                current = tables[line.strip()]
-            elif current is not None and (entry := NUMBERED.fullmatch(line.strip())):
-                current[int(entry[1])] = entry[2]
-            elif line.strip():
-                current = None
-        files, functions, locations, frames = (tables[name] for name in TABLES)
+        tables = dict(TABLE.findall(text))
+        files, functions, locations, frames = (dict(ROW.findall(tables.get(name, ""))) for name in TABLES)
         places: dict[int, tuple[str, int]] = {}
         for number, row in frames.items():
             frame = dict(FIELD.findall(row))
-            at = dict(FIELD.findall(locations.get(int(frame.get("file_location_id", 0)), "")))
-            file = files.get(int(at.get("file_name_id", 0)), "").strip('"')
-            function = functions.get(int(at.get("function_name_id", 0)), "").strip('"')
+            at = dict(FIELD.findall(locations.get(frame.get("file_location_id", ""), "")))
+            file = PurePath(files.get(at.get("file_name_id", ""), "")).name
+            function = functions.get(at.get("function_name_id", ""), "")
             parent = int(frame.get("parent_frame_id", 1)) - 1  # written one higher, so that none is 1
-            places[number] = (f"{PurePath(file).name}:{at.get('line', '?')} in {function}", parent)
+            places[int(number)] = (f"{file}:{at.get('line', '?')} in {function}", parent)
         return cls(places)
 
     def where(self, instruction: Instruction) -> str:
@@ -78,9 +71,6 @@ class Frames:
 
 
 COPIES = ("copy", "bitcast")
-
-STEPS_BACK = 100
-"""How many instructions a value is followed through to the constant that it is."""
 
 
 def trips(module: Module, inside: Computation, loop: Instruction) -> int:
@@ -98,60 +88,41 @@ def trips(module: Module, inside: Computation, loop: Instruction) -> int:
     if root.opcode != "compare" or root.attributes.get("direction") != "LT":
         raise untold
     counter, limit = (condition.instructions[bare(name)] for name in root.operands)
-    before = inside.instructions[bare(loop.operands[0])]
-    after = body.root
+    before, after = inside.instructions[bare(loop.operands[0])], body.root
     if counter.opcode != "get-tuple-element" or before.opcode != "tuple" or after.opcode != "tuple":
         raise untold
     index = int(counter.attributes["index"])
-    first = _constant(inside, before.operands[index], None)
-    last = _constant(condition, limit.name, (inside, before))
-    step = _step(body, body.instructions[bare(after.operands[index])], (inside, before))
+    first = _number(_origin(inside, before.operands[index]))
+    last = _number(_origin(condition, limit.name, (inside, before)))
+    added = body.instructions[bare(after.operands[index])]
+    step = None
+    for own, by in (added.operands, added.operands[::-1]) if added.opcode == "add" else ():
+        carried = _origin(body, own)
+        if step is None and carried is not None and carried.opcode == "get-tuple-element":
+            step = _number(_origin(body, by, (inside, before)))
     if first is None or last is None or not step or step < 0:
         raise untold
     return max(0, -(-(last - first) // step))
 
 
-Around = tuple[Computation, Instruction]
-"""The computation that a loop stands in, and the tuple that it begins with."""
-
-
-def _constant(computation: Computation, name: str, around: Around | None) -> int | None:
-    """The number that a value is; what a loop carries unchanged is taken from before it."""
-    for _ in range(STEPS_BACK):
+def _origin(
+    computation: Computation, name: str, around: tuple[Computation, Instruction] | None = None
+) -> Instruction | None:
+    """What a value is a copy of; what a loop carries is taken from the tuple that it begins with, outside of it."""
+    found = computation.instructions.get(bare(name))
+    while found is not None and (found.opcode in COPIES or (found.opcode == "get-tuple-element" and around)):
+        name = found.operands[0]
+        if found.opcode not in COPIES and around:
+            (computation, start), around = around, None
+            name = start.operands[int(found.attributes["index"])]
         found = computation.instructions.get(bare(name))
-        if found is None:
-            return None
-        if found.opcode == "constant":
-            return int(found.operands[0]) if found.operands and found.operands[0].lstrip("-").isdigit() else None
-        if found.opcode == "get-tuple-element" and around is not None:
-            computation, start = around
-            name, around = start.operands[int(found.attributes["index"])], None
-        elif found.opcode in COPIES:
-            name = found.operands[0]
-        else:
-            return None
-    return None
-
-
-def _source(computation: Computation, name: str) -> Instruction:
-    """What a value is a copy of."""
-    found = computation.instructions[bare(name)]
-    while found.opcode in COPIES:
-        found = computation.instructions[bare(found.operands[0])]
     return found
 
 
-def _step(body: Computation, following: Instruction, around: Around) -> int | None:
-    """What an iteration adds to the counter."""
-    if following.opcode != "add":
-        return None
-    for counter, step in (following.operands, reversed(following.operands)):
-        if (
-            _source(body, counter).opcode == "get-tuple-element"
-            and (found := _constant(body, step, around)) is not None
-        ):
-            return found
-    return None
+def _number(found: Instruction | None) -> int | None:
+    """The number that a constant is."""
+    text = found.operands[0] if found is not None and found.opcode == "constant" and found.operands else ""
+    return int(text) if text.lstrip("-").isdigit() else None
 
 
 FUSED_SCATTER = "all-reduce-scatter"
@@ -179,13 +150,8 @@ class Sent:
         return f"{self.kind} of {self.bytes:,} bytes ({self.form}, {self.name}){f' at {self.where}' * bool(self.where)}"
 
 
-@dataclass(frozen=True)
-class Work:
-    """One computation of a schedule."""
-
-    name: str  # of its instruction
-    start: Fraction  # when it begins, in seconds
-    end: Fraction  # when it is over
+Work = tuple[Fraction, Fraction, str]
+"""When a computation of a schedule begins, in seconds, when it is over, and the name of its instruction."""
 
 
 @dataclass
@@ -269,31 +235,28 @@ class Walk:
         return None, ""
 
     def _compute(self, instruction: Instruction) -> None:
-        cycles = _cycles(instruction)
+        cycles, target = _cycles(instruction), instruction.attributes.get("custom_call_target", "").strip('"')
+        if not cycles and instruction.opcode == "custom-call" and target not in FREE:
+            self.unpriced.append(f"{instruction.name} ({target})")
         if not cycles:
-            target = instruction.attributes.get("custom_call_target", "").strip('"')
-            if instruction.opcode == "custom-call" and target not in FREE:
-                self.unpriced.append(f"{instruction.name} ({target})")
             return
         start, took = self.now, cycles / chip(self.topology.generation).clock
         self.now, self.computed = start + took, self.computed + took
-        self.work.append(Work(instruction.name, start, self.now))
+        self.work.append((start, self.now, instruction.name))
 
     def _send(
         self, key: str, line: Instruction, collective: CompiledCollective, kind: str = "", *, done: bool = False
     ) -> None:
         """Begins a transfer, under a name that its end refers to; what is synchronous or `done` ends as well."""
         machine = chip(self.topology.generation)
-        way = passage(collective, self.chips, self.topology, kind)
-        starts = [max(self.now, self.free.get(hop, Fraction(0))) for hop in way.loads]
-        ends = [start + load / machine.link for start, load in zip(starts, way.loads.values(), strict=True)]
-        self.free.update(zip(way.loads, ends, strict=True))
-        over = max(ends, default=self.now) + way.hops * machine.latency
+        loads, hops = passage(collective, self.chips, self.topology, kind)
+        starts = [max(self.now, self.free.get(hop, Fraction(0))) for hop in loads]
+        ends = [start + load / machine.link for start, load in zip(starts, loads.values(), strict=True)]
+        self.free.update(zip(loads, ends, strict=True))
+        begin, over = min(starts, default=self.now), max(ends, default=self.now) + hops * machine.latency
         form = "synchronous" if done else collective.form
         what = collective.name, kind or collective.kind, collective.operand_bytes, form
-        self.sends.append(
-            Sent(*what, min(starts, default=self.now), over, where=self.frames.where(line), loads=way.loads)
-        )
+        self.sends.append(Sent(*what, begin, over, where=self.frames.where(line), loads=loads))
         if form == "synchronous":
             self._wait(len(self.sends) - 1)
         else:
@@ -306,14 +269,12 @@ class Walk:
         self.waited, self.now = self.waited + wait, self.now + wait
 
     def _longest(self, branches: Sequence[Computation]) -> None:
+        so_far = {name: getattr(self, name) for name in ("sends", "work", "unpriced", "free", "pending")}
         ends = []
         for branch in branches:
-            one = copy.copy(self)
-            for name in ("sends", "work", "unpriced", "free", "pending"):
-                setattr(one, name, copy.copy(getattr(self, name)))
-            one.through(branch)
-            ends.append(one)
-        self.__dict__.update(vars(max(ends, key=lambda one: one.now)))
+            ends.append(replace(self, **{name: copy.copy(value) for name, value in so_far.items()}))
+            ends[-1].through(branch)
+        vars(self).update(vars(max(ends, key=lambda one: one.now)))
 
 
 def _chain(instruction: Instruction) -> str:
@@ -341,9 +302,9 @@ class Schedule(Exposure):
 
     def __str__(self) -> str:
         """All in the order in which it begins: when, how long it takes, and how long a transfer is waited for."""
-        rows = [(one.start, one.end, one.name) for one in self.work]
-        rows += [(one.start, one.end, f"{one}, waited for {_micro(one.waited)} us") for one in self.sends]
-        lines = [f"{_micro(start):>9} {_micro(end - start):>9}  {what}" for start, end, what in sorted(rows)]
+        waits = [(one.start, one.end, f"{one}, waited for {_micro(one.waited)} us") for one in self.sends]
+        rows = sorted([*self.work, *waits])
+        lines = [f"{_micro(start):>9} {_micro(end - start):>9}  {what}" for start, end, what in rows]
         return "\n".join(["begins us  takes us", *lines, f"{_micro(self.total):>9}            over"])
 
     @property

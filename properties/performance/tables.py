@@ -1,27 +1,43 @@
-"""Tables of what is measured: on a terminal, and in Markdown."""
+"""Tables of what is measured and verified: on a terminal, and in Markdown."""
 
-from collections.abc import Sequence
+import io
+from collections.abc import Collection, Iterable, Sequence
 
-from rich.table import Table
+from rich.console import Console, RenderableType
+from rich.table import Column, Table
 
 from shardproof.properties.programs.implementations import Implementation
 
+Left = int | Collection[str]
+"""The columns of text, to the left: the first so many, or these. Numbers are to the right."""
 
-def table(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]], left: int = 2) -> Table:
-    """Text to the left, numbers to the right behind the first `left` columns."""
-    result = Table(title=title or None)
-    for i, column in enumerate(columns):
-        result.add_column(column, justify="left" if i < left else "right")
+
+def _texts(columns: Sequence[str], left: Left) -> Collection[str]:
+    return columns[:left] if isinstance(left, int) else left
+
+
+def table(title: str, columns: Sequence[str], lines: Iterable[Sequence[str]], left: Left = 2) -> Table:
+    """A table for a terminal."""
+    texts = _texts(columns, left)
+    result = Table(*(Column(c, justify="left" if c in texts else "right") for c in columns), title=title or None)
     for line in lines:
         result.add_row(*line)
     return result
 
 
-def markdown(columns: Sequence[str], lines: Sequence[Sequence[str]], *, left: int | None = None) -> str:
-    """The same in Markdown, numbers to the right behind the first `left` columns; None: all to the left."""
-    texts = len(columns) if left is None else left
-    rows = ["| " + " | ".join(line) + " |" for line in (columns, *lines)]
-    return "\n".join([rows[0], "|" + "---|" * texts + "---:|" * (len(columns) - texts), *rows[1:]])
+def text_of(shown: RenderableType, width: int) -> str:
+    """What a terminal of so many columns shows."""
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    with console.capture() as captured:
+        console.print(shown)
+    return captured.get()
+
+
+def markdown(columns: Sequence[str], lines: Iterable[Sequence[str]], *, left: Left | None = None) -> str:
+    """The same in Markdown; None: all to the left."""
+    texts = columns if left is None else _texts(columns, left)
+    rule = ["---" if column in texts else "---:" for column in columns]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (columns, rule, *lines))
 
 
 def form_of(one: Implementation) -> str:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.performance.operations import Operation
+from shardproof.properties.performance.operations import Operation, flops_in, within
 from shardproof.properties.performance.routes import Link
 
 Times = list[tuple[Fraction, Fraction]]
@@ -114,29 +114,17 @@ class Balanced:
         return tuple(operation.loads.bytes)
 
 
-def products_in(operations: Sequence[Operation]) -> bool:
-    """Whether anything is multiplied, were it of no element."""
-    return any(o.flops or products_in(o.body) for o in operations)
-
-
 def shortest_side(operations: Sequence[Operation]) -> float:
     """The shortest side of any block that is sent; of none, infinity."""
-    own = (o.loads.side for o in operations if o.transfers)
-    return min([*own, *(shortest_side(o.body) for o in operations)], default=math.inf)
-
-
-def flops_in(operations: Sequence[Operation]) -> int:
-    """The multiplications and additions of all products, loops as often as they run."""
-    return sum(sum(o.flops.values()) + o.times * flops_in(o.body) for o in operations)
+    return min((one.loads.side for one, _ in within(operations) if one.transfers), default=math.inf)
 
 
 def loads_in(operations: Sequence[Operation]) -> dict[Link, Fraction]:
     """The bytes on every link."""
     found: dict[Link, Fraction] = {}
-    for operation in operations:
-        inner = {link: operation.times * size for link, size in loads_in(operation.body).items()}
-        for link, size in (*operation.loads.bytes.items(), *inner.items()):
-            found[link] = found.get(link, Fraction(0)) + size
+    for operation, times in within(operations):
+        for link, size in operation.loads.bytes.items():
+            found[link] = found.get(link, Fraction(0)) + times * size
     return found
 
 

@@ -7,7 +7,6 @@ either, and what other workers do meanwhile is in every number. `@pytest.mark.tp
 import pytest
 
 from shardproof.properties.performance import tpu_compiler
-from shardproof.properties.report.session import properties_of
 
 ACCELERATORS = ("tpu", "gpu")
 REQUIRED = {name: f"--require-{name.replace('_', '-')}" for name in (*ACCELERATORS, "tpu_compiler")}
@@ -33,10 +32,3 @@ def missing(name: str, config: pytest.Config) -> str:
     if workers > 1:
         return f"this test measures time, which {workers} workers at once would change: expected a run with -n 0"
     return ""
-
-
-def forgotten(config: pytest.Config) -> list[str]:
-    """The accelerators that were required, and for which no test was selected."""
-    required = [name for name in ACCELERATORS if config.getoption(REQUIRED[name], default=False)]
-    selected = properties_of(config, NEEDS)
-    return [] if config.option.collectonly else [name for name in required if name not in selected]

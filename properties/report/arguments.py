@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+import jax
+
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases import suggestion
 from shardproof.properties.cases.strategies.dtypes import as_dtype
@@ -35,10 +37,11 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gradient", action="store_true", help="with its gradient")
 
 
-def exit_code(command: Callable[[], None], options: argparse.Namespace, name: str) -> int:
-    """Runs a command: 0, 1 without drawsvg for an `--output`, 2 for what cannot be had. A line says why."""
+def exit_code(command: Callable[[argparse.Namespace], None], options: argparse.Namespace, name: str) -> int:
+    """Runs a command on the CPU: 0, 1 without drawsvg for an `--output`, 2 for what cannot be had. A line says why."""
+    jax.config.update("jax_platforms", "cpu")
     try:
-        command()
+        command(options)
     except NotImplementedError as error:
         told = f"{name} does not support --mesh={options.mesh}: {error}"
     except Untold as error:

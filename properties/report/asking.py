@@ -19,8 +19,7 @@ from shardproof.properties.laws.value import VALUE
 from shardproof.properties.precision.compiled import COMPILER, CompiledElsewhere
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, Kind, SuiteError
-from shardproof.properties.report import failures
-from shardproof.properties.report.failures.causes import LEFT_OUT, Told, by_cause, told
+from shardproof.properties.report.failures.causes import LEFT_OUT, Told, by_cause, entry, told
 from shardproof.properties.report.progress import Progress, devices_note
 from shardproof.properties.report.summary import Summary
 from shardproof.properties.runner import isolation
@@ -98,11 +97,6 @@ def engines_for(implementation: Implementation, laws: Sequence[Law]) -> list[str
         names = [law.name for law in laws]
         raise ValueError(f"laws={names}: expected one that has something to ask of {implementation}")
     return found
-
-
-def idle_of(implementation: Implementation, laws: Sequence[Law]) -> list[str]:
-    """The names of the laws that have nothing to ask of it on any engine."""
-    return [law.name for law in laws if not any(law.asks(implementation, engine) for engine in ENGINES)]
 
 
 def ask(
@@ -278,7 +272,16 @@ class Searches:
 
 def diagnosed(violation: LawViolation) -> Sequence[str]:
     """What is wrong in words; what finds them is loaded then, in the process in which it went wrong."""
-    return failures.diagnosed(violation)
+    from shardproof.properties.report.failures import text
+
+    return text.diagnosed(violation)
+
+
+def _told(violation: LawViolation, *, briefly: bool) -> dict[str, str]:
+    """The report of a violation, with its files; `briefly`: what tells that its cause was told before."""
+    from shardproof.properties.report.failures import text
+
+    return entry(violation, "") if briefly else text.report(violation)
 
 
 def scope_of(engine: str) -> Scope:
@@ -326,8 +329,7 @@ def checked(
             for tally in list(answers.tallies.values())[:1]:
                 tally.seconds = time.perf_counter() - start
             for violation in answers.violations:
-                tell = failures.briefly if told_before.before(violation) else failures.report
-                reports.append(tell(violation))
+                reports.append(_told(violation, briefly=told_before.before(violation)))
                 told_before.add(violation)
                 answers.tallies[violation.law.name].failure = reports[-1]
             own += answers.errors
@@ -340,7 +342,8 @@ def checked(
         notes.append(f"compiled in this process, which ends if XLA aborts: {searches.reason}")
     if not reports and not empty and not any(t.verifies and not LAWS[t.law].partial for t in tallies):
         empty += [reason for t in tallies if t.outcome == "skipped" for reason in t.findings]
-    if laws and (idle := idle_of(implementation, wanted)):
+    idle = [law.name for law in wanted if not any(law.asks(implementation, engine) for engine in ENGINES)]
+    if laws and idle:
         notes.append(f"not checked, since there is nothing to ask: {', '.join(idle)}")
     for tally in tallies:
         tally.unclaimed, tally.stated = implementation.unclaimed, implementation.stated

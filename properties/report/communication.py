@@ -4,18 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numpy as np
-
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.data import Data, generate
-from shardproof.properties.communication.counted import Bound, count, moved, needed
+from shardproof.properties.communication.counted import Bound, moved, needed
 from shardproof.properties.engines import SimulateEngine
-from shardproof.properties.laws.communication import stated_by
+from shardproof.properties.laws.communication import communication_of, stated_by
+from shardproof.properties.performance import tables
 from shardproof.properties.programs.examples import COLUMNS as WIDTH
 from shardproof.properties.programs.examples import PARAMETERS, ROWS, example
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import Seen, forward
 
 MEMBERS = (8, 5)
 """A power of two, and a number that is none."""
@@ -57,9 +54,7 @@ def _row(implementation: Implementation, p: int) -> Row | None:
     if implementation.serves is not None and not implementation.serves(case) and p == 8:  # two axes, perhaps
         case = example(implementation.contract.name, MeshCase(("dp", "tp"), (2, 4)), ("dp", "tp"))
     try:
-        program = forward(case, implementation, Seen())
-        arrays = [generate(Data("exact", 0), a.shape, np.dtype(a.dtype)) for a in program.arguments]
-        found = count(SimulateEngine().prepare(program, case.mesh), arrays)
+        found = communication_of(implementation, case, SimulateEngine())
     except NotImplementedError:  # it does not support the example
         return None
     if found.cost is None:
@@ -76,8 +71,7 @@ def _row(implementation: Implementation, p: int) -> Row | None:
 
 def markdown(found: Iterable[Row]) -> str:
     """The table in Markdown."""
-    lines = [COLUMNS, ("---", "---:", "---", "---:", "---", "---"), *(row.cells for row in found)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return tables.markdown(COLUMNS, [row.cells for row in found], left={*COLUMNS} - {"p", "bytes"})
 
 
 def json_rows(found: Iterable[Row]) -> list[dict[str, object]]:

@@ -5,8 +5,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
-
 from shardproof.properties.communication.pictures import picture, steps, text
 from shardproof.properties.programs.examples import example
 from shardproof.properties.report.arguments import LONGEST, add_mesh, exit_code, find, parse_axes, parse_mesh
@@ -23,8 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("name", help=NAME)
     add_mesh(parser)
     options = parser.parse_args(arguments)
-    jax.config.update("jax_platforms", "cpu")
-    return exit_code(lambda: _drawn(options), options, options.name)
+    return exit_code(_drawn, options, options.name)
 
 
 def _drawn(options: argparse.Namespace) -> None:

@@ -1,6 +1,5 @@
 """The fixtures of the suite's tests."""
 
-import io
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -9,11 +8,12 @@ import jax
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import ENGINES, Engine, engine_named
 from shardproof.properties.laws import Law
+from shardproof.properties.performance.tables import text_of
 from shardproof.properties.performance.tpu_compiler import TpuCompiler, missing
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report.accelerators import MEASURED
@@ -89,13 +89,7 @@ def verify(
 @pytest.fixture
 def record_table(record_property: Callable[[str, object], None]) -> Callable[[RenderableType], None]:
     """Takes a table that is printed at the end of the run."""
-
-    def record(table: RenderableType) -> None:
-        console = Console(file=io.StringIO(), width=WIDTH, force_terminal=False)
-        console.print(table)
-        record_property(MEASURED, console.file.getvalue())  # type: ignore[attr-defined]
-
-    return record
+    return lambda table: record_property(MEASURED, text_of(table, WIDTH))
 
 
 @pytest.fixture(scope="session")

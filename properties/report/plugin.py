@@ -17,7 +17,7 @@ import pytest
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.report import accelerators, options
-from shardproof.properties.report.accelerators import MEASURED, NEEDS, REQUIRED
+from shardproof.properties.report.accelerators import ACCELERATORS, MEASURED, NEEDS, REQUIRED
 from shardproof.properties.report.failures import replay, showing
 from shardproof.properties.report.failures.causes import LEFT_OUT
 from shardproof.properties.report.failures.replay import REPLAYED, ReplayFile
@@ -208,9 +208,11 @@ def tallies_of(config: pytest.Config) -> list[Tally]:
 
 def unmet(config: pytest.Config, tallies: list[Tally]) -> list[str]:
     """What was asked for and not done, a sentence each that begins with the option."""
+    selected = {*ACCELERATORS} if config.option.collectonly else {*properties_of(config, NEEDS)}
     told = [
-        f"--require-{name}: no test that needs {name.upper()} devices was selected"
-        for name in accelerators.forgotten(config)
+        f"{REQUIRED[name]}: no test that needs {name.upper()} devices was selected"
+        for name in ACCELERATORS
+        if config.getoption(REQUIRED[name], default=False) and name not in selected
     ]
     given = config.stash.get(GIVEN, [])
     if not given:

@@ -93,11 +93,10 @@ def program_test(
 def _repeat(program: Program, kept: Recorded | NotAFailure, name: Named | None) -> None:
     """Checks a regression again."""
     __tracebackhide__ = True
-    refused = kept if isinstance(kept, NotAFailure) else None
-    if isinstance(kept, Recorded) and name is not None:
-        try:
-            repeat(kept, Given("", name.module, name.qualname), program.implementation)
-        except NotAFailure as error:
-            refused = error
-    if refused is not None:  # outside of the handler, whose exception pytest would show as well
-        pytest.fail(str(refused), pytrace=False)
+    assert name is not None  # beside its module are the regressions
+    try:
+        if isinstance(kept, NotAFailure):
+            raise kept
+        repeat(kept, Given("", name.module, name.qualname), program.implementation)
+    except NotAFailure as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None

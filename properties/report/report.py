@@ -1,21 +1,19 @@
 """The table of what was verified: for a terminal, for a person, for a machine."""
 
 import dataclasses
-import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import median
 
 import pytest
-from rich.console import Console
-from rich.table import Column, Table
 
 from shardproof.properties.cases.chain import LINKS, composes
 from shardproof.properties.laws import LAWS
+from shardproof.properties.performance.tables import markdown, table, text_of
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import called
-from shardproof.properties.report import communication as table
+from shardproof.properties.report import communication as sending
 from shardproof.properties.report.failures.causes import by_cause, told
 from shardproof.properties.report.summary import VERDICTS, notes, verdict_row, verdict_table
 from shardproof.properties.runner.tally import LINKS_OF_CHAIN, TRIVIAL, Tally, merge
@@ -102,7 +100,7 @@ def histograms(tallies: Iterable[Tally]) -> str:
     per_contract: dict[str, Tally] = {}
     for tally in tallies:
         per_contract.setdefault(tally.contract, Tally(tally.contract, "", "")).add(tally)
-    lines = ["| contract | trait | values drawn |", "| --- | --- | --- |"]
+    lines = []
     for contract, tally in sorted(per_contract.items()):
         for trait, histogram in tally.drawn.items():
             whole = sum(histogram.values())
@@ -110,8 +108,8 @@ def histograms(tallies: Iterable[Tally]) -> str:
             shown = in_order if len(in_order) <= MOST_VALUES else sorted(in_order, key=lambda entry: -entry[1])
             texts = [f"{value} {100 * times / whole:.1f}%" for value, times in shown[:MOST_VALUES]]
             more = len(in_order) - MOST_VALUES
-            lines.append(f"| {contract} | {trait} | {', '.join(texts)}{f', and {more} more' if more > 0 else ''} |")
-    return "\n".join(lines)
+            lines.append((contract, trait, f"{', '.join(texts)}{f', and {more} more' if more > 0 else ''}"))
+    return markdown(("contract", "trait", "values drawn"), lines)
 
 
 def pairs(tallies: Sequence[Tally]) -> str:
@@ -124,24 +122,18 @@ def pairs(tallies: Sequence[Tally]) -> str:
         together.add(tally)
     if not together.pairs:
         return ""
-    lines = [f"| around | {' | '.join(LINKS)} |", "| --- |" + " ---: |" * len(LINKS)]
+    lines = []
     for outer in LINKS:
         counted = together.pairs.get(outer, {})
-        cells = (str(counted.get(inner, 0)) if composes(outer, inner) else "-" for inner in LINKS)
-        lines.append(f"| {outer} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append((outer, *(str(counted.get(inner, 0)) if composes(outer, inner) else "-" for inner in LINKS)))
+    return markdown(("around", *LINKS), lines, left=1)
 
 
 def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter, *, given: bool = False) -> None:
     """Prints the table, as wide as the terminal; for functions that were given, the verdicts by law."""
-    table = Table(*(Column(column, justify="left" if column in TEXTS else "right") for column in COLUMNS))
-    for cells in by_implementation(tallies):
-        table.add_row(*cells)
     width = max(reporter._tw.fullwidth, 140)  # narrower, a row would need several lines
-    console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(table)
     reporter.section("what was verified", sep="=")
-    reporter.write(console.file.getvalue())  # type: ignore[attr-defined]
+    reporter.write(text_of(table("", COLUMNS, by_implementation(tallies), left=TEXTS), width))
     if given:
         for implementation in dict.fromkeys((t.contract, t.implementation) for t in tallies):
             own = [t for t in tallies if (t.contract, t.implementation) == implementation]
@@ -151,32 +143,22 @@ def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter, *, 
         reporter.write_line(line)
 
 
-def markdown(rows: Iterable[tuple[str, ...]], second: str = "implementation") -> str:
-    """Rows in Markdown, under `COLUMNS`, of which the second may have another name."""
-    columns = [second if c == "implementation" else c for c in COLUMNS]
-    lines = [" | ".join(columns), " | ".join("---" if c in TEXTS else "---:" for c in columns)]
-    lines += [" | ".join(cells) for cells in rows]
-    return "\n".join(f"| {line} |" for line in lines)
-
-
 def by_law(tallies: Iterable[Tally]) -> str:
     """What became of what each law drew on each engine, in Markdown."""
     added: dict[tuple[str, str], Tally] = {}
     for tally in tallies:
         added.setdefault((tally.law, tally.engine), Tally("", "", tally.law, tally.engine)).add(tally)
     columns = (*VERDICTS, "cases", "compilations", "time")
-    lines = ["| " + " | ".join(columns) + " |", "| --- | --- |" + " ---: |" * (len(columns) - 2)]
     order = {name: i for i, name in enumerate(LAWS)}
-    for _, t in sorted(added.items(), key=lambda entry: (order.get(entry[0][0], len(order)), entry[0])):
-        cells = (*verdict_row(t), f"{t.cases:,}", f"{t.compilations:,}", f"{t.seconds:.0f} s")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    in_order = sorted(added.items(), key=lambda entry: (order.get(entry[0][0], len(order)), entry[0]))
+    lines = [(*verdict_row(t), f"{t.cases:,}", f"{t.compilations:,}", f"{t.seconds:.0f} s") for _, t in in_order]
+    return markdown(columns, lines, left=2)
 
 
-def communication(tallies: Sequence[Tally]) -> list[table.Row]:
+def communication(tallies: Sequence[Tally]) -> list[sending.Row]:
     """What the built-in implementations among those verified send in a fixed example."""
     verified = {(t.contract, t.implementation) for t in tallies}
-    return table.rows(i for i in IMPLEMENTATIONS if (i.contract.name, i.name) in verified)
+    return sending.rows(i for i in IMPLEMENTATIONS if (i.contract.name, i.name) in verified)
 
 
 def report_text(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> str:
@@ -185,7 +167,7 @@ def report_text(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> s
         record = {
             "header": list(header),
             "total": total(tallies) if tallies else "",
-            "communication": table.json_rows(communication(tallies)),
+            "communication": sending.json_rows(communication(tallies)),
             "verified": [t.to_json() for t in tallies],
         }
         text = json.dumps(record, indent=1)
@@ -193,16 +175,17 @@ def report_text(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> s
         listed = "\n".join(f"- {line}" for line in notes(tallies))
         verified = ["\n".join(f"- {line}" for line in header)]
         if tallies:
-            verified += [markdown(by_contract(tallies), "implementations"), listed]
+            columns = ["implementations" if column == "implementation" else column for column in COLUMNS]
+            verified += [markdown(columns, by_contract(tallies), left=TEXTS), listed]
             failed = [t.failure for t in tallies if t.failure]
             verified += [f"```text\n{told(group).strip()}\n```" for group in by_cause(failed)]
             verified += [total(tallies)]
         parts = ["## What was verified", "\n\n".join(filter(None, verified))]
         if tallies:
-            parts += ["## By implementation", markdown(by_implementation(tallies))]
+            parts += ["## By implementation", markdown(COLUMNS, by_implementation(tallies), left=TEXTS)]
             parts += ["## By law", by_law(tallies), "## What was drawn", histograms(tallies)]
             parts += ["## Pairs of transformations", table_of_pairs] if (table_of_pairs := pairs(tallies)) else []
         sent = communication(tallies)
-        parts += ["## Communication", table.CAPTION, table.markdown(sent)] if sent else []
+        parts += ["## Communication", sending.CAPTION, sending.markdown(sent)] if sent else []
         text = "\n\n".join(filter(None, parts))
     return text + "\n"

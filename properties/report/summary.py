@@ -46,15 +46,15 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
             lines.append(f"engine: {tally.name}: {reason}: {counted(times, 'structure')} run on XLA instead")
         # where nothing at all is compared, that is told by what is sent
         told = NothingToCompare.TEXT if (tally.communication or {}).get("against") == "nothing" else None
-        not_run = {reason: times for reason, times in tally.not_run.items() if reason != told}
-        findings = {what: where for what, where in tally.findings.items() if told is None or told not in what}
-        for reason, times in not_run.items():
-            lines.append(f"not run: {tally.name}: {reason}: {counted(times, 'structure')}")
+        for reason, times in tally.not_run.items():
+            if reason != told:
+                lines.append(f"not run: {tally.name}: {reason}: {counted(times, 'structure')}")
         if tally.undecided:
             many = f"{counted(tally.undecided, 'number')} may be off by more than an eighth of the largest"
             lines.append(f"undecided: {tally.name}: {many}, by roundings alone: not held to anything")
-        for what, where in findings.items():
-            lines.append(f"finding: {tally.name}: {what}, first for {where}")
+        for what, where in tally.findings.items():
+            if told is None or told not in what:
+                lines.append(f"finding: {tally.name}: {what}, first for {where}")
     lines += [f"not claimed, so not drawn: {t.name}: {', '.join(t.unclaimed)}" for t in tallies if t.unclaimed]
     lines += [f"stated, so nothing else was drawn: {t.name}: {'; '.join(t.stated)}" for t in tallies if t.stated]
     lines += [

@@ -71,11 +71,11 @@ class Given:
             raise GivenError(str(error)) from error
         return cls(contract, module, function, expected, claimed(contract, names), hides)
 
-    def load(self) -> Implementation:
+    def imported(self) -> Any:
         """Imports the function or program, from the current directory as well.
 
         Raises:
-            GivenError: if it cannot be imported, or called as its contract demands.
+            GivenError: if it cannot be imported.
         """
         here = str(Path.cwd())
         if here not in sys.path:
@@ -88,6 +88,15 @@ class Given:
             if not hasattr(target, part):
                 raise GivenError(f"--impl={self}: module {self.module} has no {self.function}")
             target = getattr(target, part)
+        return target
+
+    def load(self) -> Implementation:
+        """The function or program, imported, as an implementation.
+
+        Raises:
+            GivenError: if it cannot be imported, or called as its contract demands.
+        """
+        target = self.imported()
         if not self.contract:
             return self._of(target)
         check_signature(self.contract, target, self.features)

@@ -119,14 +119,20 @@ def impl_options(implementation: Implementation) -> str:
         raise NotAFailure(f"{implementation} has no name to import it by")
     if implementation.program is not None:
         return f" --impl {name}"
-    options, said = [f"--impl {implementation.contract.name}={name}"], implementation.communication
-    for option, value in (
-        ("--claims", ",".join(sorted(implementation.features))),
-        ("--expect-communication", str(said) if isinstance(said, Expectation) else ""),
-        ("--expect-overlap", str(implementation.overlap or "")),
-    ):
-        options += [f"{option} {shlex.quote(value)}"] if value else []
-    return f" {' '.join(options)}"
+    options = {"claims": "--claims", "communication": "--expect-communication", "overlap": "--expect-overlap"}
+    said = [f" {options[name]} {shlex.quote(value)}" for name, value in said_of(implementation).items()]
+    return f" --impl {implementation.contract.name}={name}{''.join(said)}"
+
+
+def said_of(implementation: Implementation) -> dict[str, str]:
+    """What is claimed of a function, by the arguments of `check` that say it."""
+    sent = implementation.communication
+    said = {
+        "claims": ",".join(sorted(implementation.features)),
+        "communication": str(sent) if isinstance(sent, Expectation) else "",
+        "overlap": str(implementation.overlap or ""),
+    }
+    return {name: value for name, value in said.items() if value}
 
 
 def source_text(function: Any) -> str:

@@ -1,14 +1,12 @@
 """Draws which form is best for every size: `python -m shardproof.properties.performance.commands.crossover -h`."""
 
 import argparse
+import itertools
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import jax
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.suggestion import RequestError
@@ -22,50 +20,19 @@ SIDES = ("m", "k", "n")
 SMALLEST, LARGEST = 64, 65536
 
 
-@dataclass(frozen=True)
-class Crossover:
-    """What is best for every size of one side."""
+Choices = dict[int, Choice]
+"""What is best, by the size of a side."""
 
-    contract: str  # of which operation
-    side: str  # which side grows: rows `m`, contracted `k`, columns `n`
-    choices: dict[int, Choice]  # by its size
 
-    @property
-    def names(self) -> list[str]:
-        """The forms, the plain one first, the others in the order of the project."""
-        known = {row.implementation.name: row.implementation for c in self.choices.values() for row in c.rows}
-        return sorted(known, key=lambda name: name not in PLAIN)
-
-    @property
-    def best(self) -> list[tuple[int, int, str]]:
-        """From which size to which a form is the best, one after the other."""
-        found: list[tuple[int, int, str]] = []
-        for size, choice in self.choices.items():
-            name = choice.timed.name
-            if found and found[-1][2] == name:
-                found[-1] = (found[-1][0], size, name)
-            else:
-                found.append((size, size, name))
-        return found
-
-    def text(self) -> str:
-        """Which form is best for which sizes."""
-        lines = [f"{self.contract} on {next(iter(self.choices.values())).machine.name}, by {self.side}:"]
-        for first, last, name in self.best:
-            sizes = f"{first:,}" if first == last else f"{first:,} to {last:,}"
-            lines.append(f"  {sizes}: {name}" + (", the plain form" if name in PLAIN else ""))
-        return "\n".join(lines)
+def best(choices: Choices) -> list[tuple[int, int, str]]:
+    """From which size to which a form is the best, one after the other."""
+    runs = itertools.groupby(choices, key=lambda size: choices[size].timed.name)
+    return [(sizes[0], sizes[-1], name) for name, sizes in ((name, [*run]) for name, run in runs)]
 
 
 def crossover(
-    contract: str,
-    sides: tuple[int, int, int],
-    side: str,
-    machine: Chip,
-    mesh: MeshCase,
-    axes: tuple[str, ...],
-    **more: Any,
-) -> Crossover:
+    contract: str, sides: Sequence[int], side: str, machine: Chip, mesh: MeshCase, axes: tuple[str, ...], **more: Any
+) -> Choices:
     """What is best for every power of two, times the number of participants, of one side; the others are given.
 
     Raises:
@@ -80,20 +47,7 @@ def crossover(
         shapes = ((m, k), (k, n), (n, k))[: len(SHARDED[contract])]  # a transformer block has n hidden features
         choices[size] = choose(contract, shapes, machine, mesh=mesh, axis_name=axes, **more)
         size *= 2
-    return Crossover(contract, side, choices)
-
-
-def parse_sides(text: str) -> tuple[int, int, int]:
-    """Rows, contracted size and columns.
-
-    Raises:
-        RequestError: if the text does not list them.
-    """
-    parts = text.split(",")
-    if len(parts) != len(SIDES) or not all(part.isdecimal() and int(part) for part in parts):
-        raise RequestError(f"--sides={text}: expected rows, contracted size and columns, as in 512,2048,8192")
-    m, k, n = map(int, parts)
-    return m, k, n
+    return choices
 
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT = 760, 380, 74, 92, 210
@@ -102,7 +56,7 @@ COLOURS = ("#444444", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#5
 """The plain form's, and those of the others in their order."""
 
 
-def plot(found: Crossover, title: Sequence[str]) -> Any:
+def plot(contract: str, side: str, choices: Choices, title: Sequence[str]) -> Any:
     """A drawing: a line for every form, its time over that of the unsharded product, and which is best for what.
 
     Raises:
@@ -110,13 +64,14 @@ def plot(found: Crossover, title: Sequence[str]) -> Any:
     """
     import drawsvg
 
-    sizes, names = list(found.choices), found.names
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
-    lines: dict[str, list[tuple[int, float]]] = {name: [] for name in names}
-    for size, choice in found.choices.items():
+    sizes, lines = list(choices), dict[str, list[tuple[int, float]]]()
+    for size, choice in choices.items():
         for row in choice.rows:
-            lines[row.implementation.name].append((size, float(choice.ratio(row))))
-    floor = [(size, float(choice.floor)) for size, choice in found.choices.items()]
+            lines.setdefault(row.implementation.name, []).append((size, float(choice.ratio(row))))
+    names = sorted(lines, key=lambda name: name not in PLAIN)
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    shorter = {name: name.removesuffix(contract).rstrip("_") for name in names}
+    floor = [(size, float(choice.floor)) for size, choice in choices.items()]
     most = max(ratio for line in lines.values() for _, ratio in line)
     width = max(
         LEFT + WIDTH + RIGHT, *(LETTER * (16 if i == 0 else 12) * len(line) + 36 for i, line in enumerate(title))
@@ -145,34 +100,31 @@ def plot(found: Crossover, title: Sequence[str]) -> Any:
     for ratio in (r for r in (1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000) if r <= most * 1.05):
         drawing.append(drawsvg.Line(LEFT, y_of(ratio), LEFT + WIDTH, y_of(ratio), stroke=GRID))
         text(f"{ratio:g}", 11, LEFT - 8, y_of(ratio) + 4, FAINT, text_anchor="end")
-    text(f"{found.side}, of the whole array", 12, LEFT + WIDTH / 2, TOP + HEIGHT + 36, FAINT, text_anchor="middle")
+    text(f"{side}, of the whole array", 12, LEFT + WIDTH / 2, TOP + HEIGHT + 36, FAINT, text_anchor="middle")
     label = {"transform": f"rotate(-90, 22, {TOP + HEIGHT / 2})", "text_anchor": "middle"}
     text("time over that of the unsharded product", 12, 22, TOP + HEIGHT / 2, FAINT, **label)
     draw(floor, FAINT, stroke_width=1.3, stroke_dasharray="3 4")
-    for name, points in lines.items():
-        draw(points, colours[name], stroke_width=2.2, stroke_linejoin="round")
-        for size, ratio in points:
+    for name in names:
+        draw(lines[name], colours[name], stroke_width=2.2, stroke_linejoin="round")
+        for size, ratio in lines[name]:
             drawing.append(drawsvg.Circle(x_of(size), y_of(ratio), 2.6, fill=colours[name]))
     strip = TOP + HEIGHT + 54
-    for first, last, name in found.best:
+    for first, last, name in best(choices):
         begin = x_of(first) if first == sizes[0] else x_of(first / math.sqrt(2))
         end = x_of(last) if last == sizes[-1] else x_of(last * math.sqrt(2))
         shape = drawsvg.Rectangle(begin, strip, end - begin, 20, fill=colours[name])
         shape.append_title(f"{first:,} to {last:,}: {name}")
         drawing.append(shape)
-        short = name.removesuffix(found.contract).rstrip("_")
-        if LETTER * 11 * len(short) < end - begin - 4:
-            text(short, 11, (begin + end) / 2, strip + 14, "white", text_anchor="middle")
+        if LETTER * 11 * len(shorter[name]) < end - begin - 4:
+            text(shorter[name], 11, (begin + end) / 2, strip + 14, "white", text_anchor="middle")
         if first != sizes[0]:
             drawing.append(drawsvg.Line(begin, TOP, begin, strip, stroke=INK, stroke_width=1, stroke_dasharray="2 3"))
     text("best", 12, LEFT - 8, strip + 14, FAINT, text_anchor="end")
-    keys: list[tuple[str, str, dict[str, str]]] = [
-        (colours[name], name.removesuffix(found.contract).rstrip("_"), {}) for name in names
-    ]
-    for i, (colour, words, dashes) in enumerate([*keys, (FAINT, "floor", {"stroke_dasharray": "3 4"})]):
+    for i, name in enumerate([*names, "floor"]):
         x, y = LEFT + WIDTH + 22, TOP + 10 + 20 * i
-        drawing.append(drawsvg.Line(x, y, x + 26, y, stroke=colour, stroke_width=2.4, **dashes))
-        text(words, 12, x + 34, y + 4)
+        dashes = {"stroke_dasharray": "3 4"} if name == "floor" else {}
+        drawing.append(drawsvg.Line(x, y, x + 26, y, stroke=colours.get(name, FAINT), stroke_width=2.4, **dashes))
+        text(shorter.get(name, name), 12, x + 34, y + 4)
     return drawing
 
 
@@ -187,22 +139,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sides", default="512,2048,8192", metavar="M,K,N", help="of whole arrays (512,2048,8192)")
     parser.add_argument("--vary", default="m", choices=SIDES, help="which of them grows (default: m)")
     options = parser.parse_args(arguments)
-    jax.config.update("jax_platforms", "cpu")
-    return exit_code(lambda: _drawn(options), options, options.contract)
+    return exit_code(_drawn, options, options.contract)
 
 
 def _drawn(options: argparse.Namespace) -> None:
-    sides, dtype = parse_sides(options.sides), parse_dtype(options.dtype)
+    parts = options.sides.split(",")
+    if len(parts) != len(SIDES) or not all(part.isdecimal() and int(part) for part in parts):
+        raise RequestError(f"--sides={options.sides}: expected rows, contracted size and columns, as in 512,2048,8192")
+    sides, dtype = [*map(int, parts)], parse_dtype(options.dtype)
     machine, mesh = chip(options.machine), parse_mesh(options.mesh)
     axes = parse_axes(options.axis, mesh)
     more = {"dtype": dtype, "gradient": options.gradient}
     found = crossover(options.contract, sides, options.vary, machine, mesh, axes, **more)
-    print(found.text())
+    print(f"{options.contract} on {machine.name}, by {options.vary}:")
+    for first, last, name in best(found):
+        sizes = f"{first:,}" if first == last else f"{first:,} to {last:,}"
+        print(f"  {sizes}: {name}" + (", the plain form" if name in PLAIN else ""))
     fixed = ", ".join(f"{name} = {size:,}" for name, size in zip(SIDES, sides, strict=True) if name != options.vary)
     gradient = " and its gradient" if options.gradient else ""
     title = [f"{options.contract}{gradient} on {machine.name}, mesh {mesh}", f"{fixed}, {dtype}; by timelines"]
     path = options.output or Path(f"{options.contract}-{machine.name}-crossover.svg")
-    plot(found, title).save_svg(str(path))
+    plot(options.contract, options.vary, found, title).save_svg(str(path))
     print(f"wrote {path}")
 
 

@@ -1,7 +1,6 @@
 """Draws what hides behind what on a machine: `python -m shardproof.properties.performance.commands.timeline -h`."""
 
 import argparse
-import importlib
 import re
 import sys
 from collections.abc import Sequence
@@ -32,6 +31,7 @@ from shardproof.properties.report.arguments import (
     parse_dtype,
     parse_mesh,
 )
+from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.programs import Program
 
 NAME = (
@@ -55,8 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shape", metavar="SIDES", help=SHAPE)
     parser.add_argument("--sources", action="store_true", help="print where the machine's figures are from as well")
     options = parser.parse_args(arguments)
-    jax.config.update("jax_platforms", "cpu")
-    return exit_code(lambda: _drawn(options), options, options.name)
+    return exit_code(_drawn, options, options.name)
 
 
 def _drawn(options: argparse.Namespace) -> None:
@@ -86,8 +85,10 @@ def _asked(options: Any, mesh: MeshCase, axes: tuple[str, ...]) -> tuple[str, st
         if not options.shape:
             raise RequestError(f"{options.name}: expected --shape, the arrays that it is called with")
         given = parse_arrays(options.shape, mesh, options.dtype)
-        target = _imported(options.name)
+        target = Given("", *options.name.split(":", 1)).imported()
         of_users = isinstance(target, Program)
+        if not (of_users or callable(target)):
+            raise RequestError(f"{options.name}: expected a function or a Program, got {type(target).__name__}")
         program = call_on_mesh(target, given, mesh) if of_users else bare(target, given, mesh, axes)
         with jax.enable_x64(any(one.dtype.name in WIDE for one in given)):
             operations = operations_of(program, mesh)
@@ -105,25 +106,6 @@ def _asked(options: Any, mesh: MeshCase, axes: tuple[str, ...]) -> tuple[str, st
     except ValueError as error:  # the function refuses what it is called with
         raise RequestError(str(error)) from error
     return f"{name}{gradient}", f"{arrays} on each device", operations
-
-
-def _imported(name: str) -> Any:
-    """A function by `MODULE:FUNCTION`, from the working directory as well."""
-    module, _, function = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        target: Any = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # whatever an import raises is why the function is not there
-        raise RequestError(f"{name}: cannot import {module}: {type(error).__name__}: {error}") from error
-    for part in function.split("."):
-        if not hasattr(target, part):
-            raise RequestError(f"{name}: module {module} has no {function}")
-        target = getattr(target, part)
-    if not (callable(target) or isinstance(target, Program)):
-        raise RequestError(f"{name}: expected a function or a Program, got {type(target).__name__}")
-    return target
 
 
 def call_on_mesh(program: Program, given: Sequence[Argument], mesh: MeshCase) -> OnMesh:
@@ -172,19 +154,13 @@ def figures(found: Timeline) -> str:
 
 def assumed(machine: Chip, dtype: str) -> str:
     """A machine's figures, in a line: the peak of a dtype, if it has one, and the others."""
-
-    def told(name: str, figure: str) -> str:
-        return f"{figure} (assumed)" if name in machine.assumed else figure
-
     links, steps = ("a link, one way", "a hop") if machine.dimensions else ("to a switch", "a step")
-    peak = [told(f"peak:{dtype}", f"{machine.rate(dtype) / 1e12:g} TFLOP/s ({dtype})")] if dtype in machine.peak else []
-    figures_of = (
-        *peak,
-        told("memory", f"memory {machine.memory / 1e9:g} GB/s"),
-        told("link", f"{machine.link / 1e9:g} GB/s {links}"),
-        told("latency", f"{in_words(machine.latency)} {steps}"),
-    )
-    return f"{machine.name}: {', '.join(figures_of)}"
+    told = {f"peak:{dtype}": f"{machine.rate(dtype) / 1e12:g} TFLOP/s ({dtype})"} if dtype in machine.peak else {}
+    told["memory"] = f"memory {machine.memory / 1e9:g} GB/s"
+    told["link"] = f"{machine.link / 1e9:g} GB/s {links}"
+    told["latency"] = f"{in_words(machine.latency)} {steps}"
+    parts = (figure + " (assumed)" * (name in machine.assumed) for name, figure in told.items())
+    return f"{machine.name}: {', '.join(parts)}"
 
 
 if __name__ == "__main__":

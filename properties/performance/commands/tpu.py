@@ -3,12 +3,10 @@
 import argparse
 import itertools
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 
 from rich.console import Console
 
 from shardproof.properties.performance.compiled import (
-    MICRO,
     OWN,
     RECORDED,
     UNSHARDED,
@@ -17,7 +15,6 @@ from shardproof.properties.performance.compiled import (
     Records,
     Work,
     key_of,
-    modelled,
     read,
 )
 from shardproof.properties.performance.tables import form_of, markdown, table
@@ -63,16 +60,11 @@ def rows(records: Records, work: Work, forms: Sequence[Implementation]) -> Itera
     yield row(UNSHARDED, alone)
     if isinstance(alone, str):
         return
-    least = float(floor_of(work, alone))
+    least = float(work.floor(alone.seconds))
     yield (work.contract, FLOOR, f"{alone.total * least:.1f}", f"{least:.2f}", *[""] * (len(COLUMNS) - 4))
     yield row(OWN, found_of(records, work, COMPILER))
     for one in forms:
         yield row(form_of(one) or one.name, found_of(records, work, one.name))
-
-
-def floor_of(work: Work, alone: Figures) -> Fraction:
-    """The least time that there can be, over that of the product alone."""
-    return work.floor(Fraction(alone.total) / int(MICRO))
 
 
 def recorded() -> str:
@@ -89,7 +81,7 @@ def recorded() -> str:
                     continue
                 alone, fastest = figures[UNSHARDED], min(ours, key=lambda form: figures[form].total)
                 one, short = figures[fastest], fastest.removesuffix(contract).rstrip("_")
-                least = f"{float(floor_of(Work(contract, shape, PLACE, way), alone)):.2f}"
+                least = f"{float(Work(contract, shape, PLACE, way).floor(alone.seconds)):.2f}"
                 times = (f"{figures[form].total / alone.total:.2f}" for form in (NAIVE, COMPILER, fastest))
                 sizes = (f"{figures[form].temporary_bytes / 1e6:.1f}" for form in (NAIVE, fastest))
                 counts = f"{one.share:.0%}", str(one.permutes)
@@ -119,7 +111,7 @@ def print_steps(console: Console, work: Work, form: str) -> None:
         return
     with TpuCompiler() as compiler:
         try:
-            found, _ = modelled(compiler, work.place, work.case(), str(one), work.way)
+            found, _ = work.compiled(compiler, one.name)
         except (NotCompiled, ValueError) as error:
             console.print(f"{one}: {error}")
         else:

@@ -12,11 +12,12 @@ from fractions import Fraction
 from typing import Any
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.case import Case
 from shardproof.properties.communication.counted import OUT, sizes_of
-from shardproof.properties.contracts import CONTRACTS, sequence_parallel
+from shardproof.properties.contracts import sequence_parallel
 from shardproof.properties.performance.chips import Chip, in_words
 from shardproof.properties.performance.scheduled import Schedule, Sent, schedule, story
+from shardproof.properties.performance.shaped import shaped
 from shardproof.properties.performance.tpu_compiler import Compiled, Topology
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD
 from shardproof.properties.programs.examples import product_case
@@ -61,15 +62,9 @@ def roomy(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...], chip:
         m_k_n = [SIDE] * 3
         m_k_n[LONG[contract]] = long
         return product_case(contract, mesh, axis_name, (m_k_n[0], m_k_n[1], m_k_n[2]), dtype="bfloat16")
-    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
-    normalised = contract == NORMALISED.name
-    weights: list[tuple[tuple[int, ...], int | None]] = [((SIDE, long), 1), ((long, SIDE), 0)]
-    blocks = [((SIDE // 8, 8, SIDE), 0), *([((SIDE,), None)] if normalised else []), *weights]
-    operands = tuple(
-        Operand(block, "bfloat16", Placement(tuple(axes if i == at else () for i in range(len(block)))))
-        for block, at in blocks
-    )
-    return Case(CONTRACTS[contract], mesh, axis_name, operands, tuple(NORMALISED.usual.items()) if normalised else ())
+    p = mesh.axis_size((axis_name,) if isinstance(axis_name, str) else axis_name)
+    scale = [(SIDE,)] if contract == NORMALISED.name else []
+    return shaped(contract, mesh, axis_name, [(p * SIDE // 8, 8, SIDE), *scale, (SIDE, p * long), (p * long, SIDE)])
 
 
 def place(topology: Topology) -> tuple[MeshCase, str]:
@@ -114,7 +109,10 @@ def check_compiled_overlap(
         told = f"{sent} {whose}, is made synchronous by the compiler: nothing can be computed beside it ({stated})"
         raise Broken("overlap", f"{told}; {story(compiled.text, sent)}", of=of)
     if found.share > share:
-        raise Broken("overlap", _exposed(found, share, whose, stated, compiled.text), of=of)
+        longest = max(found.sends, key=lambda sent: sent.waited)
+        told = f"{float(found.share):.3f} of the communication {whose}, is exposed: expected at most {float(share):.3f}"
+        waits = f"{in_words(longest.waited)} of it {longest}: {story(compiled.text, longest)}"
+        raise Broken("overlap", f"{told} ({stated}); {waits}", of=of)
     if stated.directions > 1 and case.mesh.sizes[-1] > 2:
         _check_ways(found.sends, compiled, case.mesh.sizes[-1], f"{whose} ({stated})", of)
     if stated.memory is not None and way != BACKWARD:
@@ -125,14 +123,6 @@ def check_compiled_overlap(
             told = f"{compiled.temporary_bytes:,} of them temporary, {whose}: expected at most {math.ceil(most):,}"
             raise Broken("overlap", f"{held:,} bytes held at one time, {told} ({stated})", of=of)
     return found
-
-
-def _exposed(found: Schedule, share: Fraction, whose: str, stated: Overlap, text: str) -> str:
-    longest = max(found.sends, key=lambda sent: sent.waited)
-    return (
-        f"{float(found.share):.3f} of the communication {whose}, is exposed: expected at most {float(share):.3f} "
-        f"({stated}); {in_words(longest.waited)} of it {longest}: {story(text, longest)}"
-    )
 
 
 def _check_ways(sends: Sequence[Sent], compiled: Compiled, p: int, whose: str, of: Of) -> None:

@@ -1,12 +1,13 @@
 """What is measured together: the forms of one contract at one shape, on the same devices and the same numbers."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -18,6 +19,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from rich.table import Table
 
 from shardproof.oracles.dtypes import exact_limit
+from shardproof.oracles.layout import device_name, nan_equal
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
@@ -26,12 +28,12 @@ from shardproof.properties.contracts.numbers import is_moved, operands
 from shardproof.properties.engines.running import all_blocks, oracle_blocks
 from shardproof.properties.performance import tables
 from shardproof.properties.performance.chips import CHIPS, Chip
-from shardproof.properties.performance.compiled import alone, sides
+from shardproof.properties.performance.compiled import product_on
 from shardproof.properties.performance.shaped import shaped
 from shardproof.properties.performance.tables import form_of
 from shardproof.properties.performance.tpu_compiler.topology import FLAT, Topology, in_rings
 from shardproof.properties.programs.built_in import ALGORITHMS, BUILT_IN, OVERLAPPED, PRODUCTS
-from shardproof.properties.programs.examples import SHAPES, SHARDED, product_case, received
+from shardproof.properties.programs.examples import SHAPES, SHARDED, received
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
 
@@ -72,12 +74,9 @@ def placed(mesh: MeshCase, devices: Sequence[Any]) -> Mesh:
     """
     kinds = (AxisType.Auto,) * len(mesh.sizes)
     topology = topology_of(devices)
-    if topology is not None:
-        try:
+    with contextlib.suppress(ValueError):  # no rings of so many chips are known in it
+        if topology is not None:
             ordered = [device for device, _ in in_rings(devices, topology, mesh.sizes[-1])]
-        except ValueError:  # no rings of so many chips are known in it
-            topology = None
-        else:
             return Mesh(np.array(ordered).reshape(mesh.sizes), mesh.axis_names, axis_types=kinds)
     return jax.make_mesh(mesh.sizes, mesh.axis_names, kinds, devices=devices)
 
@@ -205,22 +204,20 @@ def expected(case: Case, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 def wrong(case: Case, results: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> Wrong:
     """The elements that are not what they should be; of another shape or dtype, all."""
-    count, elements, first = 0, 0, ""
+    count, elements, first, lead = 0, 0, "", len(case.mesh.sizes)
     for result, blocks in zip(results, right, strict=True):
         held = all_blocks(case, result)
         elements += blocks.size
         if held.shape != blocks.shape or held.dtype != blocks.dtype:
-            lead = len(case.mesh.sizes)
             told = [f"{array.dtype} blocks of shape {array.shape[lead:]}" for array in (held, blocks)]
             count, first = count + blocks.size, first or f"{told[0]}: expected {told[1]}"
             continue
-        off = ~((held == blocks) | (np.isnan(held) & np.isnan(blocks)))
-        if off.any() and not first:
-            at = tuple(int(i) for i in np.argwhere(off)[0])
-            place = ", ".join(f"{name}={i}" for name, i in zip(case.mesh.axis_names, at, strict=False))
-            index = ", ".join(map(str, at[len(case.mesh.sizes) :]))
-            first = f"the first: element [{index}] on device ({place}) is {held[at]}, expected {blocks[at]}"
+        off = ~nan_equal(held, blocks)
         count += int(off.sum())
+        if off.any() and not first:
+            at = tuple(np.argwhere(off)[0].tolist())
+            where = f"element {[*at[lead:]]} on device {device_name(case.mesh, at[:lead])}"
+            first = f"the first: {where} is {held[at]}, expected {blocks[at]}"
     return Wrong(count, elements, first)
 
 
@@ -318,13 +315,10 @@ def forms(
         case = collective_case(contract, mesh, *(size or (ROWS, COLUMNS)))
         return _named(case, [*_of(contract, BUILT_IN), *(more or _of(contract, ALGORITHMS))])
     rows, contracted, columns = (mesh.size * -(-side // mesh.size) for side in size or SHAPES["wide"])
-    m_k_n = sides(contract, (rows, contracted, columns), mesh.shape[DATA], mesh.shape[MODEL])
-    case = product_case(contract, mesh, MODEL, m_k_n, dtype="bfloat16")
+    case, local = (product_on(contract, (rows, contracted, columns), *mesh.sizes, local=own) for own in (False, True))
     (naive,) = _of(contract, PRODUCTS)
-    whole = alone(contract, m_k_n, mesh.shape[MODEL])
-    one_each = MeshCase(mesh.axis_names, (mesh.size, 1))
-    local = Form(UNSHARDED, naive, product_case(contract, one_each, MODEL, whole, dtype="bfloat16"), alone=True)
-    return [local, *_named(case, [naive, *(more or _of(contract, OVERLAPPED))])]
+    forms = [naive, *(more or _of(contract, OVERLAPPED))]
+    return [Form(UNSHARDED, naive, local, alone=True), *_named(case, forms)]
 
 
 def collective_case(contract: str, mesh: MeshCase, rows: int, columns: int) -> Case:
@@ -405,29 +399,6 @@ def tracing(folder: str | None, contract: str) -> Callable[[str], Any] | None:
     return lambda form: jax.profiler.trace(str(Path(folder) / contract / form))
 
 
-def by_speed(rows: Mapping[str, Row], *, without: Sequence[str] = (UNSHARDED, NAIVE, BUILT_IN_FORM)) -> list[str]:
-    """The forms from the fastest on, but for those that they are held against."""
-    return sorted((name for name in rows if name not in without), key=lambda name: rows[name].seconds)
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """One row takes at most so many times what another takes."""
-
-    form: str  # the one
-    over: str  # the other
-    most: float  # how many times
-    reason: str  # why, as a clause that follows a colon
-
-    def broken(self, rows: Mapping[str, Row]) -> str:
-        """What is said if it does not hold; empty if it does."""
-        one, other = rows[self.form], rows[self.over]
-        found = one.seconds / other.seconds
-        times = f"{1e6 * one.seconds:.4g} us over {1e6 * other.seconds:.4g} us, medians of one run"
-        told = f"{one.contract}: {self.form} takes {found:.2f} times what {self.over} takes ({times})"
-        return "" if found <= self.most else f"{told}: expected at most {self.most:.2f}: {self.reason}"
-
-
 ON_TOP = 0.25
 """What an overlapped form may take above its floor, in local products: by the compiler's own estimates the best ones
 take up to 0.15 (slices, sums, copies); the rest is for launches and for what a modelled run leaves out."""
@@ -457,35 +428,37 @@ def broken(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None, *, hides:
         for form, row in rows.items()
         if row.wrong.count
     ]
-    found += [told for ratio in ratios(rows, mesh, chip) if hides and (told := ratio.broken(rows))]
+    for form, over, most, reason in ratios(rows, mesh, chip) if hides else ():
+        one, other = rows[form], rows[over]
+        if (taken := one.seconds / other.seconds) > most:
+            times = f"{1e6 * one.seconds:.4g} us over {1e6 * other.seconds:.4g} us, medians of one run"
+            told = f"{one.contract}: {form} takes {taken:.2f} times what {over} takes ({times})"
+            found.append(f"{told}: expected at most {most:.2f}: {reason}")
     return found + [told for row in rows.values() if (told := too_fast(row, mesh, chip))]
 
 
-def ratios(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None) -> list[Ratio]:
-    """The ratios that are asserted of these rows."""
-    if NAIVE in rows:
-        return product_ratios(rows, mesh, chip)
-    ways = 2 if mesh.shape[MODEL] > 2 and (chip is None or chip.dimensions) else 1
-    most = MORE_STEPS * ways
-    reason = f"it sends as many bytes, over one of the {ways} ways that the built-in one may use, in more steps"
-    return [Ratio(RING, BUILT_IN_FORM, most, reason)] if {RING, BUILT_IN_FORM} <= set(rows) else []
+def ratios(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None) -> Iterator[tuple[str, str, float, str]]:
+    """How many times what another form takes a form takes at most, and why.
 
-
-def product_ratios(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None) -> list[Ratio]:
-    """The fastest overlapped form against the naive one and against the product of one device alone."""
-    forms = by_speed(rows)
-    if not forms:
-        return []
-    best, local = forms[0], rows[UNSHARDED].seconds
+    Of products the fastest overlapped form is held against the naive one and the product of one device alone.
+    """
+    overlapped = set(rows) - {UNSHARDED, NAIVE, BUILT_IN_FORM}
+    if NAIVE not in rows:
+        if {RING, BUILT_IN_FORM} <= set(rows):
+            ways = 2 if mesh.shape[MODEL] > 2 and (chip is None or chip.dimensions) else 1
+            reason = f"it sends as many bytes, over one of the {ways} ways that the built-in one may use, in more steps"
+            yield RING, BUILT_IN_FORM, MORE_STEPS * ways, reason
+        return
+    if not overlapped:
+        return
+    best, local = min(overlapped, key=lambda name: rows[name].seconds), rows[UNSHARDED].seconds
     waits = rows[NAIVE].seconds / local
-    allowed = max(1.0, NOTHING_TO_HIDE / waits)
     reason = f"the naive form takes {waits:.2f} local products, of which it waits for all that it sends"
-    found = [Ratio(best, NAIVE, allowed, reason)]
+    yield best, NAIVE, max(1.0, NOTHING_TO_HIDE / waits), reason
     if chip is not None and rows[best].contract not in HALF_HIDDEN:
         floor = least(rows[best], local, mesh, chip)
         reason = f"published links of {chip.name} and the product allow {floor:.2f}, and {ON_TOP} is left for the rest"
-        found.append(Ratio(best, UNSHARDED, floor + ON_TOP, reason))
-    return found
+        yield best, UNSHARDED, floor + ON_TOP, reason
 
 
 def least(row: Row, local: float, mesh: MeshCase, chip: Chip) -> float:

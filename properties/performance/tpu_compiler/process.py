@@ -129,27 +129,21 @@ class TpuCompiler(ExitStack):
         try:
             asked.write(json.dumps(request.to_json()).encode() + b"\n")
             asked.flush()
-            line = self._line(answers)
+            if not select.select([answers], [], [], self._seconds)[0]:
+                self._process.kill()
+                raise NotCompiled(f"the TPU compiler did not answer within {self._seconds:.0f} s")
+            line = answers.readline()
         except BrokenPipeError:
             line = b""
+        named = f"{request.implementation} {request.way} on {request.topology}"
         if not line:
-            raise NotCompiled(f"{_named(request)}: the process that compiles ended: {self._last_words()}")
+            raise NotCompiled(f"{named}: the process that compiles ended: {self._last_words()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise NotCompiled(f"{_named(request)}: {answer['error']}")
+            raise NotCompiled(f"{named}: {answer['error']}")
         return Compiled(**{**answer, "chips": tuple(map(tuple, answer["chips"]))})
-
-    def _line(self, answers: IO[bytes]) -> bytes:
-        if not select.select([answers], [], [], self._seconds)[0]:
-            self._process.kill()
-            raise NotCompiled(f"the TPU compiler did not answer within {self._seconds:.0f} s")
-        return answers.readline()
 
     def _last_words(self) -> str:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else f"exit code {self._process.wait()}, without a word"
-
-
-def _named(request: Request) -> str:
-    return f"{request.implementation} {request.way} on {request.topology}"

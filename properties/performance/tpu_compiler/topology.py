@@ -7,7 +7,6 @@ multiple of 4 chips, in a slice of whole cubes of 4x4x4
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -96,8 +95,13 @@ class Topology:
 
     def _tiled(self, tile: Sequence[int]) -> list[Coordinates]:
         """The chips tile by tile, each in the order of a cycle: up one column, and down the other."""
+        cycle, wide = list(itertools.product(*map(range, tile))), [d for d, side in enumerate(tile) if side > 1]
+        if len(wide) == 2:
+            narrow = next(d for d in wide if tile[d] == 2)
+            up, down = ([point for point in cycle if point[narrow] == at] for at in (0, 1))
+            cycle = [*up, *reversed(down)]
         corners = itertools.product(*(range(0, size, step) for size, step in zip(self.sizes, tile, strict=True)))
-        return [tuple(c + o for c, o in zip(corner, at, strict=True)) for corner in corners for at in _cycle(tile)]
+        return [tuple(c + o for c, o in zip(corner, at, strict=True)) for corner in corners for at in cycle]
 
 
 def in_rings(devices: Iterable[Any], topology: Topology, participants: int) -> list[tuple[Any, Coordinates]]:
@@ -117,56 +121,25 @@ def in_rings(devices: Iterable[Any], topology: Topology, participants: int) -> l
     return [(by_place[place], place[0]) for place in places]
 
 
-def _cycle(tile: Sequence[int]) -> list[Coordinates]:
-    """A closed walk through a tile of one or two columns."""
-    points = list(itertools.product(*map(range, tile)))
-    if len(points) > 2 and sum(side > 1 for side in tile) == 2:
-        narrow = min((d for d, side in enumerate(tile) if side == 2))
-        up = [point for point in points if point[narrow] == 0]
-        down = [point for point in points if point[narrow] == 1]
-        return [*up, *reversed(down)]
-    return points
-
-
-ROUNDS = {**RECEIVED, "all_reduce": RECEIVED["psum"], "broadcast": RECEIVED["pbroadcast"]}
-"""What passes on from each to the next of a ring of p, in operands, by what compilers call a collective as well."""
-
-
-@dataclass(frozen=True)
-class Passage:
-    """A collective on its way."""
-
-    loads: dict[Hop, Fraction]  # the bytes on every link, one way
-    hops: int  # over how many links, one after the other, its farthest block goes
-
-
 def passage(
     collective: CompiledCollective, chips: Sequence[Coordinates], topology: Topology, kind: str = ""
-) -> Passage:
-    """What a collective loads."""
-    kind, size = kind or collective.kind, Fraction(collective.operand_bytes)
-    if collective.pairs is not None:
-        sent = [(chips[source], chips[target], size) for source, target in collective.pairs if source != target]
-        return _of(topology, sent, 1)
+) -> tuple[dict[Hop, Fraction], int]:
+    """The bytes that a collective sends over every link, one way, and how many its farthest block crosses in a row."""
+    kind, size, steps = kind or collective.kind, Fraction(collective.operand_bytes), 1
     groups = collective.groups or (tuple(range(len(chips))),)
-    if kind not in ROUNDS:  # every piece to its own participant
-        pieces = [(chips[i], chips[j], size / len(g)) for g in groups for i, j in itertools.permutations(g, 2)]
-        return _of(topology, pieces, 1)
-    p = max(map(len, groups))
-    if p < 2:
-        return Passage({}, 0)
-    each = ROUNDS[kind](p) * size / 2
-    around = [(chips[a], chips[b]) for group in groups for a, b in zip(group, (*group[1:], group[0]), strict=True)]
-    both = [(start, end, each) for a, b in around for start, end in ((a, b), (b, a))]
-    return _of(topology, both, 2 * (p - 1) if kind == "all_reduce" else p - 1)
-
-
-def _of(topology: Topology, sent: Iterable[tuple[Coordinates, Coordinates, Fraction]], steps: int) -> Passage:
-    loads: Counter[Hop] = Counter()
-    longest = 0
-    for start, end, size in sent:
-        route = list(topology.route(start, end))
+    if collective.pairs is not None:
+        sent = [(source, target, size) for source, target in collective.pairs if source != target]
+    elif kind not in RECEIVED:  # every piece to its own participant
+        sent = [(i, j, size / len(group)) for group in groups for i, j in itertools.permutations(group, 2)]
+    else:  # both ways round a ring
+        p = max(map(len, groups))
+        each, steps = RECEIVED[kind](p) * size / 2, 2 * (p - 1) if kind == "all_reduce" else p - 1
+        around = [pair for group in groups for pair in zip(group, (*group[1:], group[0]), strict=True) if p > 1]
+        sent = [(i, j, each) for a, b in around for i, j in ((a, b), (b, a))]
+    loads, longest = dict[Hop, Fraction](), 0
+    for i, j, size in sent:
+        route = list(topology.route(chips[i], chips[j]))
         longest = max(longest, len(route))
         for hop in route:
-            loads[hop] += size  # type: ignore[assignment] # a Counter of fractions
-    return Passage(dict(loads), steps * longest)  # type: ignore[arg-type]
+            loads[hop] = loads.get(hop, Fraction(0)) + size
+    return loads, steps * longest

@@ -24,15 +24,12 @@ from shardproof.properties.report.diagnosis.repairs import repaired, rounds_at
 from shardproof.properties.report.diagnosis.runs import CLEAR, MOST, Blocks, Run, runs_of
 from shardproof.properties.runner.violation import LawViolation
 
-Change = Callable[[Case], Case]
+Change = dict[str, Any]
+"""Fields of a case with other values."""
 Predict = Callable[[Run], Blocks | None]
 
 LISTED = 6
 """How many devices are named one by one."""
-
-
-def _what_came(run: Run) -> Blocks:
-    return run.actual
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Hypothesis:
 
     text: str  # a sentence, and indented lines below it
     predict: Predict  # what the blocks would be; None, or a ValueError, where that cannot be said
-    of: Callable[[Run], Blocks] = _what_came  # what is compared with that: the blocks that came, or what they become
+    of: Callable[[Run], Blocks] | None = None  # what the blocks become that are compared with that; None: as they came
     open: bool = False  # whether it leaves open why, so that a cause is looked for as well
 
     def survives(self, runs: Sequence[Run]) -> bool:
@@ -50,13 +47,13 @@ class Hypothesis:
         for run in runs:
             try:
                 with np.errstate(all="ignore"):
-                    blocks, came = self.predict(run), self.of(run)
+                    blocks, came = self.predict(run), run.actual if self.of is None else self.of(run)
             except (ValueError, IndexError, TypeError, ZeroDivisionError, SuiteError):  # does not fit these blocks
                 return False
             if blocks is None or not run.equals(blocks, came):
                 return False
             clear |= bool(run.wrong.any()) and (
-                self.of is not _what_came or not run.near(blocks, run.expected, CLEAR * run.tolerance)[run.wrong].all()
+                self.of is not None or not run.near(blocks, run.expected, CLEAR * run.tolerance)[run.wrong].all()
             )
         return clear
 
@@ -99,7 +96,7 @@ def _partial_results(run: Run) -> Iterator[Hypothesis]:
     for axes, named in _sets_of_axes(run):
         for reduce, text in ((np.sum, "partial sums: added up"), (np.mean, "partial means: averaged")):
             text = f"{text} over {named} the blocks are right"
-            yield Hypothesis(text, lambda run: run.expected, of=partial(_over, axes, reduce, _what_came))
+            yield Hypothesis(text, lambda run: run.expected, of=partial(_over, axes, reduce, lambda run: run.actual))
 
 
 def _reduced(run: Run) -> Iterator[Hypothesis]:
@@ -110,7 +107,7 @@ def _reduced(run: Run) -> Iterator[Hypothesis]:
             yield Hypothesis(text, partial(_over, axes, reduce, lambda run: run.expected))
             if run.inputs:
                 text = f"reduced at the end: the results of each participant alone, {how} over {named}"
-                yield Hypothesis(text, partial(_over, axes, reduce, partial(_changed, _over_axes(()))))
+                yield Hypothesis(text, partial(_over, axes, reduce, partial(_changed, {"axis_name": ()})))
 
 
 def _over(axes: Sequence[str], reduce: Callable[..., np.ndarray], of: Callable[[Run], Blocks], run: Run) -> Blocks:
@@ -175,13 +172,12 @@ def _moved(runs: Sequence[Run]) -> Iterator[Hypothesis]:
         elif near and all(number[s] + number[d] == p - 1 for d, s in sources.items()):
             lines = [f"  the participants along {axes} are in the reverse order"]
         source = [sources.get(d, d) for d in range(len(number))]
-        predict = partial(_where_wrong, partial(_taken, source, own=own))
-        yield Hypothesis("\n".join([text, *lines]), predict, open=True)
 
+        def taken(run: Run, own: bool = own, source: Sequence[int] = source) -> Blocks | None:
+            blocks = run.own if own else run.expected
+            return None if blocks is None else blocks[source]
 
-def _taken(source: Sequence[int], run: Run, *, own: bool = False) -> Blocks | None:
-    blocks = run.own if own else run.expected
-    return None if blocks is None else blocks[list(source)]
+        yield Hypothesis("\n".join([text, *lines]), partial(_where_wrong, taken), open=True)
 
 
 def _source(runs: Sequence[Run], device: int, group: np.ndarray, *, own: bool) -> int:
@@ -235,7 +231,7 @@ def _in_another_order(where: str, dimensions: tuple[int, ...]) -> Hypothesis:
 
 def _changed(change: Change, run: Run) -> Blocks:
     """The right blocks of a changed case."""
-    return _right(change(run.case), run, run.inputs)
+    return _right(dataclasses.replace(run.case, **change), run, run.inputs)
 
 
 def _right(case: Case, run: Run, inputs: Sequence[np.ndarray]) -> Blocks:
@@ -243,15 +239,11 @@ def _right(case: Case, run: Run, inputs: Sequence[np.ndarray]) -> Blocks:
     return rounded(run.flat(run.oracle(case, inputs)), run.expected.dtype)
 
 
-def _over_axes(axes: tuple[str, ...]) -> Change:
-    return lambda case: dataclasses.replace(case, axis_name=axes)
-
-
 def variants(case: Case) -> Iterator[tuple[str, Change]]:
     """The same case with one argument changed the way it is mistaken, the likeliest first."""
 
     def params(**values: object) -> Change:
-        return lambda case: case.with_params(**values)
+        return {"params": case.with_params(**values).params}
 
     long, given = case.mesh.longer(case.axes), case.keywords  # where axes of one device stand changes nothing
     in_order = list(case.mesh.in_mesh_order(long))
@@ -259,10 +251,10 @@ def variants(case: Case) -> Iterator[tuple[str, Change]]:
     for order in sorted(orders, key=lambda o: o != in_order):
         left = iter(order)
         axes = tuple(next(left) if name in long else name for name in case.axes)
-        yield f"for axis_name={axes}{' (the order of the mesh)' if order == in_order else ''}", _over_axes(axes)
+        yield f"for axis_name={axes}{' (the order of the mesh)' if order == in_order else ''}", {"axis_name": axes}
     if FED in case.chain:
         first = tuple(name for name in case.chain if name != FED)
-        yield "of the first call, which feeds the second", lambda case: dataclasses.replace(case, chain=first)
+        yield "of the first call, which feeds the second", {"chain": first}
     for name, value in _other_values(case):
         yield f"for {name}={value!r}", params(**{name: value})
     for (name, value), (other, its) in itertools.combinations(given.items(), 2):
@@ -278,11 +270,11 @@ def variants(case: Case) -> Iterator[tuple[str, Change]]:
             yield "for no axis_index_groups", params(axis_index_groups=None)
         return
     for n in range(len(long) - 1, 0, -1):
-        yield from ((f"for axis_name={axes}", _over_axes(axes)) for axes in itertools.combinations(long, n))
+        yield from ((f"for axis_name={axes}", {"axis_name": axes}) for axes in itertools.combinations(long, n))
     more = [name for name in case.mesh.longer(case.mesh.axis_names) if name not in case.axes]
-    yield from ((f"for axis_name={(*case.axes, name)}", _over_axes((*case.axes, name))) for name in more)
+    yield from ((f"for axis_name={(*case.axes, name)}", {"axis_name": (*case.axes, name)}) for name in more)
     if long:
-        yield "of each participant alone", _over_axes(())
+        yield "of each participant alone", {"axis_name": ()}
 
 
 def _other_values(case: Case) -> Iterator[tuple[str, object]]:
@@ -308,12 +300,13 @@ def _other_inputs(run: Run) -> Iterator[Hypothesis]:
     for i, (name, x) in enumerate(zip(run.case.contract.call.names(run.case), run.inputs, strict=False)):
         changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {f"if {name} were ones everywhere": np.ones_like}
         for at, axis in long:
-            changes[f"for {name} of the first along {axis}"] = partial(_first_along, at)
+            first = partial(lambda at, x: np.broadcast_to(x.take([0], axis=at), x.shape), at)
+            changes[f"for {name} of the first along {axis}"] = first
             changes[f"for {name} of the participant before, along {axis}"] = partial(np.roll, shift=1, axis=at)
             changes[f"for {name} of the participant after, along {axis}"] = partial(np.roll, shift=-1, axis=at)
-        for (one, first), (other, second) in itertools.combinations(long, 2):
-            text = f"for {name} with {first} and {second} in the other order"
-            changes[text] = lambda x, one=one, other=other: x.swapaxes(one, other).reshape(x.shape)  # type: ignore[misc]
+        for (at, axis), (other, second) in itertools.combinations(long, 2):
+            swap = partial(lambda at, other, x: x.swapaxes(at, other).reshape(x.shape), at, other)
+            changes[f"for {name} with {axis} and {second} in the other order"] = swap
         for d in range(len(mesh.sizes), x.ndim):
             which = f"dimension {d - len(mesh.sizes)} of {name}"
             for at, axis in long:
@@ -322,18 +315,15 @@ def _other_inputs(run: Run) -> Iterator[Hypothesis]:
             yield Hypothesis(f"the blocks are the right ones {text}", partial(_with_input, i, change))
 
 
-def _first_along(at: int, x: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(x.take([0], axis=at), x.shape)
-
-
 def _cyclic(at: int, d: int, x: np.ndarray) -> np.ndarray:
     """Of p participants along an axis, the i-th holds the elements i, i + p, … of a dimension."""
     spread = np.moveaxis(x, (at, d), (0, 1))
     return np.moveaxis(spread.swapaxes(0, 1).reshape(spread.shape), (0, 1), (at, d))
 
 
-def _with_input(i: int, change: Callable[[np.ndarray], np.ndarray], run: Run) -> Blocks:
-    return _right(run.case, run, [change(x) if i == at else x for at, x in enumerate(run.inputs)])
+def _with_input(i: int | None, change: Callable[[np.ndarray], np.ndarray], run: Run) -> Blocks:
+    """The right blocks if an input, or each of them, is changed."""
+    return _right(run.case, run, [change(x) if i in (at, None) else x for at, x in enumerate(run.inputs)])
 
 
 COARSE = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "float32")
@@ -345,14 +335,9 @@ def _conversions(run: Run) -> Iterator[Hypothesis]:
     floats = all(x.dtype.kind != "c" and is_float(x.dtype) for x in [run.expected, *run.inputs])
     for dtype in map(as_dtype, COARSE if floats else ()):
         text = f"rounded too much: the blocks are the right ones with its value in {dtype} in place of each"
-        yield Hypothesis(f"{text} number that goes in", partial(_with_rounded_inputs, dtype))
-        yield Hypothesis(
-            f"{text} result", partial(lambda to, run: run.expected.astype(to).astype(run.expected.dtype), dtype)
-        )
-
-
-def _with_rounded_inputs(dtype: np.dtype, run: Run) -> Blocks:
-    return _right(run.case, run, [x.astype(dtype).astype(x.dtype) for x in run.inputs])
+        change = partial(lambda to, x: x.astype(to).astype(x.dtype), dtype)
+        yield Hypothesis(f"{text} number that goes in", partial(_with_input, None, change))
+        yield Hypothesis(f"{text} result", partial(lambda change, run: change(run.expected), change))
 
 
 def _mutants(run: Run) -> Iterator[Hypothesis]:

@@ -33,7 +33,6 @@ from shardproof.properties.precision.arithmetic import Doubled, Doubles, double
 from shardproof.properties.precision.formats import Numbers
 from shardproof.properties.precision.runs import INTERPRETER, evaluated
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.violation import Difference
 from shardproof.properties.report.diagnosis.runs import MOST, enlarged
 from shardproof.properties.runner.violation import LawViolation
 
@@ -115,14 +114,8 @@ Blocks = list[np.ndarray]
 Places = tuple[int, ...]
 """Equations of a program by their number."""
 
-
-@dataclass(frozen=True)
-class Repair:
-    """One change of a program: in words, where, and what the equations there do instead."""
-
-    text: str
-    places: Places = ()
-    change: Change = NOTHING_ELSE
+Repair = tuple[str, Places, Change]
+"""One change of a program: in words, where, and what the equations there do instead."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +127,9 @@ class Trial:
     arrays: Blocks
     right: Blocks
 
-    def holds(self, repair: Repair) -> bool:
+    def holds(self, places: Places = (), change: Change = NOTHING_ELSE) -> bool:
         """Whether all results are right if the program is changed."""
-        equations = self.program.equations
-        change = dataclasses.replace(repair.change, equations=frozenset(id(equations[i]) for i in repair.places))
+        change = dataclasses.replace(change, equations=frozenset(id(self.program.equations[i]) for i in places))
         try:
             results = run_in_doubles(self.program, *self.arrays, change=change)
         except Exception:  # shapes that do not fit one another, devices that wait for ever
@@ -152,12 +144,12 @@ class Trial:
 
 def repaired(violation: LawViolation) -> list[str]:
     """One line that says which change makes the results right, if one does."""
-    case, found = violation.case, ""
-    if violation.data is None or not _told_by_values(violation) or not case.mesh.longer(case.mesh.axis_names):
+    case, data = violation.case, violation.data
+    if data is None or not _told_by_values(violation) or not case.mesh.longer(case.mesh.axis_names):
         return []
     with contextlib.suppress(Exception):  # a function may refuse other data, and the interpreter the function
-        found = _found(violation.implementation, case, violation.data)
-    return [f"one change makes it right: {found}"] if found else []
+        return [f"one change makes it right: {found}" for found in _found(violation.implementation, case, data)]
+    return []
 
 
 def _told_by_values(violation: LawViolation) -> bool:
@@ -166,24 +158,22 @@ def _told_by_values(violation: LawViolation) -> bool:
     return of_result and not violation.law.between_engines and violation.case.mesh.size <= MOST
 
 
-def _found(implementation: Implementation, case: Case, data: Data) -> str:
+def _found(implementation: Implementation, case: Case, data: Data) -> list[str]:
     program = program_of(implementation, case)
     tried = [*itertools.islice(_changes(case, program), MOST_CHANGES)]
-    if not tried:
-        return ""
     own = [data, *(Data(kind, data.seed + more) for kind, more in DATA)]
-    trials = [*_trials(implementation, case, own)]
-    wrong = [trial for trial in trials if not trial.holds(Repair(""))]
+    trials = [*_trials(implementation, case, own)] if tried else []
+    wrong = [trial for trial in trials if not trial.holds()]
     if not wrong or len(trials) < 2:
-        return ""
+        return []
     larger = enlarged(case)  # of single elements much is true by coincidence
     with contextlib.suppress(Exception):  # sizes that a function does not serve
         more = [] if larger is None else [*_trials(implementation, larger, own[1:])]
         trials += [trial for trial in more if _same(trial.program, program)]
-    for repair in tried:
-        if wrong[0].holds(repair) and all(trial.holds(repair) for trial in trials):
-            return repair.text
-    return ""
+    for text, places, change in tried:
+        if wrong[0].holds(places, change) and all(trial.holds(places, change) for trial in trials):
+            return [text]
+    return []
 
 
 def program_of(implementation: Implementation, case: Case) -> Simulated:
@@ -216,7 +206,7 @@ def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
     yield from _orders(case, program)
     for places in alike(equations, lambda e: e.primitive.name in REDUCTIONS):
         yield from _other_axes(equations[places[0]], places, long)
-    floats = alike(equations, lambda e: len(e.outvars) == 1 and is_float(np.dtype(e.outvars[0].aval.dtype)))
+    floats = _floats(equations)
     reducing = [places for places in floats if equations[places[0]].primitive.name in REDUCES]
     for places in [*reducing, *((i,) for same in reducing if len(same) > 1 for i in same)]:
         then = REDUCES[equations[places[0]].primitive.name]
@@ -234,7 +224,7 @@ def _behind(equations: Sequence[Any], places: Places, then: str, some: Sequence[
     for axes in some:
         over = f"{then} over {_words(axes)} of {its}"
         once = f"{its} counted once, not by every participant along {_words(axes)}"
-        yield Repair(once if then == "once" else over, places, Change(then=then, axes=axes))
+        yield once if then == "once" else over, places, Change(then=then, axes=axes)
 
 
 def _other_axes(first: Any, places: Places, long: Sequence[str]) -> Iterator[Repair]:
@@ -248,14 +238,13 @@ def _other_axes(first: Any, places: Places, long: Sequence[str]) -> Iterator[Rep
 
     for more in long:
         if more not in axes:
-            text = f"{its} {_words((*axes, more))}, not over {_words(axes)} alone"
-            yield Repair(text, places, over((*names, more)))
+            yield f"{its} {_words((*axes, more))}, not over {_words(axes)} alone", places, over((*names, more))
     if first.primitive.name.startswith("psum"):
-        yield Repair(f"a mean in place of {its} {_words(axes)}", places, over(numbered, "pmean"))
+        yield f"a mean in place of {its} {_words(axes)}", places, over(numbered, "pmean")
     for less in [name for name in axes if name in long]:
         rest = tuple(name for name in axes if name != less)
         text = f"{its} {_words(rest)} alone, not {_words((less,))}" if rest else f"no {place(first)}"
-        yield Repair(text, places, over((*rest, *numbered)))
+        yield text, places, over((*rest, *numbered))
 
 
 def _orders(case: Case, program: Simulated) -> Iterator[Repair]:
@@ -269,7 +258,7 @@ def _orders(case: Case, program: Simulated) -> Iterator[Repair]:
             at = numbers_by_the_mesh(case.mesh, axes, ordered)
             change = Change(params=(("perm", tuple((at[s], at[t]) for s, t in perm)),))
             text = f"the {place(first)} numbered by {axes}, as `lax.axis_index` is; JAX numbers its devices in the"
-            yield Repair(f"{text} order of the mesh, {tuple(ordered)}", places, change)
+            yield f"{text} order of the mesh, {tuple(ordered)}", places, change
 
 
 def numbers_by_the_mesh(mesh: MeshCase, axes: Sequence[str], ordered: Sequence[str]) -> list[int]:
@@ -287,6 +276,11 @@ def alike(equations: Sequence[Any], of: Callable[[Any], bool]) -> list[Places]:
             key = equation.primitive.name, axes_of(equation), equation.params.get("perm"), location(equation)
             found.setdefault(key, []).append(i)
     return [tuple(places) for places in found.values()]
+
+
+def _floats(equations: Sequence[Any]) -> list[Places]:
+    """Those that give one array of floats."""
+    return alike(equations, lambda e: len(e.outvars) == 1 and is_float(np.dtype(e.outvars[0].aval.dtype)))
 
 
 def place(equation: Any) -> str:
@@ -307,24 +301,17 @@ def rounds_at(violation: LawViolation) -> str:
     difference, case, data = violation.difference, violation.case, violation.data
     if difference is None or data is None or not _told_by_values(violation):
         return ""
-    if difference.off_in_doubles is not None and not difference.by_formula:
-        with contextlib.suppress(Exception):  # the interpreter may lack what an engine has
-            return _rounding_line(program_of(violation.implementation, case), case, data, difference)
-    return ""
-
-
-def _rounding_line(program: Simulated, case: Case, data: Data, difference: Difference) -> str:
-    def dtype(places: Places) -> np.dtype:
-        return np.dtype(program.equations[places[0]].outvars[0].aval.dtype)
-
-    arrays, bound = operands(case, data), 0 if difference.bound is None else np.abs(difference.bound)
-    found = alike(program.equations, lambda e: len(e.outvars) == 1 and is_float(np.dtype(e.outvars[0].aval.dtype)))
-    # the narrowest first, and of these the one that comes first
-    for places in sorted(found, key=lambda places: -unit_roundoff(dtype(places)))[:MOST_CHANGES]:
-        change = Change(frozenset(id(program.equations[i]) for i in places), then="rounded")
-        results = run_in_doubles(program, *arrays, change=change)
-        blocks = all_blocks(case, results[difference.leaf])
-        off = np.abs(blocks - difference.expected.astype(blocks.dtype))
-        if ((off > bound) & difference.wrong).any():
-            return f"{place(program.equations[places[0]])} rounds to {dtype(places).name}"
+    if difference.off_in_doubles is None or difference.by_formula:
+        return ""
+    bound = 0 if difference.bound is None else np.abs(difference.bound)
+    with contextlib.suppress(Exception):  # the interpreter may lack what an engine has
+        program, arrays = program_of(violation.implementation, case), operands(case, data)
+        found = [(np.dtype(program.equations[at[0]].outvars[0].aval.dtype), at) for at in _floats(program.equations)]
+        # the narrowest first, and of these the one that comes first
+        for dtype, places in sorted(found, key=lambda one: -unit_roundoff(one[0]))[:MOST_CHANGES]:
+            change = Change(frozenset(id(program.equations[i]) for i in places), then="rounded")
+            blocks = all_blocks(case, run_in_doubles(program, *arrays, change=change)[difference.leaf])
+            off = np.abs(blocks - difference.expected.astype(blocks.dtype))
+            if ((off > bound) & difference.wrong).any():
+                return f"{place(program.equations[places[0]])} rounds to {dtype.name}"
     return ""

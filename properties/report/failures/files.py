@@ -209,20 +209,14 @@ def write_if_possible(violation: LawViolation) -> tuple[Written | None, str]:
     """The files of a violation, or why there are none: a failure is told even where it cannot be written down."""
     try:
         return write(violation), ""
-    except OSError as error:
-        _forget(violation)
-        reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
-        return None, f"no files: {FOLDER} cannot be written: {reason}"
     except Exception as error:  # what the script asks of the implementation may raise anything
-        _forget(violation)
+        with contextlib.suppress(OSError):  # the script of an earlier run would be taken for that of this one
+            paths(violation).script.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+            return None, f"no files: {FOLDER} cannot be written: {reason}"
         first = str(error).partition("\n")[0]
         return None, f"no script: {first if isinstance(error, WrongResult) else f'{type(error).__name__}: {first}'}"
-
-
-def _forget(violation: LawViolation) -> None:
-    """Removes the script of an earlier run, which would be taken for that of this one."""
-    with contextlib.suppress(OSError):
-        paths(violation).script.unlink(missing_ok=True)
 
 
 def replace(path: Path, text: str) -> None:

@@ -18,21 +18,16 @@ def lanes_of(violation: LawViolation) -> Lanes:
     """What every resource does from when until when, on the machine of the law; nothing where it has no timeline."""
     if violation.kind != "overlap":
         return Lanes(Fraction(0))
+    implementation, case = violation.implementation, violation.case
     try:
-        return _scheduled(violation)
+        operations = scheduled(implementation, case)
+        machine = Balanced.of(operations, case.mesh, case.axes)
+        if violation.broken.of_derivative:
+            operations = scheduled(implementation, case, gradient=True)
+            machine = machine if machine.bytes else Balanced.of(operations, case.mesh, case.axes)
+        return laid_out(timeline(operations, machine))
     except Exception:  # a failure is told even where it cannot be drawn: its function may raise anything
         return Lanes(Fraction(0))
-
-
-def _scheduled(violation: LawViolation) -> Lanes:
-    implementation, case = violation.implementation, violation.case
-    ahead = scheduled(implementation, case)
-    machine = Balanced.of(ahead, case.mesh, case.axes)
-    operations = ahead
-    if violation.broken.of_derivative:
-        operations = scheduled(implementation, case, gradient=True)
-        machine = machine if machine.bytes else Balanced.of(operations, case.mesh, case.axes)
-    return laid_out(timeline(operations, machine))
 
 
 def in_letters(violation: LawViolation) -> list[str]:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,9 +11,6 @@ from shardproof.properties.report.failures.causes import by_cause, others
 from shardproof.properties.report.failures.text import coloured, report
 from shardproof.properties.report.report import FAILURE
 from shardproof.properties.runner.violation import LawViolation
-
-PREFIX, HEADLINE = "shardproof ", "headline"
-"""What the properties of a failure's report begin with, and the first of them."""
 
 FAILED = pytest.StashKey[list[Any]]()
 """The reports of all failures, while pytest has one for each cause."""
@@ -29,14 +25,16 @@ def violations_in(error: BaseException | None) -> Iterator[LawViolation]:
             yield from violations_in(part)
 
 
-def show_violations(item: pytest.Item, call: pytest.CallInfo[None], made: pytest.TestReport) -> None:
+def show_violations(item: pytest.Item, call: pytest.CallInfo[None], made: Any) -> None:
     """Writes the script and the case of a failed law, and shows its text in place of a traceback."""
     found = list(violations_in(call.excinfo.value)) if call.excinfo is not None else []
     if call.excinfo is None or not found or not made.failed:
         return
     entries = [report(violation) for violation in found]
     item.stash[FAILURE] = {one.law.name: entry for one, entry in zip(found, entries, strict=True)}
-    named = [(f"{PREFIX}{name}", value) for one in entries for name, value in one.items() if name != "text"]
+    # sent along, as the report is, where another process has the terminal
+    made.shardproof_failures = [{name: one[name] for name in one if name != "text"} for one in entries]
+    named = [(f"shardproof {name}", value) for one in made.shardproof_failures for name, value in one.items()]
     item.user_properties.extend(named)  # for JUnit XML, which has the text anyway
     made.user_properties.extend(named)
     text = AssertionError("\n\n".join(one["text"] for one in entries) + "\n")
@@ -68,17 +66,13 @@ def once_per_cause(reports: list[Any]) -> list[Any]:
     """The reports that tell a cause first, with a line for each other violation of it; other failures as they are."""
     entries: list[dict[str, str]] = []
     for number, one in enumerate(reports):
-        own = [
-            (name.removeprefix(PREFIX), str(value)) for name, value in one.user_properties if name.startswith(PREFIX)
-        ]
-        starts = [i for i, (name, _) in enumerate(own) if name == HEADLINE] or [0]
-        for start, end in pairwise([*starts, len(own)]):
-            entries.append({"cause": one.nodeid, "number": str(number), **dict(own[start:end])})
+        own = getattr(one, "shardproof_failures", [{"cause": one.nodeid}])
+        entries += [{**entry, "number": str(number)} for entry in own]
     shown: dict[int, Any] = {}
     for group in by_cause(entries):
         number = int(group[0]["number"])
         first = shown[number] = reports[number]
-        if HEADLINE in group[0]:
+        if "headline" in group[0]:
             elsewhere = [group[0], *(one for one in group[1:] if one["number"] != group[0]["number"])]
             text = "\n".join([str(first.longrepr).rstrip(), *others(elsewhere), ""])
             first.longrepr = Text(text, first.longrepr.reprcrash)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardproof.oracles.layout import device_name, logical_index
-from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import UNCHECKED
-from shardproof.properties.programs.violation import RAISED, Difference
+from shardproof.properties.programs.violation import RAISED
 from shardproof.properties.report.diagnosis.diagnosis import diagnose
 from shardproof.properties.report.failures.causes import entry
 from shardproof.properties.report.failures.files import write_if_possible, written
@@ -24,8 +23,9 @@ def render(violation: LawViolation) -> str:
     difference = violation.difference
     if difference is not None:
         if difference.comparable:
-            drawing = picture(violation.case.mesh, _wrong_devices(violation.case, difference))
-            lines += [*(f"    {line}" for line in drawing), ""]
+            mesh = violation.case.mesh
+            devices = np.asarray(difference.wrong.reshape(*mesh.sizes, -1).any(axis=-1))
+            lines += [*(f"    {line}" for line in picture(mesh, devices)), ""]
         lines += [f"  {line}" for line in diagnosed(violation)]
         lines += [f"  {line}" for line in first_wrong(violation)]
     else:
@@ -89,11 +89,6 @@ def report(violation: LawViolation) -> dict[str, str]:
     return told
 
 
-def briefly(violation: LawViolation) -> dict[str, str]:
-    """The cause and the headline of a violation, for one whose cause was told before."""
-    return entry(violation, "")
-
-
 def coloured(text: str) -> str:
     """The text with its headline bold and the wrong devices of the picture red, for a terminal that has colour."""
     lines = text.split("\n")
@@ -112,11 +107,6 @@ def diagnosed(violation: LawViolation) -> Sequence[str]:
         return [f"other values (the diagnosis raises {type(error).__name__}: {first})"]
 
 
-def _wrong_devices(case: Case, difference: Difference) -> np.ndarray:
-    """The devices that hold what is wrong."""
-    return np.asarray(difference.wrong.reshape(*case.mesh.sizes, -1).any(axis=-1))
-
-
 def first_wrong(violation: LawViolation) -> list[str]:
     """The first element that differs: its global index, its value, the right one, and who owns it."""
     difference, case = violation.difference, violation.case
@@ -133,13 +123,9 @@ def first_wrong(violation: LawViolation) -> list[str]:
     else:
         name, index = difference.what.partition(" ")[0], where
     return [
-        f"first wrong element: {name}[{_index(index)}] {values}",
-        f"  it is element [{_index(local)}] of the block of {owner}",
+        f"first wrong element: {name}{[*index]} {values}",
+        f"  it is element {[*local]} of the block of {owner}",
     ]
-
-
-def _index(index: tuple[int, ...]) -> str:
-    return ", ".join(map(str, index))
 
 
 def _operand_index(violation: LawViolation, place: tuple[int, ...], local: tuple[int, ...]) -> tuple[int, ...]:

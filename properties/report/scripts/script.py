@@ -21,7 +21,6 @@ from shardproof.properties.laws.gradient import cotangents, held, tangents_of
 from shardproof.properties.precision.comparison import Reference
 from shardproof.properties.precision.judge import value_references
 from shardproof.properties.programs.derivatives import derivatives
-from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.program import Seen, compiled, forward, is_wide, precision_of
 from shardproof.properties.programs.violation import NotDifferentiable
 from shardproof.properties.report.scripts.source import (
@@ -39,7 +38,7 @@ from shardproof.properties.report.scripts.source import (
     tree_text,
     tuple_text,
 )
-from shardproof.properties.runner.named import held_by_a_module, is_built_in
+from shardproof.properties.runner.named import held_by_a_module, is_built_in, said_of
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.violation import LawViolation
 
@@ -128,21 +127,19 @@ class Script:
         source = source_of(self.violation.implementation.function)
         simulated = [SIMULATED] if self.violation.engine == "simulate" else []
         told = [self.violation.headline, "", f"case: {self.case}", *self.violation.stated, "", NEEDS, *simulated]
-        lines = [
-            *docstring(told),
-            "", *IMPORTS.split("\n"),
-            *options(self.case.mesh.devices, in_doubles=is_wide(self.case)), "",
-            *source.paths, *loaded(source.lines, source.missing), "", *self._mesh(), "", "",
-        ]  # fmt: skip
-        return "\n".join([*lines, *body]) + "\n"
-
-    def _mesh(self) -> list[str]:
         mesh = self.case.mesh
         names = tuple_text([quoted(name) for name in mesh.axis_names])
         types = tuple_text([f"AxisType.{kind.title()}" for kind in mesh.axis_types])
         chosen = f"[{', '.join(map(str, mesh.devices))}]" if mesh.permuted else f":{mesh.size}"
         devices = f"np.array(jax.devices())[{chosen}].reshape({mesh.sizes})"
-        return [f"mesh = Mesh({devices}, {names}, axis_types={types})"]
+        lines = [
+            *docstring(told),
+            "", *IMPORTS.split("\n"),
+            *options(mesh.devices, in_doubles=is_wide(self.case)), "",
+            *source.paths, *loaded(source.lines, source.missing), "",
+            f"mesh = Mesh({devices}, {names}, axis_types={types})", "", "",
+        ]  # fmt: skip
+        return "\n".join([*lines, *body]) + "\n"
 
     def _call(self) -> list[str]:
         """The call of the function, on one device's blocks or on global arrays."""
@@ -303,21 +300,12 @@ def script(violation: LawViolation) -> str:
 
 def _calling_shardproof(violation: LawViolation) -> str:
     """The script that has shardproof check the recorded case."""
-    implementation, sent = violation.implementation, violation.implementation.communication
-    source, said = Source("", []), ""
+    implementation, source, said = violation.implementation, Source("", []), ""
     if implementation.program is not None:
         source = _program(implementation.program)
     elif not is_built_in(implementation):
         source = source_of(implementation.function)
-        said = "".join(
-            f", {name}={value!r}"
-            for name, value in (
-                ("claims", ",".join(sorted(implementation.features))),
-                ("communication", str(sent) if isinstance(sent, Expectation) else ""),
-                ("overlap", str(implementation.overlap or "")),
-            )
-            if value
-        )
+        said = "".join(f", {name}={value!r}" for name, value in said_of(implementation).items())
     given = f", {source.name}{said}" if source.name else ""
     own = Source("", [], folders_of([ALSO]))
     lines = [

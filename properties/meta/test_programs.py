@@ -280,7 +280,7 @@ def test_what_a_function_refuses_is_reported_unless_it_is_stated() -> None:
     )
     (script,) = re.findall(r"\n  python (\S+\.py)", str(raised.value))
     ended = python(script)
-    assert (ended.returncode, "expected a power of two" in ended.stderr) == (1, True)
+    assert (ended.returncode, "expected a power of two" in ended.stdout) == (1, True)
 
     def some(data: int, n: int) -> bool:
         return data & (data - 1) == 0 and n > 1

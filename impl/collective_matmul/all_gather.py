@@ -157,35 +157,6 @@ def bidirectional_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisNa
 
 
 @checked
-def joined_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-    """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
-
-    Half blocks of A go each way, and the two that arrive are joined: p - 1 steps of one product of full size.
-
-    Best where the links are the limit and products are small: the fastest at 1024x2048 by 2048x8192 on v4.
-    """
-    p, me, rows, dimension = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-2], lhs.ndim - 2
-    lhs, rhs = aligned(lhs, rhs, axis_name)
-    right, left = in_halves(lhs, -2)
-    middle = right.shape[-2]
-
-    def write_product(result: Block, right: Block, left: Block, distance: Array | int) -> Block:
-        product = rounded_product(jnp.concatenate([right, left], -2), rhs)
-        result = write(result, product[..., :middle, :], around(me - distance, p) * rows, dimension)
-        return write(result, product[..., middle:, :], around(me + distance, p) * rows + middle, dimension)
-
-    def step(carry: tuple[Block, Block, Block], distance: Array) -> tuple[Block, Block, Block]:
-        right, left, result = carry
-        return *shift_both(right, left, axis_name), write_product(result, right, left, distance)
-
-    result = own_rows(lhs, rhs, axis_name)
-    if p > 1:
-        right, left, result = ring_loop(step, (*shift_both(right, left, axis_name), result), 1, p - 1, axis_name)
-        result = write_product(result, right, left, p - 1)
-    return result
-
-
-@checked
 def ring_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
 

@@ -3,44 +3,34 @@
 Arrays are whole, `[B, D]`, `[D, F]` and so on. A layout says of every dimension by which mesh axes it is sharded.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from shardproof.oracles.collectives import axis_index
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
+from shardproof.oracles.whole import Arrays, Dtypes, OfWholes, Options, Tangents
 
-Arrays = Sequence[np.ndarray]
 Axes = tuple[str, ...]
 Sides = tuple[int, ...]
 Layout = tuple[Axes, Axes]
 """The axes that shard the rows of a matrix, and those that shard its columns."""
 
 
-class Matmuls:
+class Matmuls(OfWholes):
     """The product of matrices, one after the other: `A W`, or `X W_in W_out`."""
 
-    doubt = (0.0, 0.0)
-
-    def value(self, arrays: Arrays, dtypes: Sequence[np.dtype], options: Mapping[str, Any]) -> list[np.ndarray]:
+    def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
         """All matrices, multiplied."""
         return [self.product(arrays)]
 
-    def pushforward(
-        self, arrays: Arrays, tangents: Mapping[int, np.ndarray], dtypes: Sequence[np.dtype], options: Mapping[str, Any]
-    ) -> list[np.ndarray]:
+    def pushforward(self, arrays: Arrays, tangents: Tangents, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
         """Every matrix in turn is its tangent, and the products are added up."""
         return [sum(self.product([*arrays[:i], t, *arrays[i + 1 :]]) for i, t in tangents.items())]  # type: ignore[list-item]
 
     def pullback(
-        self,
-        arrays: Arrays,
-        cotangents: Arrays,
-        moving: Sequence[int],
-        dtypes: Sequence[np.dtype],
-        options: Mapping[str, Any],
+        self, arrays: Arrays, cotangents: Arrays, moving: Sequence[int], dtypes: Dtypes, options: Options
     ) -> list[np.ndarray]:
         """The cotangent between what is in front of a matrix and what is behind it, both transposed."""
         (ct,) = cotangents
@@ -48,12 +38,6 @@ class Matmuls:
             self.product([*[a.T for a in reversed(arrays[:i])], ct, *[a.T for a in reversed(arrays[i + 1 :])]])
             for i in moving
         ]
-
-    def result_dtypes(
-        self, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype], options: Mapping[str, Any]
-    ) -> list[np.dtype]:
-        """That of the matrices."""
-        return [dtypes[0]]
 
     @staticmethod
     def product(arrays: Arrays) -> np.ndarray:

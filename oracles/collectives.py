@@ -21,6 +21,7 @@ from shardproof.oracles.mesh import MeshCase, as_axes
 
 Blocks = Shaped[np.ndarray, "..."]
 Axes = str | Iterable[str]
+Operands = Sequence[Blocks]
 Groups = Sequence[Sequence[int]] | None
 Exchange = Callable[[np.ndarray], np.ndarray]
 

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
@@ -48,6 +49,11 @@ def wide(dtype: np.dtype) -> np.dtype:
     if is_float(dtype):
         return np.dtype(np.longdouble if dtype.itemsize > 4 else np.float64)
     return np.dtype(np.uint64 if dtype == np.uint64 else np.int64)
+
+
+def widened(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """All of them in the dtype in which sums lose nothing that matters."""
+    return [array.astype(wide(array.dtype)) for array in arrays]
 
 
 def real_of(dtype: np.dtype) -> np.dtype:

@@ -23,9 +23,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jaxtyping import Array, Float, Shaped
 
 from shardproof.impl.arguments import check_rank, check_shape, refuse
-from shardproof.impl.baselines import abstract_of, on_explicit_axes, spec
 from shardproof.impl.model import activated, linear, squared_errors, wide
-from shardproof.impl.reshard import exchanged
+from shardproof.impl.reshard import abstract_of, exchanged, on_explicit_axes, spec
 from shardproof.impl.rings import aligned, multiply
 
 Axes = tuple[str, ...]

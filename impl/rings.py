@@ -83,6 +83,29 @@ def ring_loop(step: Callable[[Carry, Array], Carry], carry: Carry, start: int, s
     return lax.scan(lambda carry, at: (step(carry, at), None), carry, distances, unroll=unroll)[0]
 
 
+def pass_round(blocks: Sequence[Any], state: Carry, use: Callable[..., Carry], axis_name: AxisName) -> Carry:
+    """The state once `use(state, *blocks, distance)` has had the blocks of all others, each passed on as it is used.
+
+    A first block goes rightward and is that of the participant `distance` behind; a second one, from as far ahead, goes
+    leftward. No compiler moves work from one step of a loop into another: so the first hop, which can be beside what is
+    done with a participant's own blocks, comes before the loop, and the last use after it.
+    """
+    p = lax.axis_size(axis_name)
+
+    def passed(blocks: Sequence[Any]) -> list[Any]:
+        ways = zip(blocks, WAYS, strict=False)
+        return [jax.tree.map(lambda x, way=way: shift(x, axis_name, way), block) for block, way in ways]
+
+    def step(carry: tuple[list[Any], Carry], distance: Array) -> tuple[list[Any], Carry]:
+        blocks, state = carry
+        return passed(blocks), use(state, *blocks, distance)
+
+    if p == 1:
+        return state
+    last, state = ring_loop(step, (passed(blocks), state), 1, p - 1, axis_name)
+    return use(state, *last, p - 1)
+
+
 def empty_array(shape: Sequence[int], block: Array) -> Array:
     """An array whose elements are still to be written, typed and laid out as a block that is written into it."""
     empty = lax.empty(tuple(shape), block.dtype, out_sharding=jax.typeof(block).sharding)

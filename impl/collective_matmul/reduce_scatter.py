@@ -43,6 +43,7 @@ from shardproof.impl.rings import (
     around,
     empty_array,
     multiply,
+    pass_round,
     ring_loop,
     shift,
     shift_both,
@@ -352,20 +353,11 @@ def join_parts(parts: Sequence[Block], dimension: int) -> Block:
 def _gather_halves(halves: Sequence[Block], into: Block, start: int, axis_name: AxisName) -> Block:
     """Writes all participants' rows into an array from `start` on: half goes rightward, the other half leftward."""
     p, me, dimension = lax.axis_size(axis_name), axis_index(axis_name), into.ndim - 2
-    right, left = halves
-    size = right.shape[dimension]
-    rows = size + left.shape[dimension]
+    size = halves[0].shape[dimension]
+    rows = size + halves[1].shape[dimension]
 
     def write_halves(into: Block, right: Block, left: Block, distance: Array | int) -> Block:
         into = write(into, right, start + around(me - distance, p) * rows, dimension)
         return write(into, left, start + around(me + distance, p) * rows + size, dimension)
 
-    def step(carry: tuple[Block, Block, Block], distance: Array) -> tuple[Block, Block, Block]:
-        right, left, into = carry
-        return *shift_both(right, left, axis_name), write_halves(into, right, left, distance)
-
-    into = write_halves(into, right, left, 0)
-    if p == 1:
-        return into
-    right, left, into = ring_loop(step, (*shift_both(right, left, axis_name), into), 1, p - 1, axis_name)
-    return write_halves(into, right, left, p - 1)
+    return pass_round(halves, write_halves(into, *halves, 0), write_halves, axis_name)

@@ -28,7 +28,6 @@ OWN = {str(i): i for i in IMPLEMENTATIONS}
         ("bidirectional_all_gather", (5,), 8, 4, 768),
         ("shorter_way_all_gather", (5,), 4, 2, 768),
         ("shorter_way_all_gather", (6,), 5, 3, 800),
-        ("recursive_doubling_all_gather", (8,), 3, 3, 840),
         ("bruck_all_gather", (6,), 3, 3, 800),
         ("ring_reduce_scatter", (6,), 5, 5, 800),
         ("bidirectional_reduce_scatter", (6,), 10, 5, 800),

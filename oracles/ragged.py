@@ -61,8 +61,17 @@ def slices(operands: Operands, mesh: MeshCase, axes: Axes) -> list[Slice]:
     def refuse(text: str) -> NoReturn:
         raise RaggedMismatch(f"ragged_all_to_all over {as_axes(axes)} on the mesh {mesh}: {text}")
 
+    row, place = operand.shape[len(mesh.sizes) + 1 :], output.shape[len(mesh.sizes) + 1 :]
+    if row != place:
+        refuse(
+            f"rows of the operand have shape {row}, those of the output {place}: expected the same (operand, output)"
+        )
+    if any(x.dtype.kind not in "iu" for x in lists):
+        refuse(f"lists of {', '.join(str(x.dtype) for x in lists)}: expected integers")
     for participants in process_groups(mesh, axes).tolist():
-        each = len(sent[0]) // len(participants)
+        each, rest = divmod(len(sent[0]), len(participants))
+        if rest:
+            refuse(f"send_sizes has {len(sent[0])} entries: expected a multiple of {len(participants)} participants")
         for i, j, k in itertools.product(range(len(participants)), range(len(participants)), range(each)):
             out, back = j * each + k, i * each + k
             source, destination = participants[i], participants[j]

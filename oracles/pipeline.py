@@ -25,7 +25,7 @@ class Pipeline:
         passed = [operands[1].astype(wide(operands[1].dtype))]
         with np.errstate(invalid="ignore", over="ignore"):
             for layer in self.layers(operands, mesh, axes):
-                passed.append(self.activated(passed[-1] @ layer))
+                passed.append(np.tanh(passed[-1] @ layer))
         return passed
 
     def pushforward(self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
@@ -33,7 +33,7 @@ class Pipeline:
         passed, dx = self.passed(operands, mesh, axes), tangents[1].astype(wide(tangents[1].dtype))
         layers, changes = self.layers(operands, mesh, axes), self.layers(tangents, mesh, axes)
         for x, y, layer, change in zip(passed, passed[1:], layers, changes, strict=False):
-            dx = self.slope(y) * (dx @ layer + x @ change)
+            dx = (1 - y**2) * (dx @ layer + x @ change)
         return [dx]
 
     def pullback(self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
@@ -41,7 +41,7 @@ class Pipeline:
         passed, ct = self.passed(operands, mesh, axes), cotangents[0].astype(wide(cotangents[0].dtype))
         layers, of_layers = self.layers(operands, mesh, axes), []
         for x, y, layer in reversed(list(zip(passed, passed[1:], layers, strict=False))):
-            g = self.slope(y) * ct
+            g = (1 - y**2) * ct
             of_layers.append((x.swapaxes(-1, -2) @ g).sum(axis=len(mesh.sizes)))  # over microbatches
             ct = g @ layer.swapaxes(-1, -2)
         by_layer = np.stack(of_layers[::-1], axis=len(mesh.sizes))
@@ -71,14 +71,6 @@ class Pipeline:
         columns = by_layer.shape[-1]
         of_all = by_layer.reshape(*mesh.sizes, -1, mesh.axis_size(axes), columns, columns)
         return all_gather_transpose(of_all, mesh, axes, axis=1).reshape(*mesh.sizes, -1, columns)
-
-    def activated(self, y: Blocks) -> Blocks:
-        """What becomes of a layer's products."""
-        return np.tanh(y)
-
-    def slope(self, y: Blocks) -> Blocks:
-        """The derivative of that, given what became of them."""
-        return 1 - y**2
 
 
 pipeline = Pipeline()

@@ -55,7 +55,7 @@ class MoeLayer:
         Raises:
             ValueError: if shapes do not match, experts do not divide, or for options that are none.
         """
-        settings = Settings(**options)
+        settings = self.settings(operands, **options)
         results = self.blank(operands[0], operands[-1].shape[-1])
         for part in self.parts(operands, mesh, axes):
             routing = self.routing(part, settings)
@@ -70,7 +70,7 @@ class MoeLayer:
         self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks]:
         """The product rule of each kept choice: its gate moves, and so does what its expert makes of the token."""
-        settings = Settings(**options)
+        settings = self.settings(operands, **options)
         results = self.blank(operands[0], operands[-1].shape[-1])
         for part, along in zip(self.parts(operands, mesh, axes), self.parts(tangents, mesh, axes), strict=True):
             routing = self.routing(part, settings)
@@ -91,7 +91,7 @@ class MoeLayer:
         A gate's cotangent is the inner product of the token's with what the expert made of it; of a choice that is
         dropped it is zero.
         """
-        settings = Settings(**options)
+        settings = self.settings(operands, **options)
         gradients = [np.zeros((mesh.size, *x.shape[len(mesh.sizes) :]), wide(x.dtype)) for x in operands]
         (ct,) = (c.reshape(mesh.size, *c.shape[len(mesh.sizes) :]) for c in widened(cotangents))
         for part in self.parts(operands, mesh, axes):
@@ -112,8 +112,12 @@ class MoeLayer:
 
     def dispatches(self, operands: Operands, mesh: MeshCase, axes: Axes, **options: Any) -> list[Dispatch]:
         """What becomes of the pairs of every process group."""
-        settings, parts = Settings(**options), self.parts(operands, mesh, axes)
+        settings, parts = self.settings(operands, **options), self.parts(operands, mesh, axes)
         return [self.dispatch(self.routing(part, settings), part, settings) for part in parts]
+
+    def settings(self, operands: Operands, **options: Any) -> Settings:
+        """What the options say."""
+        return Settings(**options)
 
     def routing(self, part: "Part", settings: Settings) -> Routing:
         """What all tokens choose."""

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_floating, check_rank, check_shape, refuse
-from shardproof.impl.collectives import Block, varying
+from shardproof.impl.collectives import Block
 from shardproof.impl.cross_entropy import Call, Sums, check_call, loss_of, of_labels, places_of, summed
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.rings import aligned, multiply
@@ -148,6 +148,5 @@ def _counted(x: Block, w: Block, call: Call) -> Block:
     The transpose of the cast is one sum, and would be another where x meets each of the others. Tokens that do not
     count are zeros, of which nothing is computed.
     """
-    wide = x.astype(accumulator(x, w))
-    wide, _ = aligned(wide, wide, (*call.axes, *varying(w), *varying(call.ignored)))
+    wide, *_ = aligned(x.astype(accumulator(x, w)), w, call.ignored, axis_name=call.axes)
     return jnp.where(call.ignored[:, None], 0, wide)

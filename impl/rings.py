@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Int, Shaped
 
 from shardproof.impl.arguments import AxisName, as_axes
-from shardproof.impl.collectives import Block, cast_varying, permute, varying
+from shardproof.impl.collectives import Block, Blocks, cast_varying, permute, varying
 from shardproof.impl.dtypes import accumulator
 
 Left = Shaped[Array, "*batch _ _"]
@@ -28,14 +28,14 @@ WAYS = (1, -1)
 Carry = TypeVar("Carry")
 
 
-def aligned(lhs: Left, rhs: Right, axis_name: AxisName = ()) -> tuple[Left, Right]:
-    """Both operands, typed varying along `axis_name` and along whatever the other one varies along.
+def aligned(*operands: Blocks, axis_name: AxisName = ()) -> tuple[Any, ...]:
+    """The operands, typed varying along `axis_name` and along whatever one of the others varies along.
 
     A product casts its operands by itself, but the transpose of a cast is a sum over the axes that were
     missing: here it is one sum of a block, in a loop it would be one in every step.
     """
-    along = {*as_axes(axis_name), *varying(lhs), *varying(rhs)}
-    return cast_varying(lhs, along), cast_varying(rhs, along)
+    along = {*as_axes(axis_name)}.union(*map(varying, jax.tree.leaves(operands)))
+    return tuple(cast_varying(operand, along) for operand in operands)
 
 
 def multiply(lhs: Shaped[Array, "*batch m k"], rhs: Shaped[Array, "k n"]) -> Shaped[Array, "*batch m n"]:

@@ -27,10 +27,9 @@ from shardproof.impl.collective_matmul import (
 )
 from shardproof.impl.collective_matmul.operands import check_contraction
 from shardproof.impl.collective_matmul.reduce_scatter import bidirectional_matmul_reduce_scatter
-from shardproof.impl.collectives import cast_varying, varying
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.norms import check_rms_norm, rms_norm_of_whole
-from shardproof.impl.rings import Right
+from shardproof.impl.rings import Right, aligned
 
 Sequence = Shaped[Array, "s b d"]
 Scale = Shaped[Array, " _"]
@@ -129,7 +128,6 @@ def _normalised(
 ) -> Sequence:
     """This participant's positions, normalised."""
     added, dtype, wide = check_rms_norm(function, x, scale, epsilon), jnp.result_type(x, scale), accumulator(x, scale)
-    along = {*axes}.union(*map(varying, (x, scale, w_in, w_out)))
     # cast once and while wide: the transpose of a cast is a sum over the axes that were missing
-    of_x, of_scale = cast_varying((x.astype(wide), scale.astype(wide)), along)
+    of_x, of_scale, *_ = aligned(x.astype(wide), scale.astype(wide), w_in, w_out, axis_name=axes)
     return rms_norm_of_whole(of_x, of_scale, added).astype(dtype)

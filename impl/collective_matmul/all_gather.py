@@ -57,7 +57,7 @@ def ring_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: Axi
     Best where links carry one transfer at a time: the fastest on H100 by timelines.
     """
     p, me, columns = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-1]
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
 
     def product(block: Block, distance: Array | int) -> Block:  # with the rows of W that meet the columns of its owner
         owner = around(me - distance, p)
@@ -78,7 +78,7 @@ def bidirectional_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_
     Best where the links are the limit: the fastest at 8192 cubed.
     """
     p, me, columns = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-1]
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     right, left = in_halves(lhs, -1)
     middle = right.shape[-1]
 
@@ -101,7 +101,7 @@ def ring_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
     Best where links carry one transfer at a time: the fastest on H100 by timelines.
     """
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-2]
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
 
     def write_product(result: Block, block: Block, distance: Array | int) -> Block:
         return write(result, rounded_product(block, rhs), around(me - distance, p) * rows, lhs.ndim - 2)
@@ -118,7 +118,7 @@ def bidirectional_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisNa
     Best where the links are the limit: the fastest at 8192 cubed.
     """
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-2]
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     right, left = in_halves(lhs, -2)
     middle = right.shape[-2]
 
@@ -140,7 +140,7 @@ def ring_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
     Best where links carry one transfer at a time: the fastest on H100 by timelines.
     """
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), rhs.shape[0]
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
 
     def product(block: Block, distance: Array | int) -> Block:  # with the columns of A that meet the rows of its owner
         owner = around(me - distance, p)
@@ -161,7 +161,7 @@ def joined_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     Best where the links are the limit: the fastest at 8192 cubed, since halves of W make small products.
     """
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), rhs.shape[0]
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     right, left = in_halves(rhs, 0)
     middle = right.shape[0]
 
@@ -183,7 +183,7 @@ def shorter_way_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_na
     Whole blocks of A come the shorter way: p - 1 permutes in floor(p/2) steps, of which a neighbour passes on the last.
     """
     p, me, columns = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-1]
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
 
     def product(block: Block, distance: Array | int) -> Block:
         owner = around(me - distance, p)
@@ -214,7 +214,7 @@ def shorter_way_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName
     arrived.
     """
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-2]
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
 
     def write_product(result: Block, block: Block, distance: Array | int) -> Block:
         return write(result, rounded_product(block, rhs), around(me - distance, p) * rows, lhs.ndim - 2)
@@ -253,7 +253,7 @@ def chunked_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: 
     p, (*batch, m, columns) = lax.axis_size(axis_name), lhs.shape
     if p > UNROLLED:
         return shorter_way_all_gather_matmul_lhs_contracting(lhs, rhs, axis_name)
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     count = max(1, min(CHUNKS, math.ceil(m / 2)))
     bounds = [m * i // count for i in range(count + 1)]
 

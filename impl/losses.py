@@ -85,7 +85,9 @@ def spec(roles: Roles, axes: Mapping[str, Axes]) -> PartitionSpec:
     return PartitionSpec(*(tuple(a for role in some for a in axes[role]) or None for some in roles))
 
 
-Features, Weights, Biases = Float[Array, "b _"], Float[Array, "_ _"], Float[Array, "_"]
+Features = Float[Array, "b _"]
+Weights = Float[Array, "_ _"]
+Biases = Float[Array, "_"]
 """Blocks of features of examples, of weights and of biases, as the layout has them."""
 
 Linear = Callable[[Array, Array, Array, Axes, Axes], Array]

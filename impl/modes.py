@@ -34,7 +34,9 @@ Entries = tuple[Axes, ...]
 Meshes = Mesh | AbstractMesh
 Weights = Shaped[Array, "_ _"]
 Bias = Shaped[Array, " _"]
-Inputs, Targets, Outputs = Float[Array, "B D"], Float[Array, "B E"], Float[Array, "B E"]
+Inputs = Float[Array, "B D"]
+Targets = Float[Array, "B E"]
+Outputs = Float[Array, "B E"]
 Scalar = Float[Array, ""]
 Parameters = tuple[Weights, Bias, Weights, Bias]
 """W_in[D, F], b_in[F], W_out[F, E], b_out[E]; sizes that do not match, every function refuses in words of its own."""

@@ -135,8 +135,8 @@ class TransformerBlock:
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The result's blocks."""
         x, w_in, w_out = widened(operands)
-        hidden = np.maximum(*self.first.value([x, w_in], mesh, axes), 0)
-        (result,) = matmul_reduce_scatter.value([hidden, w_out], mesh, axes, **self.scattered)
+        (before,) = self.first.value([x, w_in], mesh, axes)
+        (result,) = matmul_reduce_scatter.value([np.maximum(before, 0), w_out], mesh, axes, **self.scattered)
         return [rounded(result, operands[0].dtype)]
 
     def pushforward(self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
@@ -144,8 +144,8 @@ class TransformerBlock:
         (x, w_in, w_out), (dx, dw_in, dw_out) = widened(operands), widened(tangents)
         (before,) = self.first.value([x, w_in], mesh, axes)
         (moved,) = self.first.pushforward([x, w_in], [dx, dw_in], mesh, axes)
-        hidden = [np.maximum(before, 0), w_out], [np.where(before > 0, moved, 0), dw_out]
-        (result,) = matmul_reduce_scatter.pushforward(*hidden, mesh, axes, **self.scattered)
+        hidden, along = [np.maximum(before, 0), w_out], [np.where(before > 0, moved, 0), dw_out]
+        (result,) = matmul_reduce_scatter.pushforward(hidden, along, mesh, axes, **self.scattered)
         return [rounded(result, operands[0].dtype)]
 
     def pullback(self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:

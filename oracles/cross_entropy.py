@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, Operands, all_gather
+from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents, all_gather
 from shardproof.oracles.dtypes import wide, widened
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.transposes import all_gather_transpose
@@ -37,7 +37,7 @@ class VocabParallelCrossEntropy:
         return [np.where(operands[1] == ignore_index, 0, loss)]
 
     def pushforward(
-        self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, **options: Any
+        self, operands: Operands, tangents: Tangents, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks]:
         """The inner product of p - q with the tangent of all classes."""
         slope, tangent = self.slope(operands, mesh, axes, **options), gathered(tangents[0], mesh, axes)
@@ -45,7 +45,7 @@ class VocabParallelCrossEntropy:
             return [(slope * tangent).sum(axis=-1)]
 
     def pullback(
-        self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, **options: Any
+        self, operands: Operands, cotangents: Tangents, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks | None]:
         """P - q times the cotangent, of every participant's classes the sum over all participants' tokens."""
         slope, (ct,) = self.slope(operands, mesh, axes, **options), widened(cotangents)

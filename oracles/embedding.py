@@ -7,7 +7,7 @@ Operands are blocks `table [*mesh.sizes, V / p, D]` and `ids [*mesh.sizes, …]`
 
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, Operands, all_gather
+from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents, all_gather
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.transposes import all_gather_transpose
@@ -32,11 +32,11 @@ class EmbeddingLookup:
         result[named] = whole[(*device, ids[named].astype(np.int64))]
         return [result]
 
-    def pushforward(self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
+    def pushforward(self, operands: Operands, tangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The lookup is linear in the table: that in its tangent."""
         return self.value([tangents[0], operands[1]], mesh, axes)
 
-    def pullback(self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks | None]:
+    def pullback(self, operands: Operands, cotangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks | None]:
         """A row's cotangent is the sum of those of all places, on all participants, where its id is."""
         (table, ids), (ct,) = operands, cotangents
         rank = len(mesh.sizes)

@@ -7,7 +7,7 @@ all blocks of all devices: each has its own cotangent (see `oracles.transposes`)
 
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, Operands, all_reduce
+from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents, all_reduce
 from shardproof.oracles.dtypes import is_float, widened
 from shardproof.oracles.mesh import MeshCase
 
@@ -40,11 +40,11 @@ class WeightedMean:
             total = all_reduce(per_device(products, mesh).sum(axis=-1), mesh, axes)
         return [total / self.total(factors, mesh, axes)]
 
-    def pushforward(self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
+    def pushforward(self, operands: Operands, tangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The mean is linear in the values: that of their tangents."""
         return self.value([tangents[0], operands[1]], mesh, axes)
 
-    def pullback(self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks | None]:
+    def pullback(self, operands: Operands, cotangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks | None]:
         """Every element gets its weight's share of all participants' cotangents."""
         (_, factors), (ct,) = widened(operands), widened(cotangents)
         share = all_reduce(ct, mesh, axes) / self.total(factors, mesh, axes)

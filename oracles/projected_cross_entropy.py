@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, Operands
+from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents
 from shardproof.oracles.cross_entropy import vocab_parallel_cross_entropy
 from shardproof.oracles.dtypes import widened
 from shardproof.oracles.mesh import MeshCase
@@ -29,7 +29,7 @@ class ProjectedCrossEntropy:
         return vocab_parallel_cross_entropy.value(logits, mesh, axes, **options)
 
     def pushforward(
-        self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, **options: Any
+        self, operands: Operands, tangents: Tangents, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks]:
         """By the product rule, `dx W + x dW` are the tangents of the logits."""
         index = options.get("ignore_index", -1)
@@ -38,7 +38,7 @@ class ProjectedCrossEntropy:
         return vocab_parallel_cross_entropy.pushforward(logits, along, mesh, axes, **options)
 
     def pullback(
-        self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, **options: Any
+        self, operands: Operands, cotangents: Tangents, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks | None]:
         """With z the cotangents of the logits, `z W^T` is that of x, and `x^T z` that of W."""
         index = options.get("ignore_index", -1)

@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, Operands
+from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents
 from shardproof.oracles.dtypes import widened
 from shardproof.oracles.layout import device_name
 from shardproof.oracles.mesh import MeshCase, as_axes
@@ -132,11 +132,11 @@ class RaggedAllToAll:
         """Every slice lands where its sender says; all other rows keep the output."""
         return [ragged_all_to_all(operands, mesh, axes)]
 
-    def pushforward(self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
+    def pushforward(self, operands: Operands, tangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """Rows only move, so tangents move as they do."""
         return self.value([*tangents[:2], *operands[2:]], mesh, axes)
 
-    def pullback(self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks | None]:
+    def pullback(self, operands: Operands, cotangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks | None]:
         """A sent row gets the cotangents of all places that it was sent to; one of output, unless written, its own."""
         (operand, output, *_), (ct,) = operands, widened(cotangents)
         rank = len(mesh.sizes)

@@ -361,4 +361,4 @@ def _gather_halves(halves: Sequence[Block], into: Block, start: int, axis_name: 
         into = write(into, right, start + around(me - distance, p) * rows, dimension)
         return write(into, left, start + around(me + distance, p) * rows + size, dimension)
 
-    return pass_round(halves, write_halves(into, *halves, 0), write_halves, axis_name)
+    return pass_round(halves, write_halves(into, halves[0], halves[1], 0), write_halves, axis_name)

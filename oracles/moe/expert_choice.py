@@ -1,5 +1,7 @@
 """What it means that experts choose tokens: each those that suit it best, of all participants."""
 
+from typing import Any
+
 from shardproof.oracles.collectives import Operands
 from shardproof.oracles.moe.dropping import Dispatch, pairs_of
 from shardproof.oracles.moe.layer import MoeLayer, Part, Settings
@@ -12,9 +14,9 @@ class ExpertChoice(MoeLayer):
     Every token chooses all experts, and every expert the best of all tokens; the option is `capacity`.
     """
 
-    def settings(self, operands: Operands, *, capacity: int) -> Settings:
+    def settings(self, operands: Operands, **options: Any) -> Settings:
         """Those of a layer in which every token chooses all experts."""
-        return Settings(top_k=operands[1].shape[-1], capacity=capacity, over="all")
+        return Settings(top_k=operands[1].shape[-1], over="all", **options)
 
     def dispatch(self, routing: Routing, part: Part, settings: Settings) -> Dispatch:
         """Of each expert the `capacity` tokens of the highest probability, ties by the token's number."""

@@ -187,9 +187,20 @@ def moe_layer(name: str, dispatch: Callable[[Plan], Block]) -> Callable[..., Blo
     """
 
     def layer(
-        tokens: Block, router_weights: Block, expert_weights: ExpertWeights, axis_name: AxisName, **settings: Any
+        tokens: Block,
+        router_weights: Block,
+        expert_weights: ExpertWeights,
+        axis_name: AxisName,
+        *,
+        top_k: int,
+        capacity: int | None = None,
+        policy: str = "probability",
+        over: str = "chosen",
+        capacity_per_sender: int | None = None,
     ) -> Block:
-        return planned(name, tokens, router_weights, expert_weights, axis_name, **settings).result(dispatch)
+        room: dict[str, Any] = {"capacity": capacity, "policy": policy, "capacity_per_sender": capacity_per_sender}
+        plan = planned(name, tokens, router_weights, expert_weights, axis_name, top_k=top_k, over=over, **room)
+        return plan.result(dispatch)
 
     layer.__name__ = layer.__qualname__ = name
     layer.__module__, layer.__doc__ = dispatch.__module__, dispatch.__doc__

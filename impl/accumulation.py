@@ -63,11 +63,14 @@ def accumulated_value_and_grad(
         ValueError: for an unknown axis, or examples that do not divide into so many microbatches.
     """
     axes = check_axes(function, axis_name)
-    spread = _to(axes) if gather is None else gather
-    weights, reduce = with_transpose(spread, params)
+    spread = gather or (lambda params: cast_varying(params, axes))
+    weights, reduce = jax.vjp(spread, params)
+    if any(p.dtype != accumulator(p) for p in jax.tree.leaves(params)):  # gradients are reduced in the accumulator's
+        # of which nothing reads the values, so that nothing computes them
+        _, reduce = jax.vjp(spread, jax.tree.map(lambda p: p.astype(accumulator(p)), params))
     total, count, gradients = accumulated(loss, weights, batch, microbatches=microbatches, function=function)
     total, count = lax.psum(cast_varying((total, count), axes), axes)
-    reduced = jax.tree.map(lambda g, p: mean_of(g, count).astype(p.dtype), reduce(gradients), params)
+    reduced = jax.tree.map(lambda g, p: mean_of(g, count).astype(p.dtype), reduce(gradients)[0], params)
     return mean_of(total, count), reduced
 
 
@@ -104,15 +107,6 @@ def accumulated(
     shapes = jax.eval_shape(of, jax.tree.map(lambda x: x[0], parts))
     sums, _ = lax.scan(step, jax.tree.map(_zeros, shapes), parts)
     return sums
-
-
-def with_transpose(spread: Gather, params: Tree) -> tuple[Tree, Gather]:
-    """What a linear function makes of parameters, and its transpose, of gradients in the accumulator's dtype."""
-    weights, pull = jax.vjp(spread, params)
-    wide = jax.tree.map(lambda p: p.astype(accumulator(p)), params)
-    if any(jax.tree.leaves(jax.tree.map(lambda p, q: p.dtype != q.dtype, params, wide))):
-        _, pull = jax.vjp(spread, wide)  # of which nothing reads the values, so that nothing computes them
-    return weights, lambda gradients: pull(gradients)[0]
 
 
 def accumulating(
@@ -184,10 +178,6 @@ def accumulating(
 def replicated(params: Tree, data: AxisName, model: AxisName) -> tuple[Any, Any]:
     """Parameters that are the same everywhere, and a batch that `data` shards in its first dimension."""
     return P(), P(data if isinstance(data, str) else tuple(data))
-
-
-def _to(axes: tuple[str, ...]) -> Gather:
-    return lambda params: cast_varying(params, axes)
 
 
 def mean_of(total: Array, count: Array) -> Array:

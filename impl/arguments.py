@@ -139,12 +139,6 @@ def check_axis_count(function: str, axis_name: AxisName, counts: Sequence[int]) 
         raise_unsupported(function, "axis_name", axis_name, f"a tuple of {' or '.join(map(str, counts))} axes")
 
 
-def check_extent(function: str, argument: str, extent: int, most: int, text: str) -> None:
-    """`extent` counts elements, in [0, most], of what there are at most so many of, which `text` says."""
-    if not 0 <= extent <= most:
-        refuse(function, argument, extent, f"an integer in [0, {most}], {text}")
-
-
 def check_rank(function: str, argument: str, x: jax.Array, rank: int) -> None:
     """`x` has so many dimensions."""
     if x.ndim != rank:

@@ -7,7 +7,6 @@ logits, weights and sums are carried in float32 and the result is rounded once; 
 gradients of keys and values are added up in 16 bits where participants meet.
 """
 
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import jax
@@ -16,10 +15,10 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank, check_shape, raise_unsupported
-from shardproof.impl.collectives import Block, all_gather, all_to_all, axis_index, cast_varying, permute, varying
+from shardproof.impl.collectives import Block, all_gather, all_to_all, axis_index, permute
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.indices import remainder
-from shardproof.impl.rings import shift
+from shardproof.impl.rings import aligned, pass_round
 
 Heads: TypeAlias = Float[Array, "h s d"]
 """Queries, keys, values or results, heads first: of every head, positions and features."""
@@ -74,13 +73,14 @@ def ring_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, causal:
     q, k, v = (jnp.swapaxes(x, 0, 1) for x in (q, k, v))
     state = _seen(_logits(q, k, 0 if causal else None, accumulator(q, k, v)), v)
 
-    def attend(state: State, k: Heads, v: Heads, step: Int[Array, ""] | int) -> State:
+    def attend(state: State, others: tuple[Heads, Heads], step: Int[Array, ""] | int) -> State:
+        k, v = others
         logits = _logits(q, k, None, accumulator(q, k, v))
         if causal:  # a block that has passed from the last participant to the first one is of later positions
             logits = jnp.where(step <= mine, logits, -jnp.inf)
         return _updated(state, logits, v)
 
-    state = _round_the_ring(axes, state, k, v, attend)
+    state = pass_round([(k, v)], state, attend, axes)
     return _positions_first(_means(state), jnp.result_type(q, k, v))
 
 
@@ -109,8 +109,8 @@ def balanced_ring_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *
     early = _seen(_logits(q[0], k[0], 0, wide), v[0])
     late = _updated(_seen(_logits(q[1], k[1], 0, wide), v[1]), _logits(q[1], k[0], None, wide), v[0])
 
-    def attend(state: Any, k: Halves, v: Halves, step: Int[Array, ""] | int) -> Any:
-        early, late = state
+    def attend(state: Any, others: tuple[Halves, Halves], step: Int[Array, ""] | int) -> Any:
+        (early, late), (k, v) = state, others
         late = _updated(late, _logits(q[1], k[0], None, wide), v[0])  # no early half is behind a late one
         before = step <= mine  # whose early half is before this one's, and its late half behind it
 
@@ -121,7 +121,7 @@ def balanced_ring_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *
         state = _updated(either(early, late), seen, either(v[0], v[1]))
         return either(state, early), either(late, state)
 
-    early, late = _round_the_ring(axes, (early, late), k, v, attend)
+    early, late = pass_round([(k, v)], (early, late), attend, axes)
     return _contiguous(jnp.stack([_means(early), _means(late)]).astype(dtype), axes)
 
 
@@ -142,20 +142,6 @@ def heads_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, causal
         raise_unsupported("heads_attention", "q", str(jax.typeof(q)), f"a number of heads that is a multiple of {p}")
     q, k, v = (all_to_all(x, axes, split_axis=1, concat_axis=0, tiled=True) for x in (q, k, v))
     return all_to_all(_attended(q, k, v, 0 if causal else None), axes, split_axis=0, concat_axis=1, tiled=True)
-
-
-def _round_the_ring(axes: tuple[str, ...], state: Any, k: Array, v: Array, attend: Callable[..., Any]) -> Any:
-    """The state once it has attended to the keys and values of all others, each `step` from 1 to p - 1 behind."""
-    p = lax.axis_size(axes)
-
-    def hop(carried: Any, step: Int[Array, ""]) -> tuple[Any, None]:
-        state, k, v = carried
-        return (attend(state, k, v, step), shift(k, axes, 1), shift(v, axes, 1)), None
-
-    if p == 1:
-        return state
-    (state, k, v), _ = lax.scan(hop, (state, shift(k, axes, 1), shift(v, axes, 1)), jnp.arange(1, p - 1))
-    return attend(state, k, v, p - 1)
 
 
 def _half_pieces(p: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -197,8 +183,7 @@ def _operands(
     check_floating(function, q=q, k=k, v=v)
     for name, x in (("k", k), ("v", v)):
         check_shape(function, name, x, q.shape, "that of q: positions, heads, features")
-    along = {*axes, *varying(q), *varying(k), *varying(v)}
-    return axes, *cast_varying((q, k, v), along)
+    return axes, *aligned(q, k, v, axis_name=axes)
 
 
 def _logits(q: Heads, k: Float[Array, "h t d"], first_query: Int[Array, ""] | int | None, wide: Any) -> Logits:

@@ -11,26 +11,19 @@ whose result could have several must be told which (`out_sharding`).
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Shaped
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jaxtyping import Array
 
-from shardproof.impl.arguments import Axes, AxisName, as_axes
+from shardproof.impl.arguments import AxisName
 from shardproof.impl.collective_matmul.operands import check_contraction
-from shardproof.impl.collectives import all_gather_invariant, axis_index, cast_varying
+from shardproof.impl.collectives import cast_varying
+from shardproof.impl.reshard import Block, Global, Layout, abstract_of, exchanged, layout, on_explicit_axes, spec
 from shardproof.impl.rings import aligned, multiply
-
-Layout = tuple[Axes, Axes]
-"""The axes that shard the rows of a matrix, and those that shard its columns."""
-
-Block = Shaped[Array, "_ _"]
-Global = Shaped[Array, "_ _"]
-"""Matrices; of blocks, what is contracted may be of two sizes."""
 
 Way = Callable[[Array, Array, Layout, Layout, Layout], Array]
 """Two blocks, their layouts, and that of their product, to a block of it."""
@@ -105,16 +98,16 @@ def matmul_of_blocks(function: str, way: Way, lhs: Block, rhs: Block, layouts: M
 
 def gathered(lhs: Block, rhs: Block, left: Layout, right: Layout, result: Layout) -> Block:
     """Gathers what a device lacks of the rows and columns that its part of the product depends on, then multiplies."""
-    whole_rows, whole_columns = relaid(lhs, left, (result[0], ())), relaid(rhs, right, ((), result[1]))
-    return multiply(*aligned(whole_rows, whole_columns)).astype(lhs.dtype)
+    of_rows, of_columns = exchanged(lhs, left, (result[0], ())), exchanged(rhs, right, ((), result[1]))
+    return multiply(*aligned(of_rows, of_columns)).astype(lhs.dtype)
 
 
 def reduced(lhs: Block, rhs: Block, left: Layout, right: Layout, result: Layout) -> Block:
     """Multiplies the columns of A that a device has with the rows of W for them, and adds up the products."""
     rows, contracted = left
-    partial = multiply(*aligned(lhs, relaid(rhs, right, (contracted, ()))))
+    partial = multiply(*aligned(lhs, exchanged(rhs, right, (contracted, ()))))
     total = lax.psum(cast_varying(partial, contracted), contracted) if contracted else partial
-    return relaid(total.astype(lhs.dtype), (rows, ()), result)
+    return exchanged(total.astype(lhs.dtype), (rows, ()), result)
 
 
 def automatic_matmul(
@@ -130,25 +123,17 @@ def automatic_matmul(
 
 
 def automatic_two_matmuls(
-    x: Global,
-    w_in: Global,
-    w_out: Global,
-    *,
-    mesh: Mesh | AbstractMesh,
-    hidden_rows: AxisName,
-    hidden_columns: AxisName,
-    rows: AxisName,
-    columns: AxisName,
-    **layouts: AxisName,
+    x: Global, w_in: Global, w_out: Global, *, mesh: Mesh | AbstractMesh, **layouts: AxisName
 ) -> Global:
-    """`[B, D] @ [D, F] @ [F, D] -> [B_rows, D_columns]` on automatic axes, the hidden values `[B, F]` laid out so.
+    """`[B, D] @ [D, F] @ [F, D] -> [B_rows, D_columns]` on automatic axes, the hidden values `[B, F]` laid out as well.
 
     Raises:
         ValueError: for operands whose contracted sizes differ.
     """
     _check_whole("automatic_two_matmuls", mesh, w_in=(x, w_in), w_out=(w_in, w_out))
-    hidden = _constrained(jnp.einsum("bd,df->bf", x, w_in), mesh, layout(hidden_rows, hidden_columns))
-    return _constrained(jnp.einsum("bf,fd->bd", hidden, w_out), mesh, layout(rows, columns))
+    (between,), wanted = layouts_of(layouts, "hidden"), layout(layouts["rows"], layouts["columns"])
+    hidden = _constrained(jnp.einsum("bd,df->bf", x, w_in), mesh, between)
+    return _constrained(jnp.einsum("bf,fd->bd", hidden, w_out), mesh, wanted)
 
 
 def explicit_matmul(
@@ -168,16 +153,7 @@ def explicit_matmul(
 
 
 def explicit_two_matmuls(
-    x: Global,
-    w_in: Global,
-    w_out: Global,
-    *,
-    mesh: Mesh | AbstractMesh,
-    hidden_rows: AxisName,
-    hidden_columns: AxisName,
-    rows: AxisName,
-    columns: AxisName,
-    **layouts: AxisName,
+    x: Global, w_in: Global, w_out: Global, *, mesh: Mesh | AbstractMesh, **layouts: AxisName
 ) -> Global:
     """`[B, D] @ [D, F] @ [F, D] -> [B, D]` on explicit axes, where the types of the operands say how they are laid out.
 
@@ -185,7 +161,7 @@ def explicit_two_matmuls(
         ValueError: for operands whose contracted sizes differ.
     """
     _check_whole("explicit_two_matmuls", mesh, w_in=(x, w_in), w_out=(w_in, w_out))
-    between, wanted = spec(layout(hidden_rows, hidden_columns)), spec(layout(rows, columns))
+    between, wanted = spec(*layouts_of(layouts, "hidden")), spec(layout(layouts["rows"], layouts["columns"]))
 
     def product(x: Global, w_in: Global, w_out: Global) -> Global:
         hidden = jnp.einsum("bd,df->bf", x, w_in, out_sharding=between)
@@ -194,34 +170,9 @@ def explicit_two_matmuls(
     return on_explicit_axes(product, mesh, *layouts_of(layouts, "x", "w_in", "w_out"))(x, w_in, w_out)
 
 
-def layout(rows: AxisName, columns: AxisName) -> Layout:
-    """Axis names, single or in tuples, as axis tuples."""
-    return as_axes(rows), as_axes(columns)
-
-
 def layouts_of(layouts: Mapping[str, AxisName], *names: str) -> list[Layout]:
     """The layouts of these matrices, out of all `NAME_rows` and `NAME_columns`."""
     return [layout(layouts[f"{name}_rows"], layouts[f"{name}_columns"]) for name in names]
-
-
-def spec(layout: Sequence[Axes]) -> PartitionSpec:
-    """A layout as JAX knows it."""
-    return PartitionSpec(*(axes or None for axes in layout))
-
-
-def relaid(block: Block, held: Layout, wanted: Layout) -> Block:
-    """A device's block in another layout: gathered along each dimension whose axes are others, then cut."""
-    other = [dimension for dimension in (0, 1) if held[dimension] != wanted[dimension]]
-    for dimension in other:
-        if held[dimension]:
-            block = all_gather_invariant(
-                cast_varying(block, held[dimension]), held[dimension], axis=dimension, tiled=True
-            )
-    for dimension in other:
-        if wanted[dimension]:
-            size = block.shape[dimension] // lax.axis_size(wanted[dimension])
-            block = lax.dynamic_slice_in_dim(block, axis_index(wanted[dimension]) * size, size, dimension)
-    return block
 
 
 def _check(function: str, argument: str, lhs: Block, rhs: Block, left: Layout, right: Layout) -> None:
@@ -235,22 +186,5 @@ def _check_whole(function: str, mesh: Mesh | AbstractMesh, **pairs: tuple[Global
             check_contraction(function, argument, rhs.shape[0], lhs.shape[1])
 
 
-def abstract_of(mesh: Mesh | AbstractMesh) -> AbstractMesh:
-    """A mesh without its devices."""
-    return mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
-
-
 def _constrained(x: Global, mesh: Mesh | AbstractMesh, to: Layout) -> Global:
     return lax.with_sharding_constraint(x, NamedSharding(mesh, spec(to)))
-
-
-def on_explicit_axes(function: Callable[..., Global], mesh: Mesh | AbstractMesh, *given: Sequence[Axes]) -> Any:
-    """The function with all axes of the mesh of type Explicit, as a function of arrays on automatic axes."""
-    abstract = abstract_of(mesh)
-    explicit = jax.sharding.explicit_axes(function, axes=abstract.axis_names, in_sharding=tuple(map(spec, given)))
-
-    def called(*arrays: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-        with jax.sharding.use_abstract_mesh(abstract):
-            return explicit(*arrays)
-
-    return called

@@ -8,7 +8,6 @@ smoothing. The largest logit is subtracted first, so that no exponential overflo
 """
 
 import operator
-from collections.abc import Callable
 from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
 
 import jax
@@ -18,9 +17,6 @@ from jax import lax
 from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_kind, check_shape, refuse
 from shardproof.impl.collectives import Block, axis_index, cast_varying
 from shardproof.impl.dtypes import accumulator
-
-CHUNK = 64
-"""How many classes `chunked_cross_entropy` widens at once, by default."""
 
 
 def vocab_parallel_cross_entropy(
@@ -49,40 +45,13 @@ def vocab_parallel_cross_entropy(
             not one per token, or a smoothing outside [0, 1].
     """
     name = "vocab_parallel_cross_entropy"
-    call = _checked(name, logits, labels, axis_name, label_smoothing, ignore_index)
-    return loss_of(summed(_counted(logits, call), call), call, logits.dtype)
-
-
-def chunked_cross_entropy(
-    logits: Block,
-    labels: Block,
-    axis_name: AxisName,
-    *,
-    label_smoothing: SupportsFloat = 0.0,
-    ignore_index: SupportsIndex = -1,
-    chunk: int = CHUNK,
-) -> Block:
-    """`logits [T, V_Y]`, `labels [T]` to `[T]`, typed invariant: a few classes at once, in one pass over them.
-
-    The sum of exponentials is kept relative to the largest logit so far (Milakov and Gimelshein, Online normalizer
-    calculation for softmax, 2018), so that no more than `chunk` classes of a token are held in float32. Arguments and
-    result are those of `vocab_parallel_cross_entropy`.
-
-    Arguments:
-        chunk: the number of classes, at least 1.
-
-    Raises:
-        ValueError: as `vocab_parallel_cross_entropy`, or for a chunk below 1.
-    """
-    call = _checked("chunked_cross_entropy", logits, labels, axis_name, label_smoothing, ignore_index)
-    if chunk < 1:
-        refuse("chunked_cross_entropy", "chunk", chunk, "a number of classes of at least 1")
-    logits = cast_varying(logits, call.axes)
-    chunks = in_chunks(logits, chunk)
-    # logits are added up less that of the participant's first class: of large ones that are alike, nothing is lost
-    origin = lax.stop_gradient(_counted(logits[..., :1], call)[..., 0])
-    sums = over_chunks(chunks, lambda part: _counted(part, call), origin, logits.shape[-1], call)
-    return loss_of(sums, call, logits.dtype)
+    check_floating(name, logits=logits)
+    if not logits.ndim or not logits.shape[-1]:
+        refuse(name, "logits", str(jax.typeof(logits)), "an array whose last dimension has at least one class")
+    call = check_call(name, "logits", logits.shape, labels, axis_name, label_smoothing, ignore_index)
+    wide = cast_varying(logits.astype(accumulator(logits)), call.axes)
+    # zeros for tokens that do not count, of which nothing is computed
+    return loss_of(summed(jnp.where(call.ignored[..., None], 0, wide), call), call, logits.dtype)
 
 
 class Call(NamedTuple):
@@ -109,20 +78,6 @@ class Sums(NamedTuple):
             return Sums(*lax.psum(tuple(self), call.axes))
         exponentials, of_labels = lax.psum((self.exponentials, self.of_labels), call.axes)
         return Sums(exponentials, of_labels, self.logits)
-
-
-def _checked(
-    function: str,
-    logits: Block,
-    labels: Block,
-    axis_name: AxisName,
-    label_smoothing: SupportsFloat,
-    ignore_index: SupportsIndex,
-) -> Call:
-    check_floating(function, logits=logits)
-    if not logits.ndim or not logits.shape[-1]:
-        refuse(function, "logits", str(jax.typeof(logits)), "an array whose last dimension has at least one class")
-    return check_call(function, "logits", logits.shape, labels, axis_name, label_smoothing, ignore_index)
 
 
 def check_call(
@@ -172,81 +127,20 @@ def summed(wide: Block, call: Call) -> Sums:
     """
     largest = lax.pmax(lax.stop_gradient(jnp.max(wide, axis=-1)), call.axes)
     shifted = wide - largest[..., None]
-    return Sums(jnp.sum(jnp.exp(shifted), axis=-1), _of_labels(shifted, call), jnp.sum(shifted, axis=-1)).over(call)
+    right = of_labels(shifted, places_of(call, wide.shape[-1]))
+    return Sums(jnp.sum(jnp.exp(shifted), axis=-1), right, jnp.sum(shifted, axis=-1)).over(call)
 
 
-def in_chunks(x: Block, chunk: int) -> Block:
-    """`[…, n]` to `[chunks, …, size]`: the last class once more, as often as it takes to fill the last chunk."""
-    size = min(chunk, x.shape[-1])
-    padded = jnp.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, -x.shape[-1] % size)], mode="edge")
-    return jnp.moveaxis(padded.reshape(*x.shape[:-1], -1, size), -2, 0)
+def places_of(call: Call, n: int) -> Block:
+    """Of each label, its place among the n classes of this participant; outside [0, n) if another one has it."""
+    return call.classes - axis_index(call.axes) * n
 
 
-def over_chunks(
-    chunks: Block,
-    logits_of: Callable[[Block], Block],
-    origin: Block,
-    n: int,
-    call: Call,
-    *,
-    rematerialised: bool = False,
-) -> Sums:
-    """As `summed`, one chunk of the classes after the other, with sums relative to the largest logit so far.
-
-    Arguments:
-        chunks: `[chunks, …, size]`, of `in_chunks`.
-        logits_of: makes of a chunk the logits of its classes `[…, size]`, in the accumulator's dtype.
-        origin: what logits are added up less of, `[…]`, without a gradient.
-        n: how many classes the participant has; those beyond do not count.
-        call: what the loss is called with.
-        rematerialised: whether nothing of a chunk is kept for a backward pass, which makes its logits again.
-    """
-    size = chunks.shape[-1]
-
-    def step(carry: tuple[Block, Sums], at: tuple[Block, Block]) -> tuple[tuple[Block, Sums], None]:
-        (largest, sums), (number, part) = carry, at
-        wide = logits_of(part)
-        new = jnp.maximum(largest, lax.stop_gradient(jnp.max(wide, axis=-1)))
-        first = number * size
-        real = first + jnp.arange(size) < n
-        exponentials = jnp.where(real, jnp.exp(wide - new[..., None]), 0)
-        shifted = jnp.where(real, wide - origin[..., None], 0)
-        return (
-            new,
-            Sums(
-                sums.exponentials * jnp.exp(largest - new) + jnp.sum(exponentials, axis=-1),
-                sums.of_labels + _of_labels(shifted, call, first, n),
-                sums.logits + jnp.sum(shifted, axis=-1),
-            ),
-        ), None
-
-    zeros = jnp.zeros_like(origin)
-    body = jax.checkpoint(step, prevent_cse=False) if rematerialised else step
-    (own, sums), _ = lax.scan(body, (origin, Sums(zeros, zeros, zeros)), (jnp.arange(len(chunks)), chunks))
-    largest = lax.pmax(own, call.axes)
-    # from here on all is less the largest logit of all participants
-    off = origin - largest
-    of_labels = sums.of_labels + jnp.where(_places(call, n)[1], off, 0)
-    return Sums(sums.exponentials * jnp.exp(own - largest), of_labels, sums.logits + n * off).over(call)
-
-
-def _counted(logits: Block, call: Call) -> Block:
-    """The logits in the accumulator's dtype; zeros for tokens that do not count, of which nothing is computed."""
-    wide = cast_varying(logits.astype(accumulator(logits)), call.axes)
-    return jnp.where(call.ignored[..., None], 0, wide)
-
-
-def _of_labels(x: Block, call: Call, first: Block | int = 0, n: int | None = None) -> Block:
-    """`[…, size]` to `[…]`: of classes from the `first` of `n` here on, the label's; 0 if another has that."""
-    places, held = _places(call, x.shape[-1] if n is None else n, first, x.shape[-1])
+def of_labels(x: Block, places: Block) -> Block:
+    """`[…, size]` to `[…]`: what stands at each label's place, and 0 if that is outside."""
+    held = (places >= 0) & (places < x.shape[-1])
     taken = jnp.take_along_axis(x, jnp.where(held, places, 0)[..., None], axis=-1)[..., 0]
     return jnp.where(held, taken, 0)
-
-
-def _places(call: Call, n: int, first: Block | int = 0, size: int | None = None) -> tuple[Block, Block]:
-    """Of each label, its place among `size` of the `n` classes here from the `first` on, and whether it has one."""
-    places = call.classes - (axis_index(call.axes) * n + first)
-    return places, (places >= 0) & (places < (n if size is None else size))
 
 
 def loss_of(sums: Sums, call: Call, dtype: Any) -> Block:

@@ -1,6 +1,6 @@
 """Embedding lookup in a table whose rows are sharded: vocabulary-parallel, as the first layer of a large model has it.
 
-Both forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order:
+It runs inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order:
 participant i holds the i-th contiguous part of the vocabulary). An id outside [0, V) has a row of zeros, and no
 gradient; an id that appears twice adds up in the gradient of the table.
 """
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank
-from shardproof.impl.collectives import Block, all_gather_invariant, axis_index, cast_varying, varying
+from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
 from shardproof.impl.dtypes import accumulator
 
 
@@ -28,44 +28,17 @@ def embedding_lookup(table: Block, ids: Block, axis_name: AxisName) -> Block:
     Raises:
         ValueError: for an unknown axis, a table that has not two dimensions or is of bool, or ids that are no integers.
     """
-    axes = _checked("embedding_lookup", table, ids, axis_name)
-    table = cast_varying(table, axes)
-    first = axis_index(axes) * table.shape[0]
-    return lax.psum(_rows(table, _wide(ids) - first), axes)
-
-
-def gathered_embedding_lookup(table: Block, ids: Block, axis_name: AxisName) -> Block:
-    """`table [V_Y, D]`, `ids […]` to `[…, D]`, typed as `ids` are: gathers the table, then looks up.
-
-    Arguments are those of `embedding_lookup`.
-
-    Raises:
-        ValueError: as `embedding_lookup`.
-    """
-    axes = _checked("gathered_embedding_lookup", table, ids, axis_name)
-    whole = all_gather_invariant(cast_varying(table, axes), axes, tiled=True)
-    return _rows(whole, _wide(ids))
-
-
-def _checked(function: str, table: Block, ids: Block, axis_name: AxisName) -> tuple[str, ...]:
-    axes = check_axes(function, axis_name)
-    check_rank(function, "table", table, 2)
-    check_kind(function, "table", table, jnp.number, "numbers")
-    check_kind(function, "ids", ids, jnp.integer, "integers")
-    return axes
-
-
-def _wide(ids: Block) -> Block:
-    """The ids in a dtype that holds every row number and, for those too large for it, something negative."""
-    return ids.astype(jnp.int64 if ids.dtype.itemsize > 4 else jnp.int32)
-
-
-def _rows(table: Block, rows: Block) -> Block:
-    """`[V, D]`, `[…]` to `[…, D]`: zeros for rows that are not in the table."""
-    held = (rows >= 0) & (rows < table.shape[0])
-    shape = (*rows.shape, table.shape[1])
-    if not table.shape[0]:
-        return cast_varying(jnp.zeros(shape, table.dtype), varying(table) | varying(rows))
+    axes = check_axes("embedding_lookup", axis_name)
+    check_rank("embedding_lookup", "table", table, 2)
+    check_kind("embedding_lookup", "table", table, jnp.number, "numbers")
+    check_kind("embedding_lookup", "ids", ids, jnp.integer, "integers")
+    table, v = cast_varying(table, axes), table.shape[0]
+    # in a dtype that holds every row number and, of ids that are too large for it, something negative
+    rows = ids.astype(jnp.int64 if ids.dtype.itemsize > 4 else jnp.int32) - axis_index(axes) * v
+    if not v:
+        zeros = jnp.zeros((*rows.shape, table.shape[1]), table.dtype)
+        return lax.psum(cast_varying(zeros, varying(table) | varying(rows)), axes)
+    held = (rows >= 0) & (rows < v)
     # widened before rows are taken, so that their cotangents are added up in the accumulator's dtype
     taken = jnp.take(table.astype(accumulator(table)), jnp.where(held, rows, 0), axis=0, mode="clip")
-    return jnp.where(held[..., None], taken, 0).astype(table.dtype)
+    return lax.psum(jnp.where(held[..., None], taken, 0).astype(table.dtype), axes)

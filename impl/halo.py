@@ -7,7 +7,7 @@ array is a circle: behind the last participant's rows come those of the first.
 import jax.numpy as jnp
 from jax import lax
 
-from shardproof.impl.arguments import AxisName, check_axes, check_dimension, check_extent
+from shardproof.impl.arguments import AxisName, check_axes, check_dimension, refuse
 from shardproof.impl.collectives import Block, cast_varying, ring_shift
 
 
@@ -33,7 +33,9 @@ def halo_exchange(x: Block, axis_name: AxisName, *, before: int, after: int, axi
     axis = check_dimension("halo_exchange", "axis", axis, x.ndim)
     x, p, n = cast_varying(x, axes), lax.axis_size(axes), x.shape[axis]
     for argument, rows in (("before", before), ("after", after)):
-        check_extent("halo_exchange", argument, rows, p * n, f"at most the rows of all blocks along dimension {axis}")
+        if not 0 <= rows <= p * n:
+            expected = f"an integer in [0, {p * n}], at most the rows of all blocks along dimension {axis}"
+            refuse("halo_exchange", argument, rows, expected)
     tails, heads = _taken(before, n, p), _taken(after, n, p)
     in_front: list[Block] = []
     behind: list[tuple[int, Block]] = []

@@ -85,6 +85,11 @@ def spec(roles: Roles, axes: Mapping[str, Axes]) -> PartitionSpec:
     return PartitionSpec(*(tuple(a for role in some for a in axes[role]) or None for some in roles))
 
 
+Features = Float[Array, "b _"]
+Weights = Float[Array, "_ _"]
+Biases = Float[Array, "_"]
+"""Blocks of features of examples, of weights and of biases, as the layout has them."""
+
 Linear = Callable[[Array, Array, Array, Axes, Axes], Array]
 """Blocks of x, W and b, the axes of `data` and of `model`, to the block of `x W + b`, in the accumulator's dtype."""
 
@@ -262,16 +267,12 @@ def saves_all_but_gathers(primitive: object, *_: object, **__: object) -> bool:
     return getattr(primitive, "name", "") not in GATHERED
 
 
-def linear_alone(
-    x: Float[Array, "b d_in"], w: Float[Array, "d_in d_out"], b: Float[Array, "d_out"], data: Axes, model: Axes
-) -> Float[Array, "b d_out"]:
+def linear_alone(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
     """`x [B, D_in]`, `W [D_in, D_out]`, `b [D_out]`: all on every device."""
     return linear(x, w, b)
 
 
-def linear_of_examples(
-    x: Float[Array, "b d_in"], w: Float[Array, "d_in d_out"], b: Float[Array, "d_out"], data: Axes, model: Axes
-) -> Float[Array, "b d_out"]:
+def linear_of_examples(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
     """`x [B_XY, D_in]`, `W [D_in, D_out]`, `b [D_out]` to `[B_XY, D_out]`, with data X and model Y."""
     every = (*data, *model)
     return multiply(x, assembled(w, along=every)) + assembled(b, along=every)
@@ -288,18 +289,14 @@ data_parallel = Parallelisation(
 """`inputs [B_XY, D_0]`, `W [D_in, D_out]`, `b [D_out]`, `targets [B_XY, D_n]`, with data X and model Y."""
 
 
-def linear_of_rows(
-    x: Float[Array, "b d_in"], w: Float[Array, "rows d_out"], b: Float[Array, "part"], data: Axes, model: Axes
-) -> Float[Array, "b d_out"]:
+def linear_of_rows(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
     """`x [B_XY, D_in]`, `W [D_in_XY, D_out]`, `b [D_out_Y]` to `[B_XY, D_out]`, with data X and model Y."""
     every = (*data, *model)
     weights = assembled(w, [(every, 0)], along=every)
     return multiply(x, weights) + assembled(b, [(model, 0)], along=every)
 
 
-def linear_of_blocks(
-    x: Float[Array, "b d_in"], w: Float[Array, "rows columns"], b: Float[Array, "part"], data: Axes, model: Axes
-) -> Float[Array, "b d_out"]:
+def linear_of_blocks(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
     """`x [B_XY, D_in]`, `W [D_in_X, D_out_Y]`, `b [D_out_Y]` to `[B_XY, D_out]`, with data X and model Y."""
     every = (*data, *model)
     weights = assembled(w, [(model, 1), (data, 0)], along=every)
@@ -324,17 +321,13 @@ fsdp_rows_remat = fsdp_rows.rematerialised("fsdp_rows_remat")
 fsdp_2d_remat = fsdp_2d.rematerialised("fsdp_2d_remat")
 
 
-def linear_of_features(
-    x: Float[Array, "b features"], w: Float[Array, "rows d_out"], b: Float[Array, "part"], data: Axes, model: Axes
-) -> Float[Array, "b part"]:
+def linear_of_features(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
     """`x [B_X, D_in_Y]`, `W [D_in_Y, D_out]`, `b [D_out_Y]` to `[B_X, D_out_Y]`, with data X and model Y."""
     product = multiply(x, assembled(w, along=data))
     return scattered_sum(product, model) + assembled(b, along=data)
 
 
-def linear_of_gathered_features(
-    x: Float[Array, "b features"], w: Float[Array, "rows d_out"], b: Float[Array, "part"], data: Axes, model: Axes
-) -> Float[Array, "b part"]:
+def linear_of_gathered_features(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
     """`x [B_X, D_in_Y]`, `W [D_in_YX, D_out]`, `b [D_out_Y]` to `[B_X, D_out_Y]`, with data X and model Y."""
     product = multiply(x, assembled(w, [(data, 0)], along=data))
     return scattered_sum(product, model) + assembled(b, along=data)

@@ -8,7 +8,7 @@ counts for nothing, even if it is NaN: neither in the mean nor in its gradient, 
 import jax.numpy as jnp
 from jax import lax
 
-from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_shape
+from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_kind, check_shape
 from shardproof.impl.collectives import Block, cast_varying
 from shardproof.impl.dtypes import accumulator
 
@@ -30,7 +30,11 @@ def masked_mean(values: Block, mask: Block, axis_name: AxisName) -> Block:
     Raises:
         ValueError: for an unknown axis, values that are not floating, or a mask that is not bool or of another shape.
     """
-    return _summed(values, mask, _checked("masked_mean", values, mask, axis_name, masked=True))
+    axes = check_axes("masked_mean", axis_name)
+    check_kind("masked_mean", "values", values, jnp.floating, "real floating-point numbers")
+    check_kind("masked_mean", "mask", mask, jnp.bool_, "bool")
+    check_shape("masked_mean", "mask", mask, values.shape, "that of values")
+    return _mean(values, mask, axes)
 
 
 def weighted_mean(values: Block, weights: Block, axis_name: AxisName) -> Block:
@@ -50,35 +54,21 @@ def weighted_mean(values: Block, weights: Block, axis_name: AxisName) -> Block:
     Raises:
         ValueError: for an unknown axis, or values or weights that are not floating, or of different shapes.
     """
-    return _summed(values, weights, _checked("weighted_mean", values, weights, axis_name, masked=False))
+    axes = check_axes("weighted_mean", axis_name)
+    check_floating("weighted_mean", values=values, weights=weights)
+    check_shape("weighted_mean", "weights", weights, values.shape, "that of values")
+    return _mean(values, weights, axes)
 
 
-def _checked(function: str, values: Block, weights: Block, axis_name: AxisName, *, masked: bool) -> tuple[str, ...]:
-    axes, argument = check_axes(function, axis_name), "mask" if masked else "weights"
-    check_kind(function, "values", values, jnp.floating, "real floating-point numbers")
-    if masked:
-        check_kind(function, argument, weights, jnp.bool_, "bool")
-    else:
-        check_kind(function, argument, weights, jnp.floating, "real floating-point numbers")
-    check_shape(function, argument, weights, values.shape, "that of values")
-    return axes
-
-
-def _summed(values: Block, weights: Block, axes: tuple[str, ...]) -> Block:
-    total, of_weights = lax.psum(_sums(cast_varying(values, axes), cast_varying(weights, axes)), axes)
-    return _quotient(total, of_weights, values)
-
-
-def _sums(values: Block, weights: Block) -> tuple[Block, Block]:
-    """The weighted sum and that of the weights; a mask is counted, since float32 counts no further than 2**24."""
+def _mean(values: Block, weights: Block, axes: tuple[str, ...]) -> Block:
+    values, weights = cast_varying(values, axes), cast_varying(weights, axes)
     wide = accumulator(values, weights)
     # selected before anything is computed: a NaN times zero would be NaN, in the gradient as well
     kept = jnp.where(weights != 0, values.astype(wide), 0)
-    if weights.dtype == jnp.bool_:
-        return jnp.sum(kept), jnp.sum(weights, dtype=jnp.int32)
-    factors = lax.stop_gradient(weights).astype(wide)
-    return jnp.sum(kept * factors), jnp.sum(factors)
-
-
-def _quotient(total: Block, of_weights: Block, values: Block) -> Block:
-    return (total / jnp.where(of_weights > 0, of_weights, 1).astype(total.dtype)).astype(values.dtype)
+    if weights.dtype == jnp.bool_:  # counted, since float32 counts no further than 2**24
+        sums = jnp.sum(kept), jnp.sum(weights, dtype=jnp.int32)
+    else:
+        factors = lax.stop_gradient(weights).astype(wide)
+        sums = jnp.sum(kept * factors), jnp.sum(factors)
+    total, of_weights = lax.psum(sums, axes)
+    return (total / jnp.where(of_weights > 0, of_weights, 1).astype(wide)).astype(values.dtype)

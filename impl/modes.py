@@ -23,9 +23,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jaxtyping import Array, Float, Shaped
 
 from shardproof.impl.arguments import check_rank, check_shape, refuse
-from shardproof.impl.baselines import abstract_of, on_explicit_axes, spec
 from shardproof.impl.model import activated, linear, squared_errors, wide
-from shardproof.impl.reshard import exchanged
+from shardproof.impl.reshard import abstract_of, exchanged, on_explicit_axes, spec
 from shardproof.impl.rings import aligned, multiply
 
 Axes = tuple[str, ...]
@@ -35,6 +34,10 @@ Entries = tuple[Axes, ...]
 Meshes = Mesh | AbstractMesh
 Weights = Shaped[Array, "_ _"]
 Bias = Shaped[Array, " _"]
+Inputs = Float[Array, "B D"]
+Targets = Float[Array, "B E"]
+Outputs = Float[Array, "B E"]
+Scalar = Float[Array, ""]
 Parameters = tuple[Weights, Bias, Weights, Bias]
 """W_in[D, F], b_in[F], W_out[F, E], b_out[E]; sizes that do not match, every function refuses in words of its own."""
 
@@ -67,74 +70,59 @@ class Layouts:
         return (self.x, self.w_in, self.b_in, self.w_out, self.b_out)
 
 
-def automatic_mlp(
-    x: Float[Array, "B D"], parameters: Parameters, *, mesh: Meshes, layouts: Layouts
-) -> Float[Array, "B E"]:
+def automatic_mlp(x: Inputs, parameters: Parameters, *, mesh: Meshes, layouts: Layouts) -> Outputs:
     """On automatic axes: the compiler is told where the hidden values and the result are to be."""
     check("automatic_mlp", x, parameters, mesh, layouts)
     return _automatic(x, parameters, mesh, layouts).astype(x.dtype)
 
 
-def explicit_mlp(
-    x: Float[Array, "B D"], parameters: Parameters, *, mesh: Meshes, layouts: Layouts
-) -> Float[Array, "B E"]:
+def explicit_mlp(x: Inputs, parameters: Parameters, *, mesh: Meshes, layouts: Layouts) -> Outputs:
     """On explicit axes: every product says how it is laid out, and a bias is laid out as the columns that it meets."""
     check("explicit_mlp", x, parameters, mesh, layouts)
-    return on_explicit_axes(_explicit(layouts), mesh, *layouts.operands)(x, *parameters).astype(x.dtype)
+    return on_explicit_axes(partial(_explicit, layouts), mesh, *layouts.operands)(x, *parameters).astype(x.dtype)
 
 
-def mixed_mlp(x: Float[Array, "B D"], parameters: Parameters, *, mesh: Meshes, layouts: Layouts) -> Float[Array, "B E"]:
+def mixed_mlp(x: Inputs, parameters: Parameters, *, mesh: Meshes, layouts: Layouts) -> Outputs:
     """On explicit axes up to the hidden values; from there on the compiler has them, up to the type of the result."""
     check("mixed_mlp", x, parameters, mesh, layouts)
-    return on_explicit_axes(_mixed(mesh, layouts), mesh, *layouts.operands)(x, *parameters).astype(x.dtype)
+    return on_explicit_axes(partial(_mixed, mesh, layouts), mesh, *layouts.operands)(x, *parameters).astype(x.dtype)
 
 
-def manual_mlp(
-    x: Float[Array, "B D"], parameters: Parameters, *, mesh: Meshes, layouts: Layouts
-) -> Float[Array, "B E"]:
+def manual_mlp(x: Inputs, parameters: Parameters, *, mesh: Meshes, layouts: Layouts) -> Outputs:
     """By `shard_map`: what a device lacks of the rows and columns that meet is sent, then blocks are multiplied."""
     check("manual_mlp", x, parameters, mesh, layouts)
     blocks = partial(mlp_of_blocks, layouts)
     return _manual(blocks, mesh, layouts.operands, layouts.result)(x, *parameters).astype(x.dtype)
 
 
-def automatic_loss(
-    x: Float[Array, "B D"], targets: Float[Array, "B E"], parameters: Parameters, *, mesh: Meshes, layouts: Layouts
-) -> Float[Array, ""]:
+def automatic_loss(x: Inputs, targets: Targets, parameters: Parameters, *, mesh: Meshes, layouts: Layouts) -> Scalar:
     """The loss on automatic axes, in the targets' dtype, as those that follow."""
     check("automatic_loss", x, parameters, mesh, layouts, targets)
     return _mean_error(_automatic(x, parameters, mesh, layouts), targets)
 
 
-def explicit_loss(
-    x: Float[Array, "B D"], targets: Float[Array, "B E"], parameters: Parameters, *, mesh: Meshes, layouts: Layouts
-) -> Float[Array, ""]:
+def explicit_loss(x: Inputs, targets: Targets, parameters: Parameters, *, mesh: Meshes, layouts: Layouts) -> Scalar:
     """The loss on explicit axes: its type says that every device has it."""
     check("explicit_loss", x, parameters, mesh, layouts, targets)
-    return _typed_loss(_explicit(layouts), x, targets, parameters, mesh, layouts)
+    return _typed_loss(partial(_explicit, layouts), x, targets, parameters, mesh, layouts)
 
 
-def mixed_loss(
-    x: Float[Array, "B D"], targets: Float[Array, "B E"], parameters: Parameters, *, mesh: Meshes, layouts: Layouts
-) -> Float[Array, ""]:
+def mixed_loss(x: Inputs, targets: Targets, parameters: Parameters, *, mesh: Meshes, layouts: Layouts) -> Scalar:
     """The loss on explicit axes, of a layer whose second half is on automatic ones."""
     check("mixed_loss", x, parameters, mesh, layouts, targets)
-    return _typed_loss(_mixed(mesh, layouts), x, targets, parameters, mesh, layouts)
+    return _typed_loss(partial(_mixed, mesh, layouts), x, targets, parameters, mesh, layouts)
 
 
-def manual_loss(
-    x: Float[Array, "B D"], targets: Float[Array, "B E"], parameters: Parameters, *, mesh: Meshes, layouts: Layouts
-) -> Float[Array, ""]:
+def manual_loss(x: Inputs, targets: Targets, parameters: Parameters, *, mesh: Meshes, layouts: Layouts) -> Scalar:
     """The loss by `shard_map`: every device adds up its own part, and all parts are added up."""
     check("manual_loss", x, parameters, mesh, layouts, targets)
-    axes = tuple(name for entry in layouts.result for name in entry)
+    axes, batch = tuple(name for entry in layouts.result for name in entry), x.shape[0]
 
-    def loss(x: Array, w_in: Array, b_in: Array, w_out: Array, b_out: Array, targets: Array) -> Array:
-        own = jnp.sum(squared_errors(mlp_of_blocks(layouts, x, w_in, b_in, w_out, b_out), targets))
+    def loss(targets: Array, *operands: Array) -> Array:
+        own = jnp.sum(squared_errors(mlp_of_blocks(layouts, *operands), targets))
         return (lax.psum(own, axes) if axes else own) / batch
 
-    batch = x.shape[0]
-    return _manual(loss, mesh, (*layouts.operands, layouts.result), ())(x, *parameters, targets).astype(targets.dtype)
+    return _manual(loss, mesh, (layouts.result, *layouts.operands), ())(targets, x, *parameters).astype(targets.dtype)
 
 
 def check(
@@ -192,26 +180,20 @@ def _automatic(x: Array, parameters: Parameters, mesh: Meshes, layouts: Layouts)
     return at(linear(hidden, w_out, b_out), layouts.result)
 
 
-def _explicit(layouts: Layouts) -> Callable[..., Array]:
-    def mlp(x: Array, w_in: Array, b_in: Array, w_out: Array, b_out: Array) -> Array:
-        hidden = activated(_typed_linear(x, w_in, b_in, layouts.hidden), x.dtype)
-        return _typed_linear(hidden, w_out, b_out, layouts.result)
-
-    return mlp
+def _explicit(layouts: Layouts, x: Array, w_in: Array, b_in: Array, w_out: Array, b_out: Array) -> Array:
+    hidden = activated(_typed_linear(x, w_in, b_in, layouts.hidden), x.dtype)
+    return _typed_linear(hidden, w_out, b_out, layouts.result)
 
 
-def _mixed(mesh: Meshes, layouts: Layouts) -> Callable[..., Array]:
-    def mlp(x: Array, w_in: Array, b_in: Array, w_out: Array, b_out: Array) -> Array:
-        before = _typed_linear(x, w_in, b_in, layouts.hidden)
-        second = jax.sharding.auto_axes(
-            lambda y, w, b: linear(activated(y, x.dtype), w, b),
-            axes=abstract_of(mesh).axis_names,
-            out_sharding=spec(layouts.result),
-        )
-        result: Array = second(before, w_out, b_out)
-        return result
-
-    return mlp
+def _mixed(mesh: Meshes, layouts: Layouts, x: Array, w_in: Array, b_in: Array, w_out: Array, b_out: Array) -> Array:
+    before = _typed_linear(x, w_in, b_in, layouts.hidden)
+    second = jax.sharding.auto_axes(
+        lambda y, w, b: linear(activated(y, x.dtype), w, b),
+        axes=abstract_of(mesh).axis_names,
+        out_sharding=spec(layouts.result),
+    )
+    result: Array = second(before, w_out, b_out)
+    return result
 
 
 def _typed_linear(x: Array, w: Array, b: Array, entries: Entries) -> Array:
@@ -223,10 +205,10 @@ def _typed_linear(x: Array, w: Array, b: Array, entries: Entries) -> Array:
 def _typed_loss(
     mlp: Callable[..., Array], x: Array, targets: Array, parameters: Parameters, mesh: Meshes, layouts: Layouts
 ) -> Array:
-    def loss(x: Array, w_in: Array, b_in: Array, w_out: Array, b_out: Array, targets: Array) -> Array:
-        return _mean_error(mlp(x, w_in, b_in, w_out, b_out), targets)
+    def loss(targets: Array, *operands: Array) -> Array:
+        return _mean_error(mlp(*operands), targets)
 
-    return on_explicit_axes(loss, mesh, *layouts.operands, layouts.result)(x, *parameters, targets)
+    return on_explicit_axes(loss, mesh, layouts.result, *layouts.operands)(targets, x, *parameters)
 
 
 def _mean_error(y: Array, targets: Array) -> Array:

@@ -19,9 +19,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank, raise_unsupported, refuse
-from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
+from shardproof.impl.collectives import Block, axis_index
 from shardproof.impl.indices import quotient
-from shardproof.impl.rings import multiply, send
+from shardproof.impl.rings import aligned, multiply, send
 
 Layer = Float[Array, "d d"]
 Microbatch = Float[Array, "b d"]
@@ -51,7 +51,7 @@ def pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
     axes, weights, x = _operands("pipeline", weights, x, axis_name)
     if weights.shape[0] > x.shape[-1]:
         raise_unsupported("pipeline", "weights", str(jax.typeof(weights)), "one layer for each participant")
-    weights, x, dtype = _aligned(weights, x, axes)
+    weights, x, dtype = *aligned(weights, x, axis_name=axes), jnp.result_type(weights, x)
     p, is_first = lax.axis_size(axes), axis_index(axes) == 0
     onward = [(i, i + 1) for i in range(p - 1)]
 
@@ -81,7 +81,7 @@ def circular_pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
         ValueError: as `pipeline`.
     """
     axes, weights, x = _operands("circular_pipeline", weights, x, axis_name)
-    weights, x, dtype = _aligned(weights, x, axes)
+    weights, x, dtype = *aligned(weights, x, axis_name=axes), jnp.result_type(weights, x)
     layers = weights.reshape(-1, x.shape[-1], x.shape[-1])
     p, v, count, index = lax.axis_size(axes), len(layers), x.shape[0], axis_index(axes)
     onward = [(i, (i + 1) % p) for i in range(p)]
@@ -123,14 +123,6 @@ def _operands(function: str, weights: Block, x: Block, axis_name: AxisName) -> t
         layers = f"layers of {features} rows and columns, as x has features"
         refuse(function, "weights", str(jax.typeof(weights)), layers)
     return axes, weights, x
-
-
-def _aligned(weights: Block, x: Block, axes: tuple[str, ...]) -> tuple[Block, Block, jnp.dtype]:
-    """Both, typed varying along the axes and whatever the other one varies along, and the dtype of what travels."""
-    dtype = jnp.result_type(weights, x)
-    along = {*axes, *varying(weights), *varying(x)}
-    weights, x = cast_varying((weights, x), along)
-    return weights, x.astype(dtype), dtype
 
 
 def _followed_by_zeros(x: Microbatches, more: int) -> Float[Array, "longer b d"]:

@@ -6,16 +6,21 @@ and the loss is that of `shardproof.impl.cross_entropy`. Of a large vocabulary t
 memory: the chunked form has those of a few classes at a time, in the backward pass as well.
 """
 
+import functools
 from typing import SupportsFloat, SupportsIndex
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_floating, check_rank, check_shape, refuse
-from shardproof.impl.collectives import Block, varying
-from shardproof.impl.cross_entropy import CHUNK, Call, check_call, in_chunks, loss_of, over_chunks, summed
+from shardproof.impl.collectives import Block
+from shardproof.impl.cross_entropy import Call, Sums, check_call, loss_of, of_labels, places_of, summed
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.rings import aligned, multiply
+
+CHUNK = 64
+"""How many classes `chunked_projected_cross_entropy` has logits of at once, by default."""
 
 
 def projected_cross_entropy(
@@ -79,14 +84,43 @@ def chunked_projected_cross_entropy(
     call = _checked(name, x, w, labels, axis_name, label_smoothing, ignore_index)
     if chunk < 1:
         refuse(name, "chunk", chunk, "a number of classes of at least 1")
-    kept = _counted(x, w, call)
+    kept, n, size = _counted(x, w, call), w.shape[1], min(chunk, w.shape[1])
 
     def logits_of(part: Block) -> Block:
         return multiply(*aligned(kept, part.astype(kept.dtype)))
 
-    origin = jax.lax.stop_gradient(logits_of(w[:, :1])[:, 0])
-    sums = over_chunks(in_chunks(w, chunk), logits_of, origin, w.shape[-1], call, rematerialised=True)
-    return loss_of(sums, call, jnp.result_type(x, w))
+    # logits are added up less that of the participant's first class: of large ones that are alike, nothing is lost
+    origin, places = lax.stop_gradient(logits_of(w[:, :1])[:, 0]), places_of(call, n)
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def step(carry: tuple[Block, Sums], at: tuple[Block, Block]) -> tuple[tuple[Block, Sums], None]:
+        (largest, sums), (first, part) = carry, at
+        wide = logits_of(part)
+        new = jnp.maximum(largest, lax.stop_gradient(jnp.max(wide, axis=-1)))
+        real = first + jnp.arange(size) < n
+        exponentials = jnp.where(real, jnp.exp(wide - new[:, None]), 0)
+        shifted = jnp.where(real, wide - origin[:, None], 0)
+        return (
+            new,
+            Sums(
+                sums.exponentials * jnp.exp(largest - new) + jnp.sum(exponentials, axis=1),
+                sums.of_labels + of_labels(shifted, places - first),
+                sums.logits + jnp.sum(shifted, axis=1),
+            ),
+        ), None
+
+    # the last class once more, as often as it takes to fill the last chunk
+    padded = jnp.pad(w, [(0, 0), (0, -n % size)], mode="edge")
+    chunks = jnp.moveaxis(padded.reshape(len(w), -1, size), 1, 0)
+    zeros = jnp.zeros_like(origin)
+    start = origin, Sums(zeros, zeros, zeros)
+    (own, sums), _ = lax.scan(step, start, (size * jnp.arange(len(chunks)), chunks))
+    largest = lax.pmax(own, call.axes)
+    # from here on all is less the largest logit of all participants
+    off = origin - largest
+    right = sums.of_labels + jnp.where((places >= 0) & (places < n), off, 0)
+    total = Sums(sums.exponentials * jnp.exp(own - largest), right, sums.logits + n * off).over(call)
+    return loss_of(total, call, jnp.result_type(x, w))
 
 
 def _checked(
@@ -114,6 +148,5 @@ def _counted(x: Block, w: Block, call: Call) -> Block:
     The transpose of the cast is one sum, and would be another where x meets each of the others. Tokens that do not
     count are zeros, of which nothing is computed.
     """
-    wide = x.astype(accumulator(x, w))
-    wide, _ = aligned(wide, wide, (*call.axes, *varying(w), *varying(call.ignored)))
+    wide, *_ = aligned(x.astype(accumulator(x, w)), w, call.ignored, axis_name=call.axes)
     return jnp.where(call.ignored[:, None], 0, wide)

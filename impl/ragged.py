@@ -21,6 +21,7 @@ from shardproof.impl.arguments import Axes, AxisName, check_axes, check_kind, ch
 from shardproof.impl.collectives import Block, all_gather, all_to_all, cast_varying, varying
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.indices import quotient
+from shardproof.impl.rings import aligned
 
 Lists = tuple[Block, Block, Block, Block]
 
@@ -60,7 +61,7 @@ def ragged_all_to_all(
     axes, lists = _checked(
         "ragged_all_to_all", operand, output, (input_offsets, send_sizes, output_offsets, recv_sizes), axis_name
     )
-    operand, output, lists = _aligned(operand, output, lists, axes)
+    operand, output, lists = aligned(operand, output, lists, axis_name=axes)
     if not (operand.size and output.size and lists[0].size):
         return output
     return _differentiable(axes, disjoint)(operand, output, lists)
@@ -85,7 +86,8 @@ def gathered_ragged_all_to_all(
     """
     lists = (input_offsets, send_sizes, output_offsets, recv_sizes)
     axes, lists = _checked("gathered_ragged_all_to_all", operand, output, lists, axis_name)
-    operand, output, (begin, _, target, sizes) = _aligned(operand, output, lists, axes)
+    # what is gathered would cast itself where it meets the lists, and a sum of all rows would be its transpose
+    operand, output, (begin, _, target, sizes) = aligned(operand, output, lists, axis_name=axes)
     if not (operand.size and output.size and begin.size):
         return output
     rows = operand.shape[0]
@@ -120,15 +122,6 @@ def _checked(function: str, operand: Block, output: Block, lists: Lists, axis_na
     dtype = jnp.int64 if any(one.dtype.itemsize > 4 for one in lists) else jnp.int32
     begin, sent, target, received = (one.astype(dtype) for one in lists)
     return axes, (begin, sent, target, received)
-
-
-def _aligned(operand: Block, output: Block, lists: Lists, axes: Axes) -> tuple[Block, Block, Lists]:
-    """All operands, typed varying along `axes` and along whatever one of the others varies along.
-
-    What is gathered would cast itself where it meets the lists, and a sum of all rows would be its transpose.
-    """
-    along = sorted({*axes, *varying(operand), *varying(output), *(name for one in lists for name in varying(one))})
-    return cast_varying(operand, along), cast_varying(output, along), cast_varying(lists, along)
 
 
 def _slices(starts: Block, sizes: Block, rows: int) -> tuple[Block, Block, Block]:

@@ -10,16 +10,23 @@ type Auto a sharding constraint says where to, on axes of type Explicit the type
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 from jax import lax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Shaped
 
-from shardproof.impl.arguments import Axes, AxisName, check_rank, refuse
-from shardproof.impl.baselines import Block, Global, Layout, abstract_of, layout, on_explicit_axes, spec
+from shardproof.impl.arguments import Axes, AxisName, as_axes, check_rank, refuse
 from shardproof.impl.collectives import all_gather_invariant, all_to_all, axis_index, cast_varying
+
+Layout = tuple[Axes, Axes]
+"""The axes that shard the rows of a matrix, and those that shard its columns."""
+
+Block = Shaped[Array, "_ _"]
+Global = Shaped[Array, "_ _"]
+"""Matrices; of blocks, what is contracted may be of two sizes."""
 
 Given = Shaped[Array, "..."]
 """A matrix; what is none is refused in words of our own."""
@@ -109,6 +116,33 @@ def exchanged(x: Shaped[Array, "..."], held: Sequence[Axes], wanted: Sequence[Ax
     for dimension in range(x.ndim):
         x = _cut(x, dimension, new[dimension])
     return x
+
+
+def layout(rows: AxisName, columns: AxisName) -> Layout:
+    """Axis names, single or in tuples, as axis tuples."""
+    return as_axes(rows), as_axes(columns)
+
+
+def spec(layout: Sequence[Axes]) -> PartitionSpec:
+    """A layout as JAX knows it."""
+    return PartitionSpec(*(axes or None for axes in layout))
+
+
+def abstract_of(mesh: Mesh | AbstractMesh) -> AbstractMesh:
+    """A mesh without its devices."""
+    return mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
+
+
+def on_explicit_axes(function: Callable[..., Global], mesh: Mesh | AbstractMesh, *given: Sequence[Axes]) -> Any:
+    """The function with all axes of the mesh of type Explicit, as a function of arrays on automatic axes."""
+    abstract = abstract_of(mesh)
+    explicit = jax.sharding.explicit_axes(function, axes=abstract.axis_names, in_sharding=tuple(map(spec, given)))
+
+    def called(*arrays: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+        with jax.sharding.use_abstract_mesh(abstract):
+            return explicit(*arrays)
+
+    return called
 
 
 def common(one: Axes, other: Axes) -> int:

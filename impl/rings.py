@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Int, Shaped
 
 from shardproof.impl.arguments import AxisName, as_axes
-from shardproof.impl.collectives import Block, cast_varying, permute, varying
+from shardproof.impl.collectives import Block, Blocks, cast_varying, permute, varying
 from shardproof.impl.dtypes import accumulator
 
 Left = Shaped[Array, "*batch _ _"]
@@ -28,14 +28,14 @@ WAYS = (1, -1)
 Carry = TypeVar("Carry")
 
 
-def aligned(lhs: Left, rhs: Right, axis_name: AxisName = ()) -> tuple[Left, Right]:
-    """Both operands, typed varying along `axis_name` and along whatever the other one varies along.
+def aligned(*operands: Blocks, axis_name: AxisName = ()) -> tuple[Any, ...]:
+    """The operands, typed varying along `axis_name` and along whatever one of the others varies along.
 
     A product casts its operands by itself, but the transpose of a cast is a sum over the axes that were
     missing: here it is one sum of a block, in a loop it would be one in every step.
     """
-    along = {*as_axes(axis_name), *varying(lhs), *varying(rhs)}
-    return cast_varying(lhs, along), cast_varying(rhs, along)
+    along = {*as_axes(axis_name)}.union(*map(varying, jax.tree.leaves(operands)))
+    return tuple(cast_varying(operand, along) for operand in operands)
 
 
 def multiply(lhs: Shaped[Array, "*batch m k"], rhs: Shaped[Array, "k n"]) -> Shaped[Array, "*batch m n"]:
@@ -81,6 +81,29 @@ def ring_loop(step: Callable[[Carry, Array], Carry], carry: Carry, start: int, s
     distances: Any = np.arange(start, stop)
     unroll = lax.axis_size(axis_name) <= UNROLLED
     return lax.scan(lambda carry, at: (step(carry, at), None), carry, distances, unroll=unroll)[0]
+
+
+def pass_round(blocks: Sequence[Any], state: Carry, use: Callable[..., Carry], axis_name: AxisName) -> Carry:
+    """The state once `use(state, *blocks, distance)` has had the blocks of all others, each passed on as it is used.
+
+    A first block goes rightward and is that of the participant `distance` behind; a second one, from as far ahead, goes
+    leftward. No compiler moves work from one step of a loop into another: so the first hop, which can be beside what is
+    done with a participant's own blocks, comes before the loop, and the last use after it.
+    """
+    p = lax.axis_size(axis_name)
+
+    def passed(blocks: Sequence[Any]) -> list[Any]:
+        ways = zip(blocks, WAYS, strict=False)
+        return [jax.tree.map(lambda x, way=way: shift(x, axis_name, way), block) for block, way in ways]
+
+    def step(carry: tuple[list[Any], Carry], distance: Array) -> tuple[list[Any], Carry]:
+        blocks, state = carry
+        return passed(blocks), use(state, *blocks, distance)
+
+    if p == 1:
+        return state
+    last, state = ring_loop(step, (passed(blocks), state), 1, p - 1, axis_name)
+    return use(state, *last, p - 1)
 
 
 def empty_array(shape: Sequence[int], block: Array) -> Array:

@@ -12,11 +12,11 @@ Positions and batch are one dimension of rows, so that a participant's piece is 
 scatters them are the forms of `shardproof.impl.collective_matmul`.
 """
 
-from collections.abc import Callable
 from typing import SupportsFloat
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Shaped
 
 from shardproof.impl.arguments import Axes, AxisName, check_axes, check_rank
@@ -24,20 +24,15 @@ from shardproof.impl.collective_matmul import (
     all_gather_matmul_lhs,
     bidirectional_all_gather_matmul_lhs,
     matmul_reduce_scatter,
-    ring_all_gather_matmul_lhs,
-    ring_matmul_reduce_scatter,
 )
 from shardproof.impl.collective_matmul.operands import check_contraction
 from shardproof.impl.collective_matmul.reduce_scatter import bidirectional_matmul_reduce_scatter
-from shardproof.impl.collectives import cast_varying, varying
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.norms import check_rms_norm, rms_norm_of_whole
-from shardproof.impl.rings import Result, Right
+from shardproof.impl.rings import Right, aligned
 
 Sequence = Shaped[Array, "s b d"]
-Rows = Shaped[Array, "n d"]
 Scale = Shaped[Array, " _"]
-Form = Callable[[Rows, Right, Right, Axes], Result]
 
 
 def sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
@@ -57,18 +52,9 @@ def sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: Axi
     Raises:
         ValueError: for an unknown axis, x of other than 3 dimensions, or operands whose contracted sizes differ.
     """
-    return _of_rows("sequence_parallel_mlp", _naive, x, w_in, w_out, axis_name)
-
-
-def overlapped_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
-    """One ring after the other: 2(p-1) permutes, of blocks of X and of sums.
-
-    Arguments and result are those of `sequence_parallel_mlp`.
-
-    Raises:
-        ValueError: as `sequence_parallel_mlp`.
-    """
-    return _of_rows("overlapped_sequence_parallel_mlp", _one_way, x, w_in, w_out, axis_name)
+    axes = _checked("sequence_parallel_mlp", x, w_in, w_out, axis_name)
+    hidden = jax.nn.relu(all_gather_matmul_lhs(lax.collapse(x, 0, 2), w_in, axes))
+    return matmul_reduce_scatter(hidden, w_out, axes).reshape(*x.shape[:2], w_out.shape[1])
 
 
 def bidirectional_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
@@ -79,7 +65,9 @@ def bidirectional_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, 
     Raises:
         ValueError: as `sequence_parallel_mlp`.
     """
-    return _of_rows("bidirectional_sequence_parallel_mlp", _both_ways, x, w_in, w_out, axis_name)
+    axes = _checked("bidirectional_sequence_parallel_mlp", x, w_in, w_out, axis_name)
+    hidden = jax.nn.relu(bidirectional_all_gather_matmul_lhs(lax.collapse(x, 0, 2), w_in, axes))
+    return bidirectional_matmul_reduce_scatter(hidden, w_out, axes).reshape(*x.shape[:2], w_out.shape[1])
 
 
 def normalised_sequence_parallel_mlp(
@@ -106,21 +94,9 @@ def normalised_sequence_parallel_mlp(
         ValueError: as `sequence_parallel_mlp`, for x or a scale that is not floating, a scale that is not one number
             per feature, or a negative epsilon.
     """
-    return _normalised("normalised_sequence_parallel_mlp", _naive, x, scale, w_in, w_out, axis_name, epsilon)
-
-
-def overlapped_normalised_sequence_parallel_mlp(
-    x: Sequence, scale: Scale, w_in: Right, w_out: Right, axis_name: AxisName, *, epsilon: SupportsFloat
-) -> Sequence:
-    """One ring after the other, of normalised blocks of X and of sums.
-
-    Arguments and result are those of `normalised_sequence_parallel_mlp`.
-
-    Raises:
-        ValueError: as `normalised_sequence_parallel_mlp`.
-    """
-    name = "overlapped_normalised_sequence_parallel_mlp"
-    return _normalised(name, _one_way, x, scale, w_in, w_out, axis_name, epsilon)
+    axes = _checked("normalised_sequence_parallel_mlp", x, w_in, w_out, axis_name)
+    x = _normalised("normalised_sequence_parallel_mlp", x, scale, w_in, w_out, axes, epsilon)
+    return sequence_parallel_mlp(x, w_in, w_out, axes)
 
 
 def bidirectional_normalised_sequence_parallel_mlp(
@@ -134,51 +110,24 @@ def bidirectional_normalised_sequence_parallel_mlp(
         ValueError: as `normalised_sequence_parallel_mlp`.
     """
     name = "bidirectional_normalised_sequence_parallel_mlp"
-    return _normalised(name, _both_ways, x, scale, w_in, w_out, axis_name, epsilon)
+    axes = _checked(name, x, w_in, w_out, axis_name)
+    x = _normalised(name, x, scale, w_in, w_out, axes, epsilon)
+    return bidirectional_sequence_parallel_mlp(x, w_in, w_out, axes)
 
 
-def _normalised(
-    function: str,
-    form: Form,
-    x: Sequence,
-    scale: Scale,
-    w_in: Right,
-    w_out: Right,
-    axis_name: AxisName,
-    epsilon: SupportsFloat,
-) -> Sequence:
-    """A form of what is normalised."""
-    axes = check_axes(function, axis_name)
-    check_rank(function, "x", x, 3)
-    added, dtype, wide = check_rms_norm(function, x, scale, epsilon), jnp.result_type(x, scale), accumulator(x, scale)
-    along = {*axes}.union(*map(varying, (x, scale, w_in, w_out)))
-    # cast once and while wide: the transpose of a cast is a sum over the axes that were missing
-    of_x, of_scale = cast_varying((x.astype(wide), scale.astype(wide)), along)
-    return _of_rows(function, form, rms_norm_of_whole(of_x, of_scale, added).astype(dtype), w_in, w_out, axis_name)
-
-
-def _of_rows(function: str, form: Form, x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
-    """A form, of positions and batch as rows."""
+def _checked(function: str, x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Axes:
     axes = check_axes(function, axis_name)
     check_rank(function, "x", x, 3)
     check_contraction(function, "w_in", w_in.shape[0], x.shape[-1])
     check_contraction(function, "w_out", w_out.shape[0], w_in.shape[-1])
-    positions, batch, features = x.shape
-    result = form(x.reshape(positions * batch, features), w_in, w_out, axes)
-    return result.reshape(positions, batch, w_out.shape[-1])
+    return axes
 
 
-def _naive(rows: Rows, w_in: Right, w_out: Right, axes: Axes) -> Result:
-    """One collective before the products, and one behind."""
-    hidden = jax.nn.relu(all_gather_matmul_lhs(rows, w_in, axes))
-    return matmul_reduce_scatter(hidden, w_out, axes, scatter_dimension=0)
-
-
-def _one_way(rows: Rows, w_in: Right, w_out: Right, axes: Axes) -> Result:
-    """A ring that gathers and multiplies, relu, and a ring that multiplies and reduces."""
-    return ring_matmul_reduce_scatter(jax.nn.relu(ring_all_gather_matmul_lhs(rows, w_in, axes)), w_out, axes)
-
-
-def _both_ways(rows: Rows, w_in: Right, w_out: Right, axes: Axes) -> Result:
-    hidden = jax.nn.relu(bidirectional_all_gather_matmul_lhs(rows, w_in, axes))
-    return bidirectional_matmul_reduce_scatter(hidden, w_out, axes)
+def _normalised(
+    function: str, x: Sequence, scale: Scale, w_in: Right, w_out: Right, axes: Axes, epsilon: SupportsFloat
+) -> Sequence:
+    """This participant's positions, normalised."""
+    added, dtype, wide = check_rms_norm(function, x, scale, epsilon), jnp.result_type(x, scale), accumulator(x, scale)
+    # cast once and while wide: the transpose of a cast is a sum over the axes that were missing
+    of_x, of_scale, *_ = aligned(x.astype(wide), scale.astype(wide), w_in, w_out, axis_name=axes)
+    return rms_norm_of_whole(of_x, of_scale, added).astype(dtype)

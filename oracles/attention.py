@@ -4,11 +4,11 @@ Operands are blocks `[*mesh.sizes, S, H, D]`. Derivatives are exact, in `wide` f
 taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, among_participants
+from shardproof.oracles.collectives import Axes, Blocks, Operands, among_participants
 from shardproof.oracles.dtypes import is_float, wide
 from shardproof.oracles.mesh import MeshCase
 
@@ -19,7 +19,7 @@ Whole = np.ndarray
 class Attention:
     """`q, k, v [S_Y, H, D]` to `[S_Y, H, D]`: `softmax(q k^T / sqrt(D)) v` over the whole sequence, for each head."""
 
-    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, *, causal: bool = False) -> list[Blocks]:
+    def value(self, operands: Operands, mesh: MeshCase, axes: Axes, *, causal: bool = False) -> list[Blocks]:
         """Every query's mean of the values, weighted by the softmax of its logits; causal: of keys not behind it."""
 
         def attend(q: Whole, k: Whole, v: Whole) -> list[Whole]:
@@ -28,13 +28,7 @@ class Attention:
         return of_wholes(attend, operands, mesh, axes)
 
     def pushforward(
-        self,
-        operands: Sequence[Blocks],
-        tangents: Sequence[Blocks],
-        mesh: MeshCase,
-        axes: Axes,
-        *,
-        causal: bool = False,
+        self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, *, causal: bool = False
     ) -> list[Blocks]:
         """Of weights w with logits l: dw = w (dl - sum(w dl)), and so dw v + w dv."""
 
@@ -46,13 +40,7 @@ class Attention:
         return of_wholes(attend, [*operands, *tangents], mesh, axes)
 
     def pullback(
-        self,
-        operands: Sequence[Blocks],
-        cotangents: Sequence[Blocks],
-        mesh: MeshCase,
-        axes: Axes,
-        *,
-        causal: bool = False,
+        self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, *, causal: bool = False
     ) -> list[Blocks]:
         """The softmax's Jacobian is symmetric: of the logits it is that of ct v^T, and of v it is w^T ct."""
 
@@ -77,9 +65,7 @@ class Attention:
         return w * (x - (w * x).sum(axis=-1, keepdims=True))
 
 
-def of_wholes(
-    function: Callable[..., list[Whole]], operands: Sequence[Blocks], mesh: MeshCase, axes: Axes
-) -> list[Blocks]:
+def of_wholes(function: Callable[..., list[Whole]], operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
     """A function of whole sequences, as one of blocks: every participant keeps its piece of each result.
 
     Raises:

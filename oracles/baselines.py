@@ -3,44 +3,35 @@
 Arrays are whole, `[B, D]`, `[D, F]` and so on. A layout says of every dimension by which mesh axes it is sharded.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from shardproof.oracles.collectives import axis_index
 from shardproof.oracles.dtypes import wide
+from shardproof.oracles.layout import shard
 from shardproof.oracles.mesh import MeshCase
+from shardproof.oracles.whole import Arrays, Dtypes, OfWholes, Options, Tangents
 
-Arrays = Sequence[np.ndarray]
 Axes = tuple[str, ...]
 Sides = tuple[int, ...]
 Layout = tuple[Axes, Axes]
 """The axes that shard the rows of a matrix, and those that shard its columns."""
 
 
-class Matmuls:
+class Matmuls(OfWholes):
     """The product of matrices, one after the other: `A W`, or `X W_in W_out`."""
 
-    doubt = (0.0, 0.0)
-
-    def value(self, arrays: Arrays, dtypes: Sequence[np.dtype], options: Mapping[str, Any]) -> list[np.ndarray]:
+    def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
         """All matrices, multiplied."""
         return [self.product(arrays)]
 
-    def pushforward(
-        self, arrays: Arrays, tangents: Mapping[int, np.ndarray], dtypes: Sequence[np.dtype], options: Mapping[str, Any]
-    ) -> list[np.ndarray]:
+    def pushforward(self, arrays: Arrays, tangents: Tangents, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
         """Every matrix in turn is its tangent, and the products are added up."""
         return [sum(self.product([*arrays[:i], t, *arrays[i + 1 :]]) for i, t in tangents.items())]  # type: ignore[list-item]
 
     def pullback(
-        self,
-        arrays: Arrays,
-        cotangents: Arrays,
-        moving: Sequence[int],
-        dtypes: Sequence[np.dtype],
-        options: Mapping[str, Any],
+        self, arrays: Arrays, cotangents: Arrays, moving: Sequence[int], dtypes: Dtypes, options: Options
     ) -> list[np.ndarray]:
         """The cotangent between what is in front of a matrix and what is behind it, both transposed."""
         (ct,) = cotangents
@@ -48,12 +39,6 @@ class Matmuls:
             self.product([*[a.T for a in reversed(arrays[:i])], ct, *[a.T for a in reversed(arrays[i + 1 :])]])
             for i in moving
         ]
-
-    def result_dtypes(
-        self, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype], options: Mapping[str, Any]
-    ) -> list[np.dtype]:
-        """That of the matrices."""
-        return [dtypes[0]]
 
     @staticmethod
     def product(arrays: Arrays) -> np.ndarray:
@@ -70,7 +55,14 @@ matmul = two_matmuls = Matmuls()
 
 def missing(mesh: MeshCase, sides: Sequence[int], held: Layout, used: Layout) -> np.ndarray:
     """Of a matrix of two sides, which elements each device uses and does not hold: bool `[*mesh.sizes, *sides]`."""
-    return _part(mesh, sides, used) & ~_part(mesh, sides, held)
+    numbers = np.arange(math.prod(sides)).reshape(sides)
+
+    def part(layout: Layout) -> np.ndarray:
+        found = np.zeros((mesh.size, numbers.size), bool)
+        np.put_along_axis(found, shard(numbers, mesh, layout).reshape(mesh.size, -1), True, axis=1)
+        return found.reshape(*mesh.sizes, *sides)
+
+    return part(used) & ~part(held)
 
 
 def lacking(mesh: MeshCase, sides: Sides, layouts: Sequence[Layout], result: Layout) -> int:
@@ -91,15 +83,3 @@ def lacking(mesh: MeshCase, sides: Sides, layouts: Sequence[Layout], result: Lay
     between = zip(inner[:-1], inner[1:], layouts[1:-1], strict=True)
     some = any(missing(mesh, (rows, columns), held, ((), ())).any() for rows, columns, held in between)
     return max(int(some), int(np.maximum(by_rows, by_columns).max(initial=0)))
-
-
-def _part(mesh: MeshCase, sides: Sequence[int], layout: Layout) -> np.ndarray:
-    """Which elements of a matrix each device holds: bool `[*mesh.sizes, *sides]`."""
-    found = np.ones((*mesh.sizes, *sides), bool)
-    for dimension, (side, axes) in enumerate(zip(sides, layout, strict=True)):
-        parts = mesh.axis_size(axes)
-        owner = np.arange(side) * parts // side if side else np.arange(0)
-        place = axis_index(mesh, axes) if axes else np.zeros(mesh.sizes, int)
-        here = place[..., None] == owner
-        found &= np.expand_dims(here, -1 if dimension == 0 else -2)
-    return found

@@ -6,14 +6,14 @@ in arithmetic that loses nothing that matters, and rounded once, to the operands
 Leading batch dimensions belong to the left operand (`x` of a block) and to the result.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardproof.oracles import transposes
-from shardproof.oracles.collectives import Axes, Blocks, all_gather, all_reduce, reduce_scatter
-from shardproof.oracles.dtypes import rounded, wide
+from shardproof.oracles.collectives import Axes, Blocks, Operands, all_gather, all_reduce, reduce_scatter
+from shardproof.oracles.dtypes import rounded, widened
 from shardproof.oracles.mesh import MeshCase
 
 Map = Callable[..., Blocks]
@@ -53,33 +53,32 @@ class Product:
     after: Map | None
     back: tuple[Map | None, Map | None, Map | None]
 
-    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: int) -> list[Blocks]:
+    def value(self, operands: Operands, mesh: MeshCase, axes: Axes, **options: int) -> list[Blocks]:
         """The result's blocks."""
         dtype = np.result_type(*operands)
-        return [rounded(self._wide([o.astype(wide(o.dtype)) for o in operands], mesh, axes, options), dtype)]
+        return [rounded(self._wide(widened(operands), mesh, axes, options), dtype)]
 
-    def _wide(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, options: Mapping[str, int]) -> Blocks:
+    def _wide(self, operands: Operands, mesh: MeshCase, axes: Axes, options: Mapping[str, int]) -> Blocks:
         lhs, rhs = (g(o, mesh, axes) if g else o for g, o in zip(self.before, operands, strict=True))
         result = product(lhs, rhs, mesh)
         return self.after(result, mesh, axes, **options) if self.after else result
 
     def pushforward(
-        self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: int
+        self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, **options: int
     ) -> list[Blocks]:
         """The product rule: `d(A W) = dA W + A dW`."""
         dtype = np.result_type(*operands)
-        (a, w), (da, dw) = ([o.astype(wide(o.dtype)) for o in some] for some in (operands, tangents))
+        (a, w), (da, dw) = widened(operands), widened(tangents)
         moved = self._wide([da, w], mesh, axes, options) + self._wide([a, dw], mesh, axes, options)
         return [rounded(moved, dtype)]
 
     def pullback(
-        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: int
+        self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, **options: int
     ) -> list[Blocks]:
         """`dA = ct W^T` and `dW = A^T ct`, through the transposes of what is before and after."""
-        exact = [o.astype(wide(o.dtype)) for o in operands]
-        lhs, rhs = (g(o, mesh, axes) if g else o for g, o in zip(self.before, exact, strict=True))
+        lhs, rhs = (g(o, mesh, axes) if g else o for g, o in zip(self.before, widened(operands), strict=True))
         to_lhs, to_rhs, to_result = self.back
-        held = cotangents[0].astype(wide(cotangents[0].dtype))
+        (held,) = widened(cotangents)
         held = to_result(held, mesh, axes, **options) if to_result else held
         pulled = [for_lhs(held, rhs, mesh), for_rhs(lhs, held, mesh)]
         moved = [g(p, mesh, axes) if g else p for g, p in zip((to_lhs, to_rhs), pulled, strict=True)]
@@ -121,7 +120,7 @@ matmul_reduce_scatter = Product((None, None), _scatter, (None, None, _unscatter)
 
 
 class TransformerBlock:
-    """`X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [B, D_Y]`, and its derivatives.
+    """`X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [B, D_Y]`, and its derivatives: two products, by turns.
 
     The derivative of relu at zero is zero.
 
@@ -130,55 +129,33 @@ class TransformerBlock:
     """
 
     def __init__(self, sharded: int = -1) -> None:
-        self.sharded = sharded
+        self.first = Product((_gather(sharded), None), None, (_ungather(sharded), None, None))
+        self.scattered = {"scatter_dimension": sharded + 2}
 
-    def relu(self, before: Blocks) -> Blocks:
-        """What becomes of hidden values."""
-        return np.maximum(before, 0)
-
-    def passes(self, before: Blocks) -> Blocks:
-        """Which of them have a derivative."""
-        return before > 0
-
-    def _hidden(self, x: Blocks, w_in: Blocks, mesh: MeshCase, axes: Axes) -> tuple[Blocks, Blocks]:
-        gathered = _gather(self.sharded)(x, mesh, axes)
-        return gathered, product(gathered, w_in, mesh)
-
-    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+    def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The result's blocks."""
-        x, w_in, w_out = (o.astype(wide(o.dtype)) for o in operands)
-        hidden = self.relu(self._hidden(x, w_in, mesh, axes)[1])
-        scattered = _scatter(product(hidden, w_out, mesh), mesh, axes, scatter_dimension=self.sharded + 2)
-        return [rounded(scattered, operands[0].dtype)]
+        x, w_in, w_out = widened(operands)
+        (before,) = self.first.value([x, w_in], mesh, axes)
+        (result,) = matmul_reduce_scatter.value([np.maximum(before, 0), w_out], mesh, axes, **self.scattered)
+        return [rounded(result, operands[0].dtype)]
 
-    def pushforward(
-        self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
-    ) -> list[Blocks]:
+    def pushforward(self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The chain rule, forward."""
-        x, w_in, w_out = (o.astype(wide(o.dtype)) for o in operands)
-        dx, dw_in, dw_out = (o.astype(wide(o.dtype)) for o in tangents)
-        gathered, before = self._hidden(x, w_in, mesh, axes)
-        moved = self._hidden(dx, w_in, mesh, axes)[1] + product(gathered, dw_in, mesh)
-        changed = np.where(self.passes(before), moved, 0)
-        result = product(changed, w_out, mesh) + product(self.relu(before), dw_out, mesh)
-        scattered = _scatter(result, mesh, axes, scatter_dimension=self.sharded + 2)
-        return [rounded(scattered, operands[0].dtype)]
+        (x, w_in, w_out), (dx, dw_in, dw_out) = widened(operands), widened(tangents)
+        (before,) = self.first.value([x, w_in], mesh, axes)
+        (moved,) = self.first.pushforward([x, w_in], [dx, dw_in], mesh, axes)
+        hidden, along = [np.maximum(before, 0), w_out], [np.where(before > 0, moved, 0), dw_out]
+        (result,) = matmul_reduce_scatter.pushforward(hidden, along, mesh, axes, **self.scattered)
+        return [rounded(result, operands[0].dtype)]
 
-    def pullback(
-        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
-    ) -> list[Blocks]:
+    def pullback(self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The chain rule, backward."""
-        x, w_in, w_out = (o.astype(wide(o.dtype)) for o in operands)
-        gathered, before = self._hidden(x, w_in, mesh, axes)
-        (ct,) = (c.astype(wide(c.dtype)) for c in cotangents)
-        held = _unscatter(ct, mesh, axes, scatter_dimension=self.sharded + 2)
-        for_hidden = np.where(self.passes(before), for_lhs(held, w_out, mesh), 0)
-        pulled = (
-            _ungather(self.sharded)(for_lhs(for_hidden, w_in, mesh), mesh, axes),
-            for_rhs(gathered, for_hidden, mesh),
-            for_rhs(self.relu(before), held, mesh),
-        )
-        return [rounded(p, o.dtype) for p, o in zip(pulled, operands, strict=True)]
+        x, w_in, w_out = widened(operands)
+        (before,) = self.first.value([x, w_in], mesh, axes)
+        hidden, ct = np.maximum(before, 0), widened(cotangents)
+        of_hidden, of_w_out = matmul_reduce_scatter.pullback([hidden, w_out], ct, mesh, axes, **self.scattered)
+        of_first = self.first.pullback([x, w_in], [np.where(before > 0, of_hidden, 0)], mesh, axes)
+        return [rounded(p, o.dtype) for p, o in zip((*of_first, of_w_out), operands, strict=True)]
 
 
 transformer_block = TransformerBlock()

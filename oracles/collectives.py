@@ -21,6 +21,10 @@ from shardproof.oracles.mesh import MeshCase, as_axes
 
 Blocks = Shaped[np.ndarray, "..."]
 Axes = str | Iterable[str]
+Operands = Sequence[Blocks]
+Tangents = Sequence[Any]
+"""Blocks, and None for operands that have no gradient."""
+
 Groups = Sequence[Sequence[int]] | None
 Exchange = Callable[[np.ndarray], np.ndarray]
 

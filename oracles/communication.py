@@ -74,19 +74,13 @@ class Cost:
         return ", ".join(parts) or "no communication"
 
 
-def built_in(contract: str, n: int, *, bits: int = 8) -> Cost:
-    """One collective of its own kind; a broadcast is a gather of which all but one block are dropped.
-
-    One of an empty operand moves nothing and does not count.
-
-    Arguments:
-        contract: the operation's name.
-        n: the elements of the operand, of `bits` bits: as they stand, bytes.
+def built_in(kind: str, n: int, *, bits: int = 8) -> Cost:
+    """One collective of n elements of `bits` bits: as they stand, bytes. One of an empty operand does not count.
 
     Raises:
-        ValueError: if there is no such contract.
+        ValueError: if there is no such kind.
     """
-    return _one(_kind(contract), n, bits)
+    return Cost.of({kind: int(n > 0)}, {kind: math.ceil(n * bits / 8)})
 
 
 NOTHING = Cost.permutes(0, 0)
@@ -122,7 +116,10 @@ def lower_bound(contract: str, p: int, n: int | Fraction, *, ports: int = 1) -> 
     Raises:
         ValueError: if there is no such contract.
     """
-    if _kind(contract) == "permute" or p == 1 or n == 0:
+    kind = OTHER_KINDS.get(contract, contract)
+    if kind not in KINDS:
+        raise ValueError(f"contract={contract!r}: expected one of {', '.join(sorted({*KINDS, *OTHER_KINDS}))}")
+    if kind == "permute" or p == 1 or n == 0:
         return 0, Fraction(0)
     times = 2 if contract == "all_reduce" else 1
     sent = Fraction(n) if contract == "broadcast" else times * Fraction(p - 1, p) * n
@@ -131,17 +128,3 @@ def lower_bound(contract: str, p: int, n: int | Fraction, *, ports: int = 1) -> 
 
 OTHER_KINDS = {"all_gather_invariant": "all_gather", "ring_shift": "permute", "broadcast": "all_gather"}
 """Contracts that are served by a collective of another kind."""
-
-
-def _kind(contract: str) -> str:
-    kind = OTHER_KINDS.get(contract, contract)
-    if kind not in KINDS:
-        raise ValueError(f"contract={contract!r}: expected one of {', '.join(sorted({*KINDS, *OTHER_KINDS}))}")
-    return kind
-
-
-def _one(kind: str, n: int, bits: int) -> Cost:
-    """One collective of n elements; one of nothing does not count."""
-    if n == 0:
-        return Cost.of({}, {})
-    return Cost.of({kind: 1}, {kind: math.ceil(n * bits / 8)})

@@ -6,12 +6,12 @@ is `sum(q * -log p)`, with p the softmax of the logits. Operands are blocks `log
 all blocks of all devices: each has its own cotangent (see `oracles.transposes`). The labels have none.
 """
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, all_gather
-from shardproof.oracles.dtypes import wide
+from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents, all_gather
+from shardproof.oracles.dtypes import wide, widened
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.transposes import all_gather_transpose
 
@@ -24,13 +24,7 @@ class VocabParallelCrossEntropy:
     """
 
     def value(
-        self,
-        operands: Sequence[Blocks],
-        mesh: MeshCase,
-        axes: Axes,
-        *,
-        label_smoothing: float = 0.0,
-        ignore_index: int = -1,
+        self, operands: Operands, mesh: MeshCase, axes: Axes, *, label_smoothing: float = 0.0, ignore_index: int = -1
     ) -> list[Blocks]:
         """Of every token that counts, the mean of `-log p` over its target.
 
@@ -43,39 +37,23 @@ class VocabParallelCrossEntropy:
         return [np.where(operands[1] == ignore_index, 0, loss)]
 
     def pushforward(
-        self,
-        operands: Sequence[Blocks],
-        tangents: Sequence[Blocks | None],
-        mesh: MeshCase,
-        axes: Axes,
-        *,
-        label_smoothing: float = 0.0,
-        ignore_index: int = -1,
+        self, operands: Operands, tangents: Tangents, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks]:
         """The inner product of p - q with the tangent of all classes."""
-        slope = self.slope(operands, mesh, axes, label_smoothing, ignore_index)
-        tangent = gathered(np.asarray(tangents[0]), mesh, axes)
+        slope, tangent = self.slope(operands, mesh, axes, **options), gathered(tangents[0], mesh, axes)
         with np.errstate(invalid="ignore", over="ignore"):
             return [(slope * tangent).sum(axis=-1)]
 
     def pullback(
-        self,
-        operands: Sequence[Blocks],
-        cotangents: Sequence[Blocks],
-        mesh: MeshCase,
-        axes: Axes,
-        *,
-        label_smoothing: float = 0.0,
-        ignore_index: int = -1,
+        self, operands: Operands, cotangents: Tangents, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks | None]:
         """P - q times the cotangent, of every participant's classes the sum over all participants' tokens."""
-        slope = self.slope(operands, mesh, axes, label_smoothing, ignore_index)
-        ct = cotangents[0].astype(wide(cotangents[0].dtype))[..., None]
+        slope, (ct,) = self.slope(operands, mesh, axes, **options), widened(cotangents)
         with np.errstate(invalid="ignore", over="ignore"):
-            return [all_gather_transpose(slope * ct, mesh, axes, axis=-1, tiled=True), None]
+            return [all_gather_transpose(slope * ct[..., None], mesh, axes, axis=-1, tiled=True), None]
 
     def slope(
-        self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, label_smoothing: float, ignore_index: int
+        self, operands: Operands, mesh: MeshCase, axes: Axes, *, label_smoothing: float = 0.0, ignore_index: int = -1
     ) -> np.ndarray:
         """The derivative of every token's loss by all logits: p - q, and 0 where the loss is a constant."""
         labels, (log_p, q) = operands[1], tokens(operands, mesh, axes, label_smoothing)
@@ -92,9 +70,7 @@ def gathered(logits: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
     return all_gather(logits.astype(wide(logits.dtype)), mesh, axes, axis=-1, tiled=True)
 
 
-def tokens(
-    operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, label_smoothing: float
-) -> tuple[np.ndarray, np.ndarray]:
+def tokens(operands: Operands, mesh: MeshCase, axes: Axes, label_smoothing: float) -> tuple[np.ndarray, np.ndarray]:
     """The logarithm of the softmax of every token, and its target: `[*mesh.sizes, …, V]` both.
 
     Raises:

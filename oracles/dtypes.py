@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
@@ -48,6 +49,11 @@ def wide(dtype: np.dtype) -> np.dtype:
     if is_float(dtype):
         return np.dtype(np.longdouble if dtype.itemsize > 4 else np.float64)
     return np.dtype(np.uint64 if dtype == np.uint64 else np.int64)
+
+
+def widened(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """All of them in the dtype in which sums lose nothing that matters."""
+    return [array.astype(wide(array.dtype)) for array in arrays]
 
 
 def real_of(dtype: np.dtype) -> np.dtype:
@@ -107,26 +113,6 @@ def rounded(exact: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Exact values as the nearest of `dtype`, which may be infinite; integers wrap around."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(exact).astype(dtype)
-
-
-def sum_error_bound(magnitude: np.ndarray, roundings: np.ndarray | int, dtype: np.dtype) -> np.ndarray:
-    """How far a sum may be from exact of which no term is rounded to `dtype` more than `roundings` times.
-
-    In whatever order n + 1 terms are added up, none is rounded more than n times, and
-    |error| <= gamma(n) * sum(|x|) with gamma(n) = n*u / (1 - n*u), u the unit roundoff (Higham, Accuracy and
-    Stability of Numerical Algorithms, 2nd ed., section 4.2). A product of each term, or a division of the
-    sum, is one rounding more. `magnitude` is sum(|x|), elementwise. Complex addition rounds its parts
-    separately and needs no more. Below the normal range a rounding errs by at most half the smallest
-    subnormal number. It is infinite where so many roundings leave no digit.
-    """
-    n = np.asarray(roundings, np.float64)
-    u = unit_roundoff(dtype)
-    if u == 0.0:
-        return np.zeros_like(magnitude, dtype=np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        gamma = np.where(n * u < 1, n * u / (1 - n * u), np.inf)
-        bound = gamma * magnitude.astype(np.float64) + n * tiny(dtype)
-    return np.asarray(np.where((magnitude == 0) & np.isinf(gamma), n * tiny(dtype), bound))
 
 
 def half_spacing(x: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -5,11 +5,9 @@ Operands are blocks `table [*mesh.sizes, V / p, D]` and `ids [*mesh.sizes, …]`
 `oracles.transposes`). The ids have none.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, all_gather
+from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents, all_gather
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.transposes import all_gather_transpose
@@ -18,7 +16,7 @@ from shardproof.oracles.transposes import all_gather_transpose
 class EmbeddingLookup:
     """`table [V_Y, D]`, `ids […]` to `[…, D]`, which is the same on all participants if the ids are."""
 
-    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+    def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """Every device takes the rows that its ids name out of the whole table.
 
         Raises:
@@ -34,15 +32,11 @@ class EmbeddingLookup:
         result[named] = whole[(*device, ids[named].astype(np.int64))]
         return [result]
 
-    def pushforward(
-        self, operands: Sequence[Blocks], tangents: Sequence[Blocks | None], mesh: MeshCase, axes: Axes
-    ) -> list[Blocks]:
+    def pushforward(self, operands: Operands, tangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The lookup is linear in the table: that in its tangent."""
-        return self.value([np.asarray(tangents[0]), operands[1]], mesh, axes)
+        return self.value([tangents[0], operands[1]], mesh, axes)
 
-    def pullback(
-        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
-    ) -> list[Blocks | None]:
+    def pullback(self, operands: Operands, cotangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks | None]:
         """A row's cotangent is the sum of those of all places, on all participants, where its id is."""
         (table, ids), (ct,) = operands, cotangents
         rank = len(mesh.sizes)

@@ -4,11 +4,9 @@ Derivatives are exact, in `wide` floats, and their transpose is taken over all b
 has its own cotangent (see `oracles.transposes`).
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, among_participants
+from shardproof.oracles.collectives import Axes, Blocks, Operands, among_participants
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
 
@@ -22,7 +20,7 @@ class HaloExchange:
     """`[N_Y, …]` to `[before + N_Y + after, …]` along the dimension `axis` of a block."""
 
     def value(
-        self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, *, before: int, after: int, axis: int = 0
+        self, operands: Operands, mesh: MeshCase, axes: Axes, *, before: int, after: int, axis: int = 0
     ) -> list[Blocks]:
         """Participant i holds the rows from `before` in front of its own n to `after` behind them, wrapping round."""
         (x,) = operands
@@ -37,23 +35,15 @@ class HaloExchange:
         return [np.moveaxis(among_participants(rows_first, mesh, axes, None, exchange), len(mesh.sizes), at)]
 
     def pushforward(
-        self,
-        operands: Sequence[Blocks],
-        tangents: Sequence[Blocks],
-        mesh: MeshCase,
-        axes: Axes,
-        *,
-        before: int,
-        after: int,
-        axis: int = 0,
+        self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, **options: int
     ) -> list[Blocks]:
         """Rows only move, so tangents move as they do."""
-        return self.value(tangents, mesh, axes, before=before, after=after, axis=axis)
+        return self.value(tangents, mesh, axes, **options)
 
     def pullback(
         self,
-        operands: Sequence[Blocks],
-        cotangents: Sequence[Blocks],
+        operands: Operands,
+        cotangents: Operands,
         mesh: MeshCase,
         axes: Axes,
         *,

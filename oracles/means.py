@@ -5,12 +5,10 @@ Operands are blocks `values [*mesh.sizes, *block]` and, of the same shape, `weig
 all blocks of all devices: each has its own cotangent (see `oracles.transposes`). Weights and mask have none.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, all_reduce
-from shardproof.oracles.dtypes import is_float, wide
+from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents, all_reduce
+from shardproof.oracles.dtypes import is_float, widened
 from shardproof.oracles.mesh import MeshCase
 
 
@@ -28,7 +26,7 @@ class WeightedMean:
         if weights.shape != values.shape or not (weights.astype(np.float64) >= 0).all():
             raise ValueError(f"weights: {list(weights.shape)}: expected {list(values.shape)}, none of them negative")
 
-    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+    def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The sum of the products with the weights by the sum of the weights.
 
         Raises:
@@ -36,26 +34,21 @@ class WeightedMean:
         """
         values, weights = operands
         self.check(values, weights)
-        factors = weights.astype(wide(weights.dtype))
+        numbers, factors = widened(operands)
         with np.errstate(invalid="ignore"):
-            products = np.where(factors > 0, values.astype(wide(values.dtype)), 0) * factors
+            products = np.where(factors > 0, numbers, 0) * factors
             total = all_reduce(per_device(products, mesh).sum(axis=-1), mesh, axes)
         return [total / self.total(factors, mesh, axes)]
 
-    def pushforward(
-        self, operands: Sequence[Blocks], tangents: Sequence[Blocks | None], mesh: MeshCase, axes: Axes
-    ) -> list[Blocks]:
+    def pushforward(self, operands: Operands, tangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The mean is linear in the values: that of their tangents."""
-        return self.value([np.asarray(tangents[0]), operands[1]], mesh, axes)
+        return self.value([tangents[0], operands[1]], mesh, axes)
 
-    def pullback(
-        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
-    ) -> list[Blocks | None]:
+    def pullback(self, operands: Operands, cotangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks | None]:
         """Every element gets its weight's share of all participants' cotangents."""
-        (_, weights), (ct,) = operands, cotangents
-        factors = weights.astype(wide(weights.dtype))
-        share = all_reduce(ct.astype(wide(ct.dtype)), mesh, axes) / self.total(factors, mesh, axes)
-        aligned = share.reshape(*mesh.sizes, *(1,) * (weights.ndim - len(mesh.sizes)))
+        (_, factors), (ct,) = widened(operands), widened(cotangents)
+        share = all_reduce(ct, mesh, axes) / self.total(factors, mesh, axes)
+        aligned = share.reshape(*mesh.sizes, *(1,) * (factors.ndim - len(mesh.sizes)))
         return [np.where(factors > 0, factors * aligned, 0), None]
 
     def total(self, factors: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:

@@ -8,22 +8,18 @@ Arrays are the leaves of `([(W_1, b_1), …, (W_n, b_n)], (inputs, targets))`, i
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from shardproof.oracles.dtypes import wide
+from shardproof.oracles.whole import Arrays, Dtypes, OfWholes, Options, Tangents
 
-Arrays = Sequence[np.ndarray]
 
-
-class MlpLoss:
+class MlpLoss(OfWholes):
     """`W_l [D_{l-1}, D_l]`, `b_l [D_l]`, `inputs [B, D_0]`, `targets [B, D_n]` to a scalar."""
 
-    doubt = (0.0, 0.0)
-
-    def value(self, arrays: Arrays, dtypes: Sequence[np.dtype], options: Mapping[str, Any]) -> list[np.ndarray]:
+    def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
         """The mean of the examples' sums of squares.
 
         Raises:
@@ -33,9 +29,7 @@ class MlpLoss:
         outputs = weighted_sums(layers, inputs)[-1]
         return [np.asarray(np.mean(np.sum((outputs - targets) ** 2, axis=1)))]
 
-    def pushforward(
-        self, arrays: Arrays, tangents: Mapping[int, np.ndarray], dtypes: Sequence[np.dtype], options: Mapping[str, Any]
-    ) -> list[np.ndarray]:
+    def pushforward(self, arrays: Arrays, tangents: Tangents, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
         """By the product rule, layer by layer: `dz = dx W + x dW + db`, and `dx = dz` where z is above 0."""
         layers, inputs, targets = parts(arrays)
         d_layers, d_inputs, d_targets = parts([tangents.get(i, np.zeros_like(a)) for i, a in enumerate(arrays)])
@@ -47,12 +41,7 @@ class MlpLoss:
         return [np.asarray(np.mean(np.sum(2 * (z - targets) * (dz - d_targets), axis=1)))]
 
     def pullback(
-        self,
-        arrays: Arrays,
-        cotangents: Arrays,
-        moving: Sequence[int],
-        dtypes: Sequence[np.dtype],
-        options: Mapping[str, Any],
+        self, arrays: Arrays, cotangents: Arrays, moving: Sequence[int], dtypes: Dtypes, options: Options
     ) -> list[np.ndarray]:
         """By the chain rule, from the last layer to the first.
 
@@ -72,12 +61,6 @@ class MlpLoss:
         of_inputs = of_z @ layers[0][0].T
         every = [*of_layers, of_inputs, of_targets]
         return [every[i] for i in moving]
-
-    def result_dtypes(
-        self, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype], options: Mapping[str, Any]
-    ) -> list[np.dtype]:
-        """That of the arrays."""
-        return [dtypes[0]]
 
 
 def parts(arrays: Arrays) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray, np.ndarray]:

@@ -4,35 +4,29 @@ Operands are blocks `[*mesh.sizes, *block]`. Derivatives are exact, in `wide` fl
 taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, all_reduce
-from shardproof.oracles.dtypes import wide
+from shardproof.oracles.collectives import Axes, Blocks, Operands, all_reduce
+from shardproof.oracles.dtypes import widened
 from shardproof.oracles.mesh import MeshCase
 
 
 class GlobalNorm:
     """`x [M_Y, N]` to a scalar that all participants hold; its gradient at zero is zero."""
 
-    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+    def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The square root of the sum of the squares of all participants' elements."""
         (x,) = widened(operands)
         with np.errstate(invalid="ignore", over="ignore"):
             return [np.sqrt(total(x * x, mesh, axes))]
 
-    def pushforward(
-        self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
-    ) -> list[Blocks]:
+    def pushforward(self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The inner product of x and its tangent, by the norm."""
         (x,), (dx,) = widened(operands), widened(tangents)
         with np.errstate(invalid="ignore", over="ignore"):
             return [by_norm(total(x * dx, mesh, axes), self.value(operands, mesh, axes)[0])]
 
-    def pullback(
-        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
-    ) -> list[Blocks]:
+    def pullback(self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """X by the norm, times the sum of all participants' cotangents."""
         (x,), (ct,) = widened(operands), widened(cotangents)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -43,20 +37,14 @@ class GlobalNorm:
 class RmsNorm:
     """`x [T, D_Y]`, `scale [D_Y]` to `[T, D_Y]`: `x / sqrt(mean(x^2) + epsilon) * scale`, the mean over all of D."""
 
-    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, *, epsilon: float) -> list[Blocks]:
+    def value(self, operands: Operands, mesh: MeshCase, axes: Axes, *, epsilon: float) -> list[Blocks]:
         """Every feature by the root of its token's mean square, times its scale."""
         x, scale = widened(operands)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             return [x / self.root(x, mesh, axes, epsilon) * per_feature(scale, x, mesh)]
 
     def pushforward(
-        self,
-        operands: Sequence[Blocks],
-        tangents: Sequence[Blocks],
-        mesh: MeshCase,
-        axes: Axes,
-        *,
-        epsilon: float,
+        self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, *, epsilon: float
     ) -> list[Blocks]:
         """The quotient rule, with r^2 = mean(x^2) + epsilon and so r dr = mean(x dx)."""
         (x, scale), (dx, dscale) = widened(operands), widened(tangents)
@@ -67,13 +55,7 @@ class RmsNorm:
             return [(dx / r - x * dr / r**2) * s + x / r * ds]
 
     def pullback(
-        self,
-        operands: Sequence[Blocks],
-        cotangents: Sequence[Blocks],
-        mesh: MeshCase,
-        axes: Axes,
-        *,
-        epsilon: float,
+        self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, *, epsilon: float
     ) -> list[Blocks]:
         """Of x: `g / r - x mean(g x) / r^3` with g the cotangent times scale; of scale: `ct x / r`, over all tokens."""
         (x, scale), (ct,) = widened(operands), widened(cotangents)
@@ -91,11 +73,6 @@ class RmsNorm:
         """The mean over all features of all participants, for each token: `[*mesh.sizes, T, 1]`."""
         features = max(1, x.shape[-1] * mesh.axis_size(axes))
         return all_reduce(x.sum(axis=-1, keepdims=True), mesh, axes) / features
-
-
-def widened(blocks: Sequence[Blocks]) -> list[Blocks]:
-    """All of them in the dtype in which nothing that matters is lost."""
-    return [block.astype(wide(block.dtype)) for block in blocks]
 
 
 def total(x: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:

@@ -5,11 +5,9 @@ i-th has the layers i, p + i, 2 p + i and so on. Derivatives are exact, in `orac
 taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, all_gather
+from shardproof.oracles.collectives import Axes, Blocks, Operands, all_gather
 from shardproof.oracles.dtypes import is_float, wide
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.transposes import all_gather_transpose
@@ -18,42 +16,38 @@ from shardproof.oracles.transposes import all_gather_transpose
 class Pipeline:
     """`weights [D_Y, D]`, `x [M, B, D]` to `[M, B, D]`, which is the same on all participants if x is."""
 
-    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+    def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """Every device's x, through the layers of all participants."""
         return [self.passed(operands, mesh, axes)[-1]]
 
-    def passed(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+    def passed(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """X, and what each layer makes of it."""
         passed = [operands[1].astype(wide(operands[1].dtype))]
         with np.errstate(invalid="ignore", over="ignore"):
             for layer in self.layers(operands, mesh, axes):
-                passed.append(self.activated(passed[-1] @ layer))
+                passed.append(np.tanh(passed[-1] @ layer))
         return passed
 
-    def pushforward(
-        self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
-    ) -> list[Blocks]:
+    def pushforward(self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The chain rule, layer by layer: `dy = tanh'(x W) (dx W + x dW)`, and tanh' is `1 - y^2`."""
         passed, dx = self.passed(operands, mesh, axes), tangents[1].astype(wide(tangents[1].dtype))
         layers, changes = self.layers(operands, mesh, axes), self.layers(tangents, mesh, axes)
         for x, y, layer, change in zip(passed, passed[1:], layers, changes, strict=False):
-            dx = self.slope(y) * (dx @ layer + x @ change)
+            dx = (1 - y**2) * (dx @ layer + x @ change)
         return [dx]
 
-    def pullback(
-        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
-    ) -> list[Blocks]:
+    def pullback(self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The chain rule, from the last layer back: `g = tanh'(x W) ct`, of x it is `g W^T`, and of W `x^T g`."""
         passed, ct = self.passed(operands, mesh, axes), cotangents[0].astype(wide(cotangents[0].dtype))
         layers, of_layers = self.layers(operands, mesh, axes), []
         for x, y, layer in reversed(list(zip(passed, passed[1:], layers, strict=False))):
-            g = self.slope(y) * ct
+            g = (1 - y**2) * ct
             of_layers.append((x.swapaxes(-1, -2) @ g).sum(axis=len(mesh.sizes)))  # over microbatches
             ct = g @ layer.swapaxes(-1, -2)
         by_layer = np.stack(of_layers[::-1], axis=len(mesh.sizes))
         return [self.of_layers(by_layer, mesh, axes), ct]
 
-    def layers(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+    def layers(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """All layers, in turn, on every device: `[*mesh.sizes, 1, D, D]` each.
 
         Raises:
@@ -77,14 +71,6 @@ class Pipeline:
         columns = by_layer.shape[-1]
         of_all = by_layer.reshape(*mesh.sizes, -1, mesh.axis_size(axes), columns, columns)
         return all_gather_transpose(of_all, mesh, axes, axis=1).reshape(*mesh.sizes, -1, columns)
-
-    def activated(self, y: Blocks) -> Blocks:
-        """What becomes of a layer's products."""
-        return np.tanh(y)
-
-    def slope(self, y: Blocks) -> Blocks:
-        """The derivative of that, given what became of them."""
-        return 1 - y**2
 
 
 pipeline = Pipeline()

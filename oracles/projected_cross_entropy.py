@@ -5,13 +5,13 @@ Derivatives are exact, in `oracles.dtypes.wide`, and their transpose is taken ov
 its own cotangent (see `oracles.transposes`). The labels have none.
 """
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks
-from shardproof.oracles.cross_entropy import VocabParallelCrossEntropy
-from shardproof.oracles.dtypes import wide
+from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents
+from shardproof.oracles.cross_entropy import vocab_parallel_cross_entropy
+from shardproof.oracles.dtypes import widened
 from shardproof.oracles.mesh import MeshCase
 
 
@@ -21,62 +21,41 @@ class ProjectedCrossEntropy:
     A token whose label is `ignore_index` has the loss 0, and so has none of the derivatives that its row of x has.
 
     Further options of all methods are those of the loss of logits.
-
-    Arguments:
-        loss: that of logits and labels.
     """
 
-    def __init__(self, loss: VocabParallelCrossEntropy | None = None) -> None:
-        self.loss = loss or VocabParallelCrossEntropy()
-
-    def value(
-        self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, *, ignore_index: int = -1, **more: float
-    ) -> list[Blocks]:
+    def value(self, operands: Operands, mesh: MeshCase, axes: Axes, **options: Any) -> list[Blocks]:
         """The loss of the products of every row of x with every column of W."""
-        x, w = factors(operands, ignore_index)
-        return self.loss.value([product(x, w), operands[2]], mesh, axes, ignore_index=ignore_index, **more)
+        logits = [product(*factors(operands, options.get("ignore_index", -1))), operands[2]]
+        return vocab_parallel_cross_entropy.value(logits, mesh, axes, **options)
 
     def pushforward(
-        self,
-        operands: Sequence[Blocks],
-        tangents: Sequence[Blocks | None],
-        mesh: MeshCase,
-        axes: Axes,
-        *,
-        ignore_index: int = -1,
-        **more: float,
+        self, operands: Operands, tangents: Tangents, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks]:
         """By the product rule, `dx W + x dW` are the tangents of the logits."""
-        x, w = factors(operands, ignore_index)
-        dx, dw = factors([*map(np.asarray, tangents[:2]), operands[2]], ignore_index)
-        logits, along = [product(x, w), operands[2]], [product(dx, w) + product(x, dw), None]
-        return self.loss.pushforward(logits, along, mesh, axes, ignore_index=ignore_index, **more)
+        index = options.get("ignore_index", -1)
+        (x, w), (dx, dw) = factors(operands, index), factors([*tangents[:2], operands[2]], index)
+        logits, along = [product(x, w), operands[2]], [product(dx, w) + product(x, dw)]
+        return vocab_parallel_cross_entropy.pushforward(logits, along, mesh, axes, **options)
 
     def pullback(
-        self,
-        operands: Sequence[Blocks],
-        cotangents: Sequence[Blocks],
-        mesh: MeshCase,
-        axes: Axes,
-        *,
-        ignore_index: int = -1,
-        **more: float,
+        self, operands: Operands, cotangents: Tangents, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks | None]:
         """With z the cotangents of the logits, `z W^T` is that of x, and `x^T z` that of W."""
-        x, w = factors(operands, ignore_index)
+        index = options.get("ignore_index", -1)
+        x, w = factors(operands, index)
         logits = [product(x, w), operands[2]]
-        z = np.asarray(self.loss.pullback(logits, cotangents, mesh, axes, ignore_index=ignore_index, **more)[0])
+        z = np.asarray(vocab_parallel_cross_entropy.pullback(logits, cotangents, mesh, axes, **options)[0])
         of_x = product(z, w.swapaxes(-1, -2))
-        return [np.where((operands[2] == ignore_index)[..., None], 0, of_x), product(x.swapaxes(-1, -2), z), None]
+        return [np.where((operands[2] == index)[..., None], 0, of_x), product(x.swapaxes(-1, -2), z), None]
 
 
-def factors(operands: Sequence[Blocks], ignore_index: int) -> tuple[Blocks, Blocks]:
+def factors(operands: Operands, ignore_index: int) -> tuple[Blocks, Blocks]:
     """X, of which rows that do not count are 0, and W, in doubles or wider.
 
     Raises:
         ValueError: for matrices whose sizes do not match.
     """
-    x, w = (array.astype(wide(array.dtype)) for array in operands[:2])
+    x, w = widened(operands[:2])
     labels = operands[2]
     if labels.dtype.kind not in "iu" or labels.shape != x.shape[:-1]:
         raise ValueError(f"labels: {labels.dtype}{list(labels.shape)}: expected an integer for each row of x")

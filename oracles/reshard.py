@@ -1,22 +1,18 @@
 """From one layout of a global array to another: the same array, and what a device lacks of its new part."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from shardproof.oracles.baselines import Layout, missing
 from shardproof.oracles.mesh import MeshCase
+from shardproof.oracles.whole import Arrays, Dtypes, OfWholes, Options, Tangents
 
-Arrays = Sequence[np.ndarray]
 
-
-class Reshard:
+class Reshard(OfWholes):
     """`[B_x_rows, D_x_columns] -> [B_rows, D_columns]`: a layout is no part of the value."""
 
-    doubt = (0.0, 0.0)
-
-    def value(self, arrays: Arrays, dtypes: Sequence[np.dtype], options: Mapping[str, Any]) -> list[np.ndarray]:
+    def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
         """The array.
 
         Raises:
@@ -26,28 +22,15 @@ class Reshard:
             raise ValueError(f"x: {list(arrays[0].shape)}: expected two dimensions")
         return [*arrays]
 
-    def pushforward(
-        self, arrays: Arrays, tangents: Mapping[int, np.ndarray], dtypes: Sequence[np.dtype], options: Mapping[str, Any]
-    ) -> list[np.ndarray]:
+    def pushforward(self, arrays: Arrays, tangents: Tangents, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
         """Its tangent."""
         return [tangents[0]]
 
     def pullback(
-        self,
-        arrays: Arrays,
-        cotangents: Arrays,
-        moving: Sequence[int],
-        dtypes: Sequence[np.dtype],
-        options: Mapping[str, Any],
+        self, arrays: Arrays, cotangents: Arrays, moving: Sequence[int], dtypes: Dtypes, options: Options
     ) -> list[np.ndarray]:
         """Its cotangent."""
         return [*cotangents]
-
-    def result_dtypes(
-        self, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype], options: Mapping[str, Any]
-    ) -> list[np.dtype]:
-        """Its dtype."""
-        return [*dtypes]
 
 
 reshard = Reshard()

@@ -6,20 +6,17 @@ Operands are blocks `logits [*mesh.sizes, T, E]`, results `[*mesh.sizes]`. Deriv
 their transpose is taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, all_reduce
-from shardproof.oracles.dtypes import is_float, wide
+from shardproof.oracles.collectives import Axes, Blocks, Operands, all_reduce
+from shardproof.oracles.dtypes import is_float, wide, widened
 from shardproof.oracles.mesh import MeshCase
 
 
 class LoadBalancingLoss:
     """`logits [T_Y, E]` to E times the sum, over experts, of their share of choices by their mean probability."""
 
-    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, *, top_k: int) -> list[Blocks]:
+    def value(self, operands: Operands, mesh: MeshCase, axes: Axes, *, top_k: int) -> list[Blocks]:
         """Both are taken over the tokens of all participants.
 
         Raises:
@@ -32,21 +29,21 @@ class LoadBalancingLoss:
         return [self.weighted(self.probabilities(logits), logits, mesh, axes, top_k)]
 
     def pushforward(
-        self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes, *, top_k: int
+        self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, *, top_k: int
     ) -> list[Blocks]:
         """Probabilities move, `p (d - p·d)`; shares do not."""
-        (logits,), (d,) = operands, tangents
-        p, d = self.probabilities(logits), d.astype(wide(d.dtype))
+        (logits,), (d,) = operands, widened(tangents)
+        p = self.probabilities(logits)
         moved = p * (d - (p * d).sum(axis=-1, keepdims=True))
         return [self.weighted(moved, logits, mesh, axes, top_k)]
 
     def pullback(
-        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes, *, top_k: int
+        self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, *, top_k: int
     ) -> list[Blocks]:
         """`p (w - p·w)`, w what a probability weighs, times the sum of all participants' cotangents."""
-        (logits,), (ct,) = operands, cotangents
+        (logits,), (ct,) = operands, widened(cotangents)
         p, w = self.probabilities(logits), self.weights(logits, mesh, axes, top_k)
-        total = all_reduce(ct.astype(wide(ct.dtype)), mesh, axes)[..., None, None]
+        total = all_reduce(ct, mesh, axes)[..., None, None]
         return [total * p * (w - (p * w).sum(axis=-1, keepdims=True))]
 
     def weighted(self, p: Blocks, logits: Blocks, mesh: MeshCase, axes: Axes, top_k: int) -> Blocks:
@@ -76,7 +73,7 @@ class LoadBalancingLoss:
 class RouterZLoss:
     """`logits [T_Y, E]` to the mean, over the tokens of all participants, of `log(sum(exp(logits)))` squared."""
 
-    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+    def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The sum of the squares, by the number of tokens.
 
         Raises:
@@ -86,22 +83,18 @@ class RouterZLoss:
         check_floating(logits)
         return [self.mean(self.log_sums(logits) ** 2, mesh, axes)]
 
-    def pushforward(
-        self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
-    ) -> list[Blocks]:
+    def pushforward(self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """`2 z p·d` of each token, with z the logarithm and p the softmax, its derivative."""
-        (logits,), (d,) = operands, tangents
+        (logits,), (d,) = operands, widened(tangents)
         z = self.log_sums(logits)
-        moved = 2 * z * (self.softmax(logits, z) * d.astype(wide(d.dtype))).sum(axis=-1)
+        moved = 2 * z * (self.softmax(logits, z) * d).sum(axis=-1)
         return [self.mean(moved, mesh, axes)]
 
-    def pullback(
-        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
-    ) -> list[Blocks]:
+    def pullback(self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """`2 z p` of each token, by the number of tokens, times the sum of all participants' cotangents."""
-        (logits,), (ct,) = operands, cotangents
+        (logits,), (ct,) = operands, widened(cotangents)
         z = self.log_sums(logits)
-        total = all_reduce(ct.astype(wide(ct.dtype)), mesh, axes)[..., None, None]
+        total = all_reduce(ct, mesh, axes)[..., None, None]
         return [total * 2 * z[..., None] * self.softmax(logits, z) / self.tokens(logits.shape[-2], mesh, axes)]
 
     def log_sums(self, logits: Blocks) -> Blocks:
@@ -123,37 +116,6 @@ class RouterZLoss:
         return max(1, own * mesh.axis_size(axes))
 
 
-@dataclass(frozen=True)
-class OfShards:
-    """A loss of each shard's own tokens: the same, over no axis.
-
-    Arguments:
-        loss: the loss of the tokens of all participants.
-    """
-
-    loss: LoadBalancingLoss | RouterZLoss
-
-    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: int) -> list[Blocks]:
-        """Of each shard.
-
-        Raises:
-            ValueError: as that of the loss.
-        """
-        return self.loss.value(operands, mesh, (), **options)
-
-    def pushforward(
-        self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: int
-    ) -> list[Blocks]:
-        """Of each shard."""
-        return self.loss.pushforward(operands, tangents, mesh, (), **options)
-
-    def pullback(
-        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: int
-    ) -> list[Blocks]:
-        """Of each shard, whose cotangent is its own."""
-        return self.loss.pullback(operands, cotangents, mesh, (), **options)
-
-
 def check_floating(logits: Blocks) -> None:
     """Raises ValueError unless logits are floating-point numbers."""
     if not is_float(logits.dtype):
@@ -162,5 +124,3 @@ def check_floating(logits: Blocks) -> None:
 
 load_balancing_loss = LoadBalancingLoss()
 router_z_loss = RouterZLoss()
-shard_load_balancing_loss = OfShards(load_balancing_loss)
-shard_router_z_loss = OfShards(router_z_loss)

@@ -5,51 +5,42 @@ Operands are blocks `x [*mesh.sizes, S, B, D]`, `scale [*mesh.sizes, D]` of the 
 are by hand, and their transpose is taken over all blocks of all devices (see `oracles.collective_matmul`).
 """
 
-from collections.abc import Sequence
-
 from shardproof.oracles.collective_matmul import TransformerBlock
-from shardproof.oracles.collectives import Axes, Blocks
+from shardproof.oracles.collectives import Axes, Blocks, Operands
+from shardproof.oracles.dtypes import widened
 from shardproof.oracles.mesh import MeshCase
-from shardproof.oracles.norms import RmsNorm, widened
+from shardproof.oracles.norms import rms_norm
 
 sequence_parallel_mlp = TransformerBlock(-3)
 """`X[S_Y, B, D] -> gathered -> W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [S_Y, B, D]`: a block, of whole positions."""
 
 
 class NormalisedSequenceParallelMlp:
-    """The same of `x / sqrt(mean(x^2) + epsilon) * scale`, the mean over the D features, all of which a position has.
+    """The same of `x / sqrt(mean(x^2) + epsilon) * scale`, the mean over the D features of a position."""
 
-    Arguments:
-        norm: what is computed first, of positions on their own devices.
-        mlp: what is computed then.
-    """
-
-    def __init__(self, norm: RmsNorm | None = None, mlp: TransformerBlock | None = None) -> None:
-        self.norm, self.mlp = norm or RmsNorm(), mlp or sequence_parallel_mlp
-
-    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, *, epsilon: float) -> list[Blocks]:
+    def value(self, operands: Operands, mesh: MeshCase, axes: Axes, *, epsilon: float) -> list[Blocks]:
         """The result's blocks."""
         x, scale, *weights = widened(operands)
-        normalised = self.norm.value([x, scale], mesh, (), epsilon=epsilon)
-        return self.mlp.value([*normalised, *weights], mesh, axes)
+        normalised = rms_norm.value([x, scale], mesh, (), epsilon=epsilon)
+        return sequence_parallel_mlp.value([*normalised, *weights], mesh, axes)
 
     def pushforward(
-        self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes, *, epsilon: float
+        self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, *, epsilon: float
     ) -> list[Blocks]:
         """The chain rule, forward."""
         (x, scale, *weights), (dx, dscale, *moved) = widened(operands), widened(tangents)
-        normalised = self.norm.value([x, scale], mesh, (), epsilon=epsilon)
-        changed = self.norm.pushforward([x, scale], [dx, dscale], mesh, (), epsilon=epsilon)
-        return self.mlp.pushforward([*normalised, *weights], [*changed, *moved], mesh, axes)
+        normalised = rms_norm.value([x, scale], mesh, (), epsilon=epsilon)
+        changed = rms_norm.pushforward([x, scale], [dx, dscale], mesh, (), epsilon=epsilon)
+        return sequence_parallel_mlp.pushforward([*normalised, *weights], [*changed, *moved], mesh, axes)
 
     def pullback(
-        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes, *, epsilon: float
+        self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, *, epsilon: float
     ) -> list[Blocks]:
         """The chain rule, backward: of the scale, what the device's own positions say."""
         x, scale, *weights = widened(operands)
-        normalised = self.norm.value([x, scale], mesh, (), epsilon=epsilon)
-        ct, *of_weights = self.mlp.pullback([*normalised, *weights], widened(cotangents), mesh, axes)
-        return [*self.norm.pullback([x, scale], [ct], mesh, (), epsilon=epsilon), *of_weights]
+        normalised = rms_norm.value([x, scale], mesh, (), epsilon=epsilon)
+        ct, *of_weights = sequence_parallel_mlp.pullback([*normalised, *weights], widened(cotangents), mesh, axes)
+        return [*rms_norm.pullback([x, scale], [ct], mesh, (), epsilon=epsilon), *of_weights]
 
 
 normalised_sequence_parallel_mlp = NormalisedSequenceParallelMlp()

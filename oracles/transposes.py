@@ -9,6 +9,7 @@ replicas are added (`leave`). The gradient of any program `global -> blocks -> b
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -60,38 +61,23 @@ def all_reduce_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, op: str = "s
     return all_reduce(ct, mesh, axes, op=op, groups=groups)
 
 
-def all_gather_transpose(
-    ct: Blocks, mesh: MeshCase, axes: Axes, *, axis: int = 0, tiled: bool = False, groups: Groups = None
-) -> Blocks:
+def all_gather_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, axis: int = 0, **options: Any) -> Blocks:
     """Participant i's block became piece i of every participant's result: a reduce-scatter."""
-    return reduce_scatter(ct, mesh, axes, scatter_dimension=axis, tiled=tiled, groups=groups)
+    return reduce_scatter(ct, mesh, axes, scatter_dimension=axis, **options)
 
 
 def reduce_scatter_transpose(
-    ct: Blocks,
-    mesh: MeshCase,
-    axes: Axes,
-    *,
-    scatter_dimension: int = 0,
-    tiled: bool = False,
-    groups: Groups = None,
+    ct: Blocks, mesh: MeshCase, axes: Axes, *, scatter_dimension: int = 0, **options: Any
 ) -> Blocks:
     """Piece i of every participant's block was added into participant i's result: an all-gather."""
-    return all_gather(ct, mesh, axes, axis=scatter_dimension, tiled=tiled, groups=groups)
+    return all_gather(ct, mesh, axes, axis=scatter_dimension, **options)
 
 
 def all_to_all_transpose(
-    ct: Blocks,
-    mesh: MeshCase,
-    axes: Axes,
-    *,
-    split_axis: int,
-    concat_axis: int,
-    tiled: bool = False,
-    groups: Groups = None,
+    ct: Blocks, mesh: MeshCase, axes: Axes, *, split_axis: int, concat_axis: int, **options: Any
 ) -> Blocks:
     """Every piece goes back where it came from: split and concatenation change places."""
-    return all_to_all(ct, mesh, axes, split_axis=concat_axis, concat_axis=split_axis, tiled=tiled, groups=groups)
+    return all_to_all(ct, mesh, axes, split_axis=concat_axis, concat_axis=split_axis, **options)
 
 
 def permute_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, perm: Iterable[tuple[int, int]]) -> Blocks:

@@ -25,11 +25,11 @@ from shardproof.impl.algorithms.transfers import (
     Combine,
     Pieces,
     bidirectional_all_gather,
+    bruck_all_gather,
     cut,
     distances,
     halves,
     named_after,
-    recursive_doubling_all_gather,
     reorder,
     ring_all_gather,
     split,
@@ -183,7 +183,7 @@ def bidirectional_all_reduce(block: Block, axes: AxisName, combine: Combine) -> 
 
 @_all_reduce
 def rabenseifner_all_reduce(block: Block, axes: AxisName, combine: Combine) -> Block:
-    """A reduce-scatter by halving and an all-gather by doubling: 2 log2 p permutes, 2(p-1)n/p bytes in all.
+    """A reduce-scatter by halving and an all-gather of 1, 2, 4, … blocks: 2 log2 p permutes, 2(p-1)n/p bytes in all.
 
     Raises:
         ValueError: as `ring_all_reduce`.
@@ -191,7 +191,7 @@ def rabenseifner_all_reduce(block: Block, axes: AxisName, combine: Combine) -> B
     """
     check_power_of_two("rabenseifner_all_reduce", axes)
     piece = recursive_halving_reduce_scatter(cut(block, lax.axis_size(axes)), axes, combine=combine)
-    return uncut(recursive_doubling_all_gather(piece, axes), block.shape)
+    return uncut(bruck_all_gather(piece, axes), block.shape)
 
 
 @_all_reduce

@@ -2,7 +2,7 @@
 
 p is the number of participants, n the bytes of the result of an all-gather, of the operand of an all-to-all, of the
 block of a broadcast. Sources: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
-MPICH", 2005 (ring, recursive doubling, Bruck); Bruck et al., "Efficient Algorithms for All-to-All Communications in
+MPICH", 2005 (ring, Bruck); Bruck et al., "Efficient Algorithms for All-to-All Communications in
 Multiport Message-Passing Systems", 1997; Chan et al., "Collective communication: theory, practice, and experience",
 2007 (broadcasts).
 
@@ -31,7 +31,6 @@ from shardproof.impl.arguments import (
     check_dimension,
     check_divides,
     check_index,
-    check_power_of_two,
 )
 from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
 from shardproof.impl.indices import remainder
@@ -113,21 +112,6 @@ def shorter_way_all_gather(block: Block, axes: AxisName) -> Pieces:
         last = from_left[-1] if p > 2 else block
         from_left = jnp.concatenate([from_left, shift(last, axes, 1)[None]])
     return _by_index(jnp.concatenate([block[None], from_left, from_right[::-1]]), axes, 1)
-
-
-@_all_gather
-def recursive_doubling_all_gather(block: Block, axes: AxisName) -> Pieces:
-    """Exchanges all it holds with partners 1, 2, 4, … participants away: log2 p permutes, (p-1)n/p bytes in all.
-
-    Raises:
-        ValueError: for an unknown axis or a dimension out of range.
-        NotImplementedError: unless p is a power of two.
-    """
-    check_power_of_two("recursive_doubling_all_gather", axes)
-    p, held = lax.axis_size(axes), block[None]
-    for distance in distances(p):  # held[j] is the block of participant index ^ j
-        held = jnp.concatenate([held, swap(held, axes, distance)])
-    return reorder(held, axis_index(axes) ^ jnp.arange(p))
 
 
 @_all_gather

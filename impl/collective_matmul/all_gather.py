@@ -5,10 +5,9 @@ via Decomposition in Large Deep Learning Models", 2023 (doi 10.1145/3567955.3567
 are kept in float32 until all blocks have come by, and rounded once. A block is cut in half in the dimension
 that is gathered; an odd row goes with the first half, and a half without rows is not sent.
 
-A step of a loop sends on the block that it multiplies, and neither depends on the other. No compiler moves work from
-one step into another: so the first hop, beside the product of a participant's own block, comes before the loop, and the
-last product after it. A permute's transpose is the permute back: the gradient of a ring is a ring, in which cotangents
-of the gathered operand travel in that operand's dtype, in which JAX adds up cotangents.
+A block is sent on while it is multiplied (`pass_round`): neither depends on the other. A permute's transpose is the
+permute back: the gradient of a ring is a ring, in which cotangents of the gathered operand travel in that operand's
+dtype, in which JAX adds up cotangents.
 
 All of them are typed varying, over one axis or a tuple of axes in any order, and raise ValueError for an unknown axis,
 and for operands whose contracted sizes differ. Shapes named below are those of whole products in bfloat16, over 4
@@ -36,6 +35,7 @@ from shardproof.impl.rings import (
     empty_array,
     in_halves,
     multiply,
+    pass_round,
     ring_loop,
     rounded_product,
     shift,
@@ -57,21 +57,16 @@ def ring_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: Axi
     Best where links carry one transfer at a time: the fastest on H100 by timelines.
     """
     p, me, columns = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-1]
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
 
     def product(block: Block, distance: Array | int) -> Block:  # with the rows of W that meet the columns of its owner
         owner = around(me - distance, p)
         return multiply(block, lax.dynamic_slice_in_dim(rhs, owner * columns, columns, 0))
 
-    def step(carry: tuple[Block, Block], distance: Array) -> tuple[Block, Block]:
-        block, total = carry
-        return shift(block, axis_name, 1), total + product(block, distance)
+    def add(total: Block, block: Block, distance: Array | int) -> Block:
+        return total + product(block, distance)
 
-    total = product(lhs, 0)
-    if p > 1:
-        block, total = ring_loop(step, (shift(lhs, axis_name, 1), total), 1, p - 1, axis_name)
-        total = total + product(block, p - 1)
-    return total.astype(jnp.result_type(lhs, rhs))
+    return pass_round([lhs], product(lhs, 0), add, axis_name).astype(jnp.result_type(lhs, rhs))
 
 
 @checked
@@ -83,7 +78,7 @@ def bidirectional_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_
     Best where the links are the limit: the fastest at 8192 cubed.
     """
     p, me, columns = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-1]
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     right, left = in_halves(lhs, -1)
     middle = right.shape[-1]
 
@@ -91,16 +86,10 @@ def bidirectional_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_
         start = around(me - distance, p) * columns + first
         return multiply(block, lax.dynamic_slice_in_dim(rhs, start, block.shape[-1], 0))
 
-    def step(carry: tuple[Block, Block, Block], distance: Array) -> tuple[Block, Block, Block]:
-        right, left, total = carry
-        moved = shift_both(right, left, axis_name)
-        return *moved, total + product(right, distance, 0) + product(left, -distance, middle)
+    def add(total: Block, right: Block, left: Block, distance: Array | int) -> Block:
+        return total + product(right, distance, 0) + product(left, -distance, middle)
 
-    total = product(lhs, 0, 0)
-    if p > 1:
-        right, left, total = ring_loop(step, (*shift_both(right, left, axis_name), total), 1, p - 1, axis_name)
-        total = total + product(right, p - 1, 0) + product(left, 1 - p, middle)
-    return total.astype(jnp.result_type(lhs, rhs))
+    return pass_round([right, left], product(lhs, 0, 0), add, axis_name).astype(jnp.result_type(lhs, rhs))
 
 
 @checked
@@ -112,20 +101,12 @@ def ring_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
     Best where links carry one transfer at a time: the fastest on H100 by timelines.
     """
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-2]
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
 
     def write_product(result: Block, block: Block, distance: Array | int) -> Block:
         return write(result, rounded_product(block, rhs), around(me - distance, p) * rows, lhs.ndim - 2)
 
-    def step(carry: tuple[Block, Block], distance: Array) -> tuple[Block, Block]:
-        block, result = carry
-        return shift(block, axis_name, 1), write_product(result, block, distance)
-
-    result = own_rows(lhs, rhs, axis_name)
-    if p > 1:
-        block, result = ring_loop(step, (shift(lhs, axis_name, 1), result), 1, p - 1, axis_name)
-        result = write_product(result, block, p - 1)
-    return result
+    return pass_round([lhs], own_rows(lhs, rhs, axis_name), write_product, axis_name)
 
 
 @checked
@@ -137,52 +118,17 @@ def bidirectional_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisNa
     Best where the links are the limit: the fastest at 8192 cubed.
     """
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-2]
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     right, left = in_halves(lhs, -2)
     middle = right.shape[-2]
 
     def write_product(result: Block, block: Block, distance: Array | int, first: int) -> Block:
         return write(result, rounded_product(block, rhs), around(me - distance, p) * rows + first, lhs.ndim - 2)
 
-    def step(carry: tuple[Block, Block, Block], distance: Array) -> tuple[Block, Block, Block]:
-        right, left, result = carry
-        moved = shift_both(right, left, axis_name)
-        return *moved, write_product(write_product(result, right, distance, 0), left, -distance, middle)
+    def write_both(result: Block, right: Block, left: Block, distance: Array | int) -> Block:
+        return write_product(write_product(result, right, distance, 0), left, -distance, middle)
 
-    result = own_rows(lhs, rhs, axis_name)
-    if p > 1:
-        right, left, result = ring_loop(step, (*shift_both(right, left, axis_name), result), 1, p - 1, axis_name)
-        result = write_product(write_product(result, right, p - 1, 0), left, 1 - p, middle)
-    return result
-
-
-@checked
-def joined_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-    """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
-
-    Half blocks of A go each way, and the two that arrive are joined: p - 1 steps of one product of full size.
-
-    Best where the links are the limit and products are small: the fastest at 1024x2048 by 2048x8192 on v4.
-    """
-    p, me, rows, dimension = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-2], lhs.ndim - 2
-    lhs, rhs = aligned(lhs, rhs, axis_name)
-    right, left = in_halves(lhs, -2)
-    middle = right.shape[-2]
-
-    def write_product(result: Block, right: Block, left: Block, distance: Array | int) -> Block:
-        product = rounded_product(jnp.concatenate([right, left], -2), rhs)
-        result = write(result, product[..., :middle, :], around(me - distance, p) * rows, dimension)
-        return write(result, product[..., middle:, :], around(me + distance, p) * rows + middle, dimension)
-
-    def step(carry: tuple[Block, Block, Block], distance: Array) -> tuple[Block, Block, Block]:
-        right, left, result = carry
-        return *shift_both(right, left, axis_name), write_product(result, right, left, distance)
-
-    result = own_rows(lhs, rhs, axis_name)
-    if p > 1:
-        right, left, result = ring_loop(step, (*shift_both(right, left, axis_name), result), 1, p - 1, axis_name)
-        result = write_product(result, right, left, p - 1)
-    return result
+    return pass_round([right, left], own_rows(lhs, rhs, axis_name), write_both, axis_name)
 
 
 @checked
@@ -194,21 +140,16 @@ def ring_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
     Best where links carry one transfer at a time: the fastest on H100 by timelines.
     """
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), rhs.shape[0]
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
 
     def product(block: Block, distance: Array | int) -> Block:  # with the columns of A that meet the rows of its owner
         owner = around(me - distance, p)
         return multiply(lax.dynamic_slice_in_dim(lhs, owner * rows, rows, lhs.ndim - 1), block)
 
-    def step(carry: tuple[Block, Block], distance: Array) -> tuple[Block, Block]:
-        block, total = carry
-        return shift(block, axis_name, 1), total + product(block, distance)
+    def add(total: Block, block: Block, distance: Array | int) -> Block:
+        return total + product(block, distance)
 
-    total = product(rhs, 0)
-    if p > 1:
-        block, total = ring_loop(step, (shift(rhs, axis_name, 1), total), 1, p - 1, axis_name)
-        total = total + product(block, p - 1)
-    return total.astype(jnp.result_type(lhs, rhs))
+    return pass_round([rhs], product(rhs, 0), add, axis_name).astype(jnp.result_type(lhs, rhs))
 
 
 @checked
@@ -220,25 +161,18 @@ def joined_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     Best where the links are the limit: the fastest at 8192 cubed, since halves of W make small products.
     """
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), rhs.shape[0]
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     right, left = in_halves(rhs, 0)
     middle = right.shape[0]
 
     def columns(distance: Array | int, first: int, size: int) -> Block:
         return lax.dynamic_slice_in_dim(lhs, around(me - distance, p) * rows + first, size, lhs.ndim - 1)
 
-    def product(right: Block, left: Block, distance: Array | int) -> Block:
+    def add(total: Block, right: Block, left: Block, distance: Array | int) -> Block:
         met = [columns(distance, 0, middle), columns(-distance, middle, rows - middle)]
-        return multiply(jnp.concatenate(met, -1), jnp.concatenate([right, left]))
+        return total + multiply(jnp.concatenate(met, -1), jnp.concatenate([right, left]))
 
-    def step(carry: tuple[Block, Block, Block], distance: Array) -> tuple[Block, Block, Block]:
-        right, left, total = carry
-        return *shift_both(right, left, axis_name), total + product(right, left, distance)
-
-    total = multiply(columns(0, 0, rows), rhs)
-    if p > 1:
-        right, left, total = ring_loop(step, (*shift_both(right, left, axis_name), total), 1, p - 1, axis_name)
-        total = total + product(right, left, p - 1)
+    total = pass_round([right, left], multiply(columns(0, 0, rows), rhs), add, axis_name)
     return total.astype(jnp.result_type(lhs, rhs))
 
 
@@ -249,7 +183,7 @@ def shorter_way_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_na
     Whole blocks of A come the shorter way: p - 1 permutes in floor(p/2) steps, of which a neighbour passes on the last.
     """
     p, me, columns = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-1]
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
 
     def product(block: Block, distance: Array | int) -> Block:
         owner = around(me - distance, p)
@@ -280,7 +214,7 @@ def shorter_way_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName
     arrived.
     """
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-2]
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
 
     def write_product(result: Block, block: Block, distance: Array | int) -> Block:
         return write(result, rounded_product(block, rhs), around(me - distance, p) * rows, lhs.ndim - 2)
@@ -319,7 +253,7 @@ def chunked_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: 
     p, (*batch, m, columns) = lax.axis_size(axis_name), lhs.shape
     if p > UNROLLED:
         return shorter_way_all_gather_matmul_lhs_contracting(lhs, rhs, axis_name)
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     count = max(1, min(CHUNKS, math.ceil(m / 2)))
     bounds = [m * i // count for i in range(count + 1)]
 

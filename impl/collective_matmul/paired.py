@@ -40,7 +40,7 @@ from shardproof.impl.collective_matmul.reduce_scatter import (
     join_parts,
     parts_of_terms,
 )
-from shardproof.impl.collectives import Block, cast_varying, varying
+from shardproof.impl.collectives import Block
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.rings import (
     UNROLLED,
@@ -178,8 +178,7 @@ def paired_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: Axis
         ValueError: for an unknown axis, operands whose contracted sizes differ, or columns of
             `w_out` that do not divide by the number of participants.
     """
-    along = {*axis_name, *varying(x), *varying(w_in), *varying(w_out)}
-    x, w_in, w_out = (cast_varying(one, along) for one in (x, w_in, w_out))
+    x, w_in, w_out = aligned(x, w_in, w_out, axis_name=axis_name)
 
     def forward(x: Left, w_in: Right, w_out: Right) -> tuple[Result, tuple[Array, ...]]:
         hidden = jax.nn.relu(shorter_way_all_gather_matmul_lhs_contracting(x, w_in, axis_name))
@@ -218,7 +217,7 @@ def _with_gradient(
     axis_name: AxisName,
 ) -> Result:
     """A product with a gradient of its own, of operands that are typed alike."""
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     if lax.axis_size(axis_name) > UNROLLED:
         return form(lhs, rhs, axis_name)
     product = jax.custom_vjp(lambda lhs, rhs: form(lhs, rhs, axis_name))
@@ -238,7 +237,7 @@ def _sums_in_pairs(lhs: Left, rhs: Right, axis_name: AxisName, dimension: int) -
     or more than `UNROLLED`, or a piece of fewer than four rows, it is `alternating`.
     """
     p, dtype = lax.axis_size(axis_name), jnp.result_type(lhs, rhs)
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     term, sizes = parts_of_terms(lhs, rhs, axis_name, dimension, 4)
     if p == 1 or p > UNROLLED or len(sizes) < 4:
         return alternating_matmul_reduce_scatter(lhs, rhs, axis_name, scatter_dimension=dimension)

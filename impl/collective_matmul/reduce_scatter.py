@@ -43,6 +43,7 @@ from shardproof.impl.rings import (
     around,
     empty_array,
     multiply,
+    pass_round,
     ring_loop,
     shift,
     shift_both,
@@ -68,7 +69,7 @@ def ring_matmul_reduce_scatter(
             neither 0 nor 1, one that does not divide by the number of participants, or `sums` that is neither.
     """
     p, me, dtype = lax.axis_size(axis_name), axis_index(axis_name), travelling(sums, lhs, rhs)
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     size = piece_size(lhs, rhs, scatter_dimension, p)
 
     def term(distance: Array | int) -> Block:
@@ -93,7 +94,7 @@ def bidirectional_matmul_reduce_scatter(
         ValueError: as `ring_matmul_reduce_scatter`.
     """
     p, dtype = lax.axis_size(axis_name), travelling(sums, lhs, rhs)
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     term, sizes = parts_of_terms(lhs, rhs, axis_name, scatter_dimension, 2)
     halves = range(len(sizes))
 
@@ -121,7 +122,7 @@ def alternating_matmul_reduce_scatter(
     Raises:
         ValueError: as `ring_matmul_reduce_scatter`.
     """
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     if piece_size(lhs, rhs, scatter_dimension, lax.axis_size(axis_name)) < 2:
         return ring_matmul_reduce_scatter(lhs, rhs, axis_name, scatter_dimension=scatter_dimension, sums=sums)
     return join_parts(take_turns(lhs, rhs, axis_name, scatter_dimension, sums), lhs.ndim - 2 + scatter_dimension)
@@ -142,7 +143,8 @@ def alternating_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *,
     """
     p, m, rows = lax.axis_size(axis_name), lhs.shape[-2], lhs.ndim - 2
     parts = 2 if m >= 2 * p else 1
-    lhs, rhs = aligned(lhs, rhs, axis_name)  # before rows are added, whose sums would be sent in the gradient as well
+    # before rows are added, whose sums would be sent in the gradient as well
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     lhs = _filled_up(lhs, parts * p)
     done: list[Block] = []
     whole: list[Block] = []
@@ -172,7 +174,7 @@ def scattered_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *, s
     Raises:
         ValueError: as `alternating_matmul_all_reduce`.
     """
-    lhs, rhs = aligned(lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     rows, m, dtype = lhs.ndim - 2, lhs.shape[-2], jnp.result_type(lhs, rhs)
     if not m:  # a constant, whose derivative JAX does not find in a branch under vmap (`custom_jvp_branch.py`)
         return all_reduce(multiply(lhs, rhs), axis_name).astype(dtype)
@@ -352,20 +354,11 @@ def join_parts(parts: Sequence[Block], dimension: int) -> Block:
 def _gather_halves(halves: Sequence[Block], into: Block, start: int, axis_name: AxisName) -> Block:
     """Writes all participants' rows into an array from `start` on: half goes rightward, the other half leftward."""
     p, me, dimension = lax.axis_size(axis_name), axis_index(axis_name), into.ndim - 2
-    right, left = halves
-    size = right.shape[dimension]
-    rows = size + left.shape[dimension]
+    size = halves[0].shape[dimension]
+    rows = size + halves[1].shape[dimension]
 
     def write_halves(into: Block, right: Block, left: Block, distance: Array | int) -> Block:
         into = write(into, right, start + around(me - distance, p) * rows, dimension)
         return write(into, left, start + around(me + distance, p) * rows + size, dimension)
 
-    def step(carry: tuple[Block, Block, Block], distance: Array) -> tuple[Block, Block, Block]:
-        right, left, into = carry
-        return *shift_both(right, left, axis_name), write_halves(into, right, left, distance)
-
-    into = write_halves(into, right, left, 0)
-    if p == 1:
-        return into
-    right, left, into = ring_loop(step, (*shift_both(right, left, axis_name), into), 1, p - 1, axis_name)
-    return write_halves(into, right, left, p - 1)
+    return pass_round(halves, write_halves(into, halves[0], halves[1], 0), write_halves, axis_name)

@@ -1,9 +1,10 @@
-"""Which of the tokens an expert keeps, by every policy, and where they land.
+"""Which of the tokens an expert keeps, by every policy.
 
 A *pair* is a token and one of its choices. Tokens are numbered over all participants, in logical order: those of
 participant 0 first. Experts are as well: participant i has experts `[i E/p, (i + 1) E/p)`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -52,17 +53,12 @@ class Dispatch:
         kept: the pairs that reach their expert, in the order of the policy.
         dropped_by_sender: those that their own participant leaves out.
         dropped_by_receiver: those that there is no room for where their expert is.
-        slots: of each kept pair, its place in its expert's queue: 0 for the expert's first one.
-        rows: of each kept pair, its row where its receiver holds all that it keeps one after the other, as they come:
-            those of sender 0 first, of one sender those of the lowest expert, of one expert those of the first token.
         padded: of each participant, how many rows its buffer has more than it keeps pairs; 0 where it has no bound.
     """
 
     kept: tuple[Pair, ...]
     dropped_by_sender: tuple[Pair, ...]
     dropped_by_receiver: tuple[Pair, ...]
-    slots: tuple[int, ...]
-    rows: tuple[int, ...]
     padded: tuple[int, ...]
 
 
@@ -129,8 +125,6 @@ def dispatch(
         kept=tuple(kept),
         dropped_by_sender=tuple(unsent),
         dropped_by_receiver=tuple(refused),
-        slots=tuple(places(kept, lambda pair: pair.expert)),
-        rows=tuple(rows(kept)),
         padded=tuple(padding(kept, participants, experts, capacity)),
     )
 
@@ -141,29 +135,11 @@ def first_of_each(
     """The first `most` pairs of each place, and all others."""
     first: list[Pair] = []
     others: list[Pair] = []
-    count: dict[object, int] = {}
+    count: Counter[object] = Counter()
     for pair in pairs:
-        at = count.get(place(pair), 0)
-        count[place(pair)] = at + 1
-        (first if most is None or at < most else others).append(pair)
+        (first if most is None or count[place(pair)] < most else others).append(pair)
+        count[place(pair)] += 1
     return first, others
-
-
-def places(pairs: Iterable[Pair], queue: Callable[[Pair], object]) -> list[int]:
-    """Of each pair, how many of the same queue are before it."""
-    before: dict[object, int] = {}
-    result = []
-    for pair in pairs:
-        result.append(before.get(queue(pair), 0))
-        before[queue(pair)] = result[-1] + 1
-    return result
-
-
-def rows(kept: list[Pair]) -> list[int]:
-    """Of each kept pair, its row among all that its receiver keeps."""
-    as_they_come = sorted(kept, key=ORDERS["sender"])
-    at = dict(zip(as_they_come, places(as_they_come, lambda pair: pair.receiver), strict=True))
-    return [at[pair] for pair in kept]
 
 
 def padding(kept: list[Pair], participants: int, experts: int, capacity: int | None) -> list[int]:

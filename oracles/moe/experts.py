@@ -4,27 +4,12 @@ The weights of an expert are a list of arrays: `[W [D, F]]`, or `[W_gate [D, H],
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Shaped
 
 Vector = Shaped[np.ndarray, "_"]
 Weights = Sequence[np.ndarray]
-
-
-@runtime_checkable
-class Expert(Protocol):
-    """What an expert does with a token `x [D]`."""
-
-    def value(self, x: Vector, weights: Weights) -> Vector:
-        """The output `[F]`."""
-
-    def pushforward(self, x: Vector, weights: Weights, dx: Vector, dweights: Weights) -> Vector:
-        """The output's tangent."""
-
-    def pullback(self, x: Vector, weights: Weights, ct: Vector) -> tuple[Vector, list[np.ndarray]]:
-        """The cotangents of the token and of the weights, by that of the output."""
 
 
 class MatrixExpert:
@@ -88,6 +73,7 @@ def silu_slope(u: Vector) -> Vector:
     return s + u * s * (1 - s)
 
 
+Expert = MatrixExpert | GatedExpert
 MATRIX = MatrixExpert()
 GATED = GatedExpert()
 EXPERTS: Mapping[int, Expert] = {1: MATRIX, 3: GATED}

@@ -13,15 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks
-from shardproof.oracles.dtypes import is_float, wide
+from shardproof.oracles.collectives import Axes, Blocks, Operands
+from shardproof.oracles.dtypes import is_float, wide, widened
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.moe.dropping import Dispatch, dispatch
 from shardproof.oracles.moe.experts import EXPERTS, Expert
 from shardproof.oracles.moe.routing import Routing, gates_tangent, logits_cotangent, route
 from shardproof.oracles.ragged import process_groups
-
-Operands = Sequence[Blocks]
 
 
 @dataclass(frozen=True)
@@ -57,22 +55,22 @@ class MoeLayer:
         Raises:
             ValueError: if shapes do not match, experts do not divide, or for options that are none.
         """
-        settings = Settings(**options)
+        settings = self.settings(operands, **options)
         results = self.blank(operands[0], operands[-1].shape[-1])
         for part in self.parts(operands, mesh, axes):
             routing = self.routing(part, settings)
             for pair in self.dispatch(routing, part, settings).kept:
                 x, weights = part.token(pair.token), part.expert(pair.expert)
-                part.at(results, pair.token)[...] += self.gate(routing, pair.token, pair.choice) * part.does.value(
+                part.at(results, pair.token)[...] += routing.gates[pair.token, pair.choice] * part.does.value(
                     x, weights
                 )
         return [results.reshape(*mesh.sizes, *results.shape[1:])]
 
     def pushforward(
-        self, operands: Operands, tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: Any
+        self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks]:
         """The product rule of each kept choice: its gate moves, and so does what its expert makes of the token."""
-        settings = Settings(**options)
+        settings = self.settings(operands, **options)
         results = self.blank(operands[0], operands[-1].shape[-1])
         for part, along in zip(self.parts(operands, mesh, axes), self.parts(tangents, mesh, axes), strict=True):
             routing = self.routing(part, settings)
@@ -81,41 +79,45 @@ class MoeLayer:
                 x, weights = part.token(pair.token), part.expert(pair.expert)
                 dx, dweights = along.token(pair.token), along.expert(pair.expert)
                 part.at(results, pair.token)[...] += moved[pair.token, pair.choice] * part.does.value(x, weights)
-                part.at(results, pair.token)[...] += self.gate(
-                    routing, pair.token, pair.choice
-                ) * part.does.pushforward(x, weights, dx, dweights)
+                pushed = part.does.pushforward(x, weights, dx, dweights)
+                part.at(results, pair.token)[...] += routing.gates[pair.token, pair.choice] * pushed
         return [results.reshape(*mesh.sizes, *results.shape[1:])]
 
     def pullback(
-        self, operands: Operands, cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: Any
+        self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks]:
         """Of each kept choice: through its expert, to the token and the weights; and through its gate, to the router.
 
         A gate's cotangent is the inner product of the token's with what the expert made of it; of a choice that is
         dropped it is zero.
         """
-        settings = Settings(**options)
+        settings = self.settings(operands, **options)
         gradients = [np.zeros((mesh.size, *x.shape[len(mesh.sizes) :]), wide(x.dtype)) for x in operands]
-        (ct,) = (c.astype(wide(c.dtype)).reshape(mesh.size, *c.shape[len(mesh.sizes) :]) for c in cotangents)
+        (ct,) = (c.reshape(mesh.size, *c.shape[len(mesh.sizes) :]) for c in widened(cotangents))
         for part in self.parts(operands, mesh, axes):
             routing = self.routing(part, settings)
             of_gates = np.zeros_like(routing.gates)
             for pair in self.dispatch(routing, part, settings).kept:
                 x, weights, own = part.token(pair.token), part.expert(pair.expert), part.at(ct, pair.token)
                 of_gates[pair.token, pair.choice] = own @ part.does.value(x, weights)
-                of_x, of_weights = part.does.pullback(x, weights, self.gate(routing, pair.token, pair.choice) * own)
+                of_x, of_weights = part.does.pullback(x, weights, routing.gates[pair.token, pair.choice] * own)
                 part.at(gradients[0], pair.token)[...] += of_x
                 for gradient, one in zip(gradients[2:], of_weights, strict=True):
                     part.at(gradient, pair.expert)[...] += one
-            for t, of_logits in enumerate(self.logit_cotangents(part, routing, of_gates, settings.over)):
+            for t, logits in enumerate(part.logits):
+                of_logits = logits_cotangent(logits, of_gates[t], routing.experts[t], settings.over)
                 part.at(gradients[0], t)[...] += part.router(t) @ of_logits
                 gradients[1][part.holder(t)] += np.outer(part.token(t), of_logits)
         return [g.reshape(x.shape) for g, x in zip(gradients, operands, strict=True)]
 
     def dispatches(self, operands: Operands, mesh: MeshCase, axes: Axes, **options: Any) -> list[Dispatch]:
         """What becomes of the pairs of every process group."""
-        settings, parts = Settings(**options), self.parts(operands, mesh, axes)
+        settings, parts = self.settings(operands, **options), self.parts(operands, mesh, axes)
         return [self.dispatch(self.routing(part, settings), part, settings) for part in parts]
+
+    def settings(self, operands: Operands, **options: Any) -> Settings:
+        """What the options say."""
+        return Settings(**options)
 
     def routing(self, part: "Part", settings: Settings) -> Routing:
         """What all tokens choose."""
@@ -132,11 +134,6 @@ class MoeLayer:
             capacity_per_sender=settings.capacity_per_sender,
         )
 
-    def gate(self, routing: Routing, token: int, choice: int) -> np.floating:
-        """What a choice of a token counts."""
-        gate: np.floating = routing.gates[token, choice]
-        return gate
-
     def moved_gates(self, part: "Part", along: "Part", routing: Routing, over: str) -> np.ndarray:
         """The tangents of all gates `[T, k]`: of logits `x R` they are `dx R + x dR`."""
         moved, logits = np.zeros_like(routing.gates), part.logits
@@ -145,12 +142,6 @@ class MoeLayer:
             moved[t] = gates_tangent(logits[t], tangent, routing.experts[t], over)
         return moved
 
-    def logit_cotangents(self, part: "Part", routing: Routing, of_gates: np.ndarray, over: str) -> Iterator[np.ndarray]:
-        """The cotangents of the logits `[E]` of one token after the other, by those of the gates."""
-        logits = part.logits
-        for t in range(part.tokens):
-            yield logits_cotangent(logits[t], of_gates[t], routing.experts[t], over)
-
     def parts(self, operands: Operands, mesh: MeshCase, axes: Axes) -> Iterator["Part"]:
         """What every process group holds.
 
@@ -158,7 +149,7 @@ class MoeLayer:
             ValueError: if shapes do not match, or operands are not floating.
         """
         lead = len(mesh.sizes)
-        whole = [x.astype(wide(x.dtype)).reshape(mesh.size, *x.shape[lead:]) for x in operands]
+        whole = [x.reshape(mesh.size, *x.shape[lead:]) for x in widened(operands)]
         tokens, router, *weights = whole
         p, held = mesh.axis_size(axes), weights[0].shape[1]
         if len(weights) not in EXPERTS or any(w.shape[1] != held for w in weights):

@@ -75,26 +75,43 @@ OF_TWO, OF_TWO_CONDITIONS = described({"x": "bd", "w_in": "df", "w_out": "fd"}, 
 OF_TWO_LAYOUTS = ("x", "w_in", "hidden", "w_out", "")
 
 
-def relaid_cost(
+def exchanged_cost(
     mesh: MeshCase, sides: Sequence[int], held: Layout, wanted: Layout, *, bits: int = 8, transposed: bool = False
 ) -> Cost:
-    """Each dimension whose axes are not those that it is to have is gathered, rows first, and then cut.
+    """Bytes by the axes that a dimension gives up and gains: its old and its new ones, but for those both begin with.
 
-    Transposed, what was gathered to all is cut, at no cost; of what was cut, rows first, the cotangents of all parts
-    are added up.
+    A tuple that one dimension gives up, and is all that another gains, which gives up none, is exchanged: an all-to-all
+    of the block. What is given up besides is gathered: p - 1 blocks to each. To gain an axis costs nothing: its blocks
+    are cut, before anything is sent if the dimension gives up none, and nobody else gives up that axis.
+    Transposed, an exchange is an exchange, of what was gathered to all a part is cut, and the cotangents of all parts
+    of what was cut are added up.
     """
     own = [side // mesh.axis_size(axes) for side, axes in zip(sides, held, strict=True)]
-    gathers = sums = NOTHING
-    other = [dimension for dimension in (0, 1) if held[dimension] != wanted[dimension]]
-    for dimension in other:
-        if held[dimension]:
-            gathers += built_in("all_gather", math.prod(own), bits=bits)
-            own[dimension] = sides[dimension]
-    for dimension in other:
-        if wanted[dimension]:
-            sums += summed_replicas(math.prod(own), bits=bits)
-            own[dimension] //= mesh.axis_size(wanted[dimension])
-    return sums if transposed else gathers
+    kept = [max(k for k in range(len(a) + 1) if a[:k] == b[:k]) for a, b in zip(held, wanted, strict=True)]
+    left = [axes[k:] for axes, k in zip(held, kept, strict=True)]
+    new = [axes[k:] for axes, k in zip(wanted, kept, strict=True)]
+    cost, given_up = NOTHING, {*left[0], *left[1]}
+
+    def cut(dimension: int) -> Cost:
+        before, axes = math.prod(own), new[dimension]
+        own[dimension] //= mesh.axis_size(axes)
+        new[dimension] = ()
+        return summed_replicas(before, bits=bits) if transposed and axes else NOTHING
+
+    for dimension in (0, 1):
+        if not left[dimension] and not given_up & {*new[dimension]}:
+            cost += cut(dimension)
+    for source, target in ((0, 1), (1, 0)):
+        if left[source] and left[source] == new[target] and not left[target]:
+            p, n = mesh.axis_size(left[source]), math.prod(own)
+            cost += built_in("all_to_all", n, bits=bits)
+            own[source], own[target] = own[source] * p, own[target] // p
+            left[source] = new[target] = ()
+    for dimension in (0, 1):
+        if left[dimension]:
+            cost += NOTHING if transposed else built_in("all_gather", math.prod(own), bits=bits)
+            own[dimension] *= mesh.axis_size(left[dimension])
+    return cost + cut(0) + cut(1)
 
 
 def _product(case: Case, sides: Sequence[int], lhs: Layout, rhs: Layout, result: Layout, backward: bool) -> Cost:
@@ -107,7 +124,7 @@ def _product(case: Case, sides: Sequence[int], lhs: Layout, rhs: Layout, result:
     cost = NOTHING
     for transposed in (False, True)[: 1 + backward]:
         for shape, held, wanted in operands:
-            cost += relaid_cost(mesh, shape, held, wanted, bits=wide, transposed=transposed)
+            cost += exchanged_cost(mesh, shape, held, wanted, bits=wide, transposed=transposed)
     if backward and columns:
         cost += summed_replicas(b // mesh.axis_size(rows) * d, bits=wide)
     if backward and rows:
@@ -135,14 +152,14 @@ def _reduced(case: Case, backward: bool) -> Cost:
     """
     lhs, rhs, result = layouts_of(case, "lhs", "rhs", "")
     (b, d, f), (rows, contracted), mesh, wide = sides(case), lhs, case.mesh, bits(case)
-    cost = relaid_cost(mesh, (d, f), rhs, (contracted, ()), bits=wide)
+    cost = exchanged_cost(mesh, (d, f), rhs, (contracted, ()), bits=wide)
     if backward:
-        cost += relaid_cost(mesh, (d, f), rhs, (contracted, ()), bits=wide, transposed=True)
+        cost += exchanged_cost(mesh, (d, f), rhs, (contracted, ()), bits=wide, transposed=True)
         cost += summed_replicas(d // mesh.axis_size(contracted) * f if rows else 0, bits=wide)
     elif contracted:
         sums = width(float32_accumulator(case.operands[0].numpy_dtype))
         cost += built_in("all_reduce", b // mesh.axis_size(rows) * f, bits=sums)
-    return cost + relaid_cost(mesh, (b, f), (rows, ()), result, bits=wide, transposed=backward)
+    return cost + exchanged_cost(mesh, (b, f), (rows, ()), result, bits=wide, transposed=backward)
 
 
 CONTRACTS: tuple[Contract, ...] = (

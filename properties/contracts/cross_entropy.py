@@ -105,9 +105,6 @@ TOKENS = "elements(labels)*sum_itemsize(logits)"
 SUMS = f"all_reduce=3+(label_smoothing>0),bytes=(3+(label_smoothing>0))*{TOKENS}"
 """A maximum, the sum of exponentials, the label's logit, and, if smoothed, the sum of all logits."""
 
-SIZE = f"min({implementations.CHUNK},max(1,size(logits,-1)))"
-COUNT = f"ceil(size(logits,-1)/{SIZE})"
-
 CONTRACT: Contract = operation(
     "vocab_parallel_cross_entropy",
     cross_entropy.vocab_parallel_cross_entropy,
@@ -131,11 +128,6 @@ CONTRACT: Contract = operation(
         "sums": Claim(
             implementations.vocab_parallel_cross_entropy,
             communication=f"{SUMS};grad:all_reduce=2+replicated(logits),bytes=2*{TOKENS}+replicated(logits)*elements(logits)*sum_itemsize(logits)",
-        ),
-        "chunked": Claim(
-            implementations.chunked_cross_entropy,
-            # every chunk is cast by itself, once it is wide
-            communication=f"{SUMS};grad:all_reduce=2+replicated(logits)*{COUNT},bytes=2*{TOKENS}+replicated(logits)*{COUNT}*{SIZE}*{TOKENS}",
         ),
     },
 )

@@ -69,10 +69,5 @@ CONTRACT: Contract = operation(
             communication="all_reduce=1,bytes=elements(ids)*size(table,1)*itemsize(table);grad:"
             + added_up("table", wide=True),
         ),
-        "gathered": Claim(
-            implementations.gathered_embedding_lookup,
-            # the whole table is cast, where the ids vary
-            communication="all_gather=1,bytes=table;grad:all_reduce=replicated(table),bytes=replicated(table)*p*elements(table)*sum_itemsize(table)",
-        ),
     },
 )

@@ -151,27 +151,30 @@ def operation_cases(
     return completed(draw, scope, case, kinds_of(scope, dtype, params), sets)
 
 
-def of_blocks(oracle: Any, moving: Callable[[Case], Sequence[int]]) -> Oracle:
+def of_blocks(oracle: Any, call: Call) -> Oracle:
     """An oracle of cases made of an object with three methods.
 
-    Each gets the mesh, the axes, and the keyword arguments: `value(operands)` gives the results' blocks,
-    `pushforward(operands, tangents)` their tangents, and `pullback(operands, cotangents)` the operands' cotangents; of
-    operands that have no gradient they are None. Blocks `[*mesh.sizes, *block]` come in, and go out, in a dtype that
-    loses nothing that matters.
+    Each gets the mesh, the axes (none of them, of what devices compute by themselves), and the keyword arguments:
+    `value(operands)` gives the results' blocks, `pushforward(operands, tangents)` their tangents, and
+    `pullback(operands, cotangents)` the operands' cotangents; of operands that have no gradient they are None. Blocks
+    `[*mesh.sizes, *block]` come in, and go out, in a dtype that loses nothing that matters.
     """
 
+    def axes_of(case: Case) -> tuple[str, ...]:
+        return () if call.local else case.axes
+
     def value(case: Case, xs: Blocks) -> list[np.ndarray]:
-        return list(oracle.value(xs, case.mesh, case.axes, **case.keywords))
+        return list(oracle.value(xs, case.mesh, axes_of(case), **case.keywords))
 
     def pushforward(case: Case, xs: Blocks, tangents: Blocks) -> list[np.ndarray]:
         along: list[np.ndarray | None] = [None] * len(xs)
-        for i, tangent in zip(moving(case), tangents, strict=True):
+        for i, tangent in zip(call.moving(case), tangents, strict=True):
             along[i] = tangent
-        return list(oracle.pushforward(xs, along, case.mesh, case.axes, **case.keywords))
+        return list(oracle.pushforward(xs, along, case.mesh, axes_of(case), **case.keywords))
 
     def pullback(case: Case, xs: Blocks, cotangents: Blocks) -> list[np.ndarray]:
-        pulled = oracle.pullback(xs, cotangents, case.mesh, case.axes, **case.keywords)
-        return [pulled[i] for i in moving(case)]
+        pulled = oracle.pullback(xs, cotangents, case.mesh, axes_of(case), **case.keywords)
+        return [pulled[i] for i in call.moving(case)]
 
     return Oracle(value, pushforward, pullback)
 
@@ -213,7 +216,7 @@ def operation(
         name=name,
         cases=lambda scope: operation_cases(contract, scope, arguments, dtypes, of_case, most, sets, leading),
         call=call,
-        oracle=oracle if isinstance(oracle, Oracle) else of_blocks(oracle, call.moving),
+        oracle=oracle if isinstance(oracle, Oracle) else of_blocks(oracle, call),
         violations=violations if local else (*AXES, *violations),
         features=features,
         implementations=implementations or {},

@@ -4,7 +4,6 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.impl import projected_cross_entropy as implementations
-from shardproof.impl.cross_entropy import CHUNK
 from shardproof.oracles import projected_cross_entropy
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.contract import Claim, Contract, Scope
@@ -55,7 +54,7 @@ def _claim(count: str, columns: str) -> str:
     return f"{SUMS};grad:all_reduce=2+replicated(x)+replicated(w)*{count},bytes={sums}"
 
 
-SIZE = f"min({CHUNK},max(1,size(w,1)))"
+SIZE = f"min({implementations.CHUNK},max(1,size(w,1)))"
 
 CONTRACT: Contract = operation(
     "projected_cross_entropy",

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from shardproof.impl import reshard as implementations
 from shardproof.oracles import reshard
-from shardproof.oracles.communication import NOTHING, Cost, built_in, summed_replicas
+from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.baselines import described, layouts_of, relaid_cost, sides
+from shardproof.properties.contracts.baselines import described, exchanged_cost, layouts_of, sides
 from shardproof.properties.contracts.contract import Claim, Contract, Violation
 from shardproof.properties.contracts.costs import bits
 from shardproof.properties.contracts.drawing import floats
@@ -19,47 +19,8 @@ from shardproof.properties.contracts.whole import whole_contract
 SIGNATURE, CONDITIONS = described({"x": "bd"}, {}, "bd")
 
 
-def _gathered(case: Case, backward: bool) -> Cost:
-    """All that is given up is gathered."""
-    return relaid_cost(case.mesh, sides(case), *layouts_of(case, "x", ""), bits=bits(case), transposed=backward)
-
-
 def _exchanged(case: Case, backward: bool) -> Cost:
-    """Bytes by the axes that a dimension gives up and gains: its old and its new ones, but for those both begin with.
-
-    A tuple that one dimension gives up, and is all that another gains, which gives up none, is exchanged: an all-to-all
-    of the block. What is given up besides is gathered: p - 1 blocks to each. To gain an axis costs nothing: its blocks
-    are cut, before anything is sent if the dimension gives up none, and nobody else gives up that axis.
-    Backward, an exchange is an exchange, of what was gathered to all a part is cut, and the cotangents of all parts of
-    what was cut are added up.
-    """
-    mesh, wide, (held, wanted) = case.mesh, bits(case), layouts_of(case, "x", "")
-    own = [side // mesh.axis_size(axes) for side, axes in zip(sides(case), held, strict=True)]
-    kept = [max(k for k in range(len(a) + 1) if a[:k] == b[:k]) for a, b in zip(held, wanted, strict=True)]
-    left = [axes[k:] for axes, k in zip(held, kept, strict=True)]
-    new = [axes[k:] for axes, k in zip(wanted, kept, strict=True)]
-    cost, given_up = NOTHING, {*left[0], *left[1]}
-
-    def cut(dimension: int) -> Cost:
-        before, axes = math.prod(own), new[dimension]
-        own[dimension] //= mesh.axis_size(axes)
-        new[dimension] = ()
-        return summed_replicas(before, bits=wide) if backward and axes else NOTHING
-
-    for dimension in (0, 1):
-        if not left[dimension] and not given_up & {*new[dimension]}:
-            cost += cut(dimension)
-    for source, target in ((0, 1), (1, 0)):
-        if left[source] and left[source] == new[target] and not left[target]:
-            p, n = mesh.axis_size(left[source]), math.prod(own)
-            cost += built_in("all_to_all", n, bits=wide)
-            own[source], own[target] = own[source] * p, own[target] // p
-            left[source] = new[target] = ()
-    for dimension in (0, 1):
-        if left[dimension]:
-            cost += NOTHING if backward else built_in("all_gather", math.prod(own), bits=wide)
-            own[dimension] *= mesh.axis_size(left[dimension])
-    return cost + cut(0) + cut(1)
+    return exchanged_cost(case.mesh, sides(case), *layouts_of(case, "x", ""), bits=bits(case), transposed=backward)
 
 
 def _least(case: Case) -> int:

@@ -70,7 +70,7 @@ def _loss(name: str, *, communication: str, **more: Any) -> Contract:
     features = SHARDS if shard else FEATURES
     return operation(
         name,
-        getattr(router_losses, name),
+        getattr(router_losses, name.removeprefix("shard_")),
         _balanced if chooses else _small,
         operands=("logits",),
         kinds=("real", "exact", "real"),

@@ -59,7 +59,6 @@ NAIVE = (
 )
 """The input is gathered, and a sum of as many elements scattered; backward the input is gathered again."""
 
-RING = f"permute=2*(p-1),bytes=(p-1)*(x+{WIDE});grad:permute=3*(p-1),permute_bytes=(p-1)*(2*x+{WIDE})"
 HALVES = "(p-1)*(2 if size(x,0)*size(x,1)>1 else 1)"
 BOTH_WAYS = (
     f"permute=2*{HALVES},bytes=(p-1)*(x+{WIDE}),steps=2*(p-1);"
@@ -71,15 +70,12 @@ COUNT, SIZE = replicas(*OF_NORM), f"{replica_bytes('w_in', 'w_out')}+{replica_by
 NORM_SUMS = f"all_reduce={COUNT},all_reduce_bytes={SIZE}"
 """The scale's gradient is added up in the accumulator's dtype, as x is."""
 
+ADDED = f"2*({SIZE})"
+ALL_BUT_SUMS = f"exposed<=min(1,{HIDDEN}+{ADDED}/max(1,{ADDED}+(p-1)*(3*x+2*{WIDE})//2)),directions=2"
+"""What is exposed of the normed one: besides, the sum of the scale's gradient, behind which nothing is left to do.
 
-def _all_but_sums(directions: int) -> str:
-    """What is exposed of the normed one: besides, the sum of the scale's gradient, behind which nothing is left to do.
-
-    It is 2 (p - 1) / p of its bytes, less than twice, beside what permutes send, each way round.
-    """
-    summed, sent = f"2*({SIZE})", f"(p-1)*(3*x+2*{WIDE})"
-    return f"exposed<=min(1,{HIDDEN}+{summed}/max(1,{summed}+{sent}//{directions})),directions={directions}"
-
+It is 2 (p - 1) / p of its bytes, less than twice, beside what permutes send, each way round.
+"""
 
 MLP: Contract = operation(
     "sequence_parallel_mlp",
@@ -98,11 +94,6 @@ MLP: Contract = operation(
     least=something(0, 1, 2),
     implementations={
         "naive": Claim(implementations.sequence_parallel_mlp, communication=f"{NAIVE},{SUMS}"),
-        "overlapped": Claim(
-            implementations.overlapped_sequence_parallel_mlp,
-            communication=f"{RING},{SUMS}",
-            overlap=f"exposed<={HIDDEN}",
-        ),
         "bidirectional": Claim(
             implementations.bidirectional_sequence_parallel_mlp,
             communication=f"{BOTH_WAYS}+{replicas(*OF_MLP)},{SUMS}",
@@ -135,15 +126,10 @@ NORMALISED: Contract = operation(
     least=something(0, 2, 3),
     implementations={
         "naive": Claim(implementations.normalised_sequence_parallel_mlp, communication=f"{NAIVE},{NORM_SUMS}"),
-        "overlapped": Claim(
-            implementations.overlapped_normalised_sequence_parallel_mlp,
-            communication=f"{RING},{NORM_SUMS}",
-            overlap=_all_but_sums(1),
-        ),
         "bidirectional": Claim(
             implementations.bidirectional_normalised_sequence_parallel_mlp,
             communication=f"{BOTH_WAYS}+{COUNT},{NORM_SUMS}",
-            overlap=_all_but_sums(2),
+            overlap=ALL_BUT_SUMS,
         ),
     },
 )

@@ -28,7 +28,6 @@ pytestmark = pytest.mark.untyped
 BY_NAME = {i.name: i for i in ALGORITHMS}
 POWERS_OF_TWO = {
     "rabenseifner_all_reduce",
-    "recursive_doubling_all_gather",
     "recursive_doubling_all_reduce",
     "recursive_halving_reduce_scatter",
 }
@@ -173,7 +172,7 @@ def traced(name: str, x: jax.ShapeDtypeStruct, axis_name: Any, **params: Any) ->
     ("name", "axis_name", "params", "error", "message"),
     [
         (
-            "recursive_doubling_all_gather",
+            "recursive_doubling_all_reduce",
             "a",
             {},
             NotImplementedError,

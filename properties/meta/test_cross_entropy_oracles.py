@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardproof.impl import cross_entropy as forms
 from shardproof.oracles.cross_entropy import vocab_parallel_cross_entropy as oracle
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.meta import places
-from shardproof.properties.meta.blockwise import check_oracle, floats, participants, simulated
+from shardproof.properties.meta.blockwise import check_oracle, floats, participants
 
 
 def labels_of(mesh: MeshCase, axes: tuple[str, ...], tokens: int, classes: int, seed: int = 0) -> np.ndarray:
@@ -73,14 +72,3 @@ def test_the_oracle_refuses(labels: np.ndarray, message: str) -> None:
     """Labels that are no integers, or not one per token."""
     with pytest.raises(ValueError, match=f"labels: {message}"):
         oracle.value([np.zeros((1, 2, 2)), labels], MeshCase(("tp",), (1,)), ("tp",))
-
-
-def test_a_chunk_has_a_class() -> None:
-    """A chunk of no class is refused."""
-    with pytest.raises(ValueError, match="chunk=0: expected a number of classes of at least 1"):
-        simulated(
-            functools.partial(forms.chunked_cross_entropy, axis_name="tp", chunk=0),
-            MeshCase(("tp",), (2,)),
-            np.zeros((2, 1, 3)),
-            np.zeros((2, 1), int),
-        )

@@ -1,7 +1,6 @@
 """Laws of `shardproof.oracles.dtypes`: what a dtype holds exactly, and bounds on what it does not."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -19,7 +18,6 @@ from shardproof.oracles.dtypes import (
     is_signed,
     largest_finite,
     smallest_normal,
-    sum_error_bound,
     unit_roundoff,
     wide,
 )
@@ -92,85 +90,6 @@ def test_every_dtype_is_of_one_kind(dtype: str, real: bool, integer: bool, signe
     kind = np.dtype(dtype)
     assert (is_float(kind), is_integer(kind), is_signed(kind)) == (real, integer, signed)
     assert wide(kind) == np.dtype(sums_in)
-
-
-@dataclass(frozen=True)
-class Summation:
-    """Numbers of a dtype, and which two of those that are left are added next."""
-
-    values: np.ndarray
-    order: tuple[tuple[int, int], ...]
-
-    @property
-    def magnitude(self) -> np.ndarray:
-        """The sum of the absolute values."""
-        return np.array([math.fsum(abs(float(value)) for value in self.values)])
-
-    @property
-    def exact(self) -> float:
-        """The sum, not rounded."""
-        return math.fsum(float(value) for value in self.values)
-
-    def rounded(self) -> Any:
-        """The sum, rounded to the dtype of the numbers after every addition."""
-        left = list(self.values)
-        for first, second in self.order:
-            left.append(left.pop(first) + left.pop(second))
-        return left[0]
-
-
-@st.composite
-def summations(draw: st.DrawFn) -> Summation:
-    """Summations of numbers with all the digits of their dtype, up to 8 in size, in any order.
-
-    No partial sum overflows, and there are few enough for a finite bound. Shrinks towards one float32 zero.
-    Draws such as `[0.5, -7.25, 0.0625]` with the last two added first.
-    """
-    dtype = draw(st.sampled_from(FLOATS[::-1]))
-    limit = exact_limit(dtype)
-    numbers = st.builds(lambda digits, exponent: digits / limit * 2.0**exponent, st.integers(-limit, limit), EXPONENTS)
-    values = draw(st.lists(numbers, min_size=1, max_size=min(40, limit - 2)))
-    order = [(draw(st.integers(0, n - 1)), draw(st.integers(0, n - 2))) for n in range(len(values), 1, -1)]
-    return Summation(np.array(values).astype(dtype), tuple(order))
-
-
-@given(summation=summations())
-def test_sums_stay_within_their_bound(summation: Summation) -> None:
-    """Summed in any order, rounded at every step, numbers are no farther from the exact sum than the bound."""
-    values, dtype = summation.values, summation.values.dtype
-    error = abs(float(summation.rounded()) - summation.exact)
-    assert error <= sum_error_bound(summation.magnitude, len(values) - 1, dtype)
-
-
-@given(summation=summations())
-def test_means_stay_within_their_bound(summation: Summation) -> None:
-    """A sum that is divided by the number of its terms stays within the bound of the mean magnitude."""
-    values, dtype = summation.values, summation.values.dtype
-    terms = len(values)
-    mean = summation.rounded() / np.array(terms).astype(dtype)
-    error = abs(float(mean) - summation.exact / terms)
-    assert error <= sum_error_bound(summation.magnitude / terms, terms, dtype)
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_the_bound_holds_below_the_normal_range(dtype: np.dtype) -> None:
-    """The mean of the smallest positive number and two zeros, which is rounded to zero, is within its bound."""
-    smallest = np.array([1], f"u{dtype.itemsize}").view(dtype)
-    mean = smallest / np.array([3]).astype(dtype)
-    assert mean == 0
-    exact = smallest.astype(np.float64) / 3
-    assert exact <= sum_error_bound(exact, 1, dtype)
-
-
-@pytest.mark.parametrize("terms", [5, 9])
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_the_bound_is_not_far_from_errors_that_occur(dtype: np.dtype, terms: int) -> None:
-    """One, followed by unit roundoffs that all vanish, errs by more than a quarter of the bound."""
-    values = np.array([1.0] + [unit_roundoff(dtype)] * (terms - 1)).astype(dtype)
-    summation = Summation(values, ((0, 0), *((terms - 1 - i, 0) for i in range(1, terms - 1))))
-    error = abs(float(summation.rounded()) - summation.exact)
-    assert error == (terms - 1) * unit_roundoff(dtype)
-    assert sum_error_bound(summation.magnitude, terms - 1, dtype) < 4 * error
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, np.dtype(np.complex64)], ids=str)

@@ -17,8 +17,8 @@ from jax import Array, P, lax
 
 from shardproof.impl import collectives, norms
 from shardproof.impl.attention import gathered_attention
-from shardproof.impl.baselines import layout, relaid
-from shardproof.impl.reshard import constrained_reshard
+from shardproof.impl.reshard import constrained_reshard, layout
+from shardproof.impl.reshard import exchanged as relaid
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import Chain
@@ -114,8 +114,8 @@ def gather(x: Array, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> A
 
 
 def gathered_reshard(x: Array, *, x_rows: Any, x_columns: Any, rows: Any, columns: Any) -> Array:
-    """Gathers each dimension whose axes are others, then cuts it."""
-    return relaid(x, layout(x_rows, x_columns), layout(rows, columns))
+    """Gathers both dimensions, then cuts them."""
+    return relaid(relaid(x, layout(x_rows, x_columns), ((), ())), ((), ()), layout(rows, columns))
 
 
 def with_nothing(x: Array, axis_name: Any, *, offset: int = 1, extra: int = 0) -> Array:

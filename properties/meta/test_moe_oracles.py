@@ -112,18 +112,6 @@ def test_nothing_is_lost_and_nothing_counts_twice(seed: int, policy: str) -> Non
         assert capacity is None or sum(result.padded) == 4 * capacity - numbers.kept.sum()
 
 
-@pytest.mark.parametrize(("seed", "policy"), CASES)
-def test_no_two_pairs_land_on_one_row(seed: int, policy: str) -> None:
-    """Places in an expert's queue, and rows of a participant, are 0, 1, 2 and so on."""
-    result = dispatch(routed(seed), 2, 4, capacity=3, policy=policy)
-    for place, of in (
-        (result.slots, [p.expert for p in result.kept]),
-        (result.rows, [p.receiver for p in result.kept]),
-    ):
-        for one in set(of):
-            assert sorted(n for n, o in zip(place, of, strict=True) if o == one) == list(range(of.count(one)))
-
-
 def test_policies_by_hand() -> None:
     """Of three tokens that choose experts 0 and 1 with other gates, one is kept of each, another by every policy."""
     routing = Routing(np.array([[1, 0], [0, 1], [0, 1]]), np.array([[0.6, 0.4], [0.7, 0.3], [0.9, 0.1]]))

@@ -12,7 +12,7 @@ from shardproof.properties.mutants.catalogue import mutant
 def in_chunks(lhs: Array, rhs: Array, axis_name: AxisName, size: int) -> Array:
     """Chunks of so many rows, of those that divide into them, and zeros in the others."""
     axes, (*_, m, k) = names(axis_name), lhs.shape
-    moving, stays = aligned(lhs, rhs, axes)
+    moving, stays = aligned(lhs, rhs, axis_name=axes)
     products = []
     for start in range(0, m // size * size, size):
         cut = lax.slice_in_dim(moving, start, start + size, axis=lhs.ndim - 2)

@@ -32,7 +32,7 @@ def quarters_without_the_rest(lhs: Array, rhs: Array, axis_name: AxisName, *, sc
 def all_at_once(lhs: Array, rhs: Array, axis_name: AxisName, dimension: int, *, ways: tuple[int, int] = WAYS) -> Array:
     """Quarters of every sum along `ways`, or its few rows, whose terms all wait until all sums have come."""
     axes, p = names(axis_name), lax.axis_size(axis_name)
-    lhs, rhs = aligned(lhs, rhs, axes)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axes)
     cut, along = (lhs, lhs.ndim - 2) if dimension == 0 else (rhs, 1)
     rows, index = cut.shape[along] // p, collectives.axis_index(axis_name)
     count = max(1, min(QUARTERS, rows))

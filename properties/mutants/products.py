@@ -70,7 +70,7 @@ def with_gradient(
     form: Callable[..., Array], backward: Callable[..., Array], lhs: Array, rhs: Array, axis_name: AxisName
 ) -> Array:
     """A right form whose gradient for the left operand is `backward(ct, rhs)`."""
-    lhs, rhs = collective_matmul.aligned(lhs, rhs, names(axis_name))
+    lhs, rhs = collective_matmul.aligned(lhs, rhs, axis_name=names(axis_name))
 
     def product(lhs: Array, rhs: Array) -> Array:
         return form(lhs, rhs, axis_name)

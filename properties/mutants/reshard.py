@@ -5,8 +5,7 @@ from typing import Any
 from jax import Array, lax
 from jax.sharding import NamedSharding
 
-from shardproof.impl import baselines, reshard
-from shardproof.impl.baselines import Layout, layout, spec
+from shardproof.impl.reshard import Layout, exchanged, layout, spec
 from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
@@ -25,14 +24,14 @@ def _sorted(given: Layout) -> Layout:
 def reshard_from_mesh_order(x: Array, **roles: Any) -> Array:
     """Takes the axes that a dimension has to be in the order of the mesh."""
     held, wanted = _layouts(roles)
-    return baselines.relaid(x, _sorted(held), wanted)
+    return exchanged(x, _sorted(held), wanted)
 
 
 @mutant("reshard", smallest=(2,))
 def reshard_to_the_first_part(x: Array, **roles: Any) -> Array:
     """Every device cuts the first part of what is not sharded."""
     held, wanted = _layouts(roles)
-    whole = reshard.exchanged(x, held, ((), ()))
+    whole = exchanged(x, held, ((), ()))
     sizes = [n // (lax.axis_size(axes) if axes else 1) for n, axes in zip(whole.shape, wanted, strict=True)]
     return whole[: sizes[0], : sizes[1]]
 
@@ -41,7 +40,7 @@ def reshard_to_the_first_part(x: Array, **roles: Any) -> Array:
 def reshard_by_gathering_all(x: Array, **roles: Any) -> Array:
     """Gathers everything, also what stays, or changes places, or of which a slice is enough."""
     held, wanted = _layouts(roles)
-    return baselines.relaid(baselines.relaid(x, held, ((), ())), ((), ()), wanted)
+    return exchanged(exchanged(x, held, ((), ())), ((), ()), wanted)
 
 
 @mutant("reshard", smallest=(2,), whole=True)

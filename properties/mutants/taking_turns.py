@@ -30,7 +30,7 @@ def in_turns(
 ) -> Array:
     """Halves of every sum along `ways`, the terms those of sums that go rightward and leftward."""
     dtype, axes, p = jnp.result_type(lhs, rhs), names(axis_name), lax.axis_size(axis_name)
-    lhs, rhs = aligned(lhs, rhs, axes)
+    lhs, rhs = aligned(lhs, rhs, axis_name=axes)
     cut, along = (lhs, lhs.ndim - 2) if dimension == 0 else (rhs, 1)
     rows, index = cut.shape[along] // p, collectives.axis_index(axis_name)
     sizes = (rows - rows // 2, rows // 2)

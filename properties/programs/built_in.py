@@ -99,10 +99,6 @@ ALGORITHMS: tuple[Implementation, ...] = (
     _algorithm("all_gather", "bidirectional_all_gather", "permute=(p-1)*min(2,elements(x)),bytes=(p-1)*x,steps=p-1"),
     # the farthest of the others is p//2 participants away
     _algorithm("all_gather", "shorter_way_all_gather", "permute=p-1,bytes=(p-1)*x,steps=p//2"),
-    # 1, 2, 4, ... blocks (Thakur et al. 2005, section 4.1)
-    _algorithm(
-        "all_gather", "recursive_doubling_all_gather", "permute=log2(p),bytes=(p-1)*x", serves=over_a_power_of_two
-    ),
     # 1, 2, 4, ... blocks and at last what is missing (Bruck et al. 1997, section 4)
     _algorithm("all_gather", "bruck_all_gather", "permute=ceil(log2(p)),bytes=(p-1)*x"),
     _algorithm("reduce_scatter", "ring_reduce_scatter", "permute=p-1,bytes=(p-1)*x/p"),
@@ -134,7 +130,7 @@ ALGORITHMS: tuple[Implementation, ...] = (
         "bool_sum",
         serves=over_a_power_of_two,
     ),
-    # halving and doubling (Rabenseifner 2004)
+    # halving, and back (Rabenseifner 2004)
     _algorithm(
         "all_reduce",
         "rabenseifner_all_reduce",

@@ -189,7 +189,7 @@ EVERY: dict[str, dict[str, Form]] = {
         "chunked": CHUNKED,
     },
     "all_gather_matmul_lhs": {
-        **{name: ROWS[name] for name in ("naive", "ring", "bidirectional", "joined")},
+        **{name: ROWS[name] for name in ("naive", "ring", "bidirectional")},
         # none of four pieces that are multiplied in place waits for another
         "paired": Form(
             _gathered("lhs", steps="1 if p==4 else p//2", back_steps="p//2+(1 if p==4 else p//2)"),

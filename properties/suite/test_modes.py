@@ -18,11 +18,10 @@ from jax import Array, lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardproof.impl import modes
-from shardproof.impl.baselines import spec
 from shardproof.impl.distillation import predictions
 from shardproof.impl.losses import tensor_parallel
 from shardproof.impl.modes import Layouts
-from shardproof.impl.reshard import constrained_reshard
+from shardproof.impl.reshard import constrained_reshard, spec
 from shardproof.oracles import mlp as oracle
 from shardproof.oracles.layout import shard, spec_entries
 from shardproof.oracles.mesh import MeshCase

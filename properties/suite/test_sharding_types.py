@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import NamedSharding
 
-from shardproof.impl.baselines import spec as partition_spec
+from shardproof.impl.reshard import spec as partition_spec
 from shardproof.oracles import sharding_types as oracle
 from shardproof.oracles.layout import Entries, shard, spec_entries
 from shardproof.oracles.mesh import MeshCase

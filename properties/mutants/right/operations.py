@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import baselines, collectives, reshard
-from shardproof.impl.baselines import Layout, layout, spec
+from shardproof.impl import baselines, collectives
 from shardproof.impl.dtypes import accumulator
+from shardproof.impl.reshard import Layout, exchanged, layout, spec
 from shardproof.impl.rings import aligned, multiply
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.right.catalogue import right
@@ -187,7 +187,7 @@ def reshard_dimension_by_dimension(x: Array, **roles: Any) -> Array:
     """Gathers everything, then takes the new axes one dimension at a time, columns first."""
     held, (rows, columns) = layout(roles["x_rows"], roles["x_columns"]), layout(roles["rows"], roles["columns"])
     for step in (((), ()), ((), columns), (rows, columns)):
-        x, held = reshard.exchanged(x, held, step), step
+        x, held = exchanged(x, held, step), step
     return x
 
 
@@ -208,9 +208,9 @@ def two_matmuls_weights_first(x: Array, w_in: Array, w_out: Array, *, mesh: Any,
         weights = jnp.matmul(w_in, w_out, preferred_element_type=wide)
         return jnp.matmul(x.astype(wide), weights).astype(x.dtype)
 
-    rows, _ = baselines.layout(layouts["rows"], ())
-    of_rows = baselines.spec((rows, ()))
-    whole = baselines.spec(((), ()))
+    rows, _ = layout(layouts["rows"], ())
+    of_rows = spec((rows, ()))
+    whole = spec(((), ()))
     on_all: Any = jax.shard_map(product, mesh=mesh, in_specs=(of_rows, whole, whole), out_specs=of_rows)
     return on_all(x, w_in, w_out)
 
@@ -229,7 +229,7 @@ def _added_up(block: Array, dimension: int, axes: tuple[str, ...]) -> Array:
 def _of_whole_operands(lhs: Array, rhs: Array, left: Layout, right: Layout, result: Layout) -> Array:
     for dimension in (0, 1):
         lhs, rhs = _added_up(lhs, dimension, left[dimension]), _added_up(rhs, dimension, right[dimension])
-    return baselines.relaid(multiply(*aligned(lhs, rhs)).astype(lhs.dtype), ((), ()), result)
+    return exchanged(multiply(*aligned(lhs, rhs)).astype(lhs.dtype), ((), ()), result)
 
 
 @right("sharded_matmul")

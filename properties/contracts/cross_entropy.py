@@ -108,34 +108,36 @@ SUMS = f"all_reduce=3+(label_smoothing>0),bytes=(3+(label_smoothing>0))*{TOKENS}
 SIZE = f"min({implementations.CHUNK},max(1,size(logits,-1)))"
 COUNT = f"ceil(size(logits,-1)/{SIZE})"
 
-CONTRACT: Contract = operation(
-    "vocab_parallel_cross_entropy",
-    cross_entropy.vocab_parallel_cross_entropy,
-    _arguments,
-    operands=("logits", "labels"),
-    options=OPTIONS,
-    auxiliary=("labels",),
-    invariant=True,
-    kinds=with_invalid("exact", "real", "distinct", "scaled", "nan", "real"),
-    features=frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"}),
-    violations=(retyped("labels", 1, "float32"), longer("labels", 1, -1), SMOOTHER),
-    adapt=_labelled,
-    # every participant has a gradient for all classes, of which there are as many as participants
-    most=256,
-    accumulator="float32",
-    shapes=(((2048, 32768), 1, ""), ((2048,), None, "int32")),
-    usual=USUAL,
-    leading=0,
-    least=something(0),
-    implementations={
-        "sums": Claim(
-            implementations.vocab_parallel_cross_entropy,
-            communication=f"{SUMS};grad:all_reduce=2+replicated(logits),bytes=2*{TOKENS}+replicated(logits)*elements(logits)*sum_itemsize(logits)",
-        ),
-        "chunked": Claim(
-            implementations.chunked_cross_entropy,
-            # every chunk is cast by itself, once it is wide
-            communication=f"{SUMS};grad:all_reduce=2+replicated(logits)*{COUNT},bytes=2*{TOKENS}+replicated(logits)*{COUNT}*{SIZE}*{TOKENS}",
-        ),
-    },
+CONTRACTS: tuple[Contract, ...] = (
+    operation(
+        "vocab_parallel_cross_entropy",
+        cross_entropy.vocab_parallel_cross_entropy,
+        _arguments,
+        operands=("logits", "labels"),
+        options=OPTIONS,
+        auxiliary=("labels",),
+        invariant=True,
+        kinds=with_invalid("exact", "real", "distinct", "scaled", "nan", "real"),
+        features=frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"}),
+        violations=(retyped("labels", 1, "float32"), longer("labels", 1, -1), SMOOTHER),
+        adapt=_labelled,
+        # every participant has a gradient for all classes, of which there are as many as participants
+        most=256,
+        accumulator="float32",
+        shapes=(((2048, 32768), 1, ""), ((2048,), None, "int32")),
+        usual=USUAL,
+        leading=0,
+        least=something(0),
+        implementations={
+            "sums": Claim(
+                implementations.vocab_parallel_cross_entropy,
+                communication=f"{SUMS};grad:all_reduce=2+replicated(logits),bytes=2*{TOKENS}+replicated(logits)*elements(logits)*sum_itemsize(logits)",
+            ),
+            "chunked": Claim(
+                implementations.chunked_cross_entropy,
+                # every chunk is cast by itself, once it is wide
+                communication=f"{SUMS};grad:all_reduce=2+replicated(logits)*{COUNT},bytes=2*{TOKENS}+replicated(logits)*{COUNT}*{SIZE}*{TOKENS}",
+            ),
+        },
+    ),
 )

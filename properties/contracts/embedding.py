@@ -46,33 +46,35 @@ def _in_range(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [finite(table), chosen.astype(ids.dtype)]
 
 
-CONTRACT: Contract = operation(
-    "embedding_lookup",
-    embedding.embedding_lookup,
-    _arguments,
-    operands=("table", "ids"),
-    auxiliary=("ids",),
-    invariant=True,
-    kinds=with_invalid("distinct", "exact", "real", "scaled", "real"),
-    features=frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"}),
-    violations=(retyped("ids", 1, "float32"), deeper("table", 0)),
-    adapt=_in_range,
-    # a table has as many rows as there are participants, and every one of them a gradient for each
-    most=256,
-    accumulator="float32",
-    shapes=(((32768, 1024), 0, ""), ((2048,), None, "int32")),
-    leading=1,
-    least=something(0),
-    implementations={
-        "masked": Claim(
-            implementations.embedding_lookup,
-            communication="all_reduce=1,bytes=elements(ids)*size(table,1)*itemsize(table);grad:"
-            + added_up("table", wide=True),
-        ),
-        "gathered": Claim(
-            implementations.gathered_embedding_lookup,
-            # the whole table is cast, where the ids vary
-            communication="all_gather=1,bytes=table;grad:all_reduce=replicated(table),bytes=replicated(table)*p*elements(table)*sum_itemsize(table)",
-        ),
-    },
+CONTRACTS: tuple[Contract, ...] = (
+    operation(
+        "embedding_lookup",
+        embedding.embedding_lookup,
+        _arguments,
+        operands=("table", "ids"),
+        auxiliary=("ids",),
+        invariant=True,
+        kinds=with_invalid("distinct", "exact", "real", "scaled", "real"),
+        features=frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"}),
+        violations=(retyped("ids", 1, "float32"), deeper("table", 0)),
+        adapt=_in_range,
+        # a table has as many rows as there are participants, and every one of them a gradient for each
+        most=256,
+        accumulator="float32",
+        shapes=(((32768, 1024), 0, ""), ((2048,), None, "int32")),
+        leading=1,
+        least=something(0),
+        implementations={
+            "masked": Claim(
+                implementations.embedding_lookup,
+                communication="all_reduce=1,bytes=elements(ids)*size(table,1)*itemsize(table);grad:"
+                + added_up("table", wide=True),
+            ),
+            "gathered": Claim(
+                implementations.gathered_embedding_lookup,
+                # the whole table is cast, where the ids vary
+                communication="all_gather=1,bytes=table;grad:all_reduce=replicated(table),bytes=replicated(table)*p*elements(table)*sum_itemsize(table)",
+            ),
+        },
+    ),
 )

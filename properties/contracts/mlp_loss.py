@@ -46,26 +46,28 @@ def signature_of(depth: int, layout: Layout, *, all_divide: bool = False) -> Sig
     return Signature.of(["params", "batch"], [layers, batch], "", more=("data", "model"), hidden=hidden)
 
 
-CONTRACT: Contract = whole_contract(
-    "mlp_loss",
-    tuple(signature_of(depth, Layout(), all_divide=True) for depth in DEPTHS),
-    mlp.loss,
-    # the sides of a matrix are multiples of the number of devices
-    conditions=Conditions(most=64, optional=frozenset({"data", "model"})),
-    dtypes=floats,
-    kinds=("real", "exact"),
-    features=frozenset({"explained_errors", "x64"}),
-    violations=(longer("params", 1, 0), longer("batch", -1, 0)),
-    shapes=tuple((shape, None, "") for shape in SHAPES),
-    accumulator="float32",
-    sizes={name: partial(mlp_claims.size_of, name) for name in mlp_claims.NAMES},
-    implementations={
-        name: Claim(
-            loss,
-            communication=mlp_claims.CLAIMS[name],
-            whole=True,
-            layouts=tuple(signature_of(depth, loss.layout) for depth in DEPTHS),
-        )
-        for name, loss in PARALLELISATIONS.items()
-    },
+CONTRACTS: tuple[Contract, ...] = (
+    whole_contract(
+        "mlp_loss",
+        tuple(signature_of(depth, Layout(), all_divide=True) for depth in DEPTHS),
+        mlp.loss,
+        # the sides of a matrix are multiples of the number of devices
+        conditions=Conditions(most=64, optional=frozenset({"data", "model"})),
+        dtypes=floats,
+        kinds=("real", "exact"),
+        features=frozenset({"explained_errors", "x64"}),
+        violations=(longer("params", 1, 0), longer("batch", -1, 0)),
+        shapes=tuple((shape, None, "") for shape in SHAPES),
+        accumulator="float32",
+        sizes={name: partial(mlp_claims.size_of, name) for name in mlp_claims.NAMES},
+        implementations={
+            name: Claim(
+                loss,
+                communication=mlp_claims.CLAIMS[name],
+                whole=True,
+                layouts=tuple(signature_of(depth, loss.layout) for depth in DEPTHS),
+            )
+            for name, loss in PARALLELISATIONS.items()
+        },
+    ),
 )

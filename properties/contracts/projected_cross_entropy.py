@@ -57,30 +57,32 @@ def _claim(count: str, columns: str) -> str:
 
 SIZE = f"min({CHUNK},max(1,size(w,1)))"
 
-CONTRACT: Contract = operation(
-    "projected_cross_entropy",
-    projected_cross_entropy.projected_cross_entropy,
-    _arguments,
-    operands=("x", "w", "labels"),
-    options=OPTIONS,
-    auxiliary=("labels",),
-    alike=("x",),
-    invariant=True,
-    kinds=with_invalid("real", "exact", "nan", "real"),
-    sets=4,
-    features=frozenset({"explained_errors", "invalid_indices", "x64"}),
-    violations=(longer("w", 1, 0), retyped("labels", 2, "float32"), longer("labels", 2, 0), SMOOTHER),
-    adapt=_in_reach,
-    # every participant has a gradient for all classes, of which there are as many as participants
-    most=64,
-    accumulator="float32",
-    shapes=(((2048, 1024), None, ""), ((1024, 32768), 1, ""), ((2048,), None, "int32")),
-    usual=USUAL,
-    least=something(1),
-    implementations={
-        "plain": Claim(implementations.projected_cross_entropy, communication=_claim("1", "size(w,1)")),
-        "chunked": Claim(
-            implementations.chunked_projected_cross_entropy, communication=_claim(f"ceil(size(w,1)/{SIZE})", SIZE)
-        ),
-    },
+CONTRACTS: tuple[Contract, ...] = (
+    operation(
+        "projected_cross_entropy",
+        projected_cross_entropy.projected_cross_entropy,
+        _arguments,
+        operands=("x", "w", "labels"),
+        options=OPTIONS,
+        auxiliary=("labels",),
+        alike=("x",),
+        invariant=True,
+        kinds=with_invalid("real", "exact", "nan", "real"),
+        sets=4,
+        features=frozenset({"explained_errors", "invalid_indices", "x64"}),
+        violations=(longer("w", 1, 0), retyped("labels", 2, "float32"), longer("labels", 2, 0), SMOOTHER),
+        adapt=_in_reach,
+        # every participant has a gradient for all classes, of which there are as many as participants
+        most=64,
+        accumulator="float32",
+        shapes=(((2048, 1024), None, ""), ((1024, 32768), 1, ""), ((2048,), None, "int32")),
+        usual=USUAL,
+        least=something(1),
+        implementations={
+            "plain": Claim(implementations.projected_cross_entropy, communication=_claim("1", "size(w,1)")),
+            "chunked": Claim(
+                implementations.chunked_projected_cross_entropy, communication=_claim(f"ceil(size(w,1)/{SIZE})", SIZE)
+            ),
+        },
+    ),
 )

@@ -74,21 +74,23 @@ def _misshapen(case: Case) -> st.SearchStrategy[Case]:
     return st.just(changed(case, 0, block=(found[0], columns) if found else (rows, columns, 2)))
 
 
-CONTRACT: Contract = whole_contract(
-    "reshard",
-    SIGNATURE,
-    reshard.reshard,
-    conditions=CONDITIONS,
-    dtypes=floats,
-    kinds=("distinct", "real", "nan"),
-    features=frozenset({"explained_errors", "x64"}),
-    violations=(Violation("x", _misshapen),),
-    linear=True,
-    generic=False,
-    least=_least,
-    implementations={
-        "exchanged": Claim(implementations.exchanged_reshard, communication=_exchanged),
-        "constrained": Claim(implementations.constrained_reshard, whole=True),
-        "explicit": Claim(implementations.explicit_reshard, whole=True),
-    },
+CONTRACTS: tuple[Contract, ...] = (
+    whole_contract(
+        "reshard",
+        SIGNATURE,
+        reshard.reshard,
+        conditions=CONDITIONS,
+        dtypes=floats,
+        kinds=("distinct", "real", "nan"),
+        features=frozenset({"explained_errors", "x64"}),
+        violations=(Violation("x", _misshapen),),
+        linear=True,
+        generic=False,
+        least=_least,
+        implementations={
+            "exchanged": Claim(implementations.exchanged_reshard, communication=_exchanged),
+            "constrained": Claim(implementations.constrained_reshard, whole=True),
+            "explicit": Claim(implementations.explicit_reshard, whole=True),
+        },
+    ),
 )

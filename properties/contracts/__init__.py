@@ -7,8 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from shardproof.properties.contracts.call import Call
-from shardproof.properties.contracts.contract import Contract, Oracle, Scope, Violation
+from shardproof.properties.contracts.contract import Call, Contract, Oracle, Scope, Violation
 
 SOURCES = sorted(Path(__file__).parent.glob("[!_]*.py"))
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from shardproof.impl import attention as implementations
 from shardproof.oracles import attention
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.call import Option, of_type
-from shardproof.properties.contracts.contract import Claim, Contract, Scope
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
 from shardproof.properties.contracts.costs import added_up, replicas, something
 from shardproof.properties.contracts.drawing import sides
 from shardproof.properties.contracts.forbidden import deeper, longer, retyped
@@ -54,14 +53,6 @@ def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [scaled_to(q, most), scaled_to(k, most), v]
 
 
-def _heads_divide(case: Case) -> bool:
-    return case.operands[0].block[1] % case.participants == 0
-
-
-def _halves(case: Case) -> bool:
-    return not case.keywords["causal"] or case.operands[0].block[0] % 2 == 0
-
-
 CASTS = added_up("q", "k", "v")
 """Queries, keys and values are all cast as they come in."""
 
@@ -102,13 +93,13 @@ CONTRACTS: tuple[Contract, ...] = (
                 # besides, halves of queries, keys and values are moved in, and of the result out
                 communication=f"permute=2*(p-1)+8*{MOVED},bytes=2*(p-1)*q+8*{MOVED}*{HALF},steps=p-1+2*{MOVED};"
                 f"grad:permute=4*(p-1)+14*{MOVED},permute_bytes=4*(p-1)*q+14*{MOVED}*{HALF},{CASTS},{STEPS}+3*{MOVED}",
-                supports=_halves,
+                supports=lambda case: not case.keywords["causal"] or case.operands[0].block[0] % 2 == 0,
             ),
             "heads": Claim(
                 implementations.heads_attention,
                 # no gradient needs the result that the last one moves (Jacobs et al. 2023, section 3)
                 communication=f"all_to_all=4,bytes=4*q;grad:all_to_all=7,all_to_all_bytes=7*q,{CASTS}",
-                supports=_heads_divide,
+                supports=lambda case: case.operands[0].block[1] % case.participants == 0,
             ),
         },
     ),

@@ -17,8 +17,7 @@ from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.call import DIMENSION
-from shardproof.properties.contracts.contract import Contract, Scope, Violation
+from shardproof.properties.contracts.contract import DIMENSION, Contract, Scope, Violation
 from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.drawing import FLOATS, floats, sides
 from shardproof.properties.contracts.forbidden import longer, longer_block, valued
@@ -126,28 +125,28 @@ def _rows(case: Case) -> int:
     return sides[case.keywords["scatter_dimension"]] // case.participants
 
 
-SUMMED = {"lhs": "m@free k@over", "rhs": "k@over n@free"}
+SUMMED = {"lhs": "m@others k@axis_name", "rhs": "k@axis_name n@others"}
 ON_A_DEVICE = "float32 on a device"
 
 CONTRACTS = (
     _matmul(
         "all_gather_matmul_lhs_contracting",
         values.all_gather_matmul_lhs_contracting,
-        {"lhs": "m@free k@over", "rhs": "k n@any"},
+        {"lhs": "m@others k@axis_name", "rhs": "k n@any"},
         accumulator="float32",
         least=something(0),
     ),
     _matmul(
         "all_gather_matmul_lhs",
         values.all_gather_matmul_lhs,
-        {"lhs": "m@over k", "rhs": "k n@any"},
+        {"lhs": "m@axis_name k", "rhs": "k n@any"},
         accumulator="float32",
         least=something(0),
     ),
     _matmul(
         "all_gather_matmul_rhs",
         values.all_gather_matmul_rhs,
-        {"lhs": "m@any k", "rhs": "k@over n"},
+        {"lhs": "m@any k", "rhs": "k@axis_name n"},
         accumulator="float32",
         least=something(1),
     ),
@@ -172,7 +171,7 @@ CONTRACTS = (
     _matmul(
         "transformer_block",
         values.transformer_block,
-        {"x": "m@free k@over", "w_in": "k n@over", "w_out": "n@over k"},
+        {"x": "m@others k@axis_name", "w_in": "k n@axis_name", "w_out": "n@axis_name k"},
         dtypes=floats,  # a relu goes by the sign, which complex numbers do not have, and sums that wrap around lose
         kinds=("exact", "real", "exact", "real", "nan", "special"),  # of weights whose signs show at one scale only
         accumulator=ON_A_DEVICE,

@@ -68,6 +68,16 @@ def finite(x: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(x.astype(np.float64)), x, np.ones((), x.dtype))
 
 
+def some_out_of_range(case: Case, drawn: np.ndarray, indices: np.ndarray, count: int) -> np.ndarray:
+    """Indices below a count; where `special` data has extremes of their dtype others, far out, or just so."""
+    if case.data[0].kind != "special":
+        return indices
+    info = np.iinfo(drawn.dtype)
+    far, before, behind = (drawn == extreme for extreme in (info.max, info.min, info.max - 1))
+    found = np.where(before & (info.min < 0), -1 - indices, indices)
+    return np.where(far, drawn, np.where(behind, count + found % 2, found))
+
+
 def scaled_to(x: np.ndarray, most: float) -> np.ndarray:
     """An array by the power of two that makes its largest finite number about that large."""
     sizes = np.abs(x.astype(np.float64))

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from shardproof.impl import attention as implementations
 from shardproof.oracles import attention
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
-from shardproof.properties.contracts.costs import added_up, replicas, something
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type, something
+from shardproof.properties.contracts.costs import added_up, replicas
 from shardproof.properties.contracts.drawing import sides
 from shardproof.properties.contracts.forbidden import deeper, longer, retyped
 from shardproof.properties.contracts.numbers import finite, scaled_to

@@ -11,7 +11,6 @@ from shardproof.oracles.dtypes import width
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.contract import Claim, Contract
-from shardproof.properties.contracts.costs import bits
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.drawing import floats
 from shardproof.properties.contracts.forbidden import longer
@@ -28,6 +27,11 @@ MOST_DEVICES = 64
 def roles_of(array: str) -> tuple[str, str]:
     """What lays out an array, or the result, which has no name."""
     return (f"{array}_rows", f"{array}_columns") if array else ("rows", "columns")
+
+
+def bits(case: Case) -> int:
+    """The bits of an element."""
+    return width(case.operands[0].numpy_dtype)
 
 
 def sides(case: Case) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.oracles.communication import Cost
+from shardproof.oracles.dtypes import NARROW
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.strategies import PLAIN, Chains
 
@@ -344,3 +345,17 @@ class Contract:
     def has_derivative(self, case: Case) -> bool:
         """Whether there are derivatives in this case."""
         return self.differentiable is not None and self.differentiable(case)
+
+
+def something(*places: int) -> Callable[[Case], int]:
+    """A lower bound where how much must be sent is not certain, but that something must be.
+
+    That is one byte if there are several participants, nothing is empty, and each holds a part of these operands.
+    """
+
+    def least(case: Case) -> int:
+        split = all(set(case.axes) <= case.operands[place].placement.axes for place in places)
+        whole = all(0 not in o.block and o.dtype not in NARROW for o in case.operands)
+        return int(case.group_size > 1 and split and whole)
+
+    return least

@@ -11,8 +11,7 @@ from shardproof.oracles import cross_entropy
 from shardproof.oracles import projected_cross_entropy as oracle
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
-from shardproof.properties.contracts.costs import something
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type, something
 from shardproof.properties.contracts.drawing import further_dimensions, integers_below, sides
 from shardproof.properties.contracts.forbidden import longer, retyped, valued
 from shardproof.properties.contracts.numbers import finite, scaled_to, some_out_of_range

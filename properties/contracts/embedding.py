@@ -7,8 +7,8 @@ from shardproof.impl import embedding as implementations
 from shardproof.oracles import embedding
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Scope
-from shardproof.properties.contracts.costs import added_up, something
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, something
+from shardproof.properties.contracts.costs import added_up
 from shardproof.properties.contracts.described import indices
 from shardproof.properties.contracts.drawing import further_dimensions, integers_below, sides
 from shardproof.properties.contracts.forbidden import deeper, retyped

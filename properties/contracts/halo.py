@@ -9,8 +9,17 @@ from shardproof.oracles import halo
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.collectives import blocks, dimension
-from shardproof.properties.contracts.contract import DIMENSION, Claim, Contract, Option, Scope, is_dimension, of_type
-from shardproof.properties.contracts.costs import something, transposed
+from shardproof.properties.contracts.contract import (
+    DIMENSION,
+    Claim,
+    Contract,
+    Option,
+    Scope,
+    is_dimension,
+    of_type,
+    something,
+)
+from shardproof.properties.contracts.costs import transposed
 from shardproof.properties.contracts.forbidden import out_of_range, valued
 from shardproof.properties.contracts.operation import Described, Drawn, moved_dtypes, operation
 

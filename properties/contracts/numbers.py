@@ -9,6 +9,9 @@ from shardproof.oracles.dtypes import is_float, largest_finite
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 
+COUNTED = Data("exact", 0)
+"""What the interpreter runs on where communication is counted: only what a loop sends may depend on it."""
+
 MOST_FACTORS = 4
 """So many arrays may be multiplied by one another: data leave no room for more."""
 

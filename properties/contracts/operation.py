@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.strategies import chains, dtypes, index_groups, specs
-from shardproof.properties.contracts.contract import Call, Claim, Contract, Option, Oracle, Scope, Violation
+from shardproof.properties.contracts.contract import Call, Contract, Option, Oracle, Scope, Violation
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.drawing import (
     completed,
@@ -62,6 +62,11 @@ class Described:
             found.append(cls((*batch, *whole), sharding=(*("" for _ in batch), *(role for _, role in one))))
             batch = ()
         return found
+
+
+def sharded_in(dimensions: Mapping[str, str]) -> list[int]:
+    """The places of the arguments that have a dimension which the axis tuple shards."""
+    return [place for place, text in enumerate(dimensions.values()) if "@axis_name" in text]
 
 
 APART = "operands_apart"
@@ -181,7 +186,6 @@ def operation(
     arguments: Arguments,
     *,
     operands: tuple[str, ...],
-    implementations: Mapping[str, Claim] | None = None,
     options: Mapping[str, Option] | None = None,
     auxiliary: Sequence[str] = (),
     alike: Sequence[str] = (),
@@ -215,7 +219,6 @@ def operation(
         oracle=oracle if isinstance(oracle, Oracle) else of_blocks(oracle, call.moving),
         violations=violations if local else (*AXES, *violations),
         features=features,
-        implementations=implementations or {},
         **more,
     )
     return contract

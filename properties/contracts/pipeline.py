@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from shardproof.impl import pipeline as implementations
 from shardproof.oracles import pipeline
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import added_up, something
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation, something
+from shardproof.properties.contracts.costs import added_up
 from shardproof.properties.contracts.drawing import sides
 from shardproof.properties.contracts.forbidden import deeper, longer, longer_block, retyped
 from shardproof.properties.contracts.numbers import finite, scaled_to

@@ -9,9 +9,8 @@ from shardproof.oracles import reshard
 from shardproof.oracles.communication import NOTHING, Cost, built_in, summed_replicas
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.baselines import described, layouts_of, relaid_cost, sides
+from shardproof.properties.contracts.baselines import bits, described, layouts_of, relaid_cost, sides
 from shardproof.properties.contracts.contract import Claim, Contract, Violation
-from shardproof.properties.contracts.costs import bits
 from shardproof.properties.contracts.drawing import floats
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.whole import whole_contract

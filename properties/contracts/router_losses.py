@@ -10,8 +10,8 @@ from shardproof.impl import router_losses as implementations
 from shardproof.oracles import router_losses
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
-from shardproof.properties.contracts.costs import NOTHING, something
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type, something
+from shardproof.properties.contracts.costs import NOTHING
 from shardproof.properties.contracts.forbidden import retyped, valued
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 

@@ -10,13 +10,13 @@ from shardproof.impl import sequence_parallel as implementations
 from shardproof.oracles import sequence_parallel
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Scope
-from shardproof.properties.contracts.costs import replica_bytes, replicas, something
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, something
+from shardproof.properties.contracts.costs import replica_bytes, replicas
 from shardproof.properties.contracts.drawing import sides
 from shardproof.properties.contracts.forbidden import longer, valued
 from shardproof.properties.contracts.matmul import signed, with_signs
 from shardproof.properties.contracts.norms import EPSILON, EPSILONS
-from shardproof.properties.contracts.operation import APART, Arguments, Described, Drawn, operation
+from shardproof.properties.contracts.operation import APART, Arguments, Described, Drawn, operation, sharded_in
 
 OWN = frozenset({"empty_blocks", APART, "explained_errors", "x64"})
 FEATURES = OWN | {"narrow_accumulation"}
@@ -97,6 +97,7 @@ def _mlp(name: str, dimensions: Mapping[str, str], summed: str, overlaps: Sequen
         sets=4,
         most=MOST_MEMBERS,
         leading=0,
+        least=something(*sharded_in(dimensions)),
         implementations={
             "naive": Claim(getattr(implementations, name), communication=f"{NAIVE},{sums}"),
             "overlapped": Claim(
@@ -124,7 +125,6 @@ CONTRACTS: tuple[Contract, ...] = (
         adapt=signed,
         accumulator="float32 on a device",
         shapes=SHAPES,
-        least=something(0, 1, 2),
     ),
     _mlp(
         "normalised_sequence_parallel_mlp",
@@ -144,6 +144,5 @@ CONTRACTS: tuple[Contract, ...] = (
         adapt=_clear_of_zero,
         shapes=(SHAPES[0], ((2048,), None, ""), *SHAPES[1:]),
         usual={"epsilon": 1e-6},
-        least=something(0, 2, 3),
     ),
 )

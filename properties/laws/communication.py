@@ -25,8 +25,7 @@ from shardproof.properties.communication.counted import (
     worded,
     worded_stated,
 )
-from shardproof.properties.contracts.costs import COUNTED
-from shardproof.properties.contracts.numbers import operands
+from shardproof.properties.contracts.numbers import COUNTED, operands
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import check_results, differentiating, ready, seen_of_values
 from shardproof.properties.laws.law import Checked, Law, call_alone

@@ -6,11 +6,11 @@ number of devices.
 
 What it sends is stated in sizes: there are B examples and D_0 to D_n, and x and y are the numbers of devices of the
 roles `data` and `model`. Parameters are gathered as they are, and sums travel in the accumulator's dtype. What
-gradients are computed from is sent again, all of it but the sum of the loss itself. Then come the transposes: an all-
-gather's is a reduce-scatter of as much, and what is the same on several devices has the sum of all their gradients.
-Weights that are rematerialised are gathered once more, wherever the gradient of what they are multiplied by is
-wanted. (Rajbhandari et al. 2020, section 7: 2 Psi of data parallelism is one all-reduce of a gradient of Psi numbers;
-3 Psi of stage 3 two all-gathers and a reduce-scatter.)
+gradients are computed from is sent again, all of it but the sum of the loss itself. Then come the transposes: that
+of an all-gather is a reduce-scatter of as much, and what is the same on several devices has the sum of all their
+gradients. Weights that are rematerialised are gathered once more, wherever the gradient of what they are multiplied by
+is wanted. (Rajbhandari et al. 2020, section 7: 2 Psi of data parallelism is one all-reduce of a gradient of Psi
+numbers; 3 Psi of stage 3 two all-gathers and a reduce-scatter.)
 """
 
 import itertools

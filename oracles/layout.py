@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
+from shardproof.oracles.dtypes import rounded, wide
 from shardproof.oracles.mesh import MeshCase, as_axes
 
 Spec = Sequence[str | Sequence[str] | None] | Any
@@ -110,6 +111,26 @@ def unshard(blocks: Shaped[np.ndarray, "..."], mesh: MeshCase, spec: Spec) -> Sh
         order.append(len(mesh.sizes) + dimension)
     unnamed = [i for i, name in enumerate(mesh.axis_names) if name not in sharded_axes(entries)]
     return one_replica.transpose(*unnamed, *order).reshape(shape)
+
+
+def enter(cotangent: Shaped[np.ndarray, "..."], mesh: MeshCase, spec: Spec) -> Shaped[np.ndarray, "..."]:
+    """The transpose of assembling a result: each shard's cotangent goes to its first replica only."""
+    blocks = shard(cotangent, mesh, spec).copy()
+    for dimension, name in enumerate(mesh.axis_names):
+        if name not in sharded_axes(spec):
+            index = [slice(None)] * blocks.ndim
+            index[dimension] = slice(1, None)
+            blocks[tuple(index)] = np.zeros((), blocks.dtype)
+    return blocks
+
+
+def leave(blocks: Shaped[np.ndarray, "..."], mesh: MeshCase, spec: Spec) -> Shaped[np.ndarray, "..."]:
+    """The transpose of sharding an operand: the cotangents of replicas are added."""
+    replicated = tuple(i for i, name in enumerate(mesh.axis_names) if name not in sharded_axes(spec))
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = blocks.astype(wide(blocks.dtype)).sum(axis=replicated, keepdims=True)
+    total = rounded(exact, blocks.dtype)
+    return unshard(np.broadcast_to(total, blocks.shape), mesh, spec)
 
 
 def check_replicas(blocks: Shaped[np.ndarray, "..."], mesh: MeshCase, varying: Iterable[str]) -> None:

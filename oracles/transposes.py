@@ -1,11 +1,6 @@
 """Gradients of collectives: their linear transposes, as maps from cotangent blocks to cotangent blocks.
 
-The transpose of a map from blocks to blocks is taken over *all* blocks of all devices. What a
-cotangent of the *global* arrays means for blocks is the business of two further maps: a result that
-is invariant along an axis is one value, not one per device, so its cotangent enters once
-(`enter`); an operand that is replicated along an axis is one value as well, so the cotangents of its
-replicas are added (`leave`). The gradient of any program `global -> blocks -> blocks -> global` is
-`leave(transpose(enter(cotangent)))`.
+The transpose of a map from blocks to blocks is taken over *all* blocks of all devices.
 """
 
 from collections.abc import Iterable
@@ -26,28 +21,7 @@ from shardproof.oracles.collectives import (
     ring_shift,
 )
 from shardproof.oracles.dtypes import rounded, wide
-from shardproof.oracles.layout import Spec, shard, sharded_axes, unshard
 from shardproof.oracles.mesh import MeshCase
-
-
-def enter(cotangent: np.ndarray, mesh: MeshCase, spec: Spec) -> Blocks:
-    """The transpose of assembling a result: each shard's cotangent goes to its first replica only."""
-    blocks = shard(cotangent, mesh, spec).copy()
-    for dimension, name in enumerate(mesh.axis_names):
-        if name not in sharded_axes(spec):
-            index = [slice(None)] * blocks.ndim
-            index[dimension] = slice(1, None)
-            blocks[tuple(index)] = np.zeros((), blocks.dtype)
-    return blocks
-
-
-def leave(blocks: Blocks, mesh: MeshCase, spec: Spec) -> np.ndarray:
-    """The transpose of sharding an operand: the cotangents of replicas are added."""
-    replicated = tuple(i for i, name in enumerate(mesh.axis_names) if name not in sharded_axes(spec))
-    with np.errstate(invalid="ignore", over="ignore"):
-        exact = blocks.astype(wide(blocks.dtype)).sum(axis=replicated, keepdims=True)
-    total = rounded(exact, blocks.dtype)
-    return unshard(np.broadcast_to(total, blocks.shape), mesh, spec)
 
 
 def all_reduce_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, op: str = "sum", groups: Groups = None) -> Blocks:

@@ -2,51 +2,41 @@
 
 import copyreg
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from shardproof.properties.contracts.call import Call
-from shardproof.properties.contracts.contract import Contract, Oracle, Scope, Violation
+from shardproof.properties.contracts.contract import Call, Contract, Oracle, Scope, Violation
 
-MODULES = {
-    "collectives": "all_reduce all_gather all_gather_invariant reduce_scatter all_to_all permute ring_shift broadcast",
-    "matmul": "all_gather_matmul_lhs_contracting all_gather_matmul_lhs all_gather_matmul_rhs "
-    "matmul_reduce_scatter matmul_all_reduce transformer_block",
-    "attention": "attention",
-    "baselines": "sharded_matmul two_matmuls",
-    "cross_entropy": "vocab_parallel_cross_entropy",
-    "embedding": "embedding_lookup",
-    "halo": "halo_exchange",
-    "local": "shard_mean shard_roll",
-    "means": "masked_mean weighted_mean",
-    "mlp_loss": "mlp_loss",
-    "moe": "moe_layer gated_moe_layer expert_choice_layer global_moe_layer",
-    "norms": "global_norm rms_norm",
-    "pipeline": "pipeline",
-    "projected_cross_entropy": "projected_cross_entropy",
-    "ragged": "ragged_all_to_all",
-    "reshard": "reshard",
-    "router_losses": "load_balancing_loss router_z_loss shard_load_balancing_loss shard_router_z_loss",
-    "sequence_parallel": "sequence_parallel_mlp normalised_sequence_parallel_mlp",
-}
-"""The modules that have a `CONTRACT`, or several `CONTRACTS`, and the names of these, as every table lists them."""
+SOURCES = sorted(Path(__file__).parent.glob("[!_]*.py"))
+
+
+def _contracts_in(source: Path) -> tuple[Contract, ...]:
+    return getattr(import_module(f"{__name__}.{source.stem}"), "CONTRACTS", ())
+
+
+@cache
+def _named(name: str) -> Contract | None:
+    # most programs have a name that is no contract's: only what has it in quotes is imported, with its functions
+    sources = (source for source in SOURCES if f'"{name}"' in source.read_text(encoding="utf-8"))
+    return next((one for source in sources for one in _contracts_in(source) if one.name == name), None)
 
 
 class _ByName(Mapping[str, Contract]):
-    """The contracts by their names, each of a module that is imported when it is asked for."""
-
-    def __init__(self) -> None:
-        self.modules = {name: module for module, names in MODULES.items() for name in names.split()}
+    """The contracts by their names: the `CONTRACTS` of every module of this room, which is imported if it is needed."""
 
     def __getitem__(self, name: str) -> Contract:
-        module = import_module(f"{__name__}.{self.modules[name]}")
-        return next(one for one in getattr(module, "CONTRACTS", None) or [module.CONTRACT] if one.name == name)
+        contract = _named(name)
+        if contract is None:
+            raise KeyError(name)
+        return contract
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.modules)
+        return (contract.name for source in SOURCES for contract in _contracts_in(source))
 
     def __len__(self) -> int:
-        return len(self.modules)
+        return sum(1 for _ in self)
 
 
 CONTRACTS: Mapping[str, Contract] = _ByName()

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from shardproof.impl import attention as implementations
 from shardproof.oracles import attention
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.call import Option, of_type
-from shardproof.properties.contracts.contract import Claim, Contract, Scope
-from shardproof.properties.contracts.costs import added_up, replicas, something
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type, something
+from shardproof.properties.contracts.costs import added_up, replicas
 from shardproof.properties.contracts.drawing import sides
 from shardproof.properties.contracts.forbidden import deeper, longer, retyped
 from shardproof.properties.contracts.numbers import finite, scaled_to
@@ -54,14 +53,6 @@ def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [scaled_to(q, most), scaled_to(k, most), v]
 
 
-def _heads_divide(case: Case) -> bool:
-    return case.operands[0].block[1] % case.participants == 0
-
-
-def _halves(case: Case) -> bool:
-    return not case.keywords["causal"] or case.operands[0].block[0] % 2 == 0
-
-
 CASTS = added_up("q", "k", "v")
 """Queries, keys and values are all cast as they come in."""
 
@@ -69,45 +60,47 @@ STEPS = f"steps=2*(p-1)+{replicas('q', 'k', 'v')}"
 MOVED = "causal*(p>1)*(elements(q)>1)"
 HALF = "elements(q)//2*itemsize(q)"
 
-CONTRACT: Contract = operation(
-    "attention",
-    attention.attention,
-    _arguments,
-    operands=("q", "k", "v"),
-    options={"causal": Option(of_type(bool))},
-    kinds=("real", "exact", "distinct", "nan", "real"),
-    features=frozenset({APART, "explained_errors", "replicated_operands", "x64"}),
-    violations=(longer("k", 1, 1), longer("v", 2, 2), deeper("q", 0), retyped("v", 2, "int32")),
-    # logits grow with the square of the number of participants, on each set of them
-    most=64,
-    adapt=_in_reach,
-    accumulator="float32",
-    shapes=(((8192, 16, 128), 0, ""),) * 3,
-    usual={"causal": False},
-    leading=0,
-    least=something(0, 1, 2),
-    implementations={
-        "gathered": Claim(
-            implementations.gathered_attention,
-            communication=f"all_gather=2,bytes=2*q;grad:all_gather=2,all_gather_bytes=2*q,reduce_scatter=2,reduce_scatter_bytes=2*p*q,{CASTS}",
-        ),
-        "ring": Claim(
-            implementations.ring_attention,
-            # keys and values go round side by side; backward, again, and back (Liu et al. 2023, section 3)
-            communication=f"permute=2*(p-1),bytes=2*(p-1)*q,steps=p-1;grad:permute=4*(p-1),permute_bytes=4*(p-1)*q,{CASTS},{STEPS}",
-        ),
-        "balanced_ring": Claim(
-            implementations.balanced_ring_attention,
-            # besides, halves of queries, keys and values are moved in, and of the result out
-            communication=f"permute=2*(p-1)+8*{MOVED},bytes=2*(p-1)*q+8*{MOVED}*{HALF},steps=p-1+2*{MOVED};"
-            f"grad:permute=4*(p-1)+14*{MOVED},permute_bytes=4*(p-1)*q+14*{MOVED}*{HALF},{CASTS},{STEPS}+3*{MOVED}",
-            supports=_halves,
-        ),
-        "heads": Claim(
-            implementations.heads_attention,
-            # no gradient needs the result that the last one moves (Jacobs et al. 2023, section 3)
-            communication=f"all_to_all=4,bytes=4*q;grad:all_to_all=7,all_to_all_bytes=7*q,{CASTS}",
-            supports=_heads_divide,
-        ),
-    },
+CONTRACTS: tuple[Contract, ...] = (
+    operation(
+        "attention",
+        attention.attention,
+        _arguments,
+        operands=("q", "k", "v"),
+        options={"causal": Option(of_type(bool))},
+        kinds=("real", "exact", "distinct", "nan", "real"),
+        features=frozenset({APART, "explained_errors", "replicated_operands", "x64"}),
+        violations=(longer("k", 1, 1), longer("v", 2, 2), deeper("q", 0), retyped("v", 2, "int32")),
+        # logits grow with the square of the number of participants, on each set of them
+        most=64,
+        adapt=_in_reach,
+        accumulator="float32",
+        shapes=(((8192, 16, 128), 0, ""),) * 3,
+        usual={"causal": False},
+        leading=0,
+        least=something(0, 1, 2),
+        implementations={
+            "gathered": Claim(
+                implementations.gathered_attention,
+                communication=f"all_gather=2,bytes=2*q;grad:all_gather=2,all_gather_bytes=2*q,reduce_scatter=2,reduce_scatter_bytes=2*p*q,{CASTS}",
+            ),
+            "ring": Claim(
+                implementations.ring_attention,
+                # keys and values go round side by side; backward, again, and back (Liu et al. 2023, section 3)
+                communication=f"permute=2*(p-1),bytes=2*(p-1)*q,steps=p-1;grad:permute=4*(p-1),permute_bytes=4*(p-1)*q,{CASTS},{STEPS}",
+            ),
+            "balanced_ring": Claim(
+                implementations.balanced_ring_attention,
+                # besides, halves of queries, keys and values are moved in, and of the result out
+                communication=f"permute=2*(p-1)+8*{MOVED},bytes=2*(p-1)*q+8*{MOVED}*{HALF},steps=p-1+2*{MOVED};"
+                f"grad:permute=4*(p-1)+14*{MOVED},permute_bytes=4*(p-1)*q+14*{MOVED}*{HALF},{CASTS},{STEPS}+3*{MOVED}",
+                supports=lambda case: not case.keywords["causal"] or case.operands[0].block[0] % 2 == 0,
+            ),
+            "heads": Claim(
+                implementations.heads_attention,
+                # no gradient needs the result that the last one moves (Jacobs et al. 2023, section 3)
+                communication=f"all_to_all=4,bytes=4*q;grad:all_to_all=7,all_to_all_bytes=7*q,{CASTS}",
+                supports=lambda case: case.operands[0].block[1] % case.participants == 0,
+            ),
+        },
+    ),
 )

@@ -8,19 +8,17 @@ from shardproof.oracles import baselines
 from shardproof.oracles.baselines import Layout
 from shardproof.oracles.communication import NOTHING, Cost, built_in, summed_replicas
 from shardproof.oracles.dtypes import width
-from shardproof.oracles.mesh import MeshCase, as_axes
+from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.contract import Claim, Contract
-from shardproof.properties.contracts.costs import bits
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.drawing import floats
 from shardproof.properties.contracts.forbidden import longer
 from shardproof.properties.contracts.numbers import float32_accumulator
-from shardproof.properties.contracts.roles import Conditions
+from shardproof.properties.contracts.roles import Conditions, axes_of
 from shardproof.properties.contracts.whole import whole_contract
 
 FEATURES = frozenset({"explained_errors", "narrow_accumulation", "x64"})
-OURS = FEATURES - {"narrow_accumulation"}
 
 MOST_DEVICES = 64
 """The largest mesh: a form that gathers has as many copies of an operand as there are devices."""
@@ -31,10 +29,9 @@ def roles_of(array: str) -> tuple[str, str]:
     return (f"{array}_rows", f"{array}_columns") if array else ("rows", "columns")
 
 
-def layout_of(case: Case, array: str) -> Layout:
-    """How a case lays it out."""
-    rows, columns = (dict(case.roles)[role] for role in roles_of(array))
-    return as_axes(rows), as_axes(columns)
+def bits(case: Case) -> int:
+    """The bits of an element."""
+    return width(case.operands[0].numpy_dtype)
 
 
 def sides(case: Case) -> tuple[int, ...]:
@@ -58,13 +55,14 @@ def described(dimensions: Mapping[str, str], hidden: Mapping[str, str], result: 
 
 
 def layouts_of(case: Case, *names: str) -> list[Layout]:
-    """How a case lays out several."""
-    return [layout_of(case, name) for name in names]
+    """How a case lays out some."""
+    axes = axes_of(case.roles)
+    return [(axes[rows], axes[columns]) for rows, columns in map(roles_of, names)]
 
 
 def _missing(*operands: str) -> Callable[[Case], int]:
     def least(case: Case) -> int:
-        layouts, result = layouts_of(case, *operands), layout_of(case, "")
+        *layouts, result = layouts_of(case, *operands, "")
         return math.ceil(baselines.lacking(case.mesh, sides(case), layouts, result) * bits(case) / 8)
 
     return least

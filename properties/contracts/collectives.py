@@ -16,8 +16,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import dtypes, kinds_of, permutations_of_participants, shapes
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.strategies.making import Composite, sampled
-from shardproof.properties.contracts.call import DIMENSION, Option, is_dimension, of_type
-from shardproof.properties.contracts.contract import Contract, Oracle, Scope
+from shardproof.properties.contracts.contract import DIMENSION, Contract, Option, Oracle, Scope, is_dimension, of_type
 from shardproof.properties.contracts.forbidden import GROUPS, PARTLY, indivisible, out_of_range, valued
 from shardproof.properties.contracts.operation import Arguments, Described, Drawn, Params, operation
 

@@ -1,33 +1,4 @@
-"""What contracts say their bounds and costs in: numbers of a case, and parts of claims (see `Expectation.parse`)."""
-
-from collections.abc import Callable
-
-from shardproof.oracles.dtypes import NARROW, width
-from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.data import Data
-
-COUNTED = Data("exact", 0)
-"""What the interpreter runs on where communication is counted: only what a loop sends may depend on it."""
-
-
-def bits(case: Case) -> int:
-    """The bits of an element of the first operand."""
-    return width(case.operands[0].numpy_dtype)
-
-
-def something(*places: int) -> Callable[[Case], int]:
-    """A lower bound where how much must be sent is not certain, but that something must be.
-
-    That is one byte if there are several participants, nothing is empty, and each holds a part of these operands.
-    """
-
-    def least(case: Case) -> int:
-        split = all(set(case.axes) <= case.operands[place].placement.axes for place in places)
-        whole = all(0 not in o.block and o.dtype not in NARROW for o in case.operands)
-        return int(case.group_size > 1 and split and whole)
-
-    return least
-
+"""What contracts say their costs in: parts of claims (see `Expectation.parse`)."""
 
 NOTHING = "bytes=0;grad:bytes=0"
 """What sends nothing."""

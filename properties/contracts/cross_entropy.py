@@ -1,4 +1,4 @@
-"""The contract of vocab_parallel_cross_entropy: the loss of tokens whose classes are sharded."""
+"""The contracts of the loss of tokens whose classes are sharded, given their logits, or with the projection to them."""
 
 from typing import Any
 
@@ -6,18 +6,22 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.impl import cross_entropy as implementations
+from shardproof.impl import projected_cross_entropy as projected
 from shardproof.oracles import cross_entropy
+from shardproof.oracles import projected_cross_entropy as oracle
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.call import Option, of_type
-from shardproof.properties.contracts.contract import Claim, Contract, Scope
-from shardproof.properties.contracts.costs import something
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type, something
 from shardproof.properties.contracts.drawing import further_dimensions, integers_below, sides
 from shardproof.properties.contracts.forbidden import longer, retyped, valued
+from shardproof.properties.contracts.numbers import finite, scaled_to, some_out_of_range
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation, with_invalid
 
 LARGEST = 80.0
 """The magnitude of large logits: their exponentials are at both ends of float32, and beyond those of float16."""
+
+REACHES = (2.0, 20.0, 200.0)
+"""About the largest logits of a data set: nearly alike; a choice; and one that overflows in float32 as a power."""
 
 SMOOTHINGS = (0.0, 0.125, 0.1, 1.0)
 ELSEWHERE = (-1, -100, 255)
@@ -29,16 +33,23 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     classes, integers = integers_below(draw, participants, classes, scope)
     more = further_dimensions(draw, scope)
     labels = Described((*more, tokens), integers, varies=False)
-    return [Described((*more, tokens, classes)), labels], params_of(draw, participants * classes)
+    return [Described((*more, tokens, classes)), labels], _params(draw, participants * classes)
 
 
-def params_of(draw: st.DrawFn, classes: int) -> dict[str, Any]:
+def _params(draw: st.DrawFn, classes: int) -> dict[str, Any]:
     """The keyword arguments of a loss of so many classes."""
     indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, classes - 1))
     return {
         "label_smoothing": draw(sampled(SMOOTHINGS), label="label_smoothing"),
         "ignore_index": draw(indices, label="ignore_index"),
     }
+
+
+def _projected(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+    tokens, features, classes = sides.within(draw, scope, 3)
+    classes, integers = integers_below(draw, participants, classes, scope, signed=False)
+    x, labels = Described((tokens, features), varies=False), Described((tokens,), integers, varies=False)
+    return [x, Described((features, classes)), labels], _params(draw, participants * classes)
 
 
 def _some_large(logits: np.ndarray) -> np.ndarray:
@@ -56,22 +67,20 @@ def _labelled(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     logits, labels = arrays
     classes = case.participants * case.operands[0].block[-1]
     spoilt = bool(np.isnan(logits.astype(np.float64)).any())
-    chosen = labels_of(case, labels, classes)
+    chosen = _labels(case, labels, classes)
     if spoilt and np.signbit(logits).sum() % 2:
-        chosen = all_ignored(case, chosen)
+        chosen = _all_ignored(case, chosen)
     return [_some_large(logits), chosen]
 
 
-def all_ignored(case: Case, labels: np.ndarray) -> np.ndarray:
+def _all_ignored(case: Case, labels: np.ndarray) -> np.ndarray:
     """The `ignore_index` for all labels, if their dtype has it."""
     index, info = case.keywords["ignore_index"], np.iinfo(labels.dtype)
     return np.full_like(labels, index) if info.min <= index <= info.max else labels
 
 
-def labels_of(case: Case, labels: np.ndarray, classes: int) -> np.ndarray:
+def _labels(case: Case, labels: np.ndarray, classes: int) -> np.ndarray:
     """Labels of all classes, one in four of them ignored, or all.
-
-    Where `special` data has extremes of their dtype, labels are out of range: far out, or just so.
 
     Arguments:
         case: the case, which has the `ignore_index`.
@@ -83,15 +92,29 @@ def labels_of(case: Case, labels: np.ndarray, classes: int) -> np.ndarray:
     chosen = mixed % classes
     if classes - 1 == info.max:  # the last one, which a dtype with room for no more makes of -1
         chosen = np.where(mixed // classes % 4 == 1, classes - 1, chosen)
-    if case.data[0].kind == "special":
-        far, before, behind = (labels == extreme for extreme in (info.max, info.min, info.max - 1))
-        chosen = np.where(before & (info.min < 0), -1 - chosen, chosen)
-        chosen = np.where(far, wide, np.where(behind, classes + chosen % 2, chosen))
+    chosen = some_out_of_range(case, labels, chosen, classes)
     index = case.keywords["ignore_index"]
     if info.min <= index <= info.max:
         some = mixed // classes % 4 == 0
         chosen = np.where(some | (int(np.abs(wide).sum()) % 7 == 6), index, chosen)
     return chosen.astype(labels.dtype)
+
+
+def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Logits of all sizes, labels of all classes; `w` is finite, and what of `x` is not is NaN.
+
+    Of every other data set with NaN all tokens are ignored: one that counts makes NaN of the gradient of `w`.
+    """
+    x, w, labels = arrays
+    x, w = np.where(np.isinf(x.astype(np.float64)), np.ones((), x.dtype), x), finite(w)
+    reach = REACHES[int(np.signbit(w).sum()) % len(REACHES)]
+    most = np.sqrt(reach / np.sqrt(case.operands[0].block[1]))
+    classes = case.participants * case.operands[1].block[1]
+    spoilt = bool(np.isnan(x.astype(np.float64)).any())
+    chosen = _labels(case, labels, classes)
+    if spoilt and np.signbit(w).sum() % 2:
+        chosen = _all_ignored(case, chosen)
+    return [scaled_to(x, most), scaled_to(w, most), chosen]
 
 
 OPTIONS = {
@@ -101,33 +124,83 @@ OPTIONS = {
 USUAL = {"label_smoothing": 0.0, "ignore_index": -1}
 SMOOTHER = valued("label_smoothing", lambda case: (1.5, -0.5))
 
-TOKENS = "elements(labels)*sum_itemsize(logits)"
-SUMS = f"all_reduce=3+(label_smoothing>0),bytes=(3+(label_smoothing>0))*{TOKENS}"
-"""A maximum, the sum of exponentials, the label's logit, and, if smoothed, the sum of all logits."""
 
-CONTRACT: Contract = operation(
-    "vocab_parallel_cross_entropy",
-    cross_entropy.vocab_parallel_cross_entropy,
-    _arguments,
-    operands=("logits", "labels"),
-    options=OPTIONS,
-    auxiliary=("labels",),
-    invariant=True,
-    kinds=with_invalid("exact", "real", "distinct", "scaled", "nan", "real"),
-    features=frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"}),
-    violations=(retyped("labels", 1, "float32"), longer("labels", 1, -1), SMOOTHER),
-    adapt=_labelled,
-    # every participant has a gradient for all classes, of which there are as many as participants
-    most=256,
-    accumulator="float32",
-    shapes=(((2048, 32768), 1, ""), ((2048,), None, "int32")),
-    usual=USUAL,
-    leading=0,
-    least=something(0),
-    implementations={
-        "sums": Claim(
-            implementations.vocab_parallel_cross_entropy,
-            communication=f"{SUMS};grad:all_reduce=2+replicated(logits),bytes=2*{TOKENS}+replicated(logits)*elements(logits)*sum_itemsize(logits)",
-        ),
-    },
+def _claim(x: str, count: str, summed: str) -> str:
+    """A maximum, the sum of exponentials, the label's logit, and, if smoothed, the sum of all logits.
+
+    Of the gradient two sums, and those of so many casts of what is replicated, of so many bytes.
+    """
+    tokens = f"elements(labels)*sum_itemsize({x})"
+    forward = f"all_reduce=3+(label_smoothing>0),bytes=(3+(label_smoothing>0))*{tokens}"
+    return f"{forward};grad:all_reduce=2+{count},bytes=2*{tokens}+{summed}"
+
+
+def _of_weights(count: str, columns: str) -> str:
+    """Weights are cast in so many chunks of columns, each by itself, once it is wide, and x as it is."""
+    of_w = f"replicated(w)*{count}*size(w,0)*{columns}*sum_itemsize(x)"
+    return _claim("x", f"replicated(x)+replicated(w)*{count}", f"replicated(x)*elements(x)*sum_itemsize(x)+{of_w}")
+
+
+def _in_chunks(columns: str) -> tuple[str, str]:
+    """How many chunks there are, and the columns of each."""
+    size = f"min({projected.CHUNK},max(1,{columns}))"
+    return f"ceil({columns}/{size})", size
+
+
+CONTRACTS: tuple[Contract, ...] = (
+    operation(
+        "vocab_parallel_cross_entropy",
+        cross_entropy.vocab_parallel_cross_entropy,
+        _arguments,
+        operands=("logits", "labels"),
+        options=OPTIONS,
+        auxiliary=("labels",),
+        invariant=True,
+        kinds=with_invalid("exact", "real", "distinct", "scaled", "nan", "real"),
+        features=frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"}),
+        violations=(retyped("labels", 1, "float32"), longer("labels", 1, -1), SMOOTHER),
+        adapt=_labelled,
+        # every participant has a gradient for all classes, of which there are as many as participants
+        most=256,
+        accumulator="float32",
+        shapes=(((2048, 32768), 1, ""), ((2048,), None, "int32")),
+        usual=USUAL,
+        leading=0,
+        least=something(0),
+        implementations={
+            "sums": Claim(
+                implementations.vocab_parallel_cross_entropy,
+                communication=_claim(
+                    "logits", "replicated(logits)", "replicated(logits)*elements(logits)*sum_itemsize(logits)"
+                ),
+            ),
+        },
+    ),
+    operation(
+        "projected_cross_entropy",
+        oracle.projected_cross_entropy,
+        _projected,
+        operands=("x", "w", "labels"),
+        options=OPTIONS,
+        auxiliary=("labels",),
+        alike=("x",),
+        invariant=True,
+        kinds=with_invalid("real", "exact", "nan", "real"),
+        sets=4,
+        features=frozenset({"explained_errors", "invalid_indices", "x64"}),
+        violations=(longer("w", 1, 0), retyped("labels", 2, "float32"), longer("labels", 2, 0), SMOOTHER),
+        adapt=_in_reach,
+        # every participant has a gradient for all classes, of which there are as many as participants
+        most=64,
+        accumulator="float32",
+        shapes=(((2048, 1024), None, ""), ((1024, 32768), 1, ""), ((2048,), None, "int32")),
+        usual=USUAL,
+        least=something(1),
+        implementations={
+            "plain": Claim(projected.projected_cross_entropy, communication=_of_weights("1", "size(w,1)")),
+            "chunked": Claim(
+                projected.chunked_projected_cross_entropy, communication=_of_weights(*_in_chunks("size(w,1)"))
+            ),
+        },
+    ),
 )

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies.dtypes import as_dtype
-from shardproof.properties.contracts.call import names_of
 
 DIMENSION = re.compile(r"(?P<name>([A-Za-z_]\w*|[1-9]\d*)?)(?P<roles>(@[A-Za-z_]\w*)*)")
 
@@ -204,7 +204,7 @@ class Signature:
     @property
     def names(self) -> tuple[str, ...]:
         """What the leaves of the arguments are called: `x`, `params[0]['w']`."""
-        return tuple(names_of(self.tree))
+        return tuple(jax.tree.leaves(self.tree))
 
     @property
     def every(self) -> tuple[Array, ...]:
@@ -229,21 +229,22 @@ class Signature:
 
 def _named(name: str, described: Any) -> tuple[Any, tuple[Array, ...]]:
     """A tree of descriptions as one of names, and its leaves in the same order."""
-    if isinstance(described, Mapping):
-        parts = {key: _named(f"{name}[{key!r}]", value) for key, value in sorted(described.items())}
-        return {key: part[0] for key, part in parts.items()}, tuple(a for part in parts.values() for a in part[1])
-    if isinstance(described, list | tuple) and type(described) in (list, tuple):
-        each = [_named(f"{name}[{i}]", value) for i, value in enumerate(described)]
-        return type(described)(part[0] for part in each), tuple(a for part in each for a in part[1])
-    if isinstance(described, str):
-        try:
-            described = Array(described)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
+    found, tree = jax.tree_util.tree_flatten_with_path(
+        described, is_leaf=lambda one: not isinstance(one, dict) and type(one) not in (list, tuple)
+    )
+    arrays = {f"{name}{jax.tree_util.keystr(path)}": one for path, one in found}
+    return jax.tree.unflatten(tree, arrays), tuple(_array(*item) for item in arrays.items())
+
+
+def _array(name: str, described: Any) -> Array:
+    try:
+        described = Array(described) if isinstance(described, str) else described
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
     if not isinstance(described, Array):
         expected = "dimensions in a string, an Array, or a dict, list or tuple of them"
         raise ValueError(f"{name}={described!r}: expected {expected}")  # noqa: TRY004 (one kind for all descriptions)
-    return name, (described,)
+    return described
 
 
 def _holds(dtype: str, value: int) -> bool:

@@ -7,11 +7,12 @@ from shardproof.impl import embedding as implementations
 from shardproof.oracles import embedding
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Scope
-from shardproof.properties.contracts.costs import added_up, something
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, something
+from shardproof.properties.contracts.costs import added_up
+from shardproof.properties.contracts.described import indices
 from shardproof.properties.contracts.drawing import further_dimensions, integers_below, sides
 from shardproof.properties.contracts.forbidden import deeper, retyped
-from shardproof.properties.contracts.numbers import finite
+from shardproof.properties.contracts.numbers import finite, some_out_of_range
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation, with_invalid
 
 
@@ -27,47 +28,39 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 def _in_range(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Ids of rows of the whole table, all of them alike now and then, so that many gradients meet in one row.
 
-    Where `special` data has extremes of their dtype, they are out of range: far out, or just so.
     Rows are finite: the product with a one-hot matrix is a right lookup, and makes NaN of another row's infinity.
     """
     table, ids = arrays
-    info = np.iinfo(ids.dtype)
-    special = case.data[0].kind == "special"
-    far, before, behind = (special & (ids == extreme) for extreme in (info.max, info.min, info.max - 1))
     rows = case.participants * case.operands[0].block[0]
     style = int(np.abs(ids.astype(np.int64)).sum()) % 4
-    # spread over all rows, whatever numbers were drawn
-    spread = (ids.astype(np.int64) * 7919 + np.arange(ids.size).reshape(ids.shape) * 31) % rows
-    if style == 1:
-        spread = np.full_like(spread, spread.flat[0])
-    if info.min:
-        spread = np.where(before, -1 - spread, spread)
-    chosen = np.where(far, ids, np.where(behind, rows + spread % 2, spread))
-    return [finite(table), chosen.astype(ids.dtype)]
+    spread = indices(ids, rows, alike=style == 1).astype(np.int64)
+    return [finite(table), some_out_of_range(case, ids, spread, rows).astype(ids.dtype)]
 
 
-CONTRACT: Contract = operation(
-    "embedding_lookup",
-    embedding.embedding_lookup,
-    _arguments,
-    operands=("table", "ids"),
-    auxiliary=("ids",),
-    invariant=True,
-    kinds=with_invalid("distinct", "exact", "real", "scaled", "real"),
-    features=frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"}),
-    violations=(retyped("ids", 1, "float32"), deeper("table", 0)),
-    adapt=_in_range,
-    # a table has as many rows as there are participants, and every one of them a gradient for each
-    most=256,
-    accumulator="float32",
-    shapes=(((32768, 1024), 0, ""), ((2048,), None, "int32")),
-    leading=1,
-    least=something(0),
-    implementations={
-        "masked": Claim(
-            implementations.embedding_lookup,
-            communication="all_reduce=1,bytes=elements(ids)*size(table,1)*itemsize(table);grad:"
-            + added_up("table", wide=True),
-        ),
-    },
+CONTRACTS: tuple[Contract, ...] = (
+    operation(
+        "embedding_lookup",
+        embedding.embedding_lookup,
+        _arguments,
+        operands=("table", "ids"),
+        auxiliary=("ids",),
+        invariant=True,
+        kinds=with_invalid("distinct", "exact", "real", "scaled", "real"),
+        features=frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"}),
+        violations=(retyped("ids", 1, "float32"), deeper("table", 0)),
+        adapt=_in_range,
+        # a table has as many rows as there are participants, and every one of them a gradient for each
+        most=256,
+        accumulator="float32",
+        shapes=(((32768, 1024), 0, ""), ((2048,), None, "int32")),
+        leading=1,
+        least=something(0),
+        implementations={
+            "masked": Claim(
+                implementations.embedding_lookup,
+                communication="all_reduce=1,bytes=elements(ids)*size(table,1)*itemsize(table);grad:"
+                + added_up("table", wide=True),
+            ),
+        },
+    ),
 )

@@ -8,10 +8,18 @@ from shardproof.impl import halo as implementations
 from shardproof.oracles import halo
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.call import DIMENSION, Option, is_dimension, of_type
 from shardproof.properties.contracts.collectives import blocks, dimension
-from shardproof.properties.contracts.contract import Claim, Contract, Scope
-from shardproof.properties.contracts.costs import something, transposed
+from shardproof.properties.contracts.contract import (
+    DIMENSION,
+    Claim,
+    Contract,
+    Option,
+    Scope,
+    is_dimension,
+    of_type,
+    something,
+)
+from shardproof.properties.contracts.costs import transposed
 from shardproof.properties.contracts.forbidden import out_of_range, valued
 from shardproof.properties.contracts.operation import Described, Drawn, moved_dtypes, operation
 
@@ -59,31 +67,33 @@ TAIL, HEAD = "min(rows,max(0,before-(d-1)*rows))", "min(rows,max(0,after-(p-d-1)
 It is p - d places ahead as well: where the two make up its block, they are sent in one permute.
 """
 
-CONTRACT: Contract = operation(
-    "halo_exchange",
-    halo.halo_exchange,
-    _arguments,
-    operands=("x",),
-    options={"before": ROWS, "after": ROWS, "axis": DIMENSION},
-    dtypes=_dtypes,
-    kinds=("distinct", "exact", "real", "special", "nan", "scaled"),
-    features=frozenset({"explained_errors", "negative_dimensions", "replicated_operands", "x64"}),
-    violations=(
-        *(valued(side, lambda case: (-1, _rows_of_all(case) + 1)) for side in ("before", "after")),
-        out_of_range("axis"),
+CONTRACTS: tuple[Contract, ...] = (
+    operation(
+        "halo_exchange",
+        halo.halo_exchange,
+        _arguments,
+        operands=("x",),
+        options={"before": ROWS, "after": ROWS, "axis": DIMENSION},
+        dtypes=_dtypes,
+        kinds=("distinct", "exact", "real", "special", "nan", "scaled"),
+        features=frozenset({"explained_errors", "negative_dimensions", "replicated_operands", "x64"}),
+        violations=(
+            *(valued(side, lambda case: (-1, _rows_of_all(case) + 1)) for side in ("before", "after")),
+            out_of_range("axis"),
+        ),
+        linear=True,
+        shapes=(((8192, 1024), 0, ""),),
+        usual={"before": 1, "after": 1, "axis": 0},
+        least=_edges,
+        sizes={"rows": lambda case: case.operands[0].block[case.keywords["axis"]]},
+        implementations={
+            "permutes": Claim(
+                implementations.halo_exchange,
+                communication=transposed(
+                    f"permute=sum(1 if {TAIL}+{HEAD}>=rows else ({TAIL}>0)+({HEAD}>0) for d in range(1,p)),"
+                    f"bytes=x/rows*sum(min(rows,{TAIL}+{HEAD}) for d in range(1,p)),steps=1"
+                ),
+            )
+        },
     ),
-    linear=True,
-    shapes=(((8192, 1024), 0, ""),),
-    usual={"before": 1, "after": 1, "axis": 0},
-    least=_edges,
-    sizes={"rows": lambda case: case.operands[0].block[case.keywords["axis"]]},
-    implementations={
-        "permutes": Claim(
-            implementations.halo_exchange,
-            communication=transposed(
-                f"permute=sum(1 if {TAIL}+{HEAD}>=rows else ({TAIL}>0)+({HEAD}>0) for d in range(1,p)),"
-                f"bytes=x/rows*sum(min(rows,{TAIL}+{HEAD}) for d in range(1,p)),steps=1"
-            ),
-        )
-    },
 )

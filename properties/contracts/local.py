@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from shardproof.impl import local as implementations
 from shardproof.oracles import local
-from shardproof.properties.contracts.call import Option, of_type
-from shardproof.properties.contracts.contract import Claim, Contract, Scope
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
 from shardproof.properties.contracts.costs import NOTHING
 from shardproof.properties.contracts.operation import Arguments, Drawn, one_matrix, operation
 

@@ -17,12 +17,10 @@ from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.call import DIMENSION
-from shardproof.properties.contracts.contract import Contract, Scope, Violation
-from shardproof.properties.contracts.costs import something
+from shardproof.properties.contracts.contract import DIMENSION, Contract, Scope, Violation, something
 from shardproof.properties.contracts.drawing import FLOATS, floats, sides
 from shardproof.properties.contracts.forbidden import longer, longer_block, valued
-from shardproof.properties.contracts.operation import Described, Drawn, Params, operation
+from shardproof.properties.contracts.operation import Described, Drawn, Params, operation, sharded_in
 
 MOST_MEMBERS = 512
 """The largest mesh for products: a gathered operand has as many copies as it has parts."""
@@ -100,7 +98,7 @@ def with_signs(array: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _matmul(
-    name: str, oracle: Any, dimensions: Mapping[str, str], *, violations: tuple[Violation, ...] = (), **more: Any
+    name: str, dimensions: Mapping[str, str], *, violations: tuple[Violation, ...] = (), **more: Any
 ) -> Contract:
     """The contract of a product of operands that have the dimensions m, k and n (see `Described.all_of`)."""
 
@@ -117,10 +115,11 @@ def _matmul(
         "dtypes": _dtypes,
         "kinds": _kinds,
         "most": MOST_MEMBERS,
+        "least": something(*sharded_in(dimensions)),
         "features": frozenset({"batch_dimensions", "empty_blocks", "explained_errors", "narrow_accumulation", "x64"}),
     }
     forbidden = (longer(operands[1], 1, 0), *violations)
-    return operation(name, oracle, arguments, operands=operands, violations=forbidden, **shared | more)
+    return operation(name, getattr(values, name), arguments, operands=operands, violations=forbidden, **shared | more)
 
 
 def _rows(case: Case) -> int:
@@ -129,57 +128,30 @@ def _rows(case: Case) -> int:
     return sides[case.keywords["scatter_dimension"]] // case.participants
 
 
-SUMMED = {"lhs": "m@free k@over", "rhs": "k@over n@free"}
+SUMMED = {"lhs": "m@others k@axis_name", "rhs": "k@axis_name n@others"}
 ON_A_DEVICE = "float32 on a device"
 
 CONTRACTS = (
     _matmul(
-        "all_gather_matmul_lhs_contracting",
-        values.all_gather_matmul_lhs_contracting,
-        {"lhs": "m@free k@over", "rhs": "k n@any"},
-        accumulator="float32",
-        least=something(0),
+        "all_gather_matmul_lhs_contracting", {"lhs": "m@others k@axis_name", "rhs": "k n@any"}, accumulator="float32"
     ),
-    _matmul(
-        "all_gather_matmul_lhs",
-        values.all_gather_matmul_lhs,
-        {"lhs": "m@over k", "rhs": "k n@any"},
-        accumulator="float32",
-        least=something(0),
-    ),
-    _matmul(
-        "all_gather_matmul_rhs",
-        values.all_gather_matmul_rhs,
-        {"lhs": "m@any k", "rhs": "k@over n"},
-        accumulator="float32",
-        least=something(1),
-    ),
+    _matmul("all_gather_matmul_lhs", {"lhs": "m@axis_name k", "rhs": "k n@any"}, accumulator="float32"),
+    _matmul("all_gather_matmul_rhs", {"lhs": "m@any k", "rhs": "k@axis_name n"}, accumulator="float32"),
     _matmul(
         "matmul_reduce_scatter",
-        values.matmul_reduce_scatter,
         SUMMED,
         options={"scatter_dimension": DIMENSION},
         accumulator=ON_A_DEVICE,
-        least=something(0, 1),
         sizes={"rows": _rows},
         violations=(valued("scatter_dimension", lambda case: (2, -1, 5)), Violation("scatter_dimension", _indivisible)),
     ),
-    _matmul(
-        "matmul_all_reduce",
-        values.matmul_all_reduce,
-        SUMMED,
-        invariant=True,
-        accumulator=ON_A_DEVICE,
-        least=something(0, 1),
-    ),
+    _matmul("matmul_all_reduce", SUMMED, invariant=True, accumulator=ON_A_DEVICE),
     _matmul(
         "transformer_block",
-        values.transformer_block,
-        {"x": "m@free k@over", "w_in": "k n@over", "w_out": "n@over k"},
+        {"x": "m@others k@axis_name", "w_in": "k n@axis_name", "w_out": "n@axis_name k"},
         dtypes=floats,  # a relu goes by the sign, which complex numbers do not have, and sums that wrap around lose
         kinds=("exact", "real", "exact", "real", "nan", "special"),  # of weights whose signs show at one scale only
         accumulator=ON_A_DEVICE,
         adapt=signed,
-        least=something(0, 1, 2),
     ),
 )

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from shardproof.impl import means as implementations
 from shardproof.oracles import means
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Scope
-from shardproof.properties.contracts.costs import something
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, something
 from shardproof.properties.contracts.drawing import further_dimensions, sides
 from shardproof.properties.contracts.forbidden import longer, retyped
 from shardproof.properties.contracts.numbers import finite, scaled_to

@@ -20,12 +20,11 @@ from shardproof.oracles.moe.whole import whole_moe_layer
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts import moe_claims
-from shardproof.properties.contracts.call import Option, of_type
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.drawing import floats
 from shardproof.properties.contracts.forbidden import longer, longer_block, retyped, valued
-from shardproof.properties.contracts.operation import Described, Drawn, Params, operation
+from shardproof.properties.contracts.operation import Arguments, Described, Drawn, Params, operation
 from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.token_classes import clear
 from shardproof.properties.contracts.whole import whole_contract
@@ -161,11 +160,12 @@ SHARED: dict[str, Any] = {
 }
 """What is the same whatever experts do."""
 
-USUAL = (((8192, 1024), 0, ""), ((1024, 64), None, ""))
+SHAPES = (((8192, 1024), 0, ""), ((1024, 64), None, ""), ((64, 1024, 1024), 0, ""))
 OPTIONS: dict[str, Any] = {"top_k": 2, "capacity": 320, "policy": "probability"}
 """What timelines are drawn for: a quarter more room than even routing takes."""
 
 NAMES = ("tokens", "router_weights")
+ARRAYS = (*NAMES, "expert_weights")
 OF_CHOICES = ("top_k", "policy", "over", "capacity_per_sender", "chunk")
 """What experts that choose have no use for."""
 
@@ -184,7 +184,7 @@ DISPATCHES = {
 THREE = tuple(f"expert_weights[{i}]" for i in range(3))
 
 SIGNATURE = Signature.of(
-    [*NAMES, "expert_weights"],
+    ARRAYS,
     ["tokens@data@expert features", "features experts", "experts@expert features outputs"],
     "tokens@data@expert outputs",
     more=("data", "expert"),
@@ -215,7 +215,7 @@ WHOLE = whole_contract(
     kinds=("real", "distinct"),
     features=frozenset({"explained_errors", "x64"}),
     violations=tuple(v for v in SHARED["violations"] if v.argument not in OF_CHOICES[2:]),
-    shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
+    shapes=SHAPES,
     usual=OPTIONS,
     accumulator="float32",
     options={
@@ -236,44 +236,32 @@ GLOBAL: Contract = dataclasses.replace(
     },
 )
 
+
+def _layer(name: str, arguments: Arguments, oracle: Any = moe.moe_layer, **more: Any) -> Contract:
+    shared = {"operands": ARRAYS, "shapes": SHAPES, "usual": OPTIONS, "implementations": DISPATCHES, **SHARED}
+    return operation(name, oracle, arguments, **shared | more)
+
+
 CONTRACTS: tuple[Contract, ...] = (
-    operation(
-        "moe_layer",
-        moe.moe_layer,
-        _arguments,
-        operands=(*NAMES, "expert_weights"),
-        shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
-        usual=OPTIONS,
-        implementations=DISPATCHES,
-        **SHARED,
-    ),
-    operation(
+    _layer("moe_layer", _arguments),
+    _layer(
         "gated_moe_layer",
-        moe.moe_layer,
         _gated,
         operands=(*NAMES, *THREE),
         tree=(*NAMES, THREE),
-        shapes=(*USUAL, *[((64, 1024, 1024), 0, "")] * 3),
-        usual=OPTIONS,
-        implementations=DISPATCHES,
-        **SHARED,
+        shapes=(*SHAPES, *SHAPES[2:] * 2),
     ),
-    operation(
+    _layer(
         "expert_choice_layer",
-        expert_choice,
         _asked,
-        operands=(*NAMES, "expert_weights"),
-        shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
+        expert_choice,
         usual={"capacity": OPTIONS["capacity"]},
         implementations={
             "all_to_all": Claim(implementations.expert_choice_moe, OF_ALL, communication=moe_claims.BUFFERS)
         },
-        **SHARED
-        | {
-            "options": {"capacity": Option(of_type(int), lambda case, value: value >= 0)},
-            "features": OF_ALL,
-            "violations": tuple(v for v in SHARED["violations"] if v.argument not in OF_CHOICES),
-        },
+        options={"capacity": Option(of_type(int), lambda case, value: value >= 0)},
+        features=OF_ALL,
+        violations=tuple(v for v in SHARED["violations"] if v.argument not in OF_CHOICES),
     ),
     GLOBAL,
 )

@@ -14,8 +14,7 @@ from typing import Any
 from shardproof.oracles.mesh import as_axes
 from shardproof.oracles.moe import MoeLayer
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.costs import COUNTED
-from shardproof.properties.contracts.numbers import operands
+from shardproof.properties.contracts.numbers import COUNTED, operands
 
 
 def participants(case: Case) -> int:

@@ -9,9 +9,8 @@ from shardproof.impl import norms as implementations
 from shardproof.oracles import norms
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.call import Option, of_type
-from shardproof.properties.contracts.contract import Claim, Contract, Scope
-from shardproof.properties.contracts.costs import replica_bytes, replicas, something, transposed
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type, something
+from shardproof.properties.contracts.costs import replica_bytes, replicas, transposed
 from shardproof.properties.contracts.drawing import further_dimensions, sides
 from shardproof.properties.contracts.forbidden import longer
 from shardproof.properties.contracts.operation import APART, Described, Drawn, one_matrix, operation

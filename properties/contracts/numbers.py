@@ -9,6 +9,9 @@ from shardproof.oracles.dtypes import is_float, largest_finite
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 
+COUNTED = Data("exact", 0)
+"""What the interpreter runs on where communication is counted: only what a loop sends may depend on it."""
+
 MOST_FACTORS = 4
 """So many arrays may be multiplied by one another: data leave no room for more."""
 
@@ -66,6 +69,16 @@ def float32_accumulator(dtype: np.dtype) -> np.dtype:
 def finite(x: np.ndarray) -> np.ndarray:
     """An array with ones for what is not finite."""
     return np.where(np.isfinite(x.astype(np.float64)), x, np.ones((), x.dtype))
+
+
+def some_out_of_range(case: Case, drawn: np.ndarray, indices: np.ndarray, count: int) -> np.ndarray:
+    """Indices below a count; where `special` data has extremes of their dtype others, far out, or just so."""
+    if case.data[0].kind != "special":
+        return indices
+    info = np.iinfo(drawn.dtype)
+    far, before, behind = (drawn == extreme for extreme in (info.max, info.min, info.max - 1))
+    found = np.where(before & (info.min < 0), -1 - indices, indices)
+    return np.where(far, drawn, np.where(behind, count + found % 2, found))
 
 
 def scaled_to(x: np.ndarray, most: float) -> np.ndarray:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.strategies import chains, dtypes, index_groups, specs
-from shardproof.properties.contracts.call import Call, Option
-from shardproof.properties.contracts.contract import Claim, Contract, Oracle, Scope, Violation
+from shardproof.properties.contracts.contract import Call, Contract, Option, Oracle, Scope, Violation
+from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.drawing import (
     completed,
     floats,
@@ -35,9 +35,8 @@ class Described:
         dtype: the dtype's name; empty: the one that is drawn for the case.
         varies: whether it may differ along the axis tuple; if not, all participants have the same.
         like: the place of the argument whose placement it shares, so that the two correspond as global arrays.
-        sharding: of each dimension, whether it is sharded `over` the axis tuple alone, along any others, which are
-            `free`, along `any`, or not at all, and empty; None: any may be, along any axes, and blocks may be stacked.
-        sharded: the dimension that the axis tuple shards, of a global array that a function takes as a whole.
+        sharding: of each dimension, whether `axis_name` alone shards it, or any `others`, or `any` axes, or none, and
+            it is empty; None: any may be sharded, along any axes, and blocks may be stacked.
     """
 
     block: tuple[int, ...]
@@ -45,24 +44,29 @@ class Described:
     varies: bool = True
     like: int | None = None
     sharding: tuple[str, ...] | None = None
-    sharded: int = 0
 
     @classmethod
     def all_of(
         cls, texts: Sequence[str], sizes: Mapping[str, int], participants: int, *, batch: tuple[int, ...] = ()
     ) -> "list[Described]":
-        """Arguments by their dimensions: `"rows@free columns@over"`; the first one has those of a batch in front.
+        """Arguments by their dimensions: `"rows@others columns@axis_name"`; the first has those of a batch in front.
 
-        Of a dimension that one argument has sharded over the axis tuple, one that has it whole has all parts.
+        They are described as an `Array` is; `others` and `any` stand for what may shard a dimension, and need not. Of a
+        dimension that one argument has sharded over the axis tuple, one that has it whole has all parts.
         """
-        words = [[word.partition("@") for word in text.split()] for text in texts]
-        divided = {name for one in words for name, _, sharding in one if sharding == "over"}
+        described = [[(d.name, "".join(d.roles)) for d in Array(text).dimensions] for text in texts]
+        divided = {name for one in described for name, role in one if role == "axis_name"}
         found = []
-        for one in words:
-            whole = [sizes[name] * (participants if name in divided and how != "over" else 1) for name, _, how in one]
-            found.append(cls((*batch, *whole), sharding=(*("" for _ in batch), *(how for *_, how in one))))
+        for one in described:
+            whole = [sizes[n] * (participants if n in divided and role != "axis_name" else 1) for n, role in one]
+            found.append(cls((*batch, *whole), sharding=(*("" for _ in batch), *(role for _, role in one))))
             batch = ()
         return found
+
+
+def sharded_in(dimensions: Mapping[str, str]) -> list[int]:
+    """The places of the arguments that have a dimension which the axis tuple shards."""
+    return [place for place, text in enumerate(dimensions.values()) if "@axis_name" in text]
 
 
 APART = "operands_apart"
@@ -128,7 +132,7 @@ def operation_cases(
         if one.like is not None:
             placement = placed[one.like]
         elif one.sharding is not None:
-            fixed, allowed = {"over": axes, "": ()}, {"free": others, "any": mesh.axis_names}
+            fixed, allowed = {"axis_name": axes, "": ()}, {"others": others, "any": mesh.axis_names}
             placement = Placement(
                 tuple(
                     fixed[how] if how in fixed else specs.within(draw, mesh, 1, allowed=allowed[how])[0]
@@ -136,7 +140,7 @@ def operation_cases(
                 )
             )
         elif scope.whole:
-            placement = layouts.within(draw, mesh, len(one.block), one.sharded, axes)
+            placement = layouts.within(draw, mesh, len(one.block), 0, axes)
         else:
             required = axes if one.varies and not replicated else ()
             placement = placements.within(draw, mesh, len(one.block), required=required)
@@ -185,7 +189,6 @@ def operation(
     arguments: Arguments,
     *,
     operands: tuple[str, ...],
-    implementations: Mapping[str, Claim] | None = None,
     options: Mapping[str, Option] | None = None,
     auxiliary: Sequence[str] = (),
     alike: Sequence[str] = (),
@@ -219,7 +222,6 @@ def operation(
         oracle=oracle if isinstance(oracle, Oracle) else of_blocks(oracle, call),
         violations=violations if local else (*AXES, *violations),
         features=features,
-        implementations=implementations or {},
         **more,
     )
     return contract

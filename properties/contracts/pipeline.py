@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from shardproof.impl import pipeline as implementations
 from shardproof.oracles import pipeline
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import added_up, something
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation, something
+from shardproof.properties.contracts.costs import added_up
 from shardproof.properties.contracts.drawing import sides
 from shardproof.properties.contracts.forbidden import deeper, longer, longer_block, retyped
 from shardproof.properties.contracts.numbers import finite, scaled_to
@@ -56,40 +56,42 @@ def _handed_on(moves: str) -> str:
     return f"{forward};grad:permute=2*{sent},permute_bytes=2*{sent}*{size},{added_up('weights', 'x')}"
 
 
-CONTRACT: Contract = operation(
-    "pipeline",
-    pipeline.pipeline,
-    _arguments,
-    operands=("weights", "x"),
-    alike=("x",),
-    invariant=True,
-    kinds=("real", "nan"),
-    sets=2,
-    features=FEATURES,
-    violations=(
-        longer("weights", 0, 1),
-        Violation("weights", _no_layer),
-        deeper("x", 1),
-        retyped("weights", 0, "int32"),
+CONTRACTS: tuple[Contract, ...] = (
+    operation(
+        "pipeline",
+        pipeline.pipeline,
+        _arguments,
+        operands=("weights", "x"),
+        alike=("x",),
+        invariant=True,
+        kinds=("real", "nan"),
+        sets=2,
+        features=FEATURES,
+        violations=(
+            longer("weights", 0, 1),
+            Violation("weights", _no_layer),
+            deeper("x", 1),
+            retyped("weights", 0, "int32"),
+        ),
+        # a tanh of a tanh, and so on, is a constant in the end
+        most=32,
+        adapt=_in_reach,
+        shapes=(((4 * 1024, 1024), 0, ""), ((8, 512, 1024), None, "")),
+        leading=1,
+        least=something(0),
+        sizes={"spread": _spread},
+        implementations={
+            "gpipe": Claim(
+                implementations.pipeline,
+                OF_ONE_LAYER,
+                # GPipe, section 2.3
+                communication=_handed_on("size(x,0)+p-2"),
+            ),
+            "circular": Claim(
+                implementations.circular_pipeline,
+                # a round of the first participant takes M steps, or p if it must wait
+                communication=_handed_on("(size(weights,0)/size(weights,1)-1)*max(size(x,0),p)+size(x,0)+p-2"),
+            ),
+        },
     ),
-    # a tanh of a tanh, and so on, is a constant in the end
-    most=32,
-    adapt=_in_reach,
-    shapes=(((4 * 1024, 1024), 0, ""), ((8, 512, 1024), None, "")),
-    leading=1,
-    least=something(0),
-    sizes={"spread": _spread},
-    implementations={
-        "gpipe": Claim(
-            implementations.pipeline,
-            OF_ONE_LAYER,
-            # GPipe, section 2.3
-            communication=_handed_on("size(x,0)+p-2"),
-        ),
-        "circular": Claim(
-            implementations.circular_pipeline,
-            # a round of the first participant takes M steps, or p if it must wait
-            communication=_handed_on("(size(weights,0)/size(weights,1)-1)*max(size(x,0),p)+size(x,0)+p-2"),
-        ),
-    },
 )

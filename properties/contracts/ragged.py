@@ -93,29 +93,31 @@ LISTS_OF_INTEGERS = "all_to_all=1,all_to_all_bytes=8*elements(input_offsets)"
 
 CASTS = added_up("operand", "output")
 
-CONTRACT: Contract = operation(
-    "ragged_all_to_all",
-    ragged.differentiable,
-    _arguments,
-    operands=("operand", "output", *LISTS),
-    auxiliary=LISTS,
-    keyword_axis=True,
-    dtypes=moved_dtypes,
-    kinds=("distinct", "exact", "real", "special", "nan", "scaled"),
-    features=frozenset({"explained_errors", "x64"}),
-    violations=(longer("send_sizes", 3, 0), deeper("output", 1, 2), retyped("input_offsets", 2, "float32")),
-    adapt=_agreeing,
-    # there is a slice for every pair of participants
-    most=64,
-    implementations={
-        "native": Claim(
-            implementations.ragged_all_to_all,
-            # the operand is counted, and not its lists
-            communication=f"ragged_all_to_all=1,bytes=operand;grad:{LISTS_OF_INTEGERS},ragged_all_to_all=1,ragged_all_to_all_bytes=output,{CASTS}",
-        ),
-        "gathered": Claim(
-            implementations.gathered_ragged_all_to_all,
-            communication=f"{LISTS_OF_INTEGERS},all_gather=1,all_gather_bytes=operand;grad:{LISTS_OF_INTEGERS},reduce_scatter=1,reduce_scatter_bytes=p*operand,{CASTS}",
-        ),
-    },
+CONTRACTS: tuple[Contract, ...] = (
+    operation(
+        "ragged_all_to_all",
+        ragged.differentiable,
+        _arguments,
+        operands=("operand", "output", *LISTS),
+        auxiliary=LISTS,
+        keyword_axis=True,
+        dtypes=moved_dtypes,
+        kinds=("distinct", "exact", "real", "special", "nan", "scaled"),
+        features=frozenset({"explained_errors", "x64"}),
+        violations=(longer("send_sizes", 3, 0), deeper("output", 1, 2), retyped("input_offsets", 2, "float32")),
+        adapt=_agreeing,
+        # there is a slice for every pair of participants
+        most=64,
+        implementations={
+            "native": Claim(
+                implementations.ragged_all_to_all,
+                # the operand is counted, and not its lists
+                communication=f"ragged_all_to_all=1,bytes=operand;grad:{LISTS_OF_INTEGERS},ragged_all_to_all=1,ragged_all_to_all_bytes=output,{CASTS}",
+            ),
+            "gathered": Claim(
+                implementations.gathered_ragged_all_to_all,
+                communication=f"{LISTS_OF_INTEGERS},all_gather=1,all_gather_bytes=operand;grad:{LISTS_OF_INTEGERS},reduce_scatter=1,reduce_scatter_bytes=p*operand,{CASTS}",
+            ),
+        },
+    ),
 )

@@ -9,9 +9,8 @@ from shardproof.oracles import reshard
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.baselines import described, exchanged_cost, layouts_of, sides
+from shardproof.properties.contracts.baselines import bits, described, exchanged_cost, layouts_of, sides
 from shardproof.properties.contracts.contract import Claim, Contract, Violation
-from shardproof.properties.contracts.costs import bits
 from shardproof.properties.contracts.drawing import floats
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.whole import whole_contract
@@ -35,21 +34,23 @@ def _misshapen(case: Case) -> st.SearchStrategy[Case]:
     return st.just(changed(case, 0, block=(found[0], columns) if found else (rows, columns, 2)))
 
 
-CONTRACT: Contract = whole_contract(
-    "reshard",
-    SIGNATURE,
-    reshard.reshard,
-    conditions=CONDITIONS,
-    dtypes=floats,
-    kinds=("distinct", "real", "nan"),
-    features=frozenset({"explained_errors", "x64"}),
-    violations=(Violation("x", _misshapen),),
-    linear=True,
-    generic=False,
-    least=_least,
-    implementations={
-        "exchanged": Claim(implementations.exchanged_reshard, communication=_exchanged),
-        "constrained": Claim(implementations.constrained_reshard, whole=True),
-        "explicit": Claim(implementations.explicit_reshard, whole=True),
-    },
+CONTRACTS: tuple[Contract, ...] = (
+    whole_contract(
+        "reshard",
+        SIGNATURE,
+        reshard.reshard,
+        conditions=CONDITIONS,
+        dtypes=floats,
+        kinds=("distinct", "real", "nan"),
+        features=frozenset({"explained_errors", "x64"}),
+        violations=(Violation("x", _misshapen),),
+        linear=True,
+        generic=False,
+        least=_least,
+        implementations={
+            "exchanged": Claim(implementations.exchanged_reshard, communication=_exchanged),
+            "constrained": Claim(implementations.constrained_reshard, whole=True),
+            "explicit": Claim(implementations.explicit_reshard, whole=True),
+        },
+    ),
 )

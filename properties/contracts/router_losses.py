@@ -10,14 +10,12 @@ from shardproof.impl import router_losses as implementations
 from shardproof.oracles import router_losses
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.call import Option, of_type
-from shardproof.properties.contracts.contract import Claim, Contract, Scope
-from shardproof.properties.contracts.costs import NOTHING, something
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type, something
+from shardproof.properties.contracts.costs import NOTHING
 from shardproof.properties.contracts.forbidden import retyped, valued
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
-SHARDS = FEATURES - {"replicated_operands"}
 
 SHIFTS = (0, 96, -96)
 """What is added to all logits of a data set, and in every second one to those of each token by itself: powers overflow
@@ -42,10 +40,6 @@ def _balanced(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     return [logits], {"top_k": draw(st.integers(1, logits.block[1]), label="top_k")}
 
 
-def _small(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    return [_logits(draw, scope)], {}
-
-
 def _shifted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     (logits,) = arrays
     drawn = zlib.crc32(logits.tobytes())
@@ -55,35 +49,29 @@ def _shifted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [levels + np.asarray(each if apart else SHIFTS[style]).astype(logits.dtype)]
 
 
-TOO_MANY = valued("top_k", lambda case: (0, case.operands[0].block[1] + 1))
-INTEGERS = retyped("logits", 0, "int32")
-
-TOP_K: dict[str, Any] = {
-    "options": {"top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[0].block[1])},
-    "usual": {"top_k": 2},
-}
-
-
 def _loss(name: str, *, communication: str, **more: Any) -> Contract:
     """That of the tokens of all participants, or of each shard's."""
     shard, chooses = name.startswith("shard_"), name.endswith("balancing_loss")
-    features = SHARDS if shard else FEATURES
+    top_k = Option(of_type(int), lambda case, value: 1 <= value <= case.operands[0].block[1])
+    too_many = valued("top_k", lambda case: (0, case.operands[0].block[1] + 1))
     return operation(
         name,
         getattr(router_losses, name.removeprefix("shard_")),
-        _balanced if chooses else _small,
+        _balanced if chooses else lambda draw, participants, scope: ([_logits(draw, scope)], {}),
         operands=("logits",),
         kinds=("real", "exact", "real"),
         sets=3,
-        features=features,
-        violations=(TOO_MANY, INTEGERS) if chooses else (INTEGERS,),
+        options={"top_k": top_k} if chooses else {},
+        usual={"top_k": 2} if chooses else {},
+        features=FEATURES - {"replicated_operands"} if shard else FEATURES,
+        violations=(*[too_many] * chooses, retyped("logits", 0, "int32")),
         adapt=_shifted,
         accumulator="float32",
         shapes=(((8192, 64), 0, ""),),
         local=shard,
         invariant=not shard,
         implementations={"sums": Claim(getattr(implementations, name), communication=communication)},
-        **(TOP_K if chooses else {}) | more,
+        **more,
     )
 
 

@@ -1,6 +1,7 @@
 """The contracts of a multilayer perceptron over a sequence whose positions are sharded, alone and behind a norm."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -9,13 +10,13 @@ from shardproof.impl import sequence_parallel as implementations
 from shardproof.oracles import sequence_parallel
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Scope
-from shardproof.properties.contracts.costs import added_up, replica_bytes, replicas, something
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, something
+from shardproof.properties.contracts.costs import replica_bytes, replicas
 from shardproof.properties.contracts.drawing import sides
 from shardproof.properties.contracts.forbidden import longer, valued
 from shardproof.properties.contracts.matmul import signed, with_signs
 from shardproof.properties.contracts.norms import EPSILON, EPSILONS
-from shardproof.properties.contracts.operation import APART, Arguments, Described, Drawn, operation
+from shardproof.properties.contracts.operation import APART, Arguments, Described, Drawn, operation, sharded_in
 
 OWN = frozenset({"empty_blocks", APART, "explained_errors", "x64"})
 FEATURES = OWN | {"narrow_accumulation"}
@@ -24,7 +25,11 @@ MOST_MEMBERS = 128
 """The largest mesh: every participant has the whole sequence, of as many positions as participants."""
 
 
-MLP_OF = {"x": "positions@over batch@free features", "w_in": "features hidden@over", "w_out": "hidden@over features"}
+MLP_OF = {
+    "x": "positions@axis_name batch@others features",
+    "w_in": "features hidden@axis_name",
+    "w_out": "hidden@axis_name features",
+}
 NORM_OF = {"x": MLP_OF["x"], "scale": "features", **MLP_OF}
 
 
@@ -64,74 +69,75 @@ BOTH_WAYS = (
     f"permute=2*{HALVES},bytes=(p-1)*(x+{WIDE}),steps=2*(p-1);"
     f"grad:permute=3*{HALVES},permute_bytes=(p-1)*(2*x+{WIDE}),steps=3*(p-1)"
 )
-OF_MLP, OF_NORM = tuple(MLP_OF), tuple(NORM_OF)
-SUMS = added_up(*OF_MLP)
-COUNT, SIZE = replicas(*OF_NORM), f"{replica_bytes('w_in', 'w_out')}+{replica_bytes('x', 'scale', wide=True)}"
-NORM_SUMS = f"all_reduce={COUNT},all_reduce_bytes={SIZE}"
+SUMMED = f"{replica_bytes('w_in', 'w_out')}+{replica_bytes('x', 'scale', wide=True)}"
 """The scale's gradient is added up in the accumulator's dtype, as x is."""
 
-ADDED = f"2*({SIZE})"
+SHAPES = (((2048, 4, 2048), 0, ""), ((2048, 8192), 1, ""), ((8192, 2048), 0, ""))
+
+
+ADDED = f"2*({SUMMED})"
 ALL_BUT_SUMS = f"exposed<=min(1,{HIDDEN}+{ADDED}/max(1,{ADDED}+(p-1)*(3*x+2*{WIDE})//2)),directions=2"
 """What is exposed of the normed one: besides, the sum of the scale's gradient, behind which nothing is left to do.
 
 It is 2 (p - 1) / p of its bytes, less than twice, beside what permutes send, each way round.
 """
 
-MLP: Contract = operation(
-    "sequence_parallel_mlp",
-    sequence_parallel.sequence_parallel_mlp,
-    _of(MLP_OF),
-    operands=OF_MLP,
-    kinds=("exact", "real", "special", "nan"),
-    sets=4,
-    features=FEATURES,
-    violations=(longer("w_in", 1, 0), longer("w_out", 2, 0)),
-    most=MOST_MEMBERS,
-    adapt=signed,
-    accumulator="float32 on a device",
-    shapes=(((2048, 4, 2048), 0, ""), ((2048, 8192), 1, ""), ((8192, 2048), 0, "")),
-    leading=0,
-    least=something(0, 1, 2),
-    implementations={
-        "naive": Claim(implementations.sequence_parallel_mlp, communication=f"{NAIVE},{SUMS}"),
-        "bidirectional": Claim(
-            implementations.bidirectional_sequence_parallel_mlp,
-            communication=f"{BOTH_WAYS}+{replicas(*OF_MLP)},{SUMS}",
-            overlap=f"exposed<={HIDDEN},directions=2",
-        ),
-    },
-)
 
-NORMALISED: Contract = operation(
-    "normalised_sequence_parallel_mlp",
-    sequence_parallel.normalised_sequence_parallel_mlp,
-    _of(NORM_OF),
-    operands=OF_NORM,
-    options={"epsilon": EPSILON},
-    alike=("scale",),
-    kinds=("real", "exact", "distinct", "real"),
-    sets=4,
-    features=OWN,
-    violations=(
-        longer("scale", 1, 0),
-        valued("epsilon", lambda case: (-1.0,)),
-        longer("w_in", 2, 0),
-        longer("w_out", 3, 0),
+def _mlp(name: str, dimensions: Mapping[str, str], summed: str, overlap: str, **more: Any) -> Contract:
+    """That of an MLP with arguments of these dimensions, of whose replicas' gradients so many bytes are added up."""
+    count = replicas(*dimensions)
+    sums = f"all_reduce={count},all_reduce_bytes={summed}"
+    return operation(
+        name,
+        getattr(sequence_parallel, name),
+        _of(dimensions),
+        operands=tuple(dimensions),
+        sets=4,
+        most=MOST_MEMBERS,
+        leading=0,
+        least=something(*sharded_in(dimensions)),
+        implementations={
+            "naive": Claim(getattr(implementations, name), communication=f"{NAIVE},{sums}"),
+            "bidirectional": Claim(
+                getattr(implementations, f"bidirectional_{name}"),
+                communication=f"{BOTH_WAYS}+{count},{sums}",
+                overlap=overlap,
+            ),
+        },
+        **more,
+    )
+
+
+CONTRACTS: tuple[Contract, ...] = (
+    _mlp(
+        "sequence_parallel_mlp",
+        MLP_OF,
+        replica_bytes(*MLP_OF),
+        f"exposed<={HIDDEN},directions=2",
+        kinds=("exact", "real", "special", "nan"),
+        features=FEATURES,
+        violations=(longer("w_in", 1, 0), longer("w_out", 2, 0)),
+        adapt=signed,
+        accumulator="float32 on a device",
+        shapes=SHAPES,
     ),
-    most=MOST_MEMBERS,
-    adapt=_clear_of_zero,
-    shapes=(((2048, 4, 2048), 0, ""), ((2048,), None, ""), ((2048, 8192), 1, ""), ((8192, 2048), 0, "")),
-    usual={"epsilon": 1e-6},
-    leading=0,
-    least=something(0, 2, 3),
-    implementations={
-        "naive": Claim(implementations.normalised_sequence_parallel_mlp, communication=f"{NAIVE},{NORM_SUMS}"),
-        "bidirectional": Claim(
-            implementations.bidirectional_normalised_sequence_parallel_mlp,
-            communication=f"{BOTH_WAYS}+{COUNT},{NORM_SUMS}",
-            overlap=ALL_BUT_SUMS,
+    _mlp(
+        "normalised_sequence_parallel_mlp",
+        NORM_OF,
+        SUMMED,
+        ALL_BUT_SUMS,
+        options={"epsilon": EPSILON},
+        alike=("scale",),
+        kinds=("real", "exact", "distinct", "real"),
+        features=OWN,
+        violations=(
+            longer("scale", 1, 0),
+            valued("epsilon", lambda case: (-1.0,)),
+            longer("w_in", 2, 0),
+            longer("w_out", 3, 0),
         ),
-    },
+        adapt=_clear_of_zero,
+        shapes=(SHAPES[0], ((2048,), None, ""), *SHAPES[1:]),
+        usual={"epsilon": 1e-6},
+    ),
 )
-
-CONTRACTS: tuple[Contract, ...] = (MLP, NORMALISED)

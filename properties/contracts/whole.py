@@ -1,7 +1,7 @@
 """Contracts of operations that are meant on whole arrays: any layer, loss or step, by its meaning without a mesh."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 
 from shardproof.oracles.collectives import axis_index
 from shardproof.oracles.dtypes import is_float, wide
-from shardproof.oracles.layout import shard, unshard
+from shardproof.oracles.layout import enter, leave, shard, unshard
 from shardproof.oracles.mesh import MeshCase
-from shardproof.oracles.transposes import enter, leave
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import DERIVING, UNCHECKED
 from shardproof.properties.cases.strategies import chains
 from shardproof.properties.cases.strategies.dtypes import WIDE
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.call import Call, Option
-from shardproof.properties.contracts.contract import Contract, Oracle, Scope
+from shardproof.properties.contracts.contract import Call, Contract, Option, Oracle, Scope
 from shardproof.properties.contracts.described import Signature, indices, with_zeros
 from shardproof.properties.contracts.drawing import completed
 from shardproof.properties.contracts.roles import Conditions, axes_of, meshes_and_roles, sizes_of_dimensions
@@ -75,13 +73,6 @@ class Reference(Protocol):
         """The dtypes of the results, given shapes and dtypes of the leaves."""
 
 
-def unasked(conditions: Conditions) -> Collection[str]:
-    """The links that are not drawn: those that change what is said of types, or differentiate where there are none."""
-    if not conditions.check_vma:  # inside of shard_map JAX knows no replicas then, of which it must add up gradients
-        return {*UNCHECKED, *DERIVING}
-    return UNCHECKED if conditions.differentiates else ()
-
-
 @st.composite
 def whole_cases(
     draw: st.DrawFn,
@@ -98,7 +89,10 @@ def whole_cases(
     """
     possible_ones = scope.layouts or signatures
     signature = possible_ones[0] if len(possible_ones) == 1 else draw(st.sampled_from(possible_ones), label="signature")
-    chain = draw(chains(scope.chains.without(unasked(conditions))), label="chain")
+    unasked = UNCHECKED if conditions.differentiates or not conditions.check_vma else ()
+    if not conditions.check_vma:  # inside of shard_map JAX knows no replicas then, of which it must add up gradients
+        unasked = (*unasked, *DERIVING)
+    chain = draw(chains(scope.chains.without(unasked)), label="chain")
     mesh, roles = meshes_and_roles.within(draw, scope, chain, signature.roles, conditions)
     axes = axes_of(roles)
     participants = {role: mesh.axis_size(a) for role, a in axes.items()}

@@ -34,8 +34,8 @@ class Defect:
     at_fault: Callable[[Case, Any], Any] = lambda case, program: None
     # case and exception to whether this is how it shows, given that the program is at fault
     shows: Callable[[Case, Exception], bool] = lambda case, error: False
-    # the cases on which it may end the process, which is then not risked where the program is at fault
-    aborts: Callable[[Case], bool] = lambda case: False
+    # the cases on which it may end the process, which is then not risked where the program is at fault; None: no case
+    aborts: Callable[[Case], bool] | None = None
     last_words: bytes = b""  # what it prints when it ends a process after all
     # as `at_fault`, of a program on which it showed, or a process ended with these words: it may take more for
     # the cause, since the compiler makes more of a program than was traced. Without it, what is `at_fault`.

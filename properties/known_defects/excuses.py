@@ -63,7 +63,8 @@ def aborting(law: Law, implementation: Implementation, case: Case, engine: Engin
     the process along.
     """
     here = not implementation.built_in and implementation.given is None
-    suspected = (defect for defect in DEFECTS.values() if defect.aborts(case) and defect.is_in(engine))
+    dangerous = (defect for defect in DEFECTS.values() if defect.aborts is not None and defect.aborts(case))
+    suspected = (defect for defect in dangerous if defect.is_in(engine))
     found = (one for one in suspected if at_fault(one, law, implementation, case, engine, ended=here) is not None)
     return next(found, None)
 
@@ -74,8 +75,9 @@ def fatal(case: Case, words: bytes) -> Defect | None:
     On any engine: what the interpreter lacks is compiled in the process that was to interpret it. Whether the program
     is at fault is for `at_fault` to say, in a process of its own.
     """
-    said = (one for one in DEFECTS.values() if one.last_words and one.last_words in words and one.aborts(case))
-    return next((one for one in said if any(one.is_in(engine()) for engine in ENGINES.values())), None)
+    said = (one for one in DEFECTS.values() if one.last_words and one.last_words in words)
+    dangerous = (one for one in said if one.aborts is not None and one.aborts(case))
+    return next((one for one in dangerous if any(one.is_in(engine()) for engine in ENGINES.values())), None)
 
 
 def spared(defect: Defect, law: Law, implementation: Implementation, case: Case) -> Verdict:

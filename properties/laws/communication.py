@@ -1,11 +1,13 @@
 """The law of communication: what is sent is what is said to be, and never less than must be."""
 
 from collections import OrderedDict
+from contextlib import suppress
 from importlib.metadata import version
 
 import jax
 import numpy as np
 
+from shardproof.oracles.communication import Cost
 from shardproof.oracles.dtypes import NARROW, is_float
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import generate
@@ -23,8 +25,7 @@ from shardproof.properties.communication.counted import (
     worded,
     worded_stated,
 )
-from shardproof.properties.contracts.costs import COUNTED
-from shardproof.properties.contracts.numbers import operands
+from shardproof.properties.contracts.numbers import COUNTED, operands
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import check_results, differentiating, ready, seen_of_values
 from shardproof.properties.laws.law import Checked, Law, call_alone
@@ -99,29 +100,23 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
         raise NothingToCompare(sent)
     _check_claim(implementation, case, counted)
     checked = 1 + _check_gradient(implementation, case, engine)
-    return Checked(checked).saying(findings=_added_by_a_compiler(implementation, case, counted), sent=sent)
+    findings = []
+    if implementation.whole and counted.rewritten and (added := _in_vain(case, counted.cost)):
+        compiler = f"XLA of jaxlib {version('jaxlib')} ({jax.default_backend()})"
+        findings = [f"{compiler} adds {added}, of which nothing is needed"]
+    return Checked(checked).saying(findings=findings, sent=sent)
 
 
 def _check_gradient(implementation: Implementation, case: Case, engine: Engine) -> bool:
     """Whether what the gradient sends was checked."""
     says = stated_by(implementation, case, backward=True) is not None
-    if not says or not has_own_gradient(case, whole=implementation.whole):
-        return False
-    try:
-        counted = communication_of(implementation, case, engine, backward=True)
-    except NotImplementedError:  # a function without a gradient has none to count
-        return False
-    if counted.cost is None:
-        return False
-    _check_claim(implementation, case, counted, backward=True)
-    return True
-
-
-def _added_by_a_compiler(implementation: Implementation, case: Case, counted: Counted) -> list[str]:
-    """What a compiler sends for a function of global arrays where no device lacks anything."""
-    added = in_vain(case, counted) if implementation.whole and counted.rewritten else ""
-    compiler = f"XLA of jaxlib {version('jaxlib')} ({jax.default_backend()})"
-    return [f"{compiler} adds {added}, of which nothing is needed"] if added else []
+    if says and has_own_gradient(case, whole=implementation.whole):
+        with suppress(NotImplementedError):  # a function without a gradient has none to count
+            counted = communication_of(implementation, case, engine, backward=True)
+            if counted.cost is not None:
+                _check_claim(implementation, case, counted, backward=True)
+                return True
+    return False
 
 
 def has_own_gradient(case: Case, *, whole: bool = False) -> bool:
@@ -155,11 +150,11 @@ def compared_with(implementation: Implementation, case: Case) -> str:
     return "lower bound" if has_bound(case) else "nothing"
 
 
-def in_vain(case: Case, counted: Counted) -> str:
+def _in_vain(case: Case, cost: Cost) -> str:
     """The kinds of collectives that a compiler added where no device lacks anything; empty if there are none."""
-    cost, least = counted.cost, case.contract.least
-    needless = cost is not None and cost.total_bytes > 0 and least is not None and least(case) == 0
-    return ", ".join(kind for kind, _ in cost.counts) if needless and cost is not None else ""
+    least = case.contract.least
+    needless = cost.total_bytes > 0 and least is not None and least(case) == 0
+    return ", ".join(kind for kind, _ in cost.counts) if needless else ""
 
 
 def _check_bound(case: Case, counted: Counted) -> None:
@@ -197,7 +192,11 @@ def _check_claim(implementation: Implementation, case: Case, counted: Counted, *
         return
     assert cost is not None
     exactly = isinstance(said, Expectation) and said.exactly
-    right = laid_out_by_jax(case, counted) or _is_exact(case, counted, stated)
+    # Where a jitted function's result is sharded over explicit and automatic axes, JAX (0.10 and 0.12) pins it to the
+    # explicit ones alone, and the compiler lays it out anew after `shard_map`: with an all-gather, or with permutes.
+    # Results leave stacked; gradients leave as their operands are laid out.
+    types = {case.mesh.types[name] for operand in case.operands for name in operand.placement.axes}
+    right = (counted.rewritten and len(types) > 1) or _is_exact(case, counted, stated)
     right = right or (nothing_must_move(case) and not exactly and _is_less(case, counted, stated))
     slow = stated.steps is not None and counted.rounds is not None and counted.rounds > stated.steps
     if right and not slow:
@@ -242,16 +241,6 @@ def _is_exact(case: Case, counted: Counted, stated: Stated) -> bool:
     if stated.bytes is None:
         return True
     return (stated.bytes.denominator == 1 or half) and _agrees(case, counted, None, 0, int(stated.bytes))
-
-
-def laid_out_by_jax(case: Case, counted: Counted) -> bool:
-    """Whether a compiled program may send more than the implementation does.
-
-    Where a jitted function's result is sharded over explicit and automatic axes, JAX (0.10 and 0.12) pins
-    it to the explicit ones alone, and the compiler lays it out anew after `shard_map`: with an all-gather, or
-    with permutes. Results leave stacked; gradients leave as their operands are laid out.
-    """
-    return counted.rewritten and len({case.mesh.types[name] for o in case.operands for name in o.placement.axes}) > 1
 
 
 def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: int) -> bool:

@@ -21,7 +21,8 @@ def check_error(implementation: Implementation, case: Case, engine: Engine) -> i
         NotImplementedError: if the implementation raises it.
     """
     argument = case.forbidden
-    value = _value(case, argument)
+    values = {"axis_name": case.axis_name, **case.keywords}
+    value = repr(values[argument]) if argument in values else ""
     try:
         traced(forward(case, implementation, Seen()), case, engine)
     except NotImplementedError:
@@ -35,35 +36,16 @@ def check_error(implementation: Implementation, case: Case, engine: Engine) -> i
     raise Broken("accepted", f"{argument}={value} is accepted: expected an error")
 
 
-def _value(case: Case, argument: str) -> str:
-    if argument == "axis_name":
-        return repr(case.axis_name)
-    return repr(case.keywords[argument]) if argument in case.keywords else ""
-
-
 def _check_message(case: Case, argument: str, value: str, error: Exception) -> None:
     text = str(error)
     mesh = "(" + ", ".join(f"{name}={size}" for name, size in case.mesh.shape.items()) + ")"
-    plain = value.replace("(", "[").replace(")", "]").replace(",]", "]")
-    readings = {value, plain}
-    shown = any(
-        reading in text.replace("(", "[").replace(")", "]").replace(",]", "]") or reading in text
-        for reading in readings
-    )
-    missing = [
-        what
-        for what, there in (
-            (f"the argument {argument!r}", f"{argument}=" in text),
-            (f"its value {value}", shown),
-            (f"the mesh {mesh}", mesh in text),
-        )
-        if not there
-    ]
+    plain_value, plain_text = (x.replace("(", "[").replace(")", "]").replace(",]", "]") for x in (value, text))
+    missing = [f"the argument {argument!r}"] if f"{argument}=" not in text else []
+    missing += [f"its value {value}"] if plain_value not in plain_text else []
+    missing += [f"the mesh {mesh}"] if mesh not in text else []
     if missing:
-        raise Broken(
-            "message",
-            f"{type(error).__name__} does not name {' and '.join(missing)}: {text.partition(chr(10))[0]}",
-        ) from error
+        told = f"{type(error).__name__} does not name {' and '.join(missing)}"
+        raise Broken("message", f"{told}: {text.partition(chr(10))[0]}") from error
 
 
 def refused_by(implementation: Implementation) -> list[Violation]:

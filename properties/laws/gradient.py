@@ -7,7 +7,7 @@ from functools import cache, partial
 import numpy as np
 
 from shardproof.oracles.dtypes import finest, is_float, wide
-from shardproof.oracles.transposes import enter, leave
+from shardproof.oracles.layout import enter, leave
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts.numbers import degree_of, operands, terms_of
@@ -197,61 +197,44 @@ def held(
 def _check(
     kind: str, implementation: Implementation, case: Case, program: Ready, chosen: Sequence[Data]
 ) -> tuple[list[bool], int]:
-    """Whether each of the data sets tells right from wrong, and how many numbers were not held to anything."""
-    given = [(operands(case, data), tangents_of(case, data), cotangents(case, program, data)) for data in chosen]
-    runs = program.prepared.each([[*primal, *tangents, *cts] for primal, tangents, cts in given])
-    right = held(kind, implementation, case, program.placements, given)
-    told, undecided = [], 0
-    for data, arrays, outputs, (pushed, pulled) in zip(chosen, given, runs, right, strict=True):
-        few = case.contract.oracle.generic and data.kind == "exact"  # at small integers there may be kinks
-        if few:
-            pushed, pulled = list(map(is_a_number, pushed)), list(map(is_a_number, pulled))
-        checked = _check_one(kind, case, data, program.placements, arrays, outputs, pushed, pulled)
-        told.append(any(right.tells for right in checked))
-        undecided += 0 if few else sum(int(right.undecided.sum()) for right in checked)
-    return told, undecided
-
-
-def _check_one(
-    kind: str,
-    case: Case,
-    data: Data,
-    placements: Sequence[Placement],
-    arrays: Arrays,
-    outputs: Sequence[np.ndarray],
-    pushed_right: list[Reference],
-    pulled_right: list[Reference],
-) -> list[Reference]:
-    """What it was compared with.
+    """Whether each of the data sets tells right from wrong, and how many numbers were not held to anything.
 
     Raises:
         Broken: if a derivative is wrong.
     """
-    forward_mode, reverse_mode = MODES[kind]
-    moving = case.contract.call.moving(case)
-    _, tangents, cts = arrays
-    got_tangents = outputs[len(cts) : 2 * len(cts)] if forward_mode else []
-    got_gradients = outputs[-len(moving) :] if reverse_mode else []
-    for i, (tangent, placement) in enumerate(zip(got_tangents, placements, strict=False)):
-        what, right = "tangent (forward mode)", pushed_right[i]
-        compare(case, data, "tangent", what, actual=placed_blocks(case, tangent, placement), right=right, leaf=i)
-        check_mathematics(case, data, "tangent", what, right, leaf=i)
-
-    for i, gradient, right in zip(moving, got_gradients, pulled_right, strict=False):
-        if gradient.shape != right.exact.shape:
-            told = f"gradient has shape {gradient.shape}: expected {right.exact.shape}"
-            raise Broken("shape", told, of="gradient", data=data)
-        view = partial(case.blocks, i)
-        compare(case, data, "gradient", named(case, i), actual=view(gradient), right=right, view=view, leaf=i)
-        check_mathematics(case, data, "gradient", named(case, i), right, view=view, leaf=i)
-    pairs = ((got_tangents, cts), (tangents, got_gradients))
-    exact = all(right.is_exact and not right.asked for right in (*pushed_right, *pulled_right))
-    if forward_mode and reverse_mode and exact and all(_exact_inner(*pair) for pair in pairs):
-        left, right_ = (_inner(*pair) for pair in pairs)
-        if left != right_:
-            told = f"<J d, c> = {left} differs from <d, J^T c> = {right_}"
-            raise Broken("adjoint", told, of="gradient", data=data)
-    return [*pushed_right[: len(got_tangents)], *pulled_right[: len(got_gradients)]]
+    (forward_mode, reverse_mode), moving = MODES[kind], case.contract.call.moving(case)
+    given = [(operands(case, data), tangents_of(case, data), cotangents(case, program, data)) for data in chosen]
+    runs = program.prepared.each([[*primal, *tangents, *cts] for primal, tangents, cts in given])
+    rights = held(kind, implementation, case, program.placements, given)
+    told, undecided = [], 0
+    for data, (_, tangents, cts), outputs, (pushed, pulled) in zip(chosen, given, runs, rights, strict=True):
+        few = case.contract.oracle.generic and data.kind == "exact"  # at small integers there may be kinks
+        if few:
+            pushed, pulled = list(map(is_a_number, pushed)), list(map(is_a_number, pulled))
+        got_tangents = outputs[len(cts) : 2 * len(cts)] if forward_mode else []
+        got_gradients = outputs[-len(moving) :] if reverse_mode else []
+        for i, (tangent, placement) in enumerate(zip(got_tangents, program.placements, strict=False)):
+            what, blocks = "tangent (forward mode)", placed_blocks(case, tangent, placement)
+            compare(case, data, "tangent", what, actual=blocks, right=pushed[i], leaf=i)
+            check_mathematics(case, data, "tangent", what, pushed[i], leaf=i)
+        for i, gradient, right in zip(moving, got_gradients, pulled, strict=False):
+            if gradient.shape != right.exact.shape:
+                wrong = f"gradient has shape {gradient.shape}: expected {right.exact.shape}"
+                raise Broken("shape", wrong, of="gradient", data=data)
+            what, view = named(case, i), partial(case.blocks, i)
+            compare(case, data, "gradient", what, actual=view(gradient), right=right, view=view, leaf=i)
+            check_mathematics(case, data, "gradient", what, right, view=view, leaf=i)
+        pairs = ((got_tangents, cts), (tangents, got_gradients))
+        exact = all(right.is_exact and not right.asked for right in (*pushed, *pulled))
+        if forward_mode and reverse_mode and exact and all(_exact_inner(*pair) for pair in pairs):
+            left, other = (_inner(*pair) for pair in pairs)
+            if left != other:
+                wrong = f"<J d, c> = {left} differs from <d, J^T c> = {other}"
+                raise Broken("adjoint", wrong, of="gradient", data=data)
+        checked = [*pushed[: len(got_tangents)], *pulled[: len(got_gradients)]]
+        told.append(any(right.tells for right in checked))
+        undecided += 0 if few else sum(int(right.undecided.sum()) for right in checked)
+    return told, undecided
 
 
 def named(case: Case, index: int) -> str:
@@ -260,14 +243,9 @@ def named(case: Case, index: int) -> str:
     return "gradient (reverse mode)" + (f" of {names[index]}" if len(names) > 1 else "")
 
 
-def pushed(case: Case, data: Data) -> Data:
-    """The data set of the tangents."""
-    return Data(along(case, data), data.seed + TANGENT_SEED)
-
-
 def tangents_of(case: Case, data: Data) -> list[np.ndarray]:
     """The global tangents of a data set, of the operands that have a gradient."""
-    drawn = operands(case, pushed(case, data))
+    drawn = operands(case, Data(along(case, data), data.seed + TANGENT_SEED))
     return [drawn[i] for i in case.contract.call.moving(case)]
 
 

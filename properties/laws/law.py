@@ -16,16 +16,6 @@ LARGE = 16
 """The most devices of a mesh that is not large."""
 
 
-def always(implementation: Implementation, engine: str) -> bool:
-    """Every implementation, on every engine."""
-    return True
-
-
-def never(implementation: Implementation) -> bool:
-    """No implementation."""
-    return False
-
-
 def whole_case(case: Case) -> Case | None:
     """A valid case, with the chain around its call."""
     return None if case.forbidden else dataclasses.replace(case, out=None)
@@ -59,12 +49,12 @@ class Law:
     sentence: str
     check: Check
     of: Callable[[Case], Case | None] = whole_case
-    concerns: Callable[[Implementation, str], bool] = always
+    concerns: Callable[[Implementation, str], bool] = lambda implementation, engine: True
     engines: tuple[str, ...] = ("simulate", "xla")
     alone: Check | None = None
     derives: bool = False
     partial: bool = False
-    optional: Callable[[Implementation], bool] = never
+    optional: Callable[[Implementation], bool] = lambda implementation: False
     stands_alone: bool = False
 
     def asks(self, implementation: Implementation, engine: str) -> bool:

@@ -5,9 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from shardproof.properties.cases.case import Case
-from shardproof.properties.communication.counted import (
-    sizes_of,
-)
+from shardproof.properties.communication.counted import sizes_of
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import check_results, differentiating
 from shardproof.properties.laws.communication import has_own_gradient
@@ -25,7 +23,7 @@ from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.expectation import Overlap, limit
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, answering, forward
-from shardproof.properties.programs.violation import Broken, NotRun
+from shardproof.properties.programs.violation import Broken, NotRun, Of
 
 MACHINE = "on a machine whose busiest link needs as long as p-1 of p products"
 
@@ -53,8 +51,10 @@ def check_overlap(implementation: Implementation, case: Case, engine: Engine) ->
             return 1  # products of empty blocks, beside which nothing can be hidden
         machine = Balanced.of(ahead, case.mesh, case.axes)
         _check(case, stated, sizes, ahead, machine)
-        if stated.memory is not None:
-            _check_memory(stated, limit(stated.memory, sizes), peak_of(program, case.mesh))
+        most = None if stated.memory is None else limit(stated.memory, sizes)
+        if most is not None and (held := peak_of(program, case.mesh)) > most:
+            alive = f"{_bytes(Fraction(held))} alive at one time"
+            raise Broken("overlap", f"{alive}: expected at most {_bytes(most)} ({stated})")
         if not has_own_gradient(case):
             return 1
         try:
@@ -81,32 +81,19 @@ def _check(
     """Checks what is exposed, and which links are used."""
     found = timeline(operations, machine)
     most = limit(stated.exposed, sizes)
+    of: Of = "gradient" if backward else "result"
+    whose = " of the function and its gradient" if backward else ""
     if found.share > most:
         part = "all" if found.share == 1 else _named(Fraction(found.share))
-        raise Broken(
-            "overlap",
-            f"{part} of the communication{_whose(backward)} is exposed, {MACHINE}: "
-            f"expected at most {_named(most)} ({stated}); {_longest(found)}",
-            of="gradient" if backward else "result",
-        )
+        exposed = f"{part} of the communication{whose} is exposed, {MACHINE}"
+        raise Broken("overlap", f"{exposed}: expected at most {_named(most)} ({stated}); {_longest(found)}", of=of)
     if stated.directions > 1 and shortest_side(operations) > 1:  # what has a side of one may not be divided
         loads = loads_in(operations)
         for axis in {axis for axis, _ in loads} & set(case.axes):
             least, busiest = sorted(loads.get((axis, way), Fraction(0)) for way in (1, -1))
             if case.mesh.shape[axis] > 2 and 2 * least < busiest:
-                sent = f"{_bytes(least)} one way round {axis} and {_bytes(busiest)} the other{_whose(backward)}"
-                raise Broken(
-                    "overlap",
-                    f"{sent}: expected both ways to be used ({stated})",
-                    of="gradient" if backward else "result",
-                )
-
-
-def _check_memory(stated: Overlap, most: Fraction, held: int) -> None:
-    if held > most:
-        raise Broken(
-            "overlap", f"{_bytes(Fraction(held))} alive at one time: expected at most {_bytes(most)} ({stated})"
-        )
+                sent = f"{_bytes(least)} one way round {axis} and {_bytes(busiest)} the other{whose}"
+                raise Broken("overlap", f"{sent}: expected both ways to be used ({stated})", of=of)
 
 
 def _longest(found: Timeline) -> str:
@@ -127,10 +114,6 @@ def _named(share: Fraction) -> str:
 
 def _bytes(size: Fraction) -> str:
     return f"{math.ceil(size):,} bytes"
-
-
-def _whose(backward: bool) -> str:
-    return " of the function and its gradient" if backward else ""
 
 
 OVERLAP = Law(

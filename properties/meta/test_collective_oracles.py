@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardproof.oracles import collectives, transposes
+from shardproof.oracles import collectives, layout, transposes
 from shardproof.oracles.layout import shard, unshard
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.meta import small_meshes
@@ -226,7 +226,7 @@ def test_enter_is_the_transpose_of_unshard(placement: Any) -> None:
     mesh, spec, shape = placement
     blocks = shard(integers(shape, np.int64), mesh, spec)
     cotangent = integers(shape, np.int64, stream=1)
-    entered = transposes.enter(cotangent, mesh, spec)
+    entered = layout.enter(cotangent, mesh, spec)
     assert entered.shape == blocks.shape
     assert np.vdot(unshard(blocks, mesh, spec), cotangent) == np.vdot(blocks, entered)
 
@@ -238,7 +238,7 @@ def test_leave_is_the_transpose_of_shard(placement: Any) -> None:
     array = integers(shape, np.int64)
     blocks = shard(array, mesh, spec)
     cotangent = integers(blocks.shape, np.int64, stream=1)
-    left = transposes.leave(cotangent, mesh, spec)
+    left = layout.leave(cotangent, mesh, spec)
     assert left.shape == array.shape
     assert np.vdot(blocks, cotangent) == np.vdot(array, left)
 

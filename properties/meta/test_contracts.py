@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardproof.properties import contracts, suite
-from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.mutants import MUTANTS
@@ -58,15 +58,14 @@ def test_every_implemented_contract_is_known() -> None:
     assert {contract for contract, one in CONTRACTS.items() if one.implementations} <= {*IMPLEMENTED}
 
 
-def test_every_contract_is_listed_with_its_module() -> None:
-    """What a module has under `CONTRACT` or `CONTRACTS` is what the room says that it has."""
-    found = {}
+def test_every_contract_is_found_by_its_name() -> None:
+    """What a module has under `CONTRACTS` is found by its name, of which there is no other, and nothing else is."""
+    found: list[Contract] = []
     for path in sorted(Path(contracts.__file__).parent.glob("[!_]*.py")):
-        module = importlib.import_module(f"{contracts.__name__}.{path.stem}")
-        own = getattr(module, "CONTRACTS", None) or [getattr(module, "CONTRACT", None)]
-        found[path.stem] = " ".join(one.name for one in own if one is not None)
-    assert {name: names for name, names in found.items() if names} == contracts.MODULES
-    assert [*CONTRACTS] == [name for names in contracts.MODULES.values() for name in names.split()]
+        found += getattr(importlib.import_module(f"{contracts.__name__}.{path.stem}"), "CONTRACTS", ())
+    assert [*CONTRACTS] == [one.name for one in found]
+    assert [*CONTRACTS.values()] == found
+    assert "features" not in CONTRACTS
 
 
 def test_every_law_is_asked() -> None:

@@ -13,7 +13,6 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases import suggestion
-from shardproof.properties.contracts.call import names_of
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.precision.compiled import narrow_floats
@@ -88,7 +87,7 @@ def _check_results(signature: Signature, found: Sequence[Any], sizes: Mapping[st
     """What a reference returns is of the kind, and has the dimensions, that its description says."""
     alone = dict.fromkeys(signature.roles, 1)
     known = {dimension.name for one in signature.arrays for dimension in one.dimensions}
-    for name, array, result in zip(names_of(signature.result_tree), signature.results, found, strict=True):
+    for name, array, result in zip(jax.tree.leaves(signature.result_tree), signature.results, found, strict=True):
         shape = array.shape(sizes, alone)
         if tuple(result.shape) != shape:
             given = ", ".join(str(one.shape(sizes, alone)) for one in signature.arrays)

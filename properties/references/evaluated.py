@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float
-from shardproof.properties.contracts.call import refilled
+from shardproof.properties.contracts.contract import refilled
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.precision.arithmetic import double
 

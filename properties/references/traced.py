@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend import core
 
 from shardproof.oracles.dtypes import is_float, unit_roundoff
-from shardproof.properties.contracts.call import refilled
+from shardproof.properties.contracts.contract import refilled
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs

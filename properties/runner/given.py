@@ -12,8 +12,7 @@ from typing import Any
 
 from shardproof.properties.cases import suggestion
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.contracts.call import KEYWORDS
-from shardproof.properties.contracts.contract import CONCESSIONS, FEATURES
+from shardproof.properties.contracts.contract import CONCESSIONS, FEATURES, KEYWORDS
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
@@ -63,10 +62,9 @@ class Given:
         check_contract(contract, said=f"--impl={text}: contract")
         names = [name.strip() for name in (claims or "").split(",") if name.strip()]
         try:
-            expected = (
-                None if expectation is None else Expectation.parse(expectation, names_of(CONTRACTS[contract]), SAID[0])
-            )
-            hides = None if overlap is None else Overlap.parse(overlap, names_of(CONTRACTS[contract]), SAID[2])
+            known = names_of(CONTRACTS[contract])
+            expected = None if expectation is None else Expectation.parse(expectation, known, SAID[0])
+            hides = None if overlap is None else Overlap.parse(overlap, known, SAID[2])
         except ExpectationError as error:
             raise GivenError(str(error)) from error
         return cls(contract, module, function, expected, claimed(contract, names), hides)
@@ -208,7 +206,8 @@ def check_signature(contract: str, function: Callable[..., Any], features: Colle
 
 def defaults(contract: str) -> dict[str, Any]:
     """The defaults of the contract's keyword arguments: those of this project's first implementation."""
-    parameters = inspect.signature(_reference(contract)).parameters
+    first = next(one for one in IMPLEMENTATIONS if one.contract.name == contract)
+    parameters = inspect.signature(first.function).parameters
     return {name: parameters[name].default for name in CONTRACTS[contract].call.parameters if name in parameters}
 
 
@@ -229,7 +228,3 @@ def _axes(contract: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _listed(by_place: Sequence[str], by_keyword: Sequence[str]) -> str:
     """A list of parameters: `(x, axis_name, *, op='sum')`."""
     return f"({', '.join([*by_place, *(['*', *by_keyword] if by_keyword else [])])})"
-
-
-def _reference(contract: str) -> Callable[..., Any]:
-    return next(i.function for i in IMPLEMENTATIONS if i.contract.name == contract)

@@ -38,12 +38,8 @@ class BuiltIn:
 
 def is_built_in(implementation: Implementation) -> bool:
     """Whether it is one of this project's own, which the table of implementations has."""
-    same = (
-        one
-        for one in IMPLEMENTATIONS
-        if (one.contract.name, one.name) == (implementation.contract.name, implementation.name)
-    )
-    return any(one.function is implementation.function for one in same)
+    identity = implementation.contract.name, implementation.name, implementation.function
+    return identity in [(one.contract.name, one.name, one.function) for one in IMPLEMENTATIONS]
 
 
 @dataclass(frozen=True)

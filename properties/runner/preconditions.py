@@ -7,7 +7,7 @@ import numpy as np
 
 from shardproof.properties.cases.case import MOST_ELEMENTS, Case
 from shardproof.properties.cases.reading import shown
-from shardproof.properties.contracts.call import KEYWORDS
+from shardproof.properties.contracts.contract import KEYWORDS
 from shardproof.properties.contracts.forbidden import PARTLY
 from shardproof.properties.contracts.roles import axes_of
 from shardproof.properties.laws import LAWS
@@ -74,15 +74,11 @@ def _check_law(name: str, case: Case) -> None:
         raise ValueError("data: expected at least one data set")
     for argument in _wrong_arguments(case):
         if argument != case.forbidden:
-            value = case.axes if argument == "axis_name" else shown(case.keywords.get(argument))
-            raise ValueError(f"{argument}={value}: expected {_expected(argument, case)}")
-
-
-def _expected(argument: str, case: Case) -> str:
-    """The values that an argument may have."""
-    if argument != "axis_name":
-        return f"a value as {case.contract.name} takes it"
-    return f"distinct axes of the mesh {case.mesh}, those of the roles"
+            if argument == "axis_name":
+                expected = f"distinct axes of the mesh {case.mesh}, those of the roles"
+                raise ValueError(f"axis_name={case.axes}: expected {expected}")
+            value = shown(case.keywords.get(argument))
+            raise ValueError(f"{argument}={value}: expected a value as {case.contract.name} takes it")
 
 
 def _wrong_arguments(case: Case) -> Iterator[str]:

@@ -224,7 +224,8 @@ class Program:
         Raises:
             ValueError: if `serves` raises.
         """
-        return self._serves({**sizes_in(self.signature, case), **participants(case), **case.keywords})
+        participants = {role: case.mesh.axis_size(axes) for role, axes in axes_of(case.roles).items()}
+        return self._serves({**sizes_in(self.signature, case), **participants, **case.keywords})
 
     def _serves(self, known: Mapping[str, Any]) -> bool:
         """What `serves` says of sizes, participants and options."""
@@ -274,11 +275,6 @@ def _signature(
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     named += [f"x{i}" for i in range(len(named), len(arguments))]
     return Signature.of(named[: len(arguments)], arguments, results, roles)
-
-
-def participants(case: Case) -> dict[str, int]:
-    """How many devices each role of a case connects."""
-    return {role: case.mesh.axis_size(axes) for role, axes in axes_of(case.roles).items()}
 
 
 def _parameters(function: Callable[..., Any] | None) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Any
 from shardproof.properties.cases import suggestion
 from shardproof.properties.cases.case import parameter
 from shardproof.properties.cases.reading import Unreadable
-from shardproof.properties.contracts.call import refilled
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.roles import Conditions
 
@@ -83,12 +82,11 @@ def check_call(function: Callable[..., Any], signature: Signature, conditions: C
         ValueError: if not.
     """
     by_name = [*signature.roles, *conditions.options, *(["mesh"] if whole else [])]
-    leaves = refilled(signature.tree, signature.names)
     try:
-        inspect.signature(function).bind(*leaves, **dict.fromkeys(by_name))
+        inspect.signature(function).bind(*signature.tree, **dict.fromkeys(by_name))
     except TypeError as error:
         name = getattr(function, "__name__", repr(function))
-        wanted = ", ".join([*(f"<{tree}>" for tree in leaves), *(f"{n}=" for n in by_name)])
+        wanted = ", ".join([*(f"<{tree}>" for tree in signature.tree), *(f"{n}=" for n in by_name)])
         told = f"{name}{inspect.signature(function)} cannot be called as {name}({wanted}): {error}"
         told += "".join(f"; {unknown}" for unknown in _unknown(function, signature, by_name))
         raise ValueError(told) from error

@@ -168,20 +168,15 @@ class Tally:
         self.structures += 1
         self.meshes.add(str(case.mesh))
         for name, value in traits(case).items():
-            self.draw(name, value)
+            _add(self.drawn.setdefault(name, {}), {value: 1})
         for outer, inner in set(combinations(case.chain, 2)):
-            _count(self.pairs, outer, inner, 1)
+            _add(self.pairs.setdefault(outer, {}), {inner: 1})
         self.largest = max(self.largest, case.mesh.size)
-
-    def draw(self, trait: str, value: str) -> None:
-        """Counts a structure with a trait."""
-        _count(self.drawn, trait, value, 1)
 
     def note(self, verdict: Verdict, case: Case) -> None:
         """Counts the verdict on one structure."""
         if set(case.axes) <= set(case.mesh.axis_names) and case.participants > 1:
-            for kind in (verdict.kind, *([DECLINED] if verdict.declined else [])):
-                self.exchanging[kind] = self.exchanging.get(kind, 0) + 1
+            _add(self.exchanging, {verdict.kind: 1} | ({DECLINED: 1} if verdict.declined else {}))
         self.declined += verdict.declined
         self.uncompared += verdict.final
         for finding in verdict.findings:
@@ -189,13 +184,13 @@ class Tally:
         if verdict.sent is not None:
             self._keep(verdict.sent)
         if verdict.instead:
-            self.instead[verdict.instead] = self.instead.get(verdict.instead, 0) + 1
+            _add(self.instead, {verdict.instead: 1})
         if verdict.kind == "held":
             self.count(case, verdict.checked)
             self.undecided += verdict.undecided
             return
         counted = {"unsupported": self.unsupported, "excused": self.defects, "not run": self.not_run}[verdict.kind]
-        counted[verdict.reason] = counted.get(verdict.reason, 0) + 1
+        _add(counted, {verdict.reason: 1})
         self.first.setdefault(verdict.reason, str(case))
 
     def exclude(self, case: Case) -> None:
@@ -244,30 +239,17 @@ class Tally:
 
     def add(self, other: "Tally") -> None:
         """Adds what another tally counted."""
-        self.cases += other.cases
-        self.structures += other.structures
-        self.compilations += other.compilations
-        self.seconds += other.seconds
-        self.declined += other.declined
-        self.uncompared += other.uncompared
-        self.meshes |= other.meshes
+        numbers = ("cases", "structures", "compilations", "seconds", "declined", "uncompared", "undecided", "excluded")
+        for number in numbers:
+            setattr(self, number, getattr(self, number) + getattr(other, number))
+        for histogram in ("unsupported", "defects", "instead", "not_run", "exchanging"):
+            _add(getattr(self, histogram), getattr(other, histogram))
         for ours, others in ((self.drawn, other.drawn), (self.pairs, other.pairs)):
-            for name, histogram in others.items():
-                for value, times in histogram.items():
-                    _count(ours, name, value, times)
+            for name, values in others.items():
+                _add(ours.setdefault(name, {}), values)
+        self.meshes |= other.meshes
         self.largest = max(self.largest, other.largest)
-        for mine, theirs in (
-            (self.unsupported, other.unsupported),
-            (self.defects, other.defects),
-            (self.instead, other.instead),
-            (self.not_run, other.not_run),
-            (self.exchanging, other.exchanging),
-        ):
-            for name, times in theirs.items():
-                mine[name] = mine.get(name, 0) + times
         self.first = {**other.first, **self.first}
-        self.undecided += other.undecided
-        self.excluded += other.excluded
         self._keep(other.communication)
         self.findings = {**other.findings, **self.findings}
         self.unclaimed = self.unclaimed or tuple(other.unclaimed)
@@ -288,9 +270,9 @@ class Tally:
         return cls(**{**record, "meshes": set(record["meshes"])})
 
 
-def _count(histograms: dict[str, dict[str, int]], name: str, value: str, times: int) -> None:
-    histogram = histograms.setdefault(name, {})
-    histogram[value] = histogram.get(value, 0) + times
+def _add(histogram: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, times in more.items():
+        histogram[name] = histogram.get(name, 0) + times
 
 
 def _most(counted: dict[str, int]) -> str:

@@ -44,8 +44,8 @@ LONG: dict[str, int] = {
 }
 """Of rows, contracted size and columns on a device, the one on which what is sent does not depend."""
 
-NORMALISED = sequence_parallel.NORMALISED
-KNOWN = (*LONG, sequence_parallel.MLP.name, NORMALISED.name)
+MLP, NORMALISED = sequence_parallel.CONTRACTS
+KNOWN = (*LONG, MLP.name, NORMALISED.name)
 
 
 def roomy(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...], chip: Chip) -> Case:

@@ -12,7 +12,6 @@ import numpy as np
 from shardproof.oracles.dtypes import is_float
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import laid_out, stacked_axes
-from shardproof.properties.contracts.call import names_of
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Prepared, XlaEngine
@@ -214,7 +213,7 @@ class Script:
         """Every device's block equals the right one."""
         arrays = operands(self.case, self.data)
         right = next(value_references(self.violation.implementation, self.case, [arrays]))
-        axes = [self.lead] * len(names_of(self.contract.call.returned(self.case, self.names)))
+        axes = [self.lead] * len(jax.tree.leaves(self.contract.call.returned(self.case, self.names)))
         specs = [laid_out(self.case, i) for i in range(len(self.names))]
         return [
             *self._program(axes),

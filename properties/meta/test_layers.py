@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 The model of `performance` stands before the laws, one of which asks it; what a person starts stands last.
 """
 
-BESIDE = {"benchmark", "given", "meta", "suite", "regressions"}
+BESIDE = {"given", "meta", "suite", "regressions"}
 """What stands beside the layers and uses all of them: what is measured, and the tests."""
 
 

@@ -1,6 +1,6 @@
 """The suite can fail: every law catches a bug that is planted for it, and a sample of those that are generated.
 
-The rate at which all of them are caught is measured: `python -m shardproof.properties.benchmark mutants`.
+The rate at which all of them are caught is measured: `python -m shardproof.properties.meta.benchmark mutants`.
 """
 
 import math

@@ -1,15 +1,15 @@
-"""`python -m shardproof.properties.benchmark SECTION`: measures, and prints a table."""
+"""`python -m shardproof.properties.meta.benchmark SECTION`: measures, and prints a table."""
 
 import argparse
 
 import jax
 
-from shardproof.properties.benchmark import planted, roundings, simulating
+from shardproof.properties.meta.benchmark import planted, roundings, simulating
 
 
 def main() -> None:
     """Runs the section named on the command line."""
-    parser = argparse.ArgumentParser(prog="python -m shardproof.properties.benchmark", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m shardproof.properties.meta.benchmark", description=__doc__)
     sections = parser.add_subparsers(dest="section", required=True)
     sections.add_parser("simulate", help="the interpreter beside XLA, and as the mesh grows to 4,096 devices")
     planted.add_options(sections.add_parser("mutants", help="the rate at which planted bugs are caught"))

@@ -25,6 +25,7 @@ from shardproof.properties.engines import Engine, Interpreted, Prepared, Simulat
 from shardproof.properties.engines.simulate import raised_in
 from shardproof.properties.engines.simulate.exchange import divide
 from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.engines.simulate.prepare import giving
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Program, Seen, WrongResult, answering, forward
@@ -98,6 +99,22 @@ def derived(implementation: Implementation, case: Case, engine: Engine) -> tuple
             first = first or error
     assert first is not None
     raise first
+
+
+def reverse_mode(implementation: Implementation, case: Case, engine: Engine, *, values: bool) -> Any:
+    """The closed jaxpr `(operands, tangents, cotangents) -> gradients`, or of values as well, and none of tangents.
+
+    It is a part of the derivative in both modes where that was traced.
+
+    Raises:
+        NotImplementedError: if JAX has no reverse mode of the function.
+    """
+    both = ("gradient", implementation, _without_out(case), engine.name) in _ready
+    kind = "gradient" if both else "reverse gradient"
+    made = ready(kind, implementation, case, engine)
+    count = len(made.placements)
+    gradients = [True] * len(case.contract.call.moving(case))
+    return giving(made.prepared.jaxpr, [values] * count + [False] * count * both + gradients)
 
 
 def _keep(kept: OrderedDict[tuple[object, ...], Kept], key: tuple[object, ...], made: Kept) -> None:

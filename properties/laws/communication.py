@@ -26,8 +26,8 @@ from shardproof.properties.communication.counted import (
     worded_stated,
 )
 from shardproof.properties.contracts.numbers import COUNTED, operands
-from shardproof.properties.engines import Engine
-from shardproof.properties.engines.running import check_results, differentiating, ready, seen_of_values
+from shardproof.properties.engines import Engine, Interpreted, Prepared
+from shardproof.properties.engines.running import check_results, differentiating, ready, reverse_mode, seen_of_values
 from shardproof.properties.laws.law import Checked, Law, call_alone
 from shardproof.properties.programs.derivatives import pullback
 from shardproof.properties.programs.expectation import Expectation, Stated
@@ -59,7 +59,11 @@ def communication_of(implementation: Implementation, case: Case, engine: Engine,
         with differentiating(), answering():  # the rules of derivatives as well
             if backward:
                 seen = seen_of_values(implementation, case, engine)
-                prepared = engine.prepare(pullback(case, implementation, seen), case.mesh)
+                prepared: Prepared
+                if engine.name == "simulate":  # which needs no more than what was traced
+                    prepared = Interpreted.of(reverse_mode(implementation, case, engine, values=False))
+                else:
+                    prepared = engine.prepare(pullback(case, implementation, seen), case.mesh)
             else:
                 made = ready("value", implementation, case, engine)
                 seen, prepared = made.seen, made.prepared

@@ -7,10 +7,10 @@ from typing import Any
 from shardproof.properties.cases.case import Case
 from shardproof.properties.communication.counted import sizes_of
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.running import check_results, differentiating
+from shardproof.properties.engines.running import check_results, ready, reverse_mode
 from shardproof.properties.laws.communication import has_own_gradient
 from shardproof.properties.laws.law import Law, call_alone
-from shardproof.properties.performance.operations import Operation, flops_in, operations_of, peak_of, within
+from shardproof.properties.performance.operations import Operation, flops_in, operations_in, peak_in, within
 from shardproof.properties.performance.routes import Untold
 from shardproof.properties.performance.timeline import (
     Balanced,
@@ -19,10 +19,8 @@ from shardproof.properties.performance.timeline import (
     shortest_side,
     timeline,
 )
-from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.expectation import Overlap, limit
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import Seen, answering, forward
 from shardproof.properties.programs.violation import Broken, NotRun, Of
 
 MACHINE = "on a machine whose busiest link needs as long as p-1 of p products"
@@ -39,27 +37,25 @@ def check_overlap(implementation: Implementation, case: Case, engine: Engine) ->
         NotRun: if it cannot be told.
         WrongResult: if the result has another tree, shape or dtype than it should.
     """
-    stated, seen = implementation.overlap, Seen()
+    stated = implementation.overlap
     assert stated is not None
     sizes = sizes_of(case)
-    program = forward(case, implementation, seen)
+    values = ready("value", implementation, case, engine)
+    check_results(case, values.seen)
     try:
-        with answering():
-            ahead = operations_of(program, case.mesh)
-        check_results(case, seen)
+        ahead = operations_in(values.prepared.jaxpr, case.mesh)
         if any(one.flops for one, _ in within(ahead)) and not flops_in(ahead):
             return 1  # products of empty blocks, beside which nothing can be hidden
         machine = Balanced.of(ahead, case.mesh, case.axes)
         _check(case, stated, sizes, ahead, machine)
         most = None if stated.memory is None else limit(stated.memory, sizes)
-        if most is not None and (held := peak_of(program, case.mesh)) > most:
+        if most is not None and (held := peak_in(values.prepared.jaxpr)) > most:
             alive = f"{_bytes(Fraction(held))} alive at one time"
             raise Broken("overlap", f"{alive}: expected at most {_bytes(most)} ({stated})")
         if not has_own_gradient(case):
             return 1
         try:
-            with differentiating(), answering():
-                both = operations_of(derivatives(case, implementation, seen, forward_mode=False)[0], case.mesh)
+            both = operations_in(reverse_mode(implementation, case, engine, values=True), case.mesh)
         except NotImplementedError:  # a function without a gradient has none that could wait
             return 1
         machine = machine if machine.bytes else Balanced.of(both, case.mesh, case.axes)

@@ -67,7 +67,16 @@ def operations_of(program: Program, on: MeshCase) -> tuple[Operation, ...]:
     Raises:
         Untold: if there is no `shard_map`, or a loop whose iterations depend on data.
     """
-    bodies = enumerate(_bodies(program, on))
+    return operations_in(_traced(program, on), on)
+
+
+def operations_in(jaxpr: Any, on: MeshCase) -> tuple[Operation, ...]:
+    """The same of a program that is traced.
+
+    Raises:
+        Untold: as `operations_of` does.
+    """
+    bodies = enumerate(_bodies(jaxpr))
     return tuple(Operation("shard_map", "", frozenset(range(i)), body=block_of(body, on)) for i, body in bodies)
 
 
@@ -77,13 +86,26 @@ def peak_of(program: Program, on: MeshCase) -> int:
     Raises:
         Untold: if there is no `shard_map`.
     """
-    return max(peak_bytes(body) for body in _bodies(program, on))
+    return peak_in(_traced(program, on))
 
 
-def _bodies(program: Program, on: MeshCase) -> list[Any]:
+def peak_in(jaxpr: Any) -> int:
+    """The same of a program that is traced.
+
+    Raises:
+        Untold: as `peak_of` does.
+    """
+    return max(peak_bytes(body) for body in _bodies(jaxpr))
+
+
+def _traced(program: Program, on: MeshCase) -> Any:
     mesh = abstract_mesh(on)
-    traced = jax.make_jaxpr(program.build(mesh))(*program.abstract_arguments(mesh)).jaxpr
-    bodies = _mapped(partial_eval.dce_jaxpr(traced, [True] * len(traced.outvars), True)[0])  # nothing that nobody reads
+    return jax.make_jaxpr(program.build(mesh))(*program.abstract_arguments(mesh))
+
+
+def _bodies(closed_jaxpr: Any) -> list[Any]:
+    jaxpr = opened(closed_jaxpr)[0]
+    bodies = _mapped(partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), True)[0])  # nothing that nobody reads
     if not bodies:
         raise Untold("there is no shard_map in it, and what a compiler makes of global arrays is its own")
     return bodies

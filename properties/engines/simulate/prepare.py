@@ -140,12 +140,17 @@ class Simulated:
     @functools.cached_property
     def _live(self) -> "Simulated":
         closed = self.closed_jaxpr
-        jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), True)
-        return Simulated(core.ClosedJaxpr(jaxpr, closed.consts), self.structure)
+        return Simulated(giving(closed, [True] * len(closed.out_avals)), self.structure)
 
     def live(self) -> "Simulated":
         """The same program without what nothing reads, as `jit` would run it."""
         return self._live
+
+
+def giving(closed_jaxpr: Any, wanted: Sequence[bool]) -> Any:
+    """The closed jaxpr of those results that are wanted, without what they do not need, but for arguments."""
+    jaxpr, _ = dce_jaxpr(closed_jaxpr.jaxpr, list(wanted), True)
+    return core.ClosedJaxpr(jaxpr, closed_jaxpr.consts)
 
 
 def of_set(x: np.ndarray, index: int) -> Any:

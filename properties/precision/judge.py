@@ -177,11 +177,10 @@ class _Judge:
         with np.errstate(invalid="ignore", over="ignore"):
             off = np.where(nan_equal(near, double), 0.0, np.abs(near - double))
             off[::2] *= LARGER
-        spread = np.where(np.isfinite(off), off, np.inf).max(axis=0, initial=0.0)
-        leeway = leeway + FACTOR * SAMPLES / len(near) * spread
-        if nearby is None:
-            return leeway
-        with np.errstate(invalid="ignore", over="ignore"):
+            spread = np.where(np.isfinite(off), off, np.inf).max(axis=0, initial=0.0)
+            leeway = leeway + FACTOR * SAMPLES / len(near) * spread
+            if nearby is None:
+                return leeway
             other = np.abs(nearby() - exact).astype(np.float64)
         other = np.where(np.isnan(other), np.inf, other)  # beside it there is a kink: nothing is known
         return leeway + np.where(np.isfinite(exact), other, 0.0)

@@ -57,7 +57,21 @@ DEATHS: tuple[Kind, ...] = ("aborts", "ended", "unfinished", "memory")
 
 
 class NotRun(Exception):
-    """An engine cannot run a case, or cannot tell what a law asks: a limit of the suite, and no verdict."""
+    """An engine cannot run a case, or cannot tell what a law asks: a limit of the suite, and no verdict.
+
+    Attributes:
+        final: whether no other engine could tell it.
+        sent: what a program sends, where that is known and nothing says what it should be.
+    """
+
+    final = False
+    sent: Mapping[str, Any] | None = None
+
+
+class NothingTells(NotRun):
+    """Roundings leave no certain digit on any data set of a case."""
+
+    final = True
 
 
 class NothingToCompare(NotRun):
@@ -67,6 +81,7 @@ class NothingToCompare(NotRun):
         sent: what it sends.
     """
 
+    final = True
     TEXT = "no expectation or lower bound: nothing to compare communication with"
 
     def __init__(self, sent: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ from shardproof.properties.laws.law import Checked
 from shardproof.properties.precision.compiled import COMPILER
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, WrongResult, forward, precision_of
-from shardproof.properties.programs.violation import Broken, Kind, NothingToCompare, NotRun, SuiteError
+from shardproof.properties.programs.violation import Broken, Kind, NotRun, SuiteError
 from shardproof.properties.runner.tally import DECLINED, Enough, HeldOnNothing, Tally, Verdict, traits
 from shardproof.properties.runner.violation import LawViolation, origin_of
 
@@ -60,6 +60,9 @@ sent."""
 
 STEPS = 5_000
 """The most equations, as `steps_of` counts them, of all data sets of a case; there is always one."""
+
+DERIVED = 4
+"""How many times as long as its values a program's derivatives take, in both modes."""
 
 SHOWN_BY_DATA: tuple[Kind, ...] = ("deadlock", "order", "unwritten")
 """What a program does on some data sets, and not on others, where none is compared."""
@@ -113,21 +116,24 @@ def verify(
             continue
         known, made = before(law, looked_at), engine.compilations
         if not looked_at.forbidden:
-            looked_at = on_fewer_sets(implementation, looked_at, engine)
+            looked_at = on_fewer_sets(implementation, looked_at, engine, times=DERIVED if law.derives else 1)
         tally.compilations += engine.compilations - made
         verdicts[law.name] = judge(law, implementation, looked_at, engine, tally, instead=instead, ended_by=known)
     return verdicts
 
 
-def on_fewer_sets(implementation: Implementation, case: Case, engine: Engine) -> Case:
-    """The case on as many of its data sets as `STEPS` allow, others in every case: of what takes long, one."""
+def on_fewer_sets(implementation: Implementation, case: Case, engine: Engine, *, times: int = 1) -> Case:
+    """The case on as many of its data sets as `STEPS` allow, others in every case: of what takes long, one.
+
+    What is run takes so many `times` as long as its values do.
+    """
     try:
         with precision_of(case):
             jaxpr = ready("value", implementation, case, engine).prepared.jaxpr
     except Exception:  # whatever it is, the law will say
         return case
     steps = 0.0 if jaxpr is None else steps_of(jaxpr, case.mesh.size)
-    count = max(1, int(STEPS // max(steps, 1)))
+    count = max(1, int(STEPS // max(times * steps, 1)))
     if count >= len(case.data):
         return case
     start = case.data[0].seed % len(case.data)
@@ -249,10 +255,8 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
         return _held(law.check(implementation, case, engine))
     except InterpreterLimit as error:
         return Verdict("not run", f"the interpreter cannot run {error.lacks}")
-    except NothingToCompare as error:
-        return Verdict("not run", str(error), final=True, sent=error.sent)
     except NotRun as error:
-        return Verdict("not run", str(error))
+        return Verdict("not run", str(error), final=error.final, sent=error.sent)
     except SuiteError:
         raise
     except NotImplementedError as error:

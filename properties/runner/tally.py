@@ -178,7 +178,7 @@ class Tally:
         if set(case.axes) <= set(case.mesh.axis_names) and case.participants > 1:
             _add(self.exchanging, {verdict.kind: 1} | ({DECLINED: 1} if verdict.declined else {}))
         self.declined += verdict.declined
-        self.uncompared += verdict.final
+        self.uncompared += verdict.kind == "not run" and verdict.sent is not None
         for finding in verdict.findings:
             self.finding(str(case), finding)
         if verdict.sent is not None:

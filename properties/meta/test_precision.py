@@ -391,6 +391,7 @@ SURPRISING = {
     "a slot that nothing is added to": lambda x: jnp.zeros(3, x.dtype).at[jnp.zeros(x.size, int)].add(x.ravel()),
     "a square less the largest": lambda x: jnp.square(x) - jnp.square(x).max(-1, keepdims=True),
     "a power less the largest": lambda x: x**3 - (x**3).max(-1, keepdims=True),
+    "a quotient less the largest": lambda x: (y := x[:, :4] / jnp.sqrt(jnp.asarray(3.0))) - y.max(-1, keepdims=True),
     "an outer product less the largest": lambda x: (y := jnp.einsum("rn,n->rn", x, x[0])) - y.max(-1, keepdims=True),
 }
 

@@ -462,7 +462,7 @@ SUMS: Mapping[str, tuple[Callable[..., list[Numbers]], Callable[[Env, Any], int]
 
 
 ADDITIONS = ("add", "add_any", "sub")
-MULTIPLIES = ("mul", "square", "integer_pow", "dot_general")
+MULTIPLIES = ("mul", "square", "integer_pow", "dot_general", "div")  # of a constant XLA takes the reciprocal
 
 
 def is_alike(x: Numbers, dimension: int) -> bool:

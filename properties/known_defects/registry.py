@@ -200,8 +200,8 @@ EXCUSING = (
         "vmap_varying_branch",
         "vmap of a cond whose predicate is mapped and varies raises if a branch casts an operand to vary.",
         at_fault=faults.cast_in_a_branch,
-        shows=_raised(ValueError, "invariant->variant", when=_under_vmap),
-        repair=repairs.cast_again,
+        shows=_raised(ValueError, "invariant->variant|require.* varying manual axes to match", when=_under_vmap),
+        repair=repairs.operands_as_typed,
     ),
     Defect(
         "searchsorted_partial_manual",

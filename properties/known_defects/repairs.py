@@ -98,15 +98,10 @@ def custom_vmap_mapped(primitive: Any) -> Without:
     return _in_place(ad.primitive_jvps, primitive, jvp)
 
 
-def cast_again(primitive: Any) -> Without:
-    """What varies already need not be cast."""
-    original = primitive.bind
-
-    def bind(x: Any, *, axes: Any, **params: Any) -> Any:
-        missing = tuple(axis for axis in axes if axis not in varying(x))
-        return original(x, axes=missing, **params) if missing else x
-
-    return bound({primitive: bind})
+def operands_as_typed(primitive: Any) -> Without:
+    """Operands of a branch that is mapped do not vary where the predicate does: the branch was traced without that."""
+    rule = batching.fancy_primitive_batchers[lax.cond_p]
+    return changed(mock.patch.dict(rule.__globals__, {"_bcast_select": lambda predicate, x, stopped: x}))
 
 
 def error_function(primitive: Any) -> Without:

@@ -122,7 +122,7 @@ def test_the_json_report_agrees_with_the_printed_table(checked: Run, reports: Pa
         assert {(e["implementation"], e["law"], e["outcome"]) for e in entries} == {("lax", "value", "passed")}
         assert str(sum(entry["compilations"] for entry in entries)) == cells["compilations"]
         assert [f"{entry['structures']} ({entry['structures']})" for entry in entries] == [cells["compiled"]]
-        assert all(entry["cases"] >= 5 * entry["structures"] for entry in entries)  # the data sets of each
+        assert all(entry["cases"] > entry["structures"] for entry in entries)  # the data sets of each
         assert all(1 <= entry["compilations"] <= entry["cases"] for entry in entries)
         for entry in entries:  # the histograms count the same structures
             assert {sum(histogram.values()) for histogram in entry["drawn"].values()} == {entry["structures"]}

@@ -339,6 +339,7 @@ def _over_batch(
     """An oracle's `function` of blocks on each input of the batch; what it gives is like operands, or like results.
 
     Raises:
+        NotDifferentiable: if it is the derivative of a user's reference, of which JAX has none in that mode.
         SuiteError: if it fails.
     """
     lead = len(case.mesh.sizes)
@@ -350,7 +351,10 @@ def _over_batch(
                 shared = () if place is None else case.shared_dimensions(place)
                 chosen = tuple(i for d, i in enumerate(at) if d not in shared)
                 blocks.append(np.asarray(array[(slice(None),) * lead + chosen]))
-            every.append(list(function(blocks)) if case.keeps(at) else None)
+            with differentiating():
+                every.append(list(function(blocks)) if case.keeps(at) else None)
+    except NotDifferentiable:
+        raise
     except Exception as error:
         first = str(error).partition("\n")[0]
         own = "the oracle fails, an error of this suite" if listed(case.contract) else "the reference fails"

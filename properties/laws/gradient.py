@@ -166,18 +166,22 @@ Arrays = tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]
 def held(
     kind: str, implementation: Implementation, case: Case, placements: Sequence[Placement], given: Sequence[Arrays]
 ) -> Iterator[tuple[list[Reference], list[Reference]]]:
-    """What the oracle says of tangents, as blocks, and of gradients, as global arrays; in modes that `kind` lacks, too.
+    """What the oracle says of tangents, as blocks, and of gradients, as global arrays; nothing in a mode `kind` lacks.
 
     One pair for each of the `given` data sets.
 
     Raises:
+        NotDifferentiable: if the reference is a program without such a mode.
         InterpreterLimit: if how far off they may be takes a run in double precision, and the interpreter cannot.
     """
-    contract = case.contract
-    right = [
-        (exact_tangents(case, primal, tangents), exact_gradients(case, placements, primal, cts))
-        for primal, tangents, cts in given
-    ]
+    contract, (forward_mode, reverse_mode) = case.contract, MODES[kind]
+
+    def both(arrays: Arrays) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        primal, tangents, cts = arrays
+        pushed = exact_tangents(case, primal, tangents) if forward_mode else []
+        return pushed, exact_gradients(case, placements, primal, cts) if reverse_mode else []
+
+    right = [both(arrays) for arrays in given]
     if not right:
         return
     primal = [array.dtype for array in given[0][0]]
@@ -187,9 +191,9 @@ def held(
 
     @cache
     def nearby(index: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        primal, tangents, cts = given[index]
-        tangents, cts = ([slightly_off(x) for x in directions] for directions in (tangents, cts))
-        return exact_tangents(case, primal, tangents), exact_gradients(case, placements, primal, cts)
+        primal, *directions = given[index]
+        tangents, cts = ([slightly_off(x) for x in each] for each in directions)
+        return both((primal, tangents, cts))
 
     yield from derivative_references(kind, implementation, case, sets, right, dtypes, placements, MODES[kind], nearby)
 

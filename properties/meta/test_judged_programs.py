@@ -220,3 +220,31 @@ def test_gradients_may_be_off_by_row() -> None:
         laws=["value", "gradient"],
         max_examples=6,
     )
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def squares(x: Any, slope: float) -> Any:
+    """The sum of squares, whose backward pass by hand has this slope."""
+    return (x * x).sum()
+
+
+squares.defvjp(lambda x, slope: ((x * x).sum(), x), lambda slope, x, ct: (slope * x * ct,))
+
+
+def plainly(x: Any, *, data: Any) -> Any:
+    """As JAX derives it, in both modes."""
+    return lax.psum((x * x).sum(), data)
+
+
+def steeper(x: Any, *, data: Any) -> Any:
+    """By hand, too steep."""
+    return lax.psum(squares(x, 3.0), data)
+
+
+def test_a_reference_by_hand_has_reverse_mode_alone() -> None:
+    """JAX has no forward mode of it: gradients are compared all the same."""
+    described: dict[str, Any] = {"arguments": ("t@data",), "results": "", "laws": "gradient", "max_examples": 8}
+    summary = check_program(plainly, partial(squares, slope=2.0), **described)
+    assert {tally.outcome for tally in summary.tallies} == {"passed"}
+    with pytest.raises(AssertionError, match="steeper: gradient: mesh .*reverse mode"):
+        check_program(steeper, partial(squares, slope=2.0), **described)

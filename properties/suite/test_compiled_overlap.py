@@ -36,6 +36,8 @@ FALLS_SHORT: dict[tuple[str, str], tuple[str, ...]] = {
         "matmul_reduce_scatter[ring_matmul_reduce_scatter]",
         "matmul_all_reduce[scattered_matmul_all_reduce]",
         "transformer_block[overlapped_transformer_block]",
+        "sequence_parallel_mlp[bidirectional]",
+        "normalised_sequence_parallel_mlp[bidirectional]",
     ),
 }
 """What could hide its communication, and of which XLA:TPU schedules a larger part with no product beside it; and

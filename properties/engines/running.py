@@ -169,6 +169,17 @@ def _make(kind: str, implementation: Implementation, case: Case, engine: Engine)
 
 
 @contextmanager
+def whole_tracebacks() -> Iterator[None]:
+    """JAX leaves its own frames in tracebacks: they tell its exceptions from those of a function."""
+    before = getattr(jax.config, "jax_traceback_filtering")  # noqa: B009 (mypy does not know of it)
+    jax.config.update("jax_traceback_filtering", "off")
+    try:
+        yield
+    finally:
+        jax.config.update("jax_traceback_filtering", before)
+
+
+@contextmanager
 def differentiating() -> Iterator[None]:
     """Tells what JAX has no derivative of from any other exception: by where, or with which words, it was raised.
 
@@ -179,7 +190,8 @@ def differentiating() -> Iterator[None]:
         NotDifferentiable: in place of what JAX raises.
     """
     try:
-        yield
+        with whole_tracebacks():
+            yield
     except ValueError as error:
         frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
         if frames[-1] is ad.primitive_transposes[lax.while_p].__code__:

@@ -8,7 +8,7 @@ from typing import Any
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Engine
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.violation import NothingTells
+from shardproof.properties.programs.violation import Undecided
 
 Check = Callable[[Implementation, Case, Engine], int]
 
@@ -92,9 +92,9 @@ def checked_sets(told: Sequence[bool], case: Case, undecided: int, findings: Seq
     """The number of data sets that tell right from wrong, given which do.
 
     Raises:
-        NothingTells: if none does.
+        Undecided: if none does.
     """
     if not any(told):
         names = ", ".join(dict.fromkeys(operand.dtype for operand in case.operands))
-        raise NothingTells(f"no data set tells right from wrong: roundings leave no certain digit in {names}")
+        raise Undecided(f"no data set tells right from wrong: roundings leave no certain digit in {names}")
     return Checked(sum(told)).saying(undecided=undecided, findings=findings)

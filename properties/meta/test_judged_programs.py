@@ -246,5 +246,5 @@ def test_a_reference_by_hand_has_reverse_mode_alone() -> None:
     described: dict[str, Any] = {"arguments": ("t@data",), "results": "", "laws": "gradient", "max_examples": 8}
     summary = check_program(plainly, partial(squares, slope=2.0), **described)
     assert {tally.outcome for tally in summary.tallies} == {"passed"}
-    with pytest.raises(AssertionError, match="steeper: gradient: mesh .*reverse mode"):
+    with pytest.raises(AssertionError, match=r"steeper: gradient: mesh .*reverse mode"):
         check_program(steeper, partial(squares, slope=2.0), **described)

@@ -68,7 +68,7 @@ class NotRun(Exception):
     sent: Mapping[str, Any] | None = None
 
 
-class NothingTells(NotRun):
+class Undecided(NotRun):
     """Roundings leave no certain digit on any data set of a case."""
 
     final = True

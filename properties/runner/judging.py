@@ -1,8 +1,7 @@
 """The verdict on one case, and on a law once all of its cases were judged."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from traceback import walk_tb
 
 import jax
@@ -11,7 +10,7 @@ from hypothesis import currently_in_test_context, event, reject
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.running import ready, traced
+from shardproof.properties.engines.running import ready, traced, whole_tracebacks
 from shardproof.properties.engines.simulate import (
     OF_THE_PROGRAM,
     CollectiveMismatch,
@@ -60,9 +59,6 @@ sent."""
 
 STEPS = 5_000
 """The most equations, as `steps_of` counts them, of all data sets of a case; there is always one."""
-
-DERIVED = 4
-"""How many times as long as its values a program's derivatives take, in both modes."""
 
 SHOWN_BY_DATA: tuple[Kind, ...] = ("deadlock", "order", "unwritten")
 """What a program does on some data sets, and not on others, where none is compared."""
@@ -116,24 +112,21 @@ def verify(
             continue
         known, made = before(law, looked_at), engine.compilations
         if not looked_at.forbidden:
-            looked_at = on_fewer_sets(implementation, looked_at, engine, times=DERIVED if law.derives else 1)
+            looked_at = on_fewer_sets(implementation, looked_at, engine)
         tally.compilations += engine.compilations - made
         verdicts[law.name] = judge(law, implementation, looked_at, engine, tally, instead=instead, ended_by=known)
     return verdicts
 
 
-def on_fewer_sets(implementation: Implementation, case: Case, engine: Engine, *, times: int = 1) -> Case:
-    """The case on as many of its data sets as `STEPS` allow, others in every case: of what takes long, one.
-
-    What is run takes so many `times` as long as its values do.
-    """
+def on_fewer_sets(implementation: Implementation, case: Case, engine: Engine) -> Case:
+    """The case on as many of its data sets as `STEPS` allow, others in every case: of what takes long, one."""
     try:
         with precision_of(case):
             jaxpr = ready("value", implementation, case, engine).prepared.jaxpr
     except Exception:  # whatever it is, the law will say
         return case
     steps = 0.0 if jaxpr is None else steps_of(jaxpr, case.mesh.size)
-    count = max(1, int(STEPS // max(times * steps, 1)))
+    count = max(1, int(STEPS // max(steps, 1)))
     if count >= len(case.data):
         return case
     start = case.data[0].seed % len(case.data)
@@ -232,17 +225,6 @@ def judge(
         tally.compilations += engine.compilations + COMPILER.compilations - before
     tally.note(verdict, case)
     return verdict
-
-
-@contextmanager
-def whole_tracebacks() -> Iterator[None]:
-    """JAX leaves its own frames in tracebacks: they tell its exceptions from those of a function."""
-    before = getattr(jax.config, "jax_traceback_filtering")  # noqa: B009 (mypy does not know of it)
-    jax.config.update("jax_traceback_filtering", "off")
-    try:
-        yield
-    finally:
-        jax.config.update("jax_traceback_filtering", before)
 
 
 def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine, ended_by: str = "") -> Verdict:

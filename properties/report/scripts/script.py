@@ -37,7 +37,6 @@ from shardproof.properties.report.scripts.source import (
     tree_text,
     tuple_text,
 )
-from shardproof.properties.runner.judging import whole_tracebacks
 from shardproof.properties.runner.named import held_by_a_module, is_built_in, said_of
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.violation import LawViolation
@@ -234,7 +233,7 @@ class Script:
         cotangent = cotangents(case, Ready(Prepared(lambda arrays: []), seen, placements), self.data)
         primal, tangent = operands(case, self.data), tangents_of(case, self.data)
         for kind in MODES:  # those that JAX has of the function
-            with suppress(NotImplementedError), whole_tracebacks():
+            with suppress(NotImplementedError):
                 pushed, pulled = next(held(kind, implementation, case, placements, [(primal, tangent, cotangent)]))
                 _ = [right.bound for right in (*pushed, *pulled)]  # the program is made ready where that is asked for
                 break

@@ -22,6 +22,7 @@ FEATURES: dict[str, str] = {
     "empty_blocks": "Blocks may have no element.",
     "explained_errors": "What the contract forbids raises a ValueError naming the argument, its value and the mesh.",
     "first_senders": "The policy `sender`: the first participants fill a device's buffer.",
+    "gated_experts": "Experts may be gated MLPs: `expert_weights` are then a tuple of three arrays.",
     "gates_of_all": "`over='all'`: gates are the softmax over all logits, which is not renormalised over the chosen.",
     "groups": "`axis_index_groups` of equal length, of logical indices.",
     "narrow_accumulation": "16-bit floats are added up in 16 bits: the bound on the error is that of their own dtype.",
@@ -149,7 +150,7 @@ class Call:
 
     def has_alike(self, case: Case, place: int) -> bool:
         """Whether an operand is the same on all participants by what the contract says."""
-        return not case.tree and self.operands[place] in self.alike
+        return not case.tree and self.names(case)[place] in self.alike
 
     def arguments(self, case: Case, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """The array arguments of a call, made of what stands for each operand: arrays, names, whatever."""

@@ -1,8 +1,8 @@
 """The contracts of mixtures of experts, which one axis tuple shards with the tokens.
 
-What experts do in the first is a product with a matrix, in the second a gated MLP; in the third they choose tokens.
-That of global_moe_layer is on whole arrays: tokens are shared over data and expert axes, experts over the latter alone,
-and a capacity is that of all tokens, so that what comes of it does not depend on the mesh.
+Each expert of moe_layer is a matrix, or a gated MLP; in expert_choice_layer experts choose tokens. That of
+global_moe_layer is on whole arrays: tokens are sharded over data and expert axes, experts over the latter alone, and a
+capacity is that of all tokens, so that the result does not depend on the mesh.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from shardproof.properties.contracts.token_classes import clear
 from shardproof.properties.contracts.whole import whole_contract
 
 OF_ALL = frozenset({"empty_blocks", "explained_errors", "nan_logits", "nan_tokens", "replicated_operands", "x64"})
-FEATURES = OF_ALL | {"first_senders", "gates_of_all", "sender_capacity"}
+FEATURES = OF_ALL | {"first_senders", "gated_experts", "gates_of_all", "sender_capacity"}
 """Those of layers in which tokens choose."""
 
 IN_CHUNKS = FEATURES | {"chunks"}
@@ -91,14 +91,12 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
         few = (max(1, pairs // (participants * (participants + 1))), pairs // 3) if many == "tokens" else (1, 2)
         params["chunk"] = draw(sampled((None, *few, max(1, pairs - 1), pairs + 1)), label="chunk")
     router = Described((features, experts), varies=False)
-    return [Described((tokens, features)), router, Described((held, features, outputs))], params
-
-
-def _gated(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    (tokens, router, matrices), params = _arguments(draw, participants, scope)
-    (held, features, outputs), hidden = matrices.block, 1 if scope.large else draw(st.integers(1, 2), label="hidden")
-    gate = Described((held, features, hidden))
-    return [tokens, router, gate, gate, Described((held, hidden, outputs))], params
+    arrays = [Described((tokens, features)), router]
+    if "gated_experts" in scope.features and draw(st.booleans(), label="gated experts"):
+        hidden = draw(st.integers(1, 2), label="hidden")
+        gate = Described((held, features, hidden))
+        return [*arrays, gate, gate, Described((held, hidden, outputs))], params
+    return [*arrays, Described((held, features, outputs))], params
 
 
 def _asked(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
@@ -179,9 +177,7 @@ DISPATCHES = {
     "chunked": Claim(implementations.chunked_moe, IN_CHUNKS, communication=moe_claims.CHUNKED),
     "ring": Claim(implementations.ring_moe, FEATURES, communication=moe_claims.RING),
 }
-"""What serves experts of either kind."""
-
-THREE = tuple(f"expert_weights[{i}]" for i in range(3))
+GATED = tuple(f"expert_weights[{i}]" for i in range(3))
 
 SIGNATURE = Signature.of(
     ARRAYS,
@@ -243,14 +239,7 @@ def _layer(name: str, arguments: Arguments, oracle: Any = moe.moe_layer, **more:
 
 
 CONTRACTS: tuple[Contract, ...] = (
-    _layer("moe_layer", _arguments),
-    _layer(
-        "gated_moe_layer",
-        _gated,
-        operands=(*NAMES, *THREE),
-        tree=(*NAMES, THREE),
-        shapes=(*SHAPES, *SHAPES[2:] * 2),
-    ),
+    _layer("moe_layer", _arguments, tree=ARRAYS, deeper=((*NAMES, GATED),)),
     _layer(
         "expert_choice_layer",
         _asked,

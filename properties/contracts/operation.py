@@ -150,7 +150,7 @@ def operation_cases(
         beside = [axis for axis in others if axis not in placed[leading].axes]
         placed = [without(placement, beside) for placement in placed]
     operands = tuple(Operand(one.block, one.dtype or dtype, at) for one, at in zip(described, placed, strict=True))
-    tree = len(operands) > len(contract.call.operands)
+    tree = len(operands) > len(contract.call.operands) and not contract.call.deeper
     case = Case(contract, mesh, axis_name, operands, tuple(params.items()), chain=chain, tree=tree)
     return completed(draw, scope, case, kinds_of(scope, dtype, params), sets)
 
@@ -202,6 +202,7 @@ def operation(
     local: bool = False,
     keyword_axis: bool = False,
     tree: Any = None,
+    deeper: tuple[Any, ...] = (),
     placed: Callable[[Case], tuple[Placement, ...]] | None = None,
     **more: Any,
 ) -> Contract:
@@ -212,7 +213,15 @@ def operation(
     vary only where the `leading` one does (weights where tokens do), unless `APART` is claimed.
     """
     call = Call(
-        operands, frozenset(auxiliary), frozenset(alike), options or {}, (), local, keyword_axis, tree, placed=placed
+        operands,
+        frozenset(auxiliary),
+        frozenset(alike),
+        options or {},
+        local=local,
+        keyword_axis=keyword_axis,
+        tree=tree,
+        deeper=deeper,
+        placed=placed,
     )
     of_case: Kinds = kinds if callable(kinds) else lambda scope, dtype, params: kinds
     contract = Contract(

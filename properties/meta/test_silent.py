@@ -38,7 +38,6 @@ SILENT: dict[str, Callable[..., Array]] = {
 
 UNBOUNDED = {
     "expert_choice_layer",
-    "gated_moe_layer",
     "global_moe_layer",
     "load_balancing_loss",
     "mlp_loss",

@@ -1,6 +1,6 @@
 """Planted bugs of moe_layer that route wrongly, and the right layer that planted bugs change in one thing.
 
-Those of gated_moe_layer, global_moe_layer and expert_choice_layer are made of the same.
+Those of global_moe_layer and expert_choice_layer are made of the same.
 
 In that layer everything is gathered: all participants know all pairs of a token and its choice, and count who comes
 before whom; the experts of each look at all tokens.

@@ -49,8 +49,8 @@ def check(
         contract: the contract's name, `"all_gather"` say.
         function: what satisfies it, called as `function(x, axis_name, **parameters)` in `shard_map`.
         laws: the laws to check; None: all of them.
-        max_examples: how many structures are drawn for the interpreter, at least 1; XLA gets a sixth as many. Every
-            law that applies is asked of each.
+        max_examples: how many structures each law is to hold on when interpreted, at least 1; compiled a sixth as many.
+            Every law that applies is asked of each.
         max_seconds: how long it may draw; None: as long as it takes. The summary says how far it came.
         random_seed: another seed draws other cases; None draws the same every time.
         communication: what it sends, as `--expect-communication` takes it: `"permute=p-1,bytes=(p-1)*n/p"`, and

@@ -43,7 +43,7 @@ def program_test(
     Arguments:
         program: what is checked, which a module should hold by a name of its own: a replay imports it by that.
         laws: the laws to check; None: all of them that have something to ask of it.
-        max_examples: how many structures are drawn for the interpreter; XLA gets a sixth as many.
+        max_examples: how many structures each law is to hold on when interpreted; compiled a sixth as many.
         random_seed: another seed draws other cases; None draws the same every time.
 
     Raises:

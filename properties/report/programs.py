@@ -29,7 +29,7 @@ def check_program(
         function: what is checked; or a `Program`, which says all that it is about.
         reference: the same on whole arrays.
         laws: the laws to check; None: all of them.
-        max_examples: how many structures are drawn for the interpreter; XLA gets a sixth as many.
+        max_examples: how many structures each law is to hold on when interpreted; compiled a sixth as many.
         max_seconds: how long it may draw; None: as long as it takes. The summary says how far it came.
         random_seed: another seed draws other cases; None draws the same every time.
         description: what a `Program` takes: `arguments`, `results`, and what the function needs.

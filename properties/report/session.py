@@ -99,6 +99,6 @@ def header(config: pytest.Config) -> list[str]:
     drawn = structures_in_force()
     return [
         f"shardproof: jax {jax.__version__}, jaxlib {version('jaxlib')}, {devices} {platform} devices",
-        f"profile: {profile} ({drawn} structures of each implementation, {compiled_of(drawn)} compiled), seed: {seed}",
+        f"profile: {profile} ({drawn} structures for each law, {compiled_of(drawn)} compiled), seed: {seed}",
         f"contracts: {', '.join(contracts)}",
     ]

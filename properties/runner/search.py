@@ -32,20 +32,23 @@ from shardproof.properties.runner.reach import reached
 from shardproof.properties.runner.tally import Enough, Tally, Verdict
 from shardproof.properties.runner.violation import LawViolation, first_of, once
 
-STRUCTURES = {"dev": 20, "ci": 12, "matrix": 8, "few": 4, "thorough": 400, "debug": 8}
-"""The profiles of this project, and how many structures of each implementation they draw for the interpreter."""
+STRUCTURES = {"dev": 10, "ci": 10, "matrix": 6, "few": 2, "thorough": 100, "debug": 4}
+"""The profiles of this project, and how many structures each law of an implementation is to hold on when interpreted.
+
+At most twice as many are drawn for that.
+"""
 
 DATABASE = Path(".hypothesis")
 """Where Hypothesis keeps what failed."""
 
 
 def compiled_of(structures: int) -> int:
-    """How many structures are drawn for XLA where so many are for the interpreter: compiling one costs much more."""
-    return max(2, structures // 6)  # the first that Hypothesis draws is the simplest
+    """How many structures each law is to hold on when compiled, which costs much more than interpreting."""
+    return max(min(structures, 3), structures // 6)
 
 
 def structures_in_force() -> int:
-    """How many structures of each implementation the profile in force draws for the interpreter."""
+    """How many structures each law is to hold on when interpreted, by the profile in force."""
     return STRUCTURES.get(settings.get_current_profile_name(), STRUCTURES["dev"])
 
 
@@ -155,6 +158,7 @@ def search(
     """One search, as `find_violation` makes several; one that differs by rounding alone can be passed over.
 
     Arguments:
+        max_examples: how many structures each law is to hold on; at most twice as many are drawn for that.
         past_rounding: whether what differs by rounding alone is taken to hold.
         kind: the kind of the only data sets to run; after the first violation those of its kind alone are.
         like: a case whose options all others are to have.
@@ -180,7 +184,7 @@ def search(
     compiled = compiled_of(max_examples)
 
     limits = settings(
-        max_examples=max_examples,
+        max_examples=2 * max_examples,
         deadline=None,
         database=database,
         phases=[Phase.reuse, Phase.generate, Phase.shrink][: 3 if shrink else 2],
@@ -191,6 +195,8 @@ def search(
 
     def holds(drawn: tuple[Case, ...]) -> None:
         nonlocal tried, caught, kind, laws, ended
+        if caught is None and all(tally.structures >= max_examples for tally in tallies.values()):
+            raise Enough
         if until is not None and caught is None and time.perf_counter() > until:
             ended = f"after {tried} of {max_examples} structures"
             raise Enough
@@ -259,7 +265,7 @@ def find_violation(
         implementation: the implementation.
         engine: what runs it.
         scope: what cases may use; no mesh is larger than one on which the function ends in seconds (see `reach`).
-        max_examples: how many cases to draw.
+        max_examples: how many structures each law is to hold on; at most twice as many are drawn for that.
         random_seed: another seed draws other cases; None derandomizes.
         shrink: whether to look for the smallest case.
         before: called with every case before it is checked; may name the known defect that ended a process on it.

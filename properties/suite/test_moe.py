@@ -11,12 +11,6 @@ def test_moe_layer(verify: Verify) -> None:
     verify()
 
 
-@of_contract("gated_moe_layer")
-def test_gated_moe_layer(verify: Verify) -> None:
-    """The same with gated experts."""
-    verify()
-
-
 @of_contract("global_moe_layer")
 def test_global_moe_layer(verify: Verify) -> None:
     """The same as a function of global arrays."""

@@ -24,7 +24,7 @@ EAGER = ("gather_with_lax", "reduce_with_lax", "shift_with_lax")
 STRUCTURES = max(2, settings().max_examples // 100)
 """Per law: few of each, since there are so many; a nightly profile draws fifty."""
 
-SLOW = ("attention", "expert_choice_layer", "gated_moe_layer", "global_moe_layer", "pipeline", "shard_router_z_loss")
+SLOW = ("attention", "expert_choice_layer", "global_moe_layer", "pipeline", "shard_router_z_loss")
 """Contracts whose right functions take many seconds; their parts are those of others."""
 
 FIRST = first_of_each(RIGHT_ONES.values(), lambda right_one: right_one.contract)
@@ -35,7 +35,7 @@ COMPILED = [*RIGHT_ONES.values()] if settings().max_examples >= 1000 else FIRST
 
 def implementation_of(right_one: RightOne) -> Implementation:
     """The function as its user would bring it."""
-    return replace(user_implementation(right_one.contract, right_one.function), whole=right_one.whole)
+    return replace(user_implementation(right_one.contract, right_one.function, right_one.claims), whole=right_one.whole)
 
 
 @pytest.mark.parametrize("right_one", marked(RIGHT_ONES.values(), BRIEF))

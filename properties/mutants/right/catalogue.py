@@ -18,6 +18,7 @@ class RightOne:
         contract: the contract that it satisfies.
         sentence: what is odd about it.
         function: the device-local function, or any other callable.
+        claims: the features that it claims.
         whole: whether it takes global arrays, and the mesh.
 
     Raises:
@@ -28,6 +29,7 @@ class RightOne:
     contract: str
     sentence: str
     function: Callable[..., Any]
+    claims: tuple[str, ...] = ()
     whole: bool = False
 
     def __post_init__(self) -> None:
@@ -44,7 +46,7 @@ RIGHT_ONES: dict[str, RightOne] = {}
 """Every one of them by its name."""
 
 
-def enter(name: str, contract: str, sentence: str, function: Callable[..., Any], *, whole: bool = False) -> None:
+def enter(name: str, contract: str, sentence: str, function: Callable[..., Any], **more: Any) -> None:
     """Enters a callable into the catalogue.
 
     Raises:
@@ -52,14 +54,15 @@ def enter(name: str, contract: str, sentence: str, function: Callable[..., Any],
     """
     if name in RIGHT_ONES:
         raise ValueError(f"{name}: expected a name that no other has")
-    RIGHT_ONES[name] = RightOne(name, contract, sentence, function, whole)
+    RIGHT_ONES[name] = RightOne(name, contract, sentence, function, **more)
 
 
-def right(contract: str, *, whole: bool = False) -> Callable[[Function], Function]:
+def right(contract: str, *, claims: tuple[str, ...] = (), whole: bool = False) -> Callable[[Function], Function]:
     """Enters a function into the catalogue; its docstring says in one sentence what is odd about it."""
 
     def add(function: Function) -> Function:
-        enter(function.__name__, contract, " ".join((function.__doc__ or "").split()), function, whole=whole)
+        sentence = " ".join((function.__doc__ or "").split())
+        enter(function.__name__, contract, sentence, function, claims=claims, whole=whole)
         return function
 
     return add

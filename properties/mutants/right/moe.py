@@ -96,7 +96,7 @@ def moe_for_choices_of_tokens(*operands: Any, **options: Any) -> Array:
     return Layer(keep=lambda pairs, n, policy: keep(pairs, n, "position"))(*operands, **options)
 
 
-@right("gated_moe_layer")
+@right("moe_layer", claims=("gated_experts",))
 def gated_moe_of_hyperbolic_tangents(*operands: Any, **options: Any) -> Array:
     """Takes silu as half of `u (1 + tanh(u / 2))`."""
     return gated(*operands, hidden=lambda u, v: 0.5 * u * (1 + jnp.tanh(0.5 * u)) * v, **options)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from jax.extend import core
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from shardproof.oracles.mesh import MeshCase
@@ -42,6 +43,10 @@ class Prepared:
     def each(self, sets: Sets) -> Iterator[list[np.ndarray]]:
         """The results on each of several data sets."""
         return map(self, sets)
+
+    def since(self, place: int) -> "Prepared":
+        """The program of the results from this place on, and of nothing that they do not need."""
+        raise NotImplementedError("what is not under jit is no one program")
 
 
 AXIS_TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
@@ -109,9 +114,7 @@ class XlaEngine(Engine):
         self._count()
         if not program.compiled:
             return Prepared(partial(_run, function, avals))
-        # the arguments of the text say which devices there are
-        jitted = jax.jit(function, keep_unused=True, compiler_options=dict(self.compiler_options) or None)
-        return Compiled(jitted, avals)
+        return Compiled(function, avals, self.compiler_options)
 
 
 class Compiled(Prepared):
@@ -120,21 +123,59 @@ class Compiled(Prepared):
     Arguments:
         function: the program.
         avals: its arguments without their values.
+        options: what XLA is told of how to compile.
     """
 
-    def __init__(self, function: Any, avals: list[jax.ShapeDtypeStruct]) -> None:
-        self.function, self.avals, self.traced = function, avals, function.trace(*avals)
+    def __init__(
+        self, function: Callable[..., Any], avals: list[jax.ShapeDtypeStruct], options: Mapping[str, Any]
+    ) -> None:
+        # the arguments of the text say which devices there are
+        jitted: Any = jax.jit(function, keep_unused=True, compiler_options=dict(options) or None)
+        self.avals, self.options, self.traced = avals, options, jitted.trace(*avals)
+        self._executable: Any = None
         self.parts = simulate.may_part(self.traced.jaxpr)
         super().__init__(self._compiled, self.traced.jaxpr)
 
     def evidence(self, arrays: Sequence[np.ndarray]) -> str:
         """The compiled program as text; the arrays are not looked at."""
-        return str(self.traced.lower().compile().as_text())
+        return str(self.executable.as_text())
+
+    @property
+    def executable(self) -> Any:
+        """What XLA makes of it."""
+        if self._executable is None:
+            self._executable = self.traced.lower().compile()
+        return self._executable
 
     def _compiled(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         if self.parts:  # devices that wait for one another for ever would end the process
             simulate.check_that_all_meet(self.jaxpr, arrays)
-        return _run(self.function, self.avals, arrays)
+        return _run(self.executable, self.avals, arrays)
+
+    def giving(self, wanted: Sequence[bool]) -> "Compiled":
+        """The program of the results that are wanted, compiled by itself."""
+        return Compiled(core.jaxpr_as_fun(simulate.giving(self.jaxpr, wanted)), self.avals, self.options)
+
+    def since(self, place: int) -> "Compiled":
+        """The program of the results from this place on, compiled by itself."""
+        return self.giving([i >= place for i in range(len(self.jaxpr.out_avals))])
+
+
+class InTwo(Prepared):
+    """A program under `jit` that is compiled as two: of the results before a place, and of those from there on.
+
+    So are a derivative's two modes, of which the law of communication reads the second.
+    """
+
+    def __init__(self, whole: Compiled, place: int) -> None:
+        self.first = whole.giving([i < place for i in range(len(whole.jaxpr.out_avals))])
+        self.second, self.place = whole.since(place), place
+        super().__init__(lambda arrays: [*self.first(arrays), *self.second(arrays)], whole.jaxpr)
+
+    def since(self, place: int) -> Prepared:
+        """The second program."""
+        assert place == self.place
+        return self.second
 
 
 def _run(
@@ -191,6 +232,11 @@ class Interpreted(Prepared):
     def _alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         with failing_as_a_limit():
             return [np.asarray(result) for result in jax.tree.leaves(self.traced.run(*arrays))]
+
+    def since(self, place: int) -> "Interpreted":
+        """The program of the results from this place on."""
+        jaxpr = self.traced.closed_jaxpr
+        return Interpreted.of(simulate.giving(jaxpr, [i >= place for i in range(len(jaxpr.out_avals))]))
 
     def evidence(self, arrays: Sequence[np.ndarray]) -> simulate.Record:
         """What a run does besides computing, less what `jit` would not run because nothing reads it."""

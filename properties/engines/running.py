@@ -22,6 +22,7 @@ from shardproof.oracles.dtypes import is_float, rounded, wide
 from shardproof.properties.cases.case import Case, Placement, stacked_axes
 from shardproof.properties.contracts import listed
 from shardproof.properties.engines import Engine, Interpreted, Prepared, SimulateEngine, XlaEngine
+from shardproof.properties.engines.engine import Compiled, InTwo
 from shardproof.properties.engines.simulate import raised_in
 from shardproof.properties.engines.simulate.exchange import divide
 from shardproof.properties.engines.simulate.liveness import equations
@@ -101,20 +102,35 @@ def derived(implementation: Implementation, case: Case, engine: Engine) -> tuple
     raise first
 
 
-def reverse_mode(implementation: Implementation, case: Case, engine: Engine, *, values: bool) -> Any:
-    """The closed jaxpr `(operands, tangents, cotangents) -> gradients`, or of values as well, and none of tangents.
-
-    It is a part of the derivative in both modes where that was traced.
+def reverse_mode(implementation: Implementation, case: Case, engine: Engine) -> Ready:
+    """The program `(operands, tangents, cotangents) -> gradients`; no tangents where there is no forward mode.
 
     Raises:
         NotImplementedError: if JAX has no reverse mode of the function.
     """
+    key = ("gradients alone", implementation, _without_out(case), engine.name)
+    if key not in _ready:
+        made = _with_gradients(implementation, case, engine)
+        others = len(made.prepared.jaxpr.out_avals) - len(case.contract.call.moving(case))
+        _keep(_ready, key, dataclasses.replace(made, prepared=made.prepared.since(others)))
+    return _ready[key]
+
+
+def values_and_gradients(implementation: Implementation, case: Case, engine: Engine) -> Any:
+    """The closed jaxpr of values and gradients together.
+
+    Raises:
+        NotImplementedError: if JAX has no reverse mode of the function.
+    """
+    made = _with_gradients(implementation, case, engine)
+    jaxpr, values, gradients = made.prepared.jaxpr, len(made.placements), len(case.contract.call.moving(case))
+    tangents = len(jaxpr.out_avals) - values - gradients
+    return giving(jaxpr, [True] * values + [False] * tangents + [True] * gradients)
+
+
+def _with_gradients(implementation: Implementation, case: Case, engine: Engine) -> Ready:
     both = ("gradient", implementation, _without_out(case), engine.name) in _ready
-    kind = "gradient" if both else "reverse gradient"
-    made = ready(kind, implementation, case, engine)
-    count = len(made.placements)
-    gradients = [True] * len(case.contract.call.moving(case))
-    return giving(made.prepared.jaxpr, [values] * count + [False] * count * both + gradients)
+    return ready("gradient" if both else "reverse gradient", implementation, case, engine)
 
 
 def _keep(kept: OrderedDict[tuple[object, ...], Kept], key: tuple[object, ...], made: Kept) -> None:
@@ -165,6 +181,8 @@ def _make(kind: str, implementation: Implementation, case: Case, engine: Engine)
         jaxpr = traced(program, case, engine) if prepared.jaxpr is None else prepared.jaxpr
         if forward_mode and any(equation.primitive.name == "custom_lin" for equation in equations(jaxpr)):
             raise NotDifferentiable(NO_FORWARD_MODE)
+        if forward_mode and reverse_mode and isinstance(prepared, Compiled):
+            prepared = InTwo(prepared, 2 * len(placements))
         return Ready(prepared, seen, tuple(placements))
 
 

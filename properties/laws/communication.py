@@ -26,10 +26,9 @@ from shardproof.properties.communication.counted import (
     worded_stated,
 )
 from shardproof.properties.contracts.numbers import COUNTED, operands
-from shardproof.properties.engines import Engine, Interpreted, Prepared
-from shardproof.properties.engines.running import check_results, differentiating, ready, reverse_mode, seen_of_values
-from shardproof.properties.laws.law import Checked, Law, call_alone
-from shardproof.properties.programs.derivatives import pullback
+from shardproof.properties.engines import Engine
+from shardproof.properties.engines.running import check_results, differentiating, ready, reverse_mode
+from shardproof.properties.laws.law import Checked, Law, without_chain
 from shardproof.properties.programs.expectation import Expectation, Stated
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import answering
@@ -57,21 +56,14 @@ def communication_of(implementation: Implementation, case: Case, engine: Engine,
     key = (implementation, case.structure, engine.name, backward)
     if key not in _counted:
         with differentiating(), answering():  # the rules of derivatives as well
-            if backward:
-                seen = seen_of_values(implementation, case, engine)
-                prepared: Prepared
-                if engine.name == "simulate":  # which needs no more than what was traced
-                    prepared = Interpreted.of(reverse_mode(implementation, case, engine, values=False))
-                else:
-                    prepared = engine.prepare(pullback(case, implementation, seen), case.mesh)
-            else:
-                made = ready("value", implementation, case, engine)
-                seen, prepared = made.seen, made.prepared
-            check_results(case, seen)
+            made = (
+                reverse_mode(implementation, case, engine) if backward else ready("value", implementation, case, engine)
+            )
+            check_results(case, made.seen)
             given = operands(case, COUNTED)
-            rest = prepared.jaxpr.in_avals[len(given) :]  # the cotangents, of a gradient
+            rest = made.prepared.jaxpr.in_avals[len(given) :]  # tangents, and cotangents
             arrays = [*given, *(generate(COUNTED, a.shape, np.dtype(a.dtype), terms=case.mesh.size) for a in rest)]
-            found = count(prepared, arrays)
+            found = count(made.prepared, arrays)
         _counted[key] = found
         if len(_counted) > KEPT:
             _counted.popitem(last=False)
@@ -293,7 +285,7 @@ COMMUNICATION = Law(
     "communication",
     "Collectives and bytes are those that are stated, in no more steps, and never below the lower bound.",
     check_communication,
-    call_alone,
+    without_chain,
     _may_be_asked,
     derives=True,
     optional=lambda implementation: implementation.communication is None,

@@ -15,7 +15,7 @@ from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope, Violation
 from shardproof.properties.contracts.drawing import placements, without
 from shardproof.properties.laws.error import refused_by
-from shardproof.properties.laws.law import LARGE, call_alone
+from shardproof.properties.laws.law import LARGE
 from shardproof.properties.laws.type import TYPE
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.transformations import can_feed
@@ -103,8 +103,7 @@ def drawn_for(
 
 def _with_a_wrong_one(forbidden: Sequence[Violation], case: Case) -> st.SearchStrategy[tuple[Case, ...]]:
     """The case, and it with one argument that must be refused, which is named in `forbidden`."""
-    alone = call_alone(case)
-    assert alone is not None
+    alone = dataclasses.replace(case, chain=(), manual=(), out=None)
     possible = [(one.argument, wrong) for one in forbidden if not (wrong := one.cases(alone)).is_empty]
     if not possible:
         return st.just((case,))

@@ -21,9 +21,9 @@ def whole_case(case: Case) -> Case | None:
     return None if case.forbidden else dataclasses.replace(case, out=None)
 
 
-def call_alone(case: Case) -> Case | None:
-    """The call of a valid case without the chain around it."""
-    return None if case.forbidden else dataclasses.replace(case, chain=(), manual=(), out=None)
+def without_chain(case: Case) -> Case | None:
+    """A valid case that has no chain around its call."""
+    return None if case.forbidden or case.chain else dataclasses.replace(case, out=None)
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Any
 from shardproof.properties.cases.case import Case
 from shardproof.properties.communication.counted import sizes_of
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.running import check_results, ready, reverse_mode
+from shardproof.properties.engines.running import check_results, ready, values_and_gradients
 from shardproof.properties.laws.communication import has_own_gradient
-from shardproof.properties.laws.law import Law, call_alone
+from shardproof.properties.laws.law import Law, without_chain
 from shardproof.properties.performance.operations import Operation, flops_in, operations_in, peak_in, within
 from shardproof.properties.performance.routes import Untold
 from shardproof.properties.performance.timeline import (
@@ -55,7 +55,7 @@ def check_overlap(implementation: Implementation, case: Case, engine: Engine) ->
         if not has_own_gradient(case):
             return 1
         try:
-            both = operations_in(reverse_mode(implementation, case, engine, values=True), case.mesh)
+            both = operations_in(values_and_gradients(implementation, case, engine), case.mesh)
         except NotImplementedError:  # a function without a gradient has none that could wait
             return 1
         machine = machine if machine.bytes else Balanced.of(both, case.mesh, case.axes)
@@ -116,7 +116,7 @@ OVERLAP = Law(
     "overlap",
     "What is sent while nothing is computed is no more than is claimed, of the gradient as well.",
     check_overlap,
-    call_alone,
+    without_chain,
     lambda implementation, engine: implementation.overlap is not None,
     engines=("simulate",),  # it is about what was traced: nothing is run
     derives=True,

@@ -135,21 +135,3 @@ def beside_zeros(derivative: Derivative) -> Derivative:
         return [result[1] for result in jax.vmap(derivative)(*both)]
 
     return batched
-
-
-def pullback(case: Case, implementation: Implementation, seen: Seen) -> Program:
-    """The program `(operands, cotangents) -> gradients`, reverse mode alone; `seen` as for `derivatives`."""
-    moving = case.contract.call.moving(case)
-    count, pairs = len(case.operands), len(case.operands) + len(moving)
-    whole, _ = derivatives(case, implementation, seen, forward_mode=False)
-
-    def build(mesh: Any) -> Global:
-        function = whole.build(mesh)
-
-        def run(*arrays: jax.Array) -> Any:
-            tangents = (arrays[i] for i in moving)
-            return function(*arrays[:count], *tangents, *arrays[count:])[-len(moving) :]
-
-        return run
-
-    return Program(build, (*whole.arguments[:count], *whole.arguments[pairs:]), compiled=whole.compiled)

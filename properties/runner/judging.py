@@ -1,6 +1,7 @@
 """The verdict on one case, and on a law once all of its cases were judged."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from traceback import walk_tb
 
@@ -82,6 +83,7 @@ def verify(
     laws: Sequence[Law] = (*LAWS.values(),),
     tallies: Mapping[str, Tally] | None = None,
     instead: int = 1,
+    enough: float = math.inf,
     before: Callable[[Law, Case], str] = lambda law, case: "",
 ) -> dict[str, Verdict]:
     """Asks every law that applies to a case, and has something to ask of the implementation, in turn.
@@ -95,6 +97,7 @@ def verify(
         laws: those that are asked.
         tallies: where the verdict of each is counted.
         instead: how many structures may be compiled because the interpreter lacks a rule.
+        enough: on how many structures a law has to hold to be asked no more.
         before: called with what each law is asked of; may name the known defect that ended a process on it.
 
     Returns:
@@ -108,7 +111,7 @@ def verify(
     verdicts = {}
     for law in asked(implementation, engine.name, laws):
         looked_at, tally = law.of(case), counted[law.name]
-        if looked_at is None or (tally.uncompared >= NOTHING and not tally.broken):
+        if looked_at is None or answered(tally, enough):
             continue
         known, made = before(law, looked_at), engine.compilations
         if not looked_at.forbidden:
@@ -116,6 +119,11 @@ def verify(
         tally.compilations += engine.compilations - made
         verdicts[law.name] = judge(law, implementation, looked_at, engine, tally, instead=instead, ended_by=known)
     return verdicts
+
+
+def answered(tally: Tally, enough: float) -> bool:
+    """Whether a law is asked no more: it held on that many structures, or has nothing to compare."""
+    return not tally.broken and (tally.structures >= enough or tally.uncompared >= NOTHING)
 
 
 def on_fewer_sets(implementation: Implementation, case: Case, engine: Engine) -> Case:
@@ -137,7 +145,6 @@ def on_fewer_sets(implementation: Implementation, case: Case, engine: Engine) ->
 
 
 def draw_another(
-    case: Case,
     verdicts: Mapping[str, Verdict],
     tallies: Mapping[str, Tally],
     *,
@@ -146,11 +153,8 @@ def draw_another(
 ) -> None:
     """Rejects, in a Hypothesis test, a case of which no law says anything since it is not supported, or cannot be run.
 
-    What laws say that look at its call alone counts only where no other was asked.
-
     Arguments:
-        case: the case.
-        verdicts: what became of it.
+        verdicts: what became of the case.
         tallies: what was counted so far.
         patience: how many unsupported cases end a search in which fewer than a tenth as many held.
         instead: how many structures may be compiled because the interpreter lacks a rule.
@@ -158,9 +162,7 @@ def draw_another(
     Raises:
         Enough: if so many were not supported that it is not worth drawing more.
     """
-    looked_at = {name: LAWS[name].of(case) for name in verdicts}
-    of_whole = [verdicts[name] for name, one in looked_at.items() if one is not None and one.chain == case.chain]
-    kinds = {verdict.kind for verdict in of_whole or verdicts.values()}
+    kinds = {verdict.kind for verdict in verdicts.values()}
     spent = sum(sum(tally.instead.values()) for tally in tallies.values())
     lacking = "not run" in kinds and spent < instead and any(not one.final for one in verdicts.values())
     if any(tally.broken for tally in tallies.values()) or kinds & {"held", "excused"}:

@@ -27,7 +27,7 @@ from shardproof.properties.laws.drawing import drawn_for
 from shardproof.properties.laws.law import LARGE
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, SuiteError
-from shardproof.properties.runner.judging import ENOUGH, asked, draw_another, judge, tallies_of, verify
+from shardproof.properties.runner.judging import ENOUGH, answered, asked, draw_another, judge, tallies_of, verify
 from shardproof.properties.runner.reach import reached
 from shardproof.properties.runner.tally import Enough, Tally, Verdict
 from shardproof.properties.runner.violation import LawViolation, first_of, once
@@ -195,7 +195,7 @@ def search(
 
     def holds(drawn: tuple[Case, ...]) -> None:
         nonlocal tried, caught, kind, laws, ended
-        if caught is None and all(tally.structures >= max_examples for tally in tallies.values()):
+        if all(answered(tally, max_examples) for tally in tallies.values()):
             raise Enough
         if until is not None and caught is None and time.perf_counter() > until:
             ended = f"after {tried} of {max_examples} structures"
@@ -206,7 +206,7 @@ def search(
             try:
                 verdicts |= verify(
                     implementation, on_data(case, kind), engine,
-                    laws=laws, tallies=tallies, instead=compiled, before=before,
+                    laws=laws, tallies=tallies, instead=compiled, enough=max_examples, before=before,
                 )  # fmt: skip
             except LawViolation as violation:
                 if past_rounding and violation.rounding:
@@ -218,7 +218,7 @@ def search(
                 laws = [violation.law]
                 raise
         spare = compiled if engine.name == "simulate" else 0
-        draw_another(drawn[0], verdicts, tallies, patience=patience, instead=spare)
+        draw_another(verdicts, tallies, patience=patience, instead=spare)
 
     test = limits(given(drawn=cases)(holds))
     try:

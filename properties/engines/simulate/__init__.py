@@ -30,6 +30,7 @@ from shardproof.properties.engines.simulate.errors import (
 from shardproof.properties.engines.simulate.prepare import (
     Simulated,
     check_that_all_meet,
+    giving,
     interpret,
     prepare,
     simulate,
@@ -51,6 +52,7 @@ __all__ = [
     "UnknownPrimitive",
     "UnwrittenRead",
     "check_that_all_meet",
+    "giving",
     "interpret",
     "may_part",
     "prepare",

@@ -1,5 +1,6 @@
 """The process that compiles: reads requests, one JSON object a line, and answers each with one."""
 
+import dataclasses
 import importlib
 import json
 import os
@@ -16,7 +17,7 @@ from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD, COMPILER, Request
 from shardproof.properties.performance.tpu_compiler.topology import Topology, in_rings
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
-from shardproof.properties.programs.derivatives import pullback
+from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.partitioned import partitioned
 from shardproof.properties.programs.program import Program, Seen, forward
@@ -50,7 +51,9 @@ def program_of(request: Request) -> Program:
         return program
     mesh = abstract_mesh(request.case.mesh)
     jax.eval_shape(program.build(mesh), *program.abstract_arguments(mesh))  # fills what was seen
-    return pullback(request.case, implementation, seen)
+    whole, _ = derivatives(request.case, implementation, seen, forward_mode=False)
+    gradients = len(request.case.contract.call.moving(request.case))
+    return dataclasses.replace(whole, build=lambda mesh: lambda *arrays: whole.build(mesh)(*arrays)[-gradients:])
 
 
 def answer(request: Request) -> dict[str, Any]:

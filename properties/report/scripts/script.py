@@ -64,6 +64,16 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 """
+CANNOT_RUN = '''
+
+def cannot_run(*error):
+    """An exception says nothing about the bug."""
+    traceback.print_exception(*error)
+    sys.exit(2)
+
+
+sys.excepthook = cannot_run
+'''
 DIFFERS = '''def differs(name, actual, exact, dtype, axes, tolerance=0):
     """Prints where an array differs from the exact one by more than its rounding, and returns whether it does.
 
@@ -92,7 +102,7 @@ DIFFERS = '''def differs(name, actual, exact, dtype, axes, tolerance=0):
 '''
 NEEDS = (
     "Needs JAX, NumPy and the implementation. Exits with 1 while the bug shows, with 0 once it is fixed, and with 2 if "
-    "the implementation cannot be imported."
+    "it cannot be run."
 )
 SIMULATED = "Found by interpreting the traced program in NumPy: a compiler that rewrites it may make the bug disappear."
 
@@ -266,10 +276,9 @@ class Script:
 
 
 def loaded(lines: list[str], missing: Sequence[str] = ()) -> list[str]:
-    """The lines that import or define a function; the script exits with 2 if that fails, or if something is missing."""
-    inner = [f"    {line}" if line else "" for line in "\n".join(lines).strip("\n").split("\n")]
-    stop = [f"sys.exit(2)  # until it has {', '.join(missing)}"] if missing else []
-    return ["try:", *inner, "except Exception:", "    traceback.print_exc()", "    sys.exit(2)", *stop]
+    """The lines that import or define a function; the script exits with 2 if something is missing."""
+    stop = [f"print({quoted('this script lacks ' + ', '.join(missing))})", "sys.exit(2)"] if missing else []
+    return [*CANNOT_RUN.split("\n"), *lines, *stop]
 
 
 def _written(reference: Reference) -> tuple[np.ndarray, np.ndarray | None]:

@@ -87,6 +87,17 @@ def engines_of(test: Any) -> list[str]:
     return [one.values[0] for one in test.pytestmark[0].args[1]]
 
 
+def test_a_run_that_checks_nothing_ends_with_a_sentence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the expression that selects no test, or the flag for which XLA ends the process."""
+    done = ran(project, "-k", "totl")
+    told = "ERROR: -k 'totl': nothing was checked: expected an expression that selects a test\n"
+    assert (done.returncode, told in done.stdout) == (pytest.ExitCode.NO_TESTS_COLLECTED, True), done.stdout
+    monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1 --xla_force_host_platform_device_count=2")
+    done = ran(project)
+    assert "expected flags that XLA knows: it ends the process for --xla_no_such_flag=1\n" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
 @pytest.mark.lengthy
 def test_a_failure_is_told_replayed_kept_and_repaired(project: Path) -> None:
     """A failure is reported, replayed, kept as a regression and passes once repaired, with workers as well."""

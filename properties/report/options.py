@@ -19,7 +19,7 @@ from shardproof.properties.report.asking import chosen_laws
 from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS, DestinationError, check_destination
 from shardproof.properties.runner import search
 from shardproof.properties.runner.given import SAID, parse_all
-from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices, use
+from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices, check_flags, use
 from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.stated import GivenError
 
@@ -143,6 +143,7 @@ def set_up(config: pytest.Config) -> None:
             if not path.endswith((".json", ".md")):
                 raise pytest.UsageError(f"--report={path}: expected a file name that ends in .json or .md")
             check_destination("--report", Path(path))
+        check_flags(os.environ.get("XLA_FLAGS", ""))
         given = parse_all(*map(option, ("--impl", *SAID)))
         if platform == "cpu":
             jax.config.update("jax_num_cpu_devices", devices)

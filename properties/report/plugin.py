@@ -180,15 +180,17 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
     """Prints what was verified and measured, after the failures and before the list of them, which has all."""
     showing.restore_failures(terminalreporter)
     tallies = tallies_of(config)
-    for told in unmet(config, tallies):
+    for told in nothing_selected(config, exitstatus) or unmet(config, tallies):
         terminalreporter.write_line(f"ERROR: {told}", red=True)
     if tallies:
         given = GIVEN not in config.stash or bool(config.stash[GIVEN])  # without the options: programs
         print_table(tallies, terminalreporter, given=given)
+    if tallies and not any(tally.verifies or tally.outcome == "failed" for tally in tallies):
+        terminalreporter.write_line("nothing was verified: no law held on any case", yellow=True)
     for line in left_out(terminalreporter):
         terminalreporter.write_line(line)
     for path in config.getoption("--report", default=[]):
@@ -204,6 +206,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def tallies_of(config: pytest.Config) -> list[Tally]:
     """What all tests counted, whichever process ran them."""
     return [Tally.from_json(record) for report in reports_of(config) for record in getattr(report, "shardproof", [])]
+
+
+def nothing_selected(config: pytest.Config, exitstatus: int) -> list[str]:
+    """That no test was selected, and by which options, in one sentence."""
+    chosen = {"-k": config.getoption("keyword"), "-m": config.getoption("markexpr")}
+    by = ", ".join(f"{option} {text!r}" for option, text in chosen.items() if text)
+    nothing = exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not config.getoption("collectonly")
+    return [f"{by}: nothing was checked: expected an expression that selects a test"] if nothing and by else []
 
 
 def unmet(config: pytest.Config, tallies: list[Tally]) -> list[str]:

@@ -24,7 +24,7 @@ from shardproof.properties.runner.named import Named, held_by_a_module
 from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.programs import Program
-from shardproof.properties.runner.stated import check_draws
+from shardproof.properties.runner.stated import GivenError, check_draws
 
 
 def program_test(
@@ -59,7 +59,10 @@ def program_test(
     check_draws(max_examples, random_seed)
     if not isinstance(program, Program):
         raise ValueError(f"program={program!r}: expected a Program")  # noqa: TRY004 (one kind for all that is given)
-    make_devices()
+    try:
+        make_devices()
+    except GivenError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     wanted = chosen_laws(laws)
     engines = engines_for(program.implementation, wanted)
     name = held_by_a_module(program)

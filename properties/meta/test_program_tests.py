@@ -98,6 +98,25 @@ def test_a_run_that_checks_nothing_ends_with_a_sentence(project: Path, monkeypat
     assert "Traceback" not in done.stdout + done.stderr
 
 
+def test_programs_have_the_options_and_their_settings(project: Path) -> None:
+    """A report is written, and engines, laws and devices are chosen, by an option or by the project's settings."""
+    (project / "tests" / "test_total.py").write_text(RIGHT)
+    chosen = ("tests", "--report=report.json", "--engine=xla", "--laws=value", "--devices=3")
+    done = ran(project, *chosen)
+    assert "2 passed, 1 deselected" in done.stdout, done.stdout
+    report = json.loads((project / "report.json").read_text())
+    assert [(entry["law"], entry["engine"]) for entry in report["verified"]] == [("value", "xla")]
+    assert report["header"][0].endswith(", 3 cpu devices")
+    settings = "shardproof_report = set.md\nshardproof_engine = simulate\n"
+    (project / "pytest.ini").write_text(f"{(project / 'pytest.ini').read_text()}{settings}")
+    done = ran(project, "-n1", "--laws=type")
+    assert "2 passed" in done.stdout, done.stdout
+    assert "| total |" in (project / "set.md").read_text()
+    assert "ERROR: --laws='valu': no such law; did you mean 'value'?" in ran(project, "--laws=valu").stderr
+    (project / "conftest.py").write_text("def pytest_addoption(parser):\n    parser.addoption('--engine')\n")
+    assert "test_total[xla]" in ran(project, "--collect-only", "-q", "--engine=theirs").stdout
+
+
 @pytest.mark.lengthy
 def test_a_failure_is_told_replayed_kept_and_repaired(project: Path) -> None:
     """A failure is reported, replayed, kept as a regression and passes once repaired, with workers as well."""

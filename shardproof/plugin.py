@@ -127,6 +127,9 @@ SETTINGS: dict[str, Any] = {
 }
 """The options that the settings of a project may hold as well, as in `shardproof_devices = 4`, with their types."""
 
+RUNNING: list[pytest.Config] = []
+"""The runs of pytest that this process is in, the innermost last."""
+
 TAKEN = pytest.StashKey[list[str]]()
 """The options that the project, or another plugin, has itself."""
 
@@ -193,8 +196,21 @@ def take_settings(config: pytest.Config) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Makes the devices that are asked for of tests of programs: the suite makes its own."""
+    RUNNING.append(config)
     if take_settings(config) and not config.pluginmanager.has_plugin(SUITE):
         import_module("shardproof.properties.report.options").make_ready(config)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Forgets the run."""
+    if config in RUNNING:  # unless another plugin ended it before
+        RUNNING.remove(config)
+
+
+def terminal() -> pytest.TerminalReporter | None:
+    """What writes to the terminal of the run of pytest that this process is in, if it has one."""
+    reporter: Any = RUNNING[-1].pluginmanager.get_plugin("terminalreporter") if RUNNING else None
+    return reporter if reporter is not None and reporter.isatty else None
 
 
 @pytest.hookimpl(trylast=True)

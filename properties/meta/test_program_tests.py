@@ -1,14 +1,19 @@
 """A user's own programs as pytest tests in their own project: runs, failures, replays and regressions."""
 
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shardproof.properties.contracts.described import Array
-from shardproof.properties.meta.runs import Done, pytest_run, python
+from shardproof.properties.meta.runs import PYTEST, ROOT, Done, pytest_run, python
 from shardproof.properties.meta.whole_programs import mlp, numpy_mlp
 from shardproof.properties.report.failures.replay import OF_PROGRAMS
 from shardproof.properties.report.program_tests import program_test
@@ -115,6 +120,26 @@ def test_programs_have_the_options_and_their_settings(project: Path) -> None:
     assert "ERROR: --laws='valu': no such law; did you mean 'value'?" in ran(project, "--laws=valu").stderr
     (project / "conftest.py").write_text("def pytest_addoption(parser):\n    parser.addoption('--engine')\n")
     assert "test_total[xla]" in ran(project, "--collect-only", "-q", "--engine=theirs").stdout
+
+
+@pytest.mark.lengthy
+@pytest.mark.either_end
+def test_a_terminal_shows_how_far_a_test_is(project: Path) -> None:
+    """In the terminal of pytest, which captures what tests print, a line has the structures and the time left."""
+    (project / "tests" / "test_total.py").write_text(RIGHT)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, *PYTEST, "tests", "--engine=simulate", "--laws=value"]
+    with subprocess.Popen(
+        command, cwd=project, env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}, stdout=theirs
+    ):
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # as the terminal has it once all is read
+            while part := os.read(ours, 4096):
+                shown += part
+    os.close(ours)
+    assert re.search(rb"\rcheck total: on simulate \(1 of 1\): \d+ of 200 structures, 0:0\d:\d\d left ", shown), shown
+    assert b"2 passed" in shown
 
 
 @pytest.mark.lengthy

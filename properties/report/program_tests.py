@@ -18,13 +18,14 @@ from shardproof.properties.report.asking import (
 from shardproof.properties.report.failures.causes import Told
 from shardproof.properties.report.failures.files import Recorded
 from shardproof.properties.report.failures.replay import regressions_of, repeat
-from shardproof.properties.report.progress import devices_note
+from shardproof.properties.report.progress import Progress, devices_note
 from shardproof.properties.report.session import COUNTED, MADE_TEST
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.named import Named, held_by_a_module
 from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.programs import Program
+from shardproof.properties.runner.search import compiled_of
 from shardproof.properties.runner.stated import GivenError, check_draws
 
 
@@ -87,8 +88,11 @@ def program_test(
             pytest.skip(
                 f"--laws={own(request.config, 'laws')}: this test has others: {', '.join(law.name for law in wanted)}"
             )
-        find = local_search(implementation, engine, scope_of(engine), random_seed=random_seed)
-        answers = ask(implementation, engine, asked, known, find, max_examples=max_examples)
+        with Progress(f"check {program.name}", 1, []) as progress:
+            progress.engine(engine, max_examples if engine == "simulate" else compiled_of(max_examples))
+            search = {"random_seed": random_seed, "before": progress.before}
+            find = local_search(implementation, engine, scope_of(engine), **search)
+            answers = ask(implementation, engine, asked, known, find, max_examples=max_examples, tell=progress.case)
         request.node.stash[COUNTED] = [*answers.tallies.values()]
         if engine == "xla":
             for line in devices_note(len(jax.devices())):

@@ -3,7 +3,7 @@
 import gc
 import os
 
-pytest_plugins = ["shardproof.properties.report.plugin"]
+pytest_plugins = ["shardproof.plugin", "shardproof.properties.report.plugin"]
 collect_ignore = ["shardproof"]  # links to the folders beside it, whose tests `pytest .` would find twice
 
 # Of workers that share the cores, the threads of each that multiply matrices would wait for one another.

@@ -1,45 +1,237 @@
-"""The pytest plugin that is there wherever shardproof is installed: it loads the suite's own if a run asks for it.
+"""The pytest plugin that is there wherever shardproof is installed: its options, and what they ask to be loaded.
 
-pytest imports it in every project, so it is apart from the rest: a run that does not ask is as if shardproof were not
-installed, with no option, marker, fixture, header or profile of ours, and neither JAX nor Hypothesis imported. One that
-has tests made by `program_test` gets the reports of what they check, and nothing else.
+pytest imports it in every project, so it is apart from the rest: a run that asks for nothing has the options and their
+settings, and no marker, fixture, header or profile of ours, and neither JAX nor Hypothesis is imported. One that has
+tests made by `program_test` gets the reports of what they check; the suite itself is loaded by the options in `ASKING`.
 """
 
+from argparse import ArgumentError
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 SUITE, REPORTS = "shardproof.properties.report.plugin", "shardproof reports"
+REPORTING = ("pytest_runtest_makereport", "pytest_sessionfinish", "pytest_terminal_summary")
+"""The hooks of the suite that tests made by `program_test` need, in any project and without an option."""
 ASKING = ("--impl", "--replay", "--keep-regression", "--claims", "--expect-communication", "--expect-overlap")
-"""The options that ask for the suite. The others belong to these: alone they mean nothing outside of its checkout."""
+"""The options that ask for the suite. The others belong to these, and some to the tests of programs as well."""
 FILES = ("--replay", "--keep-regression", "--report", "--profile")
 """The options whose values are files or folders, which pytest takes for tests until it knows the options."""
 TESTS = Path(__file__).parent / "properties"
+
+NUMBER, SEVERAL, FLAG = {"type": int, "metavar": "N"}, {"action": "append", "default": []}, {"action": "store_true"}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--devices": {
+        **NUMBER,
+        "help": "how many devices to verify on: virtual ones on cpu, the real ones otherwise (default: 8)",
+    },
+    "--platform": {"choices": ("cpu", "gpu", "tpu"), "help": "the platform to verify on (default: cpu)"},
+    "--engine": {
+        "choices": ("simulate", "xla", "all"),
+        "help": "what runs the implementations: the NumPy interpreter, XLA, or both (default: all)",
+    },
+    "--laws": {
+        "metavar": "NAMES",
+        "help": (
+            "the laws that are asked, of value, gradient, type, error, communication, overlap, agreement (default: all)"
+        ),
+    },
+    "--mesh-devices": {**NUMBER, "help": "the most devices of a mesh that is only simulated (default: 300)"},
+    "--report": {
+        **SEVERAL,
+        "metavar": "FILE",
+        "help": "write the table of what was verified to FILE.json or FILE.md; may be given more than once",
+    },
+    "--impl": {
+        **SEVERAL,
+        "metavar": "CONTRACT=MODULE:FUNCTION",
+        "help": (
+            "check this function against its contract, or of MODULE:PROGRAM a shardproof.Program, instead of the "
+            "built-in ones; may be given more than once"
+        ),
+    },
+    "--expect-communication": {
+        **SEVERAL,
+        "metavar": "EXPRESSIONS",
+        "help": (
+            "what the function of --impl sends, in participants p, bytes n of the full vector, and bytes of a block of "
+            "an operand or the result by its name (x, lhs, rhs, w_in, w_out, out), as in permute=p-1,bytes=(p-1)*n/p; "
+            "after ;grad: what its reverse mode sends by itself, in the same terms. Where nothing must move (one "
+            "participant, empty blocks, whole turns, identities, operands that are the same everywhere) it may also "
+            "send less, unless all of it begins with exactly: . The first belongs to the first --impl, and so on"
+        ),
+    },
+    "--claims": {
+        **SEVERAL,
+        "metavar": "NAMES",
+        "help": (
+            "what the function of --impl supports beyond its contract's signature, so that it is drawn: all, or some "
+            "of the claims that README.md lists; the first belongs to the first --impl, and so on"
+        ),
+    },
+    "--expect-overlap": {
+        **SEVERAL,
+        "metavar": "LIMITS",
+        "help": (
+            "how the function of --impl hides what it sends, forward and in its gradient: exposed<=EXPRESSION, the "
+            "most of the time in which something is sent that nothing is computed in, as in exposed<=1/p, on a machine "
+            "whose busiest link needs as long as the products; directions=2, if blocks go both ways round a ring; "
+            "memory<=EXPRESSION, the most bytes alive on a device; the first belongs to the first --impl, and so on"
+        ),
+    },
+    "--replay": {
+        **SEVERAL,
+        "metavar": "FILE_OR_FOLDER",
+        "help": (
+            "run only this recorded failure (.shardproof/failures/*.json), or a folder of them; may be repeated. The "
+            "function is named with --impl, or its program_test's file is; one of this project's own needs neither"
+        ),
+    },
+    "--keep-regression": {
+        "metavar": "FILE",
+        "help": (
+            "copy a recorded failure to where every run checks it first: properties/regressions/ for one of this "
+            "project's own implementations, shardproof_regressions/ beside the test file, or the module of --impl, "
+            "that is named as well for one of a Program; runs no tests"
+        ),
+    },
+    "--require-tpu": {
+        **FLAG,
+        "help": "tests that need TPU devices fail where there are none, instead of being skipped",
+    },
+    "--require-gpu": {
+        **FLAG,
+        "help": "tests that need GPU devices fail where there are none, instead of being skipped",
+    },
+    "--require-tpu-compiler": {
+        **FLAG,
+        "help": "tests that compile for TPU topologies fail without libtpu, instead of being skipped",
+    },
+    "--profile": {
+        "metavar": "DIR",
+        "help": "write JAX profiler traces of the rows that tests for accelerators measure to DIR/CONTRACT/FORM",
+    },
+}
+SETTINGS: dict[str, Any] = {
+    "devices": "int",
+    "platform": "string",
+    "engine": "string",
+    "laws": "string",
+    "mesh_devices": "int",
+    "report": "args",
+}
+"""The options that the settings of a project may hold as well, as in `shardproof_devices = 4`, with their types."""
+
+RUNNING: list[pytest.Config] = []
+"""The runs of pytest that this process is in, the innermost last."""
+
+TAKEN = pytest.StashKey[list[str]]()
+"""The options that the project, or another plugin, has itself."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the settings, whose names are ours; the options come once those of the project are known."""
+    for name, kind in SETTINGS.items():
+        parser.addini(f"shardproof_{name}", f"the value of --{name.replace('_', '-')}", type=kind, default=None)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: Sequence[str]
 ) -> Iterator[None]:
-    """Loads the suite, once the run's own plugins and conftest.py have said which options are theirs."""
+    """Adds the options that the run's own plugins and conftest.py have not, and loads the suite if they ask for it."""
     asked = [name for name in ASKING if any(text.partition("=")[0] == name for text in args)]
     if asked:
         _look_in_the_project_alone(early_config, args)
     result = yield
-    theirs = vars(parser.parse_known_args(args))
-    if any(name.strip("-").replace("-", "_") not in theirs for name in asked):
+    if early_config.pluginmanager.has_plugin(SUITE):  # a checkout's conftest.py loads it
+        return result
+    taken = early_config.stash[TAKEN] = add_options(parser)
+    if set(asked) - {*taken}:
+        if taken:
+            raise pytest.UsageError(
+                f"{taken[0]}: shardproof cannot add this option of its own, because another plugin or a conftest.py "
+                "has one of that name: expected a run without it, by -p no:NAME or --noconftest"
+            )
         early_config.pluginmanager.import_plugin(SUITE)
     return result
 
 
+def add_options(parser: pytest.Parser) -> list[str]:
+    """Adds all options in one group, and gives those whose names are taken."""
+    group, taken = parser.getgroup("shardproof", "shardproof: verification of distributed JAX"), []
+    for name, how in OPTIONS.items():
+        try:
+            group.addoption(name, **how)
+        except (ValueError, ArgumentError):
+            taken.append(name)
+    return taken
+
+
+def own(config: pytest.Config, name: str) -> Any:
+    """The value of an option of ours, by its name in the settings; None if it is not given, or is not ours."""
+    if f"--{name.replace('_', '-')}" in config.stash.get(TAKEN, []):
+        return None
+    return config.getoption(name, default=None)
+
+
+def take_settings(config: pytest.Config) -> bool:
+    """Takes from the settings of the project what the command line does not say; whether anything is asked for."""
+    for name in SETTINGS:
+        option = f"--{name.replace('_', '-')}"
+        if option not in config.stash.get(TAKEN, []) and own(config, name) in (None, []):
+            value = config.getini(f"shardproof_{name}")
+            choices = OPTIONS[option].get("choices")
+            if value and choices and value not in choices:
+                raise pytest.UsageError(f"shardproof_{name}={value!r}: expected one of {', '.join(choices)}")
+            setattr(config.option, name, [] if name == "report" and value is None else value)
+    return any(own(config, name) not in (None, []) for name in SETTINGS)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes the devices that are asked for of tests of programs: the suite makes its own."""
+    RUNNING.append(config)
+    if take_settings(config) and not config.pluginmanager.has_plugin(SUITE):
+        import_module("shardproof.properties.report.options").make_ready(config)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Forgets the run."""
+    if config in RUNNING:  # unless another plugin ended it before
+        RUNNING.remove(config)
+
+
+def terminal() -> pytest.TerminalReporter | None:
+    """What writes to the terminal of the run of pytest that this process is in, if it has one."""
+    reporter: Any = RUNNING[-1].pluginmanager.get_plugin("terminalreporter") if RUNNING else None
+    return reporter if reporter is not None and reporter.isatty else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out tests of programs on other engines than were asked for."""
+    engine = own(config, "engine")
+    others = {"simulate": "xla", "xla": "simulate"}.get(engine)
+    dropped = [item for item in items if _is_of_a_program(item) and item.name.endswith(f"[{others}]")]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if item not in dropped]
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Loads the reports for the first test that `program_test` made, which marks it with an attribute."""
-    if hasattr(getattr(item, "function", None), "shardproof_program_test"):
+    if _is_of_a_program(item):
         _load_reports(item.config)
+
+
+def _is_of_a_program(item: pytest.Item) -> bool:
+    return hasattr(getattr(item, "function", None), "shardproof_program_test")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -54,7 +246,7 @@ def _load_reports(config: pytest.Config) -> None:
     manager = config.pluginmanager
     if not manager.has_plugin(SUITE) and not manager.has_plugin(REPORTS):
         suite = import_module(SUITE)
-        manager.register(SimpleNamespace(**{name: getattr(suite, name) for name in suite.REPORTING}), REPORTS)
+        manager.register(SimpleNamespace(**{name: getattr(suite, name) for name in REPORTING}), REPORTS)
 
 
 def _look_in_the_project_alone(early_config: pytest.Config, args: Sequence[str]) -> None:

@@ -1,8 +1,11 @@
 """The picture of an algorithm: devices side by side, rounds downwards, an arrow for everything that is sent."""
 
+import dataclasses
 import itertools
 import math
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -55,11 +58,32 @@ def text(implementation: Implementation, case: Case, found: list[Step]) -> str:
     """The steps in words."""
     total = sum(step.bytes for step in found)
     lines = [f"{implementation} on mesh {case.mesh}, axis {case.axis_name!r}, block {case.operands[0]}"]
-    lines += [f"round {step.round}: {step}" for step in found]
+    for number, times, steps in repeated(found):
+        which = f"round {number}" if times == 1 else f"rounds {number} to {number + times - 1} (x {times})"
+        lines += [f"{which}: {step}" for step in steps]
     rounds = max((step.round for step in found), default=0)
     plural = "s" * (rounds != 1)
     total_line = f"in all: {len(found)} collectives in {rounds} round{plural}, {total:,} bytes of operands per device"
     return "\n".join([*lines, total_line])
+
+
+def repeated(found: list[Step]) -> list[tuple[int, int, list[Step]]]:
+    """The rounds by the number of the first, how many alike follow one another, and the collectives of one."""
+    rounds = [[*steps] for _, steps in itertools.groupby(found, key=lambda step: step.round)]
+    number, runs = 1, list[tuple[int, int, list[Step]]]()
+    for _, alike in itertools.groupby(rounds, key=lambda steps: [dataclasses.replace(s, round=0) for s in steps]):
+        steps, *others = alike
+        runs.append((number, 1 + len(others), steps))
+        number += runs[-1][1]
+    return runs
+
+
+def describe(drawing: Any, title: str, told: str) -> None:
+    """Gives a drawing what a screen reader, or a pointer, is told of it: `<title>` and `<desc>`."""
+    import drawsvg
+
+    for tag, words in (("desc", told), ("title", title)):
+        drawing.elements.insert(0, drawsvg.Raw(f"<{tag}>{escape(words)}</{tag}>"))
 
 
 COLUMN, ROW, MARGIN, HEAD = 70, 80, 40, 58
@@ -91,11 +115,17 @@ def picture(title: str, found: list[Step], mesh: MeshCase, axes: tuple[str, ...]
     def text(words: str, size: float, x: float, y: float, **options: Any) -> None:
         drawing.append(drawsvg.Text(words, size, x, y, font_family="sans-serif", **options))
 
-    rounds = [list(steps) for _, steps in itertools.groupby(found, key=lambda step: step.round)]
-    labels = [_labels(number, steps) for number, steps in enumerate(rounds, start=1)]
-    legend = _legend(rounds)
-    left = 30 + LETTER * 12 * max((len(line) for lines in labels for line in lines), default=0)
     devices, participants, order = mesh.size, mesh.axis_size(axes), columns(mesh, axes)
+
+    def colours(step: Step) -> list[str]:
+        places = [[order.index(end) % participants for end in link] for link in step.links]
+        return [direction(begin, end, participants) for begin, end in places]
+
+    runs = repeated(found)
+    rounds = [steps for _, _, steps in runs]
+    labels = [_labels(number, times, steps, colours) for number, times, steps in runs]
+    legend = _legend(rounds, {colour for steps in rounds for step in steps for colour in colours(step)})
+    left = 30 + LETTER * 12 * max((len(line) for lines in labels for line, _ in lines), default=0)
     places = list(np.ndindex(*mesh.sizes))
     names = [device_name(mesh, places[device]).strip("()").split(", ") for device in order]
     pitch = max(COLUMN, 8 + LETTER * 10 * max(len(line) for name in names for line in name))
@@ -109,6 +139,8 @@ def picture(title: str, found: list[Step], mesh: MeshCase, axes: tuple[str, ...]
     bottom = top + len(rounds) * ROW + MARGIN
     drawing = drawsvg.Drawing(width, bottom + 18 * len(legend))
     drawing.append(drawsvg.Rectangle(0, 0, "100%", "100%", fill="white"))
+    total = sum(times for _, times, _ in runs)
+    describe(drawing, title, f"Who sends what to whom on {devices} devices, in {total} round{'s' * (total != 1)}.")
     text(title, 14, 10, 20)
     heads = {}
     for colour in (UP, DOWN):
@@ -121,14 +153,14 @@ def picture(title: str, found: list[Step], mesh: MeshCase, axes: tuple[str, ...]
 
     for number, (steps, lines) in enumerate(zip(rounds, labels, strict=True)):
         start = top + number * ROW
-        text("\n".join(lines), 12, 10, start + ROW / 2 - 7 * (len(lines) - 1), line_height=1.2)
+        for line, (words, colour) in enumerate(lines):
+            text(words, 12, 10, start + ROW / 2 - 7 * (len(lines) - 1) + 14.4 * line, fill=colour)
         if any(not step.links for step in steps):
             box = (left - 14, start + 16, (devices - 1) * pitch + 28, ROW - 32)
             drawing.append(drawsvg.Rectangle(*box, fill="none", stroke=NEUTRAL))
         for nth, step in enumerate(steps):
-            for source, target in step.links:
+            for (source, target), colour in zip(step.links, colours(step), strict=True):
                 begin, end = order.index(source), order.index(target)
-                colour = direction(begin % participants, end % participants, participants)
                 at, to = left + begin * pitch, left + end * pitch
                 apart = 5 * (nth - (len(steps) - 1) / 2)  # side by side, where two go the same way
                 aside = math.copysign(3, to - at) if at != to else 0
@@ -154,25 +186,37 @@ def picture(title: str, found: list[Step], mesh: MeshCase, axes: tuple[str, ...]
     return drawing
 
 
-def _labels(number: int, steps: list[Step]) -> list[str]:
-    named = [f"{step.kind}, {step.bytes:,} B" for step in steps[:SHOWN]]
-    more = [f"and {len(steps) - SHOWN} more"] * (len(steps) > SHOWN)
-    return [f"{number}: {named[0]}", *named[1:], *more]
+def _labels(number: int, times: int, steps: list[Step], colours: Callable[[Step], list[str]]) -> list[tuple[str, str]]:
+    """What is sent in a round, each with the colour of its arrows, if they have one."""
+    lines = []
+    for step in steps[:SHOWN]:
+        its = {*colours(step)} or {NEUTRAL}
+        lines.append((f"{step.kind}, {step.bytes:,} B", its.pop() if len(its) == 1 else "black"))
+    lines[0] = (f"{number}: {lines[0][0]}", lines[0][1])
+    lines += [(f"and {len(steps) - SHOWN} more", "black")] * (len(steps) > SHOWN)
+    return [*lines, *([(f"x {times}", "black")] if times > 1 else [])]
 
 
-def _legend(rounds: list[list[Step]]) -> list[tuple[str, str | None, str]]:
-    """The colour, the dashes and the meaning of what is drawn."""
+def _legend(rounds: list[list[Step]], drawn: Collection[str]) -> list[tuple[str, str | None, str]]:
+    """The colour, the dashes and the meaning of what is drawn, in arrows of these colours."""
     lines: list[tuple[str, str | None, str]] = [
         ("black", None, "a device by its position in the mesh; columns are in the order of the axis tuple")
     ]
-    if any(step.links for steps in rounds for step in steps):
+    if UP in drawn:
         lines.append((UP, None, "sent towards higher indices, from the last to the first as well"))
+    if DOWN in drawn:
         lines.append((DOWN, None, "sent towards lower indices, from the first to the last as well"))
     if any(not step.links for steps in rounds for step in steps):
         lines.append((NEUTRAL, None, "who sends to whom is the backend's choice"))
     several = min(len(DASHES), max((sum(bool(step.links) for step in steps) for steps in rounds), default=0))
     for nth, name in list(enumerate(("first", "second", "third")))[1:several]:
-        lines.append((UP, DASHES[nth], f"the {name} collective of a round, at the same time as the first"))
+        lines.append(
+            (
+                UP if UP in drawn else DOWN,
+                DASHES[nth],
+                f"the {name} collective of a round, at the same time as the first",
+            )
+        )
     return lines
 
 

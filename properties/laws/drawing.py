@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case, dividing_axis, free_axis, outer_axes
 from shardproof.properties.cases.chain import DIVERGENT, FED, LINKS, NESTED, OUTSIDE, SPREAD, Chain, in_order, kept_out
+from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope, Violation
 from shardproof.properties.contracts.drawing import placements, without
@@ -73,7 +74,8 @@ def drawn_for(
     @st.composite
     def any_case(draw: Any) -> Case:  # shown as that, and not as all that is in it, where a filter draws again
         case: Case = draw(every)
-        return case
+        kept = tuple(data for data in case.data if not implementation.data or data.kind in implementation.data)
+        return dataclasses.replace(case, data=kept or (Data(implementation.data[0], case.data[0].seed),))
 
     cases = any_case()
     serves = implementation.serves

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -219,3 +220,21 @@ def test_64_bits_are_switched_on_for_their_case_alone(engine: str) -> None:
     assert jnp.arange(1.0).dtype == before
     with precision_of(wide):
         assert jnp.zeros(1, "float64").dtype == "float64"
+
+
+def without_infinities(x: Any, axis_name: Any, *, op: str = "sum") -> Any:
+    """The sum, and NaN in place of infinity, as a running mean has it."""
+    result = collectives.all_reduce(x, axis_name, op=op)
+    return jnp.where(jnp.isinf(result), jnp.nan, result) if jnp.issubdtype(x.dtype, jnp.floating) else result
+
+
+def test_kinds_of_data_can_be_declined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a function does to infinities is not asked where it declines them, and the summary says so."""
+    monkeypatch.chdir(tmp_path)
+    how: dict[str, Any] = {"laws": "value", "max_examples": 40}
+    with pytest.raises(AssertionError, match="data: special, seed"):
+        check("all_reduce", without_infinities, **how)
+    summary = check("all_reduce", without_infinities, data=("exact", "distinct", "real"), **how)
+    assert "all_reduce[without_infinities]: data: exact, distinct, real, and not special, nan, scaled" in str(summary)
+    with pytest.raises(ValueError, match="data='specal': no such kind of data; did you mean 'special'"):
+        check("all_reduce", without_infinities, data="specal")

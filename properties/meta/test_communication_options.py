@@ -204,7 +204,7 @@ def test_a_drawing_says_who_sends_what(capsys: pytest.CaptureFixture[str], tmp_p
     assert printed[0] == "ring_shift[lax] on mesh (tp=4), axis 'tp', block float32[2@tp,4]"
     assert printed[1] == "round 1: permute of 32 bytes each: 0 -> 1, 1 -> 2, 2 -> 3, 3 -> 0"
     text = picture.read_text()
-    assert text.count("marker-end") == 4 + 2  # which the legend explains
+    assert text.count("marker-end") == 4 + 1  # which the legend explains
     title = "ring_shift[lax] on mesh (tp=4), axis 'tp'"
     assert title in text.replace("&#x27;", "'").replace("&apos;", "'")
     assert float(re.findall(r'<svg [^>]*width="([\d.]+)"', text.replace("\n", " "))[0]) > 7 * len(title)
@@ -227,8 +227,22 @@ def test_collectives_of_one_round_are_not_drawn_over_one_another() -> None:
     twice = [Step("permute", 16, ((0, 1), (1, 0)), 1)] * 2
     text = drawn.picture("twice", twice, MeshCase(("tp",), (2,)), ("tp",)).as_svg()
     ends = re.findall(r'<path d="M([\d.,]+) L([\d.,]+)"[^>]*marker-end', text)
-    assert len(set(ends)) == len(ends) == 4 + 3
+    assert len(set(ends)) == len(ends) == 4 + 2
     assert text.count("stroke-dasharray") == 2 + 1
+
+
+def test_rounds_that_repeat_are_drawn_once() -> None:
+    """Their label says how many there are, in the colour of its arrows, and the legend has that colour alone."""
+    pytest.importorskip("drawsvg", reason="the extra `draw` is not installed")
+    found = [Step("permute", 16, ((0, 2), (1, 0), (2, 1)), number) for number in range(1, 15)]
+    text = drawn.picture("down & up", [*found, Step("psum", 4, (), 15)], MeshCase(("tp",), (3,)), ("tp",)).as_svg()
+    assert text.count("marker-end") == 3 + 1
+    assert re.findall(r'fill="(\S+)">(1: permute, 16 B|x 14|15: psum, 4 B)<', text) == [
+        (drawn.DOWN, "1: permute, 16 B"), ("black", "x 14"), (drawn.NEUTRAL, "15: psum, 4 B"),
+    ]  # fmt: skip
+    assert "towards lower indices" in text
+    assert "towards higher indices" not in text
+    assert "<title>down &amp; up</title>\n<desc>Who sends what to whom on 3 devices, in 15 rounds.</desc>" in text
 
 
 def test_a_function_of_a_user_is_drawn(

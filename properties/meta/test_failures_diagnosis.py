@@ -298,8 +298,8 @@ ring_shift[golden]: value: mesh (dp=2, tp=2), axis ('tp', 'dp'): 3 of 4 blocks w
     (dp=1, tp=0) holds the block that belongs to (dp=1, tp=1)
     (dp=1, tp=1) holds the block that belongs to (dp=0, tp=1)
   the blocks are the right ones for axis_name=('dp', 'tp') (the order of the mesh)
-  first wrong element: result[0, 1, 0, 0] is 1.0, expected 13.0
-    it is element [0, 0] of the block of device 1, (dp=0, tp=1)
+  first wrong element: result[0, 0] is 1.0, expected 13.0
+    in the block of device 1, (dp=0, tp=1)
   case: ring_shift(float32[2@(dp,tp),3], ('tp', 'dp'), offset=1) on mesh (dp=2, tp=2)
   data: distinct, seed 1"""
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ NEEDED = re.compile(r"^\s*(?:from|import) shardproof\.(?:properties|oracles)\b",
 MINE = '''
 """A user's functions, each with a bug that the line below it repairs."""
 import os
+from functools import partial
 
 import jax
 from jax import lax
@@ -113,6 +115,19 @@ def unwritten(x, axis_name, *, op):
     return lax.pmax(lax.dynamic_update_slice(rows, blocks, (0,) * rows.ndim).max(axis=0), axis_name)
 
 
+def moved_on(x, axis_name, *, offset=1, by=0):
+    return collectives.ring_shift(x, axis_name, offset=offset + by * (not RIGHT))
+
+
+HELD = partial(moved_on, by=1)
+PAIR = lambda x, axis_name, *, offset: x, lambda x, axis_name, *, offset: -x
+
+
+class Shift:
+    def ring_shift(self, x, axis_name, *, offset=1):
+        return moved_on(x, axis_name, offset=offset, by=1)
+
+
 def exposed(lhs, rhs, axis_name):
     if RIGHT:
         from shardproof.impl.collective_matmul import ring
@@ -176,12 +191,12 @@ def repair(folder: Path) -> None:
 
 
 STANDALONE: dict[str, tuple[str, str, Case, str]] = {
-    "value": ("ring_shift", "value", a_case("ring_shift", offset=1), "result[0, 0, 0] is"),
+    "value": ("ring_shift", "value", a_case("ring_shift", offset=1), "result[0] on (dp=0, tp=0) is"),
     "tuple": ("ring_shift", "value", a_case("ring_shift", axis_name=("tp", "dp"), offset=1), "result["),
     "eager": ("ring_shift", "value", a_case("ring_shift", chain=("eager",), offset=1), "result["),
     "scan": ("ring_shift", "value", a_case("ring_shift", chain=("scan", "vmap"), offset=1), "result["),
-    "gradient": ("all_reduce", "gradient", a_case("all_reduce", op="sum"), "gradient[0, 0] is"),
-    "tangent": ("tangent", "gradient", a_case("ring_shift", offset=1), "tangent[0, 0, 1] is 0.0"),
+    "gradient": ("all_reduce", "gradient", a_case("all_reduce", op="sum"), "gradient[0] on (dp=0) is"),
+    "tangent": ("tangent", "gradient", a_case("ring_shift", offset=1), "tangent[1] on (dp=0, tp=0) is 0.0"),
     "gradient of scan": (
         "all_reduce", "gradient", a_case("all_reduce", chain=("checkpoint", "scan"), op="sum"), "gradient[",
     ),
@@ -280,6 +295,43 @@ def test_a_script_without_its_function_exits_with_2(mine: Any, tmp_path: Path) -
         assert (code, "No module named 'mine'" in output) == (2, True), output
 
 
+WITHOUT_A_NAME: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "partial of a module": (lambda mine: mine.HELD, "from mine import HELD as implementation\n"),
+    "partial": (lambda mine: partial(mine.moved_on, by=1), "from mine import moved_on as implementation\n"),
+    "method": (lambda mine: mine.Shift.ring_shift.__get__(mine.SHIFT), "from mine import SHIFT as implementation\n"),
+}
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("name", WITHOUT_A_NAME)
+def test_what_can_be_imported_is(name: str, mine: Any, tmp_path: Path) -> None:
+    """Of a partial or a method that no name finds its parts are imported, and the script shows the bug."""
+    make, line = WITHOUT_A_NAME[name]
+    mine.SHIFT = mine.Shift()
+    (tmp_path / "mine.py").write_text(f"{MINE}\nSHIFT = Shift()\n")
+    files = write(violation_of(make(mine), a_case("ring_shift", offset=1), "value"))
+    assert line in files.script.read_text()
+    assert ran(files)[0] == 1
+    (tmp_path / "mine.py").write_text((tmp_path / "mine.py").read_text().replace("RIGHT = False", "RIGHT = True"))
+    assert ran(files) == (0, "")
+
+
+@pytest.mark.lengthy
+def test_a_script_that_cannot_have_its_function_shows_nothing(mine: Any, tmp_path: Path) -> None:
+    """It exits with 2 if its function has no source, or a part of it is no text, or if it raises."""
+    case = a_case("ring_shift", offset=1)
+    for function, told in (
+        (mine.PAIR[0], "this script lacks the implementation"),
+        (partial(mine.moved_on, by=np.int32(1)), "this script lacks implementation_by"),
+    ):
+        code, output = ran(write(violation_of(function, case, "value")))
+        assert (code, told in output) == (2, True), output
+    files = write(violation_of(mine.ring_shift, case, "value"))
+    (tmp_path / "mine.py").write_text(MINE.replace("offset + (not RIGHT)", "offset / 0"))
+    code, output = ran(files)
+    assert (code, "ZeroDivisionError" in output) == (2, True), output
+
+
 @pytest.mark.parametrize("dtype", ALL)
 def test_an_array_is_written_exactly(dtype: str) -> None:
     """The source of an array evaluates to its bits, in every dtype, long or short."""
@@ -352,9 +404,10 @@ def test_arguments_may_be_called_as_something_in_the_script(
     (path,) = re.findall(r"^  python (\S+\.py)$", str(caught.value), re.MULTILINE)
     files = Written(Path(path), Path(), Path(), "")
     code, output = ran(files)
-    assert (code, bool(re.search(r"^(result|gradient|tangent)\w*(\[.*\])? is", output, re.MULTILINE))) == (1, True), (
-        output
-    )
+    assert (code, bool(re.search(r"^(result|gradient|tangent)\w*(\[.*\])?( on \(.*\))? is", output, re.MULTILINE))) == (
+        1,
+        True,
+    ), output
     module.write_text(f"{text}\n")
     assert ran(files) == (0, "")
 

@@ -12,14 +12,16 @@ import jax
 import pytest
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.plugin import ASKING, FILES
+from shardproof.plugin import ASKING, FILES, OPTIONS
+from shardproof.properties.engines import ENGINES
+from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.pages import README, REPORT_PAGE, block
 from shardproof.properties.meta.runs import PYTEST, pytest_apart, python
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.program import of_products, precision_of
 from shardproof.properties.report.scripts.source import options
 from shardproof.properties.report.session import DestinationError, check_destination, write_somewhere
-from shardproof.properties.runner.platforms import TooFewDevices, check_devices, use
+from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices, use
 
 CHOSEN = (
     "properties/suite/test_collectives.py",
@@ -248,6 +250,9 @@ def test_help_shows_every_option() -> None:
     assert section
     shown = set(re.findall(r"^  (--[a-z-]+)", section[0], re.MULTILINE))
     assert {*ASKING, *FILES} <= shown
+    assert OPTIONS["--engine"]["choices"] == (*ENGINES, "all")
+    assert OPTIONS["--platform"]["choices"] == (*BACKENDS,)
+    assert f"of {', '.join(LAWS)} " in OPTIONS["--laws"]["help"]
     listed = REPORT_PAGE.read_text(encoding="utf-8").partition("## Options")[2]
     assert set(re.findall(r"(?<![\w-])--(?!hypothesis|help)[a-z][a-z-]+", listed)) <= shown
 

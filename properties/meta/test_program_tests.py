@@ -1,14 +1,19 @@
 """A user's own programs as pytest tests in their own project: runs, failures, replays and regressions."""
 
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shardproof.properties.contracts.described import Array
-from shardproof.properties.meta.runs import Done, pytest_run, python
+from shardproof.properties.meta.runs import PYTEST, ROOT, Done, pytest_run, python
 from shardproof.properties.meta.whole_programs import mlp, numpy_mlp
 from shardproof.properties.report.failures.replay import OF_PROGRAMS
 from shardproof.properties.report.program_tests import program_test
@@ -85,6 +90,56 @@ def test_a_program_has_a_test_for_each_engine(project: Path) -> None:
 def engines_of(test: Any) -> list[str]:
     """What each of the tests runs on."""
     return [one.values[0] for one in test.pytestmark[0].args[1]]
+
+
+def test_a_run_that_checks_nothing_ends_with_a_sentence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the expression that selects no test, or the flag for which XLA ends the process."""
+    done = ran(project, "-k", "totl")
+    told = "ERROR: -k 'totl': nothing was checked: expected an expression that selects a test\n"
+    assert (done.returncode, told in done.stdout) == (pytest.ExitCode.NO_TESTS_COLLECTED, True), done.stdout
+    monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1 --xla_force_host_platform_device_count=2")
+    done = ran(project)
+    assert "expected flags that XLA knows: it ends the process for --xla_no_such_flag=1\n" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_programs_have_the_options_and_their_settings(project: Path) -> None:
+    """A report is written, and engines, laws and devices are chosen, by an option or by the project's settings."""
+    (project / "tests" / "test_total.py").write_text(RIGHT)
+    chosen = ("tests", "--report=report.json", "--engine=xla", "--laws=value", "--devices=3")
+    done = ran(project, *chosen)
+    assert "2 passed, 1 deselected" in done.stdout, done.stdout
+    report = json.loads((project / "report.json").read_text())
+    assert [(entry["law"], entry["engine"]) for entry in report["verified"]] == [("value", "xla")]
+    assert report["header"][0].endswith(", 3 cpu devices")
+    settings = "shardproof_report = set.md\nshardproof_engine = simulate\n"
+    (project / "pytest.ini").write_text(f"{(project / 'pytest.ini').read_text()}{settings}")
+    done = ran(project, "-n1", "--laws=type")
+    assert "2 passed" in done.stdout, done.stdout
+    assert "| total |" in (project / "set.md").read_text()
+    assert "ERROR: --laws='valu': no such law; did you mean 'value'?" in ran(project, "--laws=valu").stderr
+    (project / "conftest.py").write_text("def pytest_addoption(parser):\n    parser.addoption('--engine')\n")
+    assert "test_total[xla]" in ran(project, "--collect-only", "-q", "--engine=theirs").stdout
+
+
+@pytest.mark.lengthy
+@pytest.mark.either_end
+def test_a_terminal_shows_how_far_a_test_is(project: Path) -> None:
+    """In the terminal of pytest, which captures what tests print, a line has the structures and the time left."""
+    (project / "tests" / "test_total.py").write_text(RIGHT)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, *PYTEST, "tests", "--engine=simulate", "--laws=value"]
+    with subprocess.Popen(
+        command, cwd=project, env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}, stdout=theirs
+    ):
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # as the terminal has it once all is read
+            while part := os.read(ours, 4096):
+                shown += part
+    os.close(ours)
+    assert re.search(rb"\rcheck total: on simulate \(1 of 1\): \d+ of 200 structures, 0:0\d:\d\d left ", shown), shown
+    assert b"2 passed" in shown
 
 
 @pytest.mark.lengthy

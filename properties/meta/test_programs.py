@@ -104,6 +104,25 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
         assert "result" in ended.stdout
 
 
+def first_half(x: Any, *, data: Any) -> Any:
+    """The bug is that the second half of the participants holds zeros."""
+    return jnp.where(lax.axis_index(data) < 1, x, jnp.zeros_like(x))
+
+
+def test_an_element_is_told_by_its_global_index_and_its_owner(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index is that in the whole array, and the coordinates of the device stand apart from it."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AssertionError) as raised:
+        check_program(first_half, lambda x: x, arguments=("n@data",), results="n@data", laws="value", max_examples=20)
+    told = str(raised.value)
+    assert re.search(
+        r"wrong element: result\[1\] is 0.0, .*\n    it is element \[0\] of the block of device 1, \(\w+=1\)", told
+    )
+    (script,) = re.findall(r"^  python (\S+)$", told, re.MULTILINE)
+    assert re.match(r"result\[0\] on \(\w+=1\) is 0.0, expected ", python(script).stdout)
+    assert (tmp_path / ".shardproof" / ".gitignore").read_text() == "*\n"
+
+
 MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
 
 

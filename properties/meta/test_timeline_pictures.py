@@ -212,6 +212,8 @@ def test_a_bar_says_what_it_is() -> None:
     lanes = laid_out(timeline([send], CHIPS["v5e"]))
     svg = str(gantt(["a title that is long " * 12, "and more"], lanes).as_svg())
     check_nothing_is_clipped(svg)
+    assert "<title>a title that is long " in svg
+    assert "<desc>and more. Lanes: compute, tp -&gt;</desc>" in svg
     assert "ppermute, 2 us\nmine.py:7\n45,000 bytes over a link" in svg
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from shardproof.properties.communication.pictures import LETTER
+from shardproof.properties.communication.pictures import LETTER, describe
 from shardproof.properties.performance.chips import SWITCH, in_words
 from shardproof.properties.performance.operations import Operation
 from shardproof.properties.performance.routes import Link
@@ -204,6 +204,7 @@ def gantt(title: Sequence[str], lanes: Lanes, unit: Unit = in_words) -> Any:
     height = bottom + 76
     drawing = drawsvg.Drawing(width, height)
     drawing.append(drawsvg.Rectangle(0, 0, width, height, fill="white"))
+    describe(drawing, title[0], ". ".join([*title[1:], f"Lanes: {', '.join(names.values())}"]))
 
     def text(words: str, size: float, x: float, y: float, colour: str = INK, **options: Any) -> None:
         drawing.append(drawsvg.Text(words, size, x, y, fill=colour, font_family="sans-serif", **options))
@@ -224,7 +225,7 @@ def gantt(title: Sequence[str], lanes: Lanes, unit: Unit = in_words) -> Any:
         text(unit(time), 11, x, bottom + 16, FAINT, text_anchor="middle")
     for row, (lane, name) in enumerate(names.items()):
         y = top + row * (LANE + GAP)
-        text(name, 13, left - 12, y + LANE / 2 + 4.5, text_anchor="end")
+        text(name, 13, left - 12, y + LANE / 2 + 4.5, INK if lane == COMPUTE else _way(lane), text_anchor="end")
         box(left, y, at(lanes.total) - left, LANE, fill="#f4f4f4")
         for bar in [bar for bar in lanes.bars if bar.lane == lane]:
             x, wide = at(bar.start), at(bar.end) - at(bar.start)
@@ -261,4 +262,9 @@ def told(bar: Bar, unit: Unit) -> str:
 def _colour(bar: Bar) -> str:
     if bar.lane == COMPUTE:
         return PRODUCT if any(bar.operation.flops.values()) else OTHER
-    return SENT if bar.lane == SWITCH else FORTH if bar.lane[1] == 1 else BACK
+    return _way(bar.lane)
+
+
+def _way(lane: Link | str) -> str:
+    """The colour of what a link sends."""
+    return SENT if lane == SWITCH else FORTH if lane[1] == 1 else BACK

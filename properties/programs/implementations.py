@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.data import KINDS
 from shardproof.properties.contracts.contract import CONCESSIONS, Communication, Contract
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 
@@ -33,6 +34,7 @@ class Implementation:
         accumulator: the dtype in which it carries sums of narrower floats; empty: as its contract says.
         within: what it may be off by design, relative to the largest number of an array.
         by_row: whether that is relative to the largest number of each row, along the last dimension.
+        data: the kinds of data that it is run on, of `KINDS`; empty: all.
     """
 
     contract: Contract
@@ -52,6 +54,7 @@ class Implementation:
     accumulator: str = ""
     within: float = 0.0
     by_row: bool = False
+    data: tuple[str, ...] = ()
 
     @property
     def unclaimed(self) -> tuple[str, ...]:
@@ -60,8 +63,10 @@ class Implementation:
 
     @property
     def stated(self) -> tuple[str, ...]:
-        """What it is said to need, of a program."""
-        return () if self.program is None else self.program.stated
+        """What it is said to need, in words."""
+        declined = ", ".join(kind for kind in KINDS if self.data and kind not in self.data)
+        of_data = (f"data: {', '.join(self.data)}, and not {declined}",) if declined else ()
+        return (*of_data, *(() if self.program is None else self.program.stated))
 
     def __str__(self) -> str:
         return called(self.contract.name, self.name)

@@ -13,7 +13,7 @@ from shardproof.properties.report.asking import (
 )
 from shardproof.properties.report.summary import Summary
 from shardproof.properties.runner.given import check_contract, check_signature, claimed
-from shardproof.properties.runner.stated import named
+from shardproof.properties.runner.stated import check_kinds, named
 
 
 def user_implementation(contract: str, function: Callable[..., Any], claims: Iterable[str] = ()) -> Implementation:
@@ -38,6 +38,7 @@ def check(
     communication: str = "",
     overlap: str = "",
     claims: str | Iterable[str] | None = None,
+    data: str | Iterable[str] | None = None,
 ) -> Summary:
     """Checks a device-local function against a contract, simulated and on the devices at hand; for use in any test.
 
@@ -58,6 +59,9 @@ def check(
         overlap: how it hides that, as `--expect-overlap` takes it: `"exposed<=1/p"`.
         claims: what it supports beyond the contract's signature (see `FEATURES`): `("bool_sum", "groups")`, or
             `("all",)`; None: nothing. What it does not claim is not drawn.
+        data: the kinds of data that it is run on, of exact, distinct, real, special (infinities, negative zeros), nan,
+            scaled (up to the largest number), partial and zeros; None: all that the contract has. A running mean that
+            gives NaN where infinity is right declines special; the summary names what is declined.
 
     Returns:
         What was checked, law by law: `print` it for a table of what held, and of what was left out and why.
@@ -65,8 +69,8 @@ def check(
     Raises:
         AssertionError: with the whole report, if a law does not hold, or held on nothing. An oracle or a law that fails
             itself is in it as an error of this suite; the other laws are checked all the same.
-        ValueError: if there is no such contract, law or feature, no law or example at all, the function cannot be
-            called as they demand, or the expectation cannot be read.
+        ValueError: if there is no such contract, law, feature or kind of data, no law or example at all, the function
+            cannot be called as they demand, or the expectation cannot be read.
 
     Example:
         >>> from jax import lax
@@ -79,5 +83,7 @@ def check(
     expectation = Expectation.parse(communication, names_of(CONTRACTS[contract])) if communication else None
     hides = Overlap.parse(overlap, names_of(CONTRACTS[contract])) if overlap else None
     own = user_implementation(contract, function, features)
-    implementation = dataclasses.replace(own, communication=expectation, overlap=hides)
+    kinds = named("data", data, ())
+    check_kinds(kinds)
+    implementation = dataclasses.replace(own, communication=expectation, overlap=hides, data=kinds)
     return checked(implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed)

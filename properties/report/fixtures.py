@@ -19,9 +19,10 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report.accelerators import MEASURED
 from shardproof.properties.report.asking import ask, chosen_laws, conclude, local_search
 from shardproof.properties.report.failures.causes import Told
+from shardproof.properties.report.progress import Progress
 from shardproof.properties.report.session import COUNTED, seed_in_force
 from shardproof.properties.runner.judging import asked
-from shardproof.properties.runner.search import DATABASE, seed_of, structures_in_force
+from shardproof.properties.runner.search import DATABASE, compiled_of, seed_of, structures_in_force
 
 WIDTH = 160
 """How many columns a table of what was measured has."""
@@ -76,9 +77,12 @@ def verify(
         folder = DATABASE / f"devices-{scope.available}" / f"{implementation}-{engine}"
         kept = profile.database and DirectoryBasedExampleDatabase(folder)
         shrinks = Phase.shrink in profile.phases
-        find = local_search(implementation, engine, scope, random_seed=seed, shrink=shrinks, database=kept)
-        start = time.perf_counter()
-        answers = ask(implementation, engine, laws, Told(), find, max_examples=structures_in_force())
+        start, drawn = time.perf_counter(), structures_in_force()
+        with Progress(f"check {implementation}", 1, []) as progress:
+            progress.engine(engine, drawn if engine == "simulate" else compiled_of(drawn))
+            how = {"random_seed": seed, "shrink": shrinks, "database": kept, "before": progress.before}
+            find = local_search(implementation, engine, scope, **how)
+            answers = ask(implementation, engine, laws, Told(), find, max_examples=drawn, tell=progress.case)
         request.node.stash[COUNTED] = [*answers.tallies.values()]
         request.node.stash[COUNTED][0].seconds = time.perf_counter() - start
         conclude(answers, implementation)

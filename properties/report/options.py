@@ -1,30 +1,28 @@
-"""The options of the suite, and what they set up: devices, profiles, the given functions."""
+"""What the options of the plugin set up: devices, profiles, the given functions."""
 
 import os
-from argparse import ArgumentError
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import jax
 import pytest
 from hypothesis import settings
 from hypothesis.errors import InvalidArgument
 
-from shardproof.properties.contracts.contract import FEATURES
-from shardproof.properties.engines import ENGINES
-from shardproof.properties.laws import LAWS
 from shardproof.properties.report.asking import chosen_laws
 from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS, DestinationError, check_destination
 from shardproof.properties.runner import search
 from shardproof.properties.runner.given import SAID, parse_all
-from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices, use
+from shardproof.properties.runner.platforms import TooFewDevices, check_devices, check_flags, use
 from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.stated import GivenError
 
-SIMULATED = 300
-"""The most devices of a mesh that is only simulated, unless another number is asked for."""
+DEFAULTS = {"devices": 8, "platform": "cpu", "engine": "all", "mesh_devices": 300}
+"""What holds of the suite's own tests and of `--impl`, unless another value is asked for."""
+
+LEAST_SIMULATED = 17
+"""What `--mesh-devices` is at least: more than there are for XLA in any test."""
 
 MARKERS = (
     "engine(name): what runs the implementation that a test verifies",
@@ -33,79 +31,6 @@ MARKERS = (
     "tpu_compiler: compiles for TPU topologies, with libtpu, and needs no TPU",
     "needs_devices(n): a case on a fixed mesh of n devices; left out with fewer",
 )
-
-
-def add_options(parser: pytest.Parser) -> None:
-    """Adds all options, in one group.
-
-    Raises:
-        pytest.UsageError: if a name is taken.
-    """
-    group = parser.getgroup("shardproof", "shardproof: verification of distributed JAX")
-    number, several, flag = {"type": int, "metavar": "N"}, {"action": "append", "default": []}, {"action": "store_true"}
-
-    def add(name: str, told: str, **how: Any) -> None:
-        try:
-            group.addoption(name, help=told, **how)
-        except (ValueError, ArgumentError):
-            raise pytest.UsageError(
-                f"{name}: shardproof cannot add this option of its own, because another plugin or a conftest.py has "
-                "one of that name: expected a run without it, by -p no:NAME or --noconftest"
-            ) from None
-
-    told = "how many devices to verify on: virtual ones on cpu, the real ones otherwise (default: 8)"
-    add("--devices", told, **number, default=8)
-    add("--platform", "the platform to verify on (default: cpu)", choices=tuple(BACKENDS), default="cpu")
-    told = "what runs the implementations: the NumPy interpreter, XLA, or both (default: all)"
-    add("--engine", told, choices=(*ENGINES, "all"), default="all")
-    add("--laws", f"the laws that are asked, of {', '.join(LAWS)} (default: all)", metavar="NAMES")
-    told = f"the most devices of a mesh that is only simulated (default: {SIMULATED})"
-    add("--mesh-devices", told, **number, default=SIMULATED)
-    told = (
-        "check this function against its contract, or of MODULE:PROGRAM a shardproof.Program, instead of the "
-        "built-in ones; may be given more than once"
-    )
-    add("--impl", told, **several, metavar="CONTRACT=MODULE:FUNCTION")
-    told = (
-        "what the function of --impl sends, in participants p, bytes n of the full vector, and bytes of a block "
-        "of an operand or the result by its name (x, lhs, rhs, w_in, w_out, out), as in permute=p-1,bytes=(p-1)*n/p; "
-        "after ;grad: what its reverse mode sends by itself, in the same terms. Where nothing must move (one "
-        "participant, empty blocks, whole turns, identities, operands that are the same everywhere) it may also send "
-        "less, unless all of it begins with exactly: . The first belongs to the first --impl, and so on"
-    )
-    add("--expect-communication", told, **several, metavar="EXPRESSIONS")
-    told = (
-        "what the function of --impl supports beyond its contract's signature, so that it is drawn: all, or some "
-        f"of {', '.join(FEATURES)}; the first belongs to the first --impl, and so on"
-    )
-    add("--claims", told, **several, metavar="NAMES")
-    told = (
-        "how the function of --impl hides what it sends, forward and in its gradient: exposed<=EXPRESSION, the "
-        "most of the time in which something is sent that nothing is computed in, as in exposed<=1/p, on a machine "
-        "whose busiest link needs as long as the products; directions=2, if blocks go both ways round a ring; "
-        "memory<=EXPRESSION, the most bytes alive on a device; the first belongs to the first --impl, and so on"
-    )
-    add("--expect-overlap", told, **several, metavar="LIMITS")
-    told = "write the table of what was verified to FILE.json or FILE.md; may be given more than once"
-    add("--report", told, **several, metavar="FILE")
-    for name in ("tpu", "gpu"):
-        told = f"tests that need {name.upper()} devices fail where there are none, where otherwise they are skipped"
-        add(f"--require-{name}", told, **flag)
-    told = "write JAX profiler traces of the rows that tests for accelerators measure to DIR/CONTRACT/FORM"
-    add("--profile", told, metavar="DIR")
-    told = "tests that compile for TPU topologies fail without libtpu, where otherwise they are skipped"
-    add("--require-tpu-compiler", told, **flag)
-    told = (
-        "run only this recorded failure (.shardproof/failures/*.json), or a folder of them; may be repeated. The "
-        "function is named with --impl, or its program_test's file is; one of this project's own needs neither"
-    )
-    add("--replay", told, **several, metavar="FILE_OR_FOLDER")
-    told = (
-        "copy a recorded failure to where every run checks it first: properties/regressions/ for one of this "
-        "project's own implementations, shardproof_regressions/ beside the test file, or the module of --impl, that is "
-        "named as well for one of a Program; runs no tests"
-    )
-    add("--keep-regression", told, metavar="FILE")
 
 
 @contextmanager
@@ -121,19 +46,16 @@ def usage_errors(prefix: str = "") -> Iterator[None]:
         raise pytest.UsageError(f"{prefix}{error}") from None
 
 
-def set_up(config: pytest.Config) -> None:
-    """Makes the devices, registers the profiles, and loads the given functions, whose tests a run then has.
+def make_ready(config: pytest.Config) -> None:
+    """Makes the devices that are asked for, and checks the options that programs' tests have as well.
 
     Raises:
-        pytest.UsageError: if an option cannot be used, naming it and its value.
+        pytest.UsageError: if one cannot be used, naming it and its value.
     """
     option = config.getoption
-    devices, platform, folder = option("--devices"), option("--platform"), option("--profile")
-    for name, least in (("--devices", 1), ("--mesh-devices", 17)):
-        if option(name) < least:
-            raise pytest.UsageError(f"{name}={option(name)}: expected at least {least}")
-    if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
-        raise pytest.UsageError(f"--profile={folder}: expected a folder, this is a file")
+    devices, platform = option("--devices"), option("--platform")
+    if devices is not None and devices < 1:
+        raise pytest.UsageError(f"--devices={devices}: expected at least 1")
     try:
         chosen_laws(option("--laws"))
     except ValueError as error:
@@ -143,13 +65,32 @@ def set_up(config: pytest.Config) -> None:
             if not path.endswith((".json", ".md")):
                 raise pytest.UsageError(f"--report={path}: expected a file name that ends in .json or .md")
             check_destination("--report", Path(path))
-        given = parse_all(*map(option, ("--impl", *SAID)))
-        if platform == "cpu":
-            jax.config.update("jax_num_cpu_devices", devices)
+        check_flags(os.environ.get("XLA_FLAGS", ""))
+        if platform in (None, "cpu"):
+            if devices is not None:
+                jax.config.update("jax_num_cpu_devices", devices)
         elif not hasattr(config, "workerinput"):
-            check_devices(platform, devices)
-        use(platform)
-        search.register(devices)
+            check_devices(platform, devices or 1)
+        if platform is not None:
+            use(platform)
+
+
+def set_up(config: pytest.Config) -> None:
+    """Makes the devices, registers the profiles, and loads the given functions, whose tests a run then has.
+
+    Raises:
+        pytest.UsageError: if an option cannot be used, naming it and its value.
+    """
+    option = config.getoption
+    platform, folder = option("--platform"), option("--profile")
+    if option("--mesh-devices") < LEAST_SIMULATED:
+        raise pytest.UsageError(f"--mesh-devices={option('--mesh-devices')}: expected at least {LEAST_SIMULATED}")
+    if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
+        raise pytest.UsageError(f"--profile={folder}: expected a folder, this is a file")
+    make_ready(config)
+    with usage_errors():
+        given = parse_all(*map(option, ("--impl", *SAID)))
+        search.register(option("--devices"))
         chosen = option("--hypothesis-profile", default=None) or ("ci" if os.environ.get("CI") else "dev")
         try:  # before Hypothesis does, which ends in a traceback
             settings.load_profile(chosen)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from shardproof.plugin import add_options, own, take_settings
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.report import accelerators, options
@@ -35,9 +36,6 @@ from shardproof.properties.runner.judging import asked
 from shardproof.properties.runner.tally import Tally
 
 pytest_plugins = ("shardproof.properties.report.fixtures",)
-
-REPORTING = ("pytest_runtest_makereport", "pytest_sessionfinish", "pytest_terminal_summary")
-"""The hooks that tests made by `program_test` need, in any project and without an option."""
 
 OUTCOME = pytest.StashKey[str]()
 HERE = Path(__file__).resolve().parents[1]
@@ -66,7 +64,7 @@ class SuiteModule(pytest.Module):
         return name.startswith("test_")
 
 
-pytest_addoption = options.add_options
+pytest_addoption = add_options  # which does nothing where the installed plugin has added them
 pytest_cmdline_main = replay.keep_regression
 pytest_report_header = header
 pytest_xdist_auto_num_workers = pytest.hookimpl(tryfirst=True, optionalhook=True)(options.workers_that_fit)
@@ -75,6 +73,10 @@ pytest_xdist_auto_num_workers = pytest.hookimpl(tryfirst=True, optionalhook=True
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Makes the devices before JAX's backends start, and registers the profiles before Hypothesis loads one."""
+    take_settings(config)
+    for name, value in options.DEFAULTS.items():
+        if getattr(config.option, name) is None:
+            setattr(config.option, name, value)
     replay.choose_failures(config)  # which may need more devices
     options.set_up(config)
 
@@ -180,18 +182,20 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
     """Prints what was verified and measured, after the failures and before the list of them, which has all."""
     showing.restore_failures(terminalreporter)
     tallies = tallies_of(config)
-    for told in unmet(config, tallies):
+    for told in nothing_selected(config, exitstatus) or unmet(config, tallies):
         terminalreporter.write_line(f"ERROR: {told}", red=True)
     if tallies:
         given = GIVEN not in config.stash or bool(config.stash[GIVEN])  # without the options: programs
         print_table(tallies, terminalreporter, given=given)
+    if tallies and not any(tally.verifies or tally.outcome == "failed" for tally in tallies):
+        terminalreporter.write_line("nothing was verified: no law held on any case", yellow=True)
     for line in left_out(terminalreporter):
         terminalreporter.write_line(line)
-    for path in config.getoption("--report", default=[]):
+    for path in own(config, "report") or []:
         text = report_text(path, tallies, header(config))
         write_somewhere(Path(path), text, terminalreporter.write_line)
     tables = properties_of(config, MEASURED)
@@ -204,6 +208,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def tallies_of(config: pytest.Config) -> list[Tally]:
     """What all tests counted, whichever process ran them."""
     return [Tally.from_json(record) for report in reports_of(config) for record in getattr(report, "shardproof", [])]
+
+
+def nothing_selected(config: pytest.Config, exitstatus: int) -> list[str]:
+    """That no test was selected, and by which options, in one sentence."""
+    chosen = {"-k": config.getoption("keyword"), "-m": config.getoption("markexpr")}
+    by = ", ".join(f"{option} {text!r}" for option, text in chosen.items() if text)
+    nothing = exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not config.getoption("collectonly")
+    return [f"{by}: nothing was checked: expected an expression that selects a test"] if nothing and by else []
 
 
 def unmet(config: pytest.Config, tallies: list[Tally]) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 import jax
 import pytest
 
+from shardproof.plugin import own
 from shardproof.properties.report.asking import (
     EXAMPLES,
     ask,
@@ -17,14 +18,15 @@ from shardproof.properties.report.asking import (
 from shardproof.properties.report.failures.causes import Told
 from shardproof.properties.report.failures.files import Recorded
 from shardproof.properties.report.failures.replay import regressions_of, repeat
-from shardproof.properties.report.progress import devices_note
+from shardproof.properties.report.progress import Progress, devices_note
 from shardproof.properties.report.session import COUNTED, MADE_TEST
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.named import Named, held_by_a_module
 from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.programs import Program
-from shardproof.properties.runner.stated import check_draws
+from shardproof.properties.runner.search import compiled_of
+from shardproof.properties.runner.stated import GivenError, check_draws
 
 
 def program_test(
@@ -59,7 +61,10 @@ def program_test(
     check_draws(max_examples, random_seed)
     if not isinstance(program, Program):
         raise ValueError(f"program={program!r}: expected a Program")  # noqa: TRY004 (one kind for all that is given)
-    make_devices()
+    try:
+        make_devices()
+    except GivenError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     wanted = chosen_laws(laws)
     engines = engines_for(program.implementation, wanted)
     name = held_by_a_module(program)
@@ -77,8 +82,17 @@ def program_test(
             _repeat(program, shardproof_check, name)
             return
         engine, implementation = shardproof_check, program.implementation
-        find = local_search(implementation, engine, scope_of(engine), random_seed=random_seed)
-        answers = ask(implementation, engine, wanted, known, find, max_examples=max_examples)
+        among = chosen_laws(own(request.config, "laws"))
+        asked = [law for law in wanted if law in among]
+        if not asked:
+            pytest.skip(
+                f"--laws={own(request.config, 'laws')}: this test has others: {', '.join(law.name for law in wanted)}"
+            )
+        with Progress(f"check {program.name}", 1, []) as progress:
+            progress.engine(engine, max_examples if engine == "simulate" else compiled_of(max_examples))
+            search = {"random_seed": random_seed, "before": progress.before}
+            find = local_search(implementation, engine, scope_of(engine), **search)
+            answers = ask(implementation, engine, asked, known, find, max_examples=max_examples, tell=progress.case)
         request.node.stash[COUNTED] = [*answers.tallies.values()]
         if engine == "xla":
             for line in devices_note(len(jax.devices())):

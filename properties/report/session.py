@@ -11,8 +11,10 @@ import jax
 import pytest
 from hypothesis import settings
 
+from shardproof.plugin import own
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.runner.platforms import DEVICES
 from shardproof.properties.runner.search import compiled_of, structures_in_force
 from shardproof.properties.runner.tally import Tally
 
@@ -90,15 +92,18 @@ def properties_of(config: pytest.Config, wanted: str) -> list[str]:
 
 def header(config: pytest.Config) -> list[str]:
     """What is verified, on what, with which seed."""
+    devices, platform = own(config, "devices") or DEVICES, own(config, "platform") or "cpu"
+    versions = f"shardproof: jax {jax.__version__}, jaxlib {version('jaxlib')}, {devices} {platform} devices"
+    if GIVEN not in config.stash:  # tests of programs alone, which say the rest themselves
+        return [versions]
     profile = settings.get_current_profile_name()
     seed = config.getoption("--hypothesis-seed", default=None)
     if seed is None:
         seed = "fixed by the profile" if settings().derandomize else "new in every run"
     contracts = sorted({i.contract.name for i in config.stash[GIVEN] or IMPLEMENTATIONS})
-    devices, platform = config.getoption("--devices"), config.getoption("--platform")
     drawn = structures_in_force()
     return [
-        f"shardproof: jax {jax.__version__}, jaxlib {version('jaxlib')}, {devices} {platform} devices",
+        versions,
         f"profile: {profile} ({drawn} structures for each law, {compiled_of(drawn)} compiled), seed: {seed}",
         f"contracts: {', '.join(contracts)}",
     ]

@@ -1,11 +1,12 @@
 """Names of functions and programs, by which a script or a command line imports them."""
 
+import dataclasses
+import functools
 import inspect
 import keyword
 import shlex
 import sys
 import types
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.preconditions import NotAFailure
-from shardproof.properties.runner.programs import Program
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,20 @@ class Named:
         return f"{self.module}:{self.qualname}"
 
 
-def named(function: Callable[..., Any]) -> Named:
-    """A function by name."""
+def named(function: Any) -> Named:
+    """A function by the name that its module has for it, or else by one that some module has; `<…>` if none has."""
     try:
         path = Path(inspect.getfile(inspect.unwrap(function))).resolve()
     except (TypeError, OSError, ValueError):
         path = None
-    return Named(str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", "")), path)
+    found = Named(str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", "")), path)
+    loaded = sys.modules.get(found.module)
+    if loaded is None or attribute(loaded, found.qualname) == function:
+        return found
+    return held_by_a_module(function) or dataclasses.replace(found, qualname=f"<{found.qualname}>")
 
 
-def held_by_a_module(program: Program) -> Named | None:
+def held_by_a_module(program: Any) -> Named | None:
     """The name of a program in a module that holds it, of several in the one imported last, which defines it."""
     for module, loaded in reversed(list(sys.modules.items())):
         path = getattr(loaded, "__file__", None)
@@ -133,6 +137,8 @@ def said_of(implementation: Implementation) -> dict[str, str]:
 
 def source_text(function: Any) -> str:
     """The text that defines a function, or what tells it from others; the same in every run."""
+    if isinstance(function, functools.partial):
+        return f"{source_text(function.func)}{function.args}{function.keywords}"
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):
@@ -144,5 +150,7 @@ def attribute(module: Any, qualname: str) -> Any:
     """What a module holds by a dotted name, classes included; None if nothing."""
     found = module
     for part in qualname.split("."):
-        found = vars(found).get(part) if isinstance(found, type | types.ModuleType) else None
-    return found.__func__ if isinstance(found, staticmethod) else found
+        if not isinstance(found, type | types.ModuleType) or part not in vars(found):
+            return None
+        found = getattr(found, part)
+    return found

@@ -1,17 +1,22 @@
 """The platforms to verify on, and whether this machine has them."""
 
 import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
+from functools import cache
 
 import jax
 
 from shardproof.properties.programs.program import of_products
+from shardproof.properties.runner.stated import GivenError
 
 BACKENDS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 """The platforms, and what JAX calls their backends."""
 
+
+DEVICE_COUNT = "xla_force_host_platform_device_count"
 
 DEVICES = 8
 """How many virtual devices there are where nobody says how many."""
@@ -66,9 +71,36 @@ def check_devices(platform: str, devices: int) -> None:
         )
 
 
+@cache
+def check_flags(flags: str) -> None:
+    """XLA knows the flags of the environment: of an unknown one it ends the process, and pytest hides what it says.
+
+    A process of its own tries them.
+
+    Raises:
+        GivenError: if it does not, in one line.
+    """
+    if all(DEVICE_COUNT in flag for flag in flags.split()):
+        return
+    tried = subprocess.run(
+        [sys.executable, "-c", "import jax; jax.config.update('jax_platforms', 'cpu'); jax.devices()"],
+        env={**os.environ, "XLA_FLAGS": flags}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", tried.stderr)
+    if tried.returncode and unknown:
+        told = unknown[1].strip()
+        raise GivenError(f"XLA_FLAGS={flags!r}: expected flags that XLA knows: it ends the process for {told}")
+
+
 def make_devices() -> None:
-    """Lets JAX make virtual devices of the CPU, if that is not settled yet."""
-    flag = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    """Lets JAX make virtual devices of the CPU, if that is not settled yet.
+
+    Raises:
+        GivenError: if XLA does not know the flags of the environment.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    check_flags(flags)
+    flag = DEVICE_COUNT in flags
     if not flag and jax.config.jax_num_cpu_devices < 1:  # type: ignore[attr-defined] # its config has what it was told
         with suppress(RuntimeError):  # JAX has its devices already
             jax.config.update("jax_num_cpu_devices", DEVICES)

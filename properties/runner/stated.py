@@ -8,6 +8,7 @@ from typing import Any
 
 from shardproof.properties.cases import suggestion
 from shardproof.properties.cases.case import parameter
+from shardproof.properties.cases.data import KINDS
 from shardproof.properties.cases.reading import Unreadable
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.roles import Conditions
@@ -126,6 +127,19 @@ def named(argument: str, names: str | Iterable[str] | None, default: Iterable[st
     if not isinstance(names, Iterable):
         raise GivenError(f"{argument}={names!r}: expected a name, some names, or None for the default")
     return tuple(names)
+
+
+def check_kinds(kinds: Iterable[str]) -> None:
+    """Kinds of data are such.
+
+    Raises:
+        GivenError: if one is not.
+    """
+    for kind in kinds:
+        if kind not in KINDS:
+            near = suggestion.near(kind, KINDS)
+            expected = f"expected some of {', '.join(KINDS)}"
+            raise GivenError(f"data={kind!r}: no such kind of data; {near or expected}")
 
 
 def check_draws(max_examples: object, random_seed: object, max_seconds: object = None) -> None:

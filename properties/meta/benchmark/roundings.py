@@ -23,6 +23,7 @@ from shardproof.oracles.dtypes import rounded, wide
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
+from shardproof.properties.communication.pictures import describe
 from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.numbers import operands
@@ -288,8 +289,11 @@ def plot(found: list[Ratios], title: str) -> Any:
     def text(words: str, size: int, x: float, y: float, **options: Any) -> None:
         drawing.append(drawsvg.Text(words, size, x, y, font_family="sans-serif", **options))
 
-    text("Errors of XLA over their bounds, of elements that differ from the reference, rounded", 15, 14, 24)
-    text(f"line: 10% to largest; bar: median to 99%; {title}", 12, 14, 44, fill="#666666")
+    shown = "Errors of XLA over their bounds, of elements that differ from the reference, rounded"
+    described = f"line: 10% to largest; bar: median to 99%; {title}"
+    describe(drawing, shown, described)
+    text(shown, 15, 14, 24)
+    text(described, 12, 14, 44, fill="#666666")
     for ratio in (0.001, 0.01, 0.1, 1.0):
         colour, options = ("#cc0000", {"stroke_dasharray": "4 3"}) if ratio == 1 else ("#dddddd", {})
         drawing.append(drawsvg.Line(at(ratio), TOP - 6, at(ratio), height, stroke=colour, **options))

@@ -10,7 +10,7 @@ from typing import Any
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.suggestion import RequestError
-from shardproof.properties.communication.pictures import LETTER
+from shardproof.properties.communication.pictures import LETTER, describe
 from shardproof.properties.performance.chips import Chip, chip
 from shardproof.properties.performance.choosing import PLAIN, Choice, choose
 from shardproof.properties.programs.examples import SHARDED
@@ -78,6 +78,8 @@ def plot(contract: str, side: str, choices: Choices, title: Sequence[str]) -> An
     )
     drawing = drawsvg.Drawing(width, TOP + HEIGHT + 112)
     drawing.append(drawsvg.Rectangle(0, 0, width, TOP + HEIGHT + 112, fill="white"))
+    told = f"Lines: the time of {', '.join(names)} over that of the unsharded product, by {side}"
+    describe(drawing, title[0], ". ".join([*title[1:], told]))
 
     def text(words: str, size: float, x: float, y: float, colour: str = INK, **options: Any) -> None:
         drawing.append(drawsvg.Text(words, size, x, y, fill=colour, font_family="sans-serif", **options))

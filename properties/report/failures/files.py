@@ -198,6 +198,9 @@ def written(violation: LawViolation) -> Written | None:
 def write(violation: LawViolation) -> Written:
     """Writes the script and the case; a file is there whole or not at all."""
     files = paths(violation)
+    ignore = FOLDER.parent / ".gitignore"
+    if not ignore.exists():
+        replace(ignore, "*\n")
     replace(files.script, script(violation))
     replace(files.case, json.dumps(record(violation), indent=1) + "\n")
     if drawn := drawing(violation):

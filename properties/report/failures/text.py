@@ -6,8 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardproof.oracles.layout import device_name, logical_index
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.chain import UNCHECKED
-from shardproof.properties.programs.violation import RAISED
+from shardproof.properties.programs.violation import RAISED, Difference
 from shardproof.properties.report.diagnosis.diagnosis import diagnose
 from shardproof.properties.report.failures.causes import entry
 from shardproof.properties.report.failures.files import write_if_possible, written
@@ -108,35 +110,43 @@ def diagnosed(violation: LawViolation) -> Sequence[str]:
 
 
 def first_wrong(violation: LawViolation) -> list[str]:
-    """The first element that differs: its global index, its value, the right one, and who owns it."""
+    """The first element that differs: its global index, its value and the right one, and below it who owns it.
+
+    A result that nothing lays out, such as that of a collective, has no global index: there it is that in the block.
+    """
     difference, case = violation.difference, violation.case
     if difference is None or not difference.comparable or not difference.wrong.any():
         return []
     where = tuple(int(i) for i in np.argwhere(difference.wrong)[0])
     lead = len(case.mesh.sizes)
     place, local = where[:lead], where[lead:]
-    values = f"is {difference.actual[where]}, expected {difference.expected[where]}"
+    placement = _placement(case, difference)
+    index = local if placement is None else _global_index(case.mesh, placement, where, difference.actual.shape)
+    name = "gradient" if difference.of == "gradient" else difference.what.partition(" ")[0]
     device = case.mesh.devices[int(np.ravel_multi_index(place, case.mesh.sizes))]
-    owner = f"device {device}, {device_name(case.mesh, place)}"
-    if difference.of == "gradient":
-        name, index = "gradient", _operand_index(violation, place, local)
-    else:
-        name, index = difference.what.partition(" ")[0], where
+    owner = f"the block of device {device}, {device_name(case.mesh, place)}"
+    values = f"is {difference.actual[where]}, expected {difference.expected[where]}"
     return [
-        f"first wrong element: {name}{[*index]} {values}",
-        f"  it is element {[*local]} of the block of {owner}",
+        f"first wrong element: {name}{[*index] or ''} {values}",
+        f"  in {owner}" if index == local else f"  it is element {[*local]} of {owner}",
     ]
 
 
-def _operand_index(violation: LawViolation, place: tuple[int, ...], local: tuple[int, ...]) -> tuple[int, ...]:
-    """Where an element of a block is in the global array that the operand (and thus its gradient) is."""
-    case = violation.case
-    index = violation.difference.leaf if violation.difference is not None else 0
-    operand, dimensions = case.operands[index], len(case.batch_of(index))
-    stacked = tuple(place[case.mesh.axis_names.index(name)] for name in operand.placement.stacked)
-    batch, inner = local[:dimensions], local[dimensions:]
-    inside = tuple(
-        i + n * logical_index(case.mesh, place, axes)
-        for i, n, axes in zip(inner, operand.block, operand.placement.spec, strict=True)
-    )
-    return (*stacked, *batch, *inside)
+def _placement(case: Case, difference: Difference) -> Placement | None:
+    """How the blocks make up a global array, if anything says so."""
+    if difference.of == "gradient":
+        return case.operands[difference.leaf].placement
+    if difference.of == "array":
+        return None if case.out is None else case.out[difference.leaf]
+    placed = case.contract.call.placed
+    return None if placed is None else placed(case)[difference.leaf]
+
+
+def _global_index(
+    mesh: MeshCase, placement: Placement, where: tuple[int, ...], shape: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Where an element of blocks is in the global array, or, of several that are stacked, in that of its owner."""
+    rank, lead = len(placement.spec), len(mesh.sizes)
+    inner = len(where) - rank
+    sharded = zip(where[inner:], shape[inner:], placement.spec, strict=True)
+    return (*where[lead:inner], *(i + n * logical_index(mesh, where[:lead], axes) for i, n, axes in sharded))

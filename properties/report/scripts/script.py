@@ -64,8 +64,21 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 """
-DIFFERS = '''def differs(name, actual, exact, dtype, tolerance=0):
-    """Prints where an array differs from the exact one by more than its rounding, and returns whether it does."""
+CANNOT_RUN = '''
+
+def cannot_run(*error):
+    """An exception says nothing about the bug."""
+    traceback.print_exception(*error)
+    sys.exit(2)
+
+
+sys.excepthook = cannot_run
+'''
+DIFFERS = '''def differs(name, actual, exact, dtype, axes, tolerance=0):
+    """Prints where an array differs from the exact one by more than its rounding, and returns whether it does.
+
+    Its leading dimensions are these axes of the mesh.
+    """
     with np.errstate(over="ignore"):
         expected = exact.astype(dtype)
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
@@ -80,14 +93,16 @@ DIFFERS = '''def differs(name, actual, exact, dtype, tolerance=0):
         same |= (tolerance < 0) & ~np.isfinite(actual.astype(wide))  # negative: some order of the sum overflows
     for index in np.argwhere(~same)[:10]:
         at = tuple(index.tolist())
-        print(f"{name}{list(at)} is {actual[at]}, expected {expected[at]}")
+        where = ", ".join(f"{axis}={i}" for axis, i in zip(axes, at))
+        place = f" on ({where})" if axes else ""
+        print(f"{name}{list(at[len(axes):]) or ''}{place} is {actual[at]}, expected {expected[at]}")
     return not same.all()
 
 
 '''
 NEEDS = (
     "Needs JAX, NumPy and the implementation. Exits with 1 while the bug shows, with 0 once it is fixed, and with 2 if "
-    "the implementation cannot be imported."
+    "it cannot be run."
 )
 SIMULATED = "Found by interpreting the traced program in NumPy: a compiler that rewrites it may make the bug disappear."
 
@@ -194,16 +209,17 @@ class Script:
             lines += [f"{name} = {array_text(array)}", f"{name} = jax.device_put({name}, {sharding})"]
         return lines
 
-    def _compared(self, name: str, right: list[Reference], axes: list[tuple[str, ...]] | None) -> list[str]:
-        """The lines that compare results, stacked over `axes`: along others they are the same. None: gradients."""
-        lines = []
+    def _compared(self, name: str, right: list[Reference], axes: list[tuple[str, ...]]) -> list[str]:
+        """The lines that compare arrays, stacked over `axes`: along others results are the same."""
+        lines, gradients = [], name == "gradient"
         for i, reference in enumerate(right):
-            found = f"{name}[{i}]" if self.several or axes is None else name
+            found = f"{name}[{i}]" if self.several or gradients else name
             exact, bound = _written(reference)
-            if axes is not None:
+            if not gradients:
                 at = tuple(slice(None) if axis in axes[i] else 0 for axis in self.case.mesh.axis_names)
                 exact, bound = exact[at], None if bound is None else bound[at]
             told = [f"{name}{i}" if len(right) > 1 else name, found, f"exact_{name}{i}", dtype_text(reference.dtype)]
+            told.append(tuple_text([*map(quoted, axes[i])]))
             lines.append(f"exact_{name}{i} = {array_text(np.asarray(exact))}")
             more = f", {bound_text(np.asarray(bound))}" if bound is not None and np.any(bound) else ""
             lines.append(f'wrong |= differs("{told[0]}", {", ".join(told[1:])}{more})')
@@ -255,15 +271,14 @@ class Script:
             run = f"{self.jit}(lambda xs, ct: jax.vjp({of}, *xs)[1](ct))"
             ct = f"[{', '.join(cts)}]" if self.several else cts[0]
             lines.append(f"gradient = {run}({tuple_text(names)}, {ct})")
-            lines += self._compared("gradient", pulled, None)
+            lines += self._compared("gradient", pulled, [case.operands[i].placement.stacked for i in moving])
         return lines
 
 
 def loaded(lines: list[str], missing: Sequence[str] = ()) -> list[str]:
-    """The lines that import or define a function; the script exits with 2 if that fails, or if something is missing."""
-    inner = [f"    {line}" if line else "" for line in "\n".join(lines).strip("\n").split("\n")]
-    stop = [f"sys.exit(2)  # until it has {', '.join(missing)}"] if missing else []
-    return ["try:", *inner, "except Exception:", "    traceback.print_exc()", "    sys.exit(2)", *stop]
+    """The lines that import or define a function; the script exits with 2 if something is missing."""
+    stop = [f"print({quoted('this script lacks ' + ', '.join(missing))})", "sys.exit(2)"] if missing else []
+    return [*CANNOT_RUN.split("\n"), *lines, *stop]
 
 
 def _written(reference: Reference) -> tuple[np.ndarray, np.ndarray | None]:

@@ -8,7 +8,9 @@ import sys
 import textwrap
 import types
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,11 +126,16 @@ class Source:
         return [*lines, *([f"sys.path.append({quoted(Path.cwd().as_posix())})"] if below else [])]
 
 
-def source_of(function: Callable[..., Any], called: str = "implementation") -> Source:
+def source_of(function: Any, called: str = "implementation") -> Source:
     """An import, or the source of a lambda or an inner function with what it uses, or a place to put it."""
     name = named(function)
     if name.importable:
         return imported(name, called)
+    if isinstance(function, partial):
+        return _partial(function, called)
+    if isinstance(function, types.MethodType):
+        owner = source_of(function.__self__, called)
+        return replace(owner, lines=[*owner.lines, f"{called} = {called}.{function.__name__}"])
     found = _embedded(function, called)
     if found is not None:  # in a function of its own it meets nothing else of the script
         lines = [f"def make_{called}():", *(textwrap.indent(line, "    ") for line in found.lines)]
@@ -143,10 +150,27 @@ def source_of(function: Callable[..., Any], called: str = "implementation") -> S
     return Source(called, lines, missing=["the implementation"])
 
 
+def _partial(function: partial[Any], called: str) -> Source:
+    """A `partial` by its function and its arguments."""
+    source = source_of(function.func, called)
+    lines, given, missing = ["from functools import partial", *source.lines], [called], [*source.missing]
+    for key, value in (*enumerate(function.args), *function.keywords.items()):
+        name = f"{called}_{key}"
+        line = _definition(name, value, ())
+        if line is None:
+            line = f"{name} = None  # put it here: {one_line(repr(value))}"
+            missing.append(name)
+        lines.append(line)
+        given.append(name if isinstance(key, int) else f"{key}={name}")
+    lines.append(f"{called} = partial({', '.join(given)})")
+    return Source(called, lines, tuple(dict.fromkeys((*source.folders, *folders_of(lines)))), missing)
+
+
 def imported(name: Named, called: str) -> Source:
     """The import of a function or program by another name, which is that of nothing else in the script."""
     first, _, rest = name.qualname.partition(".")
-    lines = [f"from {name.module} import {first} as {called}", *([f"{called} = {called}.{rest}"] if rest else [])]
+    other_name = f" as {called}" if called != first else ""
+    lines = [f"from {name.module} import {first}{other_name}", *([f"{called} = {called}.{rest}"] if rest else [])]
     return Source(called, lines, (name.folder,) if name.folder else folders_of(lines))
 
 
@@ -227,19 +251,16 @@ def _definition(name: str, value: Any, around: tuple[Any, ...]) -> str | None:
         package, _, last = value.__name__.rpartition(".")
         start = f"from {package} import {last}" if package else f"import {last}"
         return f"{start}{'' if last == name else f' as {name}'}" if _is_dotted(value.__name__) else None
-    module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-    held = isinstance(module, str) and _is_dotted(module) and isinstance(qualname, str) and qualname.isidentifier()
-    if isinstance(value, types.FunctionType) and (not held or module == "__main__"):  # which no script can import
-        found = _embedded(value, name, around)
-        if found is None or found.missing:
-            return None
-        return "\n".join([*found.lines, *([f"{name} = {found.name}"] if found.name != name else [])])
-    if held and module != "__main__":
-        return f"from {module} import {qualname}" + ("" if qualname == name else f" as {name}")
-    try:
-        return f"{name} = {value!r}" if ast.literal_eval(repr(value)) == value else None
-    except (ValueError, SyntaxError, TypeError):
+    with suppress(ValueError, SyntaxError, TypeError):
+        if ast.literal_eval(repr(value)) == value:
+            return f"{name} = {value!r}"
+    held = named(value)
+    if held.importable:
+        return "\n".join(imported(held, name).lines)
+    found = _partial(value, name) if isinstance(value, partial) else _embedded(value, name, around)
+    if found is None or found.missing:
         return None
+    return "\n".join([*found.lines, *([f"{name} = {found.name}"] if found.name != name else [])])
 
 
 def _is_dotted(name: str) -> bool:

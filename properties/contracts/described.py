@@ -175,7 +175,7 @@ class Signature:
         more: Iterable[str] = (),
         hidden: Mapping[str, Any] | None = None,
     ) -> "Signature":
-        """The signature that descriptions make up: strings or `Array` in dicts, lists and tuples.
+        """The signature that descriptions make up: strings or `Array` in any pytrees.
 
         Raises:
             ValueError: for what is none.
@@ -229,9 +229,8 @@ class Signature:
 
 def _named(name: str, described: Any) -> tuple[Any, tuple[Array, ...]]:
     """A tree of descriptions as one of names, and its leaves in the same order."""
-    found, tree = jax.tree_util.tree_flatten_with_path(
-        described, is_leaf=lambda one: not isinstance(one, dict) and type(one) not in (list, tuple)
-    )
+    # None is part of a tree, such as a layer without a bias, but by itself it describes nothing
+    found, tree = jax.tree_util.tree_flatten_with_path(described, is_leaf=lambda one: one is described is None)
     arrays = {f"{name}{jax.tree_util.keystr(path)}": one for path, one in found}
     return jax.tree.unflatten(tree, arrays), tuple(_array(*item) for item in arrays.items())
 
@@ -242,7 +241,7 @@ def _array(name: str, described: Any) -> Array:
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     if not isinstance(described, Array):
-        expected = "dimensions in a string, an Array, or a dict, list or tuple of them"
+        expected = "dimensions in a string, an Array, or a pytree of them"
         raise ValueError(f"{name}={described!r}: expected {expected}")  # noqa: TRY004 (one kind for all descriptions)
     return described
 

@@ -114,7 +114,7 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"arguments": ("batch@data",)}, "cannot be called as mlp(<x>, data=): missing a required argument"),
         ({"arguments": ("batch-1", "a b", "b c")}, "x: array 'batch-1': 'batch-1': expected NAME, NAME@ROLE"),
         ({"arguments": ("a@data b@data", "b c", "c d")}, "x: array 'a@data b@data': expected each role to shard one"),
-        ({"arguments": (3, "b c", "c d")}, "x=3: expected dimensions in a string"),
+        ({"arguments": (3, "b c", "c d")}, "x=3: expected dimensions in a string, an Array, or a pytree of them"),
         ({"arguments": ("a b", "b c", "c d"), "results": "a d"}, "expected a role that shards a dimension"),
         ({"results": "batch@data"}, "result: the reference returns shape (2, 3): expected (2,), 'batch@data', of arg"),
         ({"results": "embed batch"}, "result: the reference returns shape (2, 3): expected (3, 2), 'embed batch', of"),

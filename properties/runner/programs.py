@@ -22,7 +22,8 @@ from shardproof.properties.runner.stated import check_call, check_conditions, na
 MOST_TIMES, MOST_TRIED = 6, 20_000
 """How many times as long a dimension may be that a reference is tried with, and how many sizes are looked at."""
 
-Described = str | Array | Mapping[str, Any] | Sequence[Any]
+Described = Any
+"""Dimensions, an `Array`, or a pytree of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,8 @@ class Program:
             device's blocks; or, if it is `whole`, with global arrays and `mesh=`, to do its own `shard_map` or `jit`.
         reference: the same on whole arrays, without roles, in NumPy or in JAX. Where JAX can trace it, its derivatives
             are JAX's, otherwise central differences.
-        arguments: of each argument, its dimensions, an `Array`, or a dict, list or tuple of them.
+        arguments: of each argument, its dimensions, an `Array`, or a pytree of them: a dict, a `NamedTuple`, a
+            registered dataclass.
         results: the same of what is returned.
         whole: whether the function takes global arrays.
         roles: those that shard no dimension, and that the function gets all the same.

@@ -215,6 +215,34 @@ def test_a_reference_that_cannot_be_called_is_told() -> None:
         check_program(mlp, lambda x: x, **MLP)
 
 
+SERVED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "participants": (lambda x, **_: x.shape[0] > 1, {"arguments": ("@data k",), "serves": lambda data: data > 1}),
+    "sizes": (lambda x, **_: x.shape[0] % 4 == 0, {"serves": lambda n, data: n % 4 == 0 and data % 2 == 0}),
+    "long": (lambda x, **_: x.shape[0] >= 64, {"serves": lambda n: n >= 64 and n % 4 == 0}),
+    "option": (
+        lambda x, heads: x.shape[1] % heads == 0,
+        {"options": {"heads": (7, 2)}, "sizes": {"k": (4, 8)}, "serves": lambda k, heads: k % heads == 0},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_a_reference_is_tried_with_what_is_served(name: str) -> None:
+    """A reference that refuses what `serves` excludes, one participant or some sizes, is called with nothing else."""
+    accepts, more = SERVED[name]
+
+    def reference(x: Any, **options: Any) -> Any:
+        if not accepts(x, **options):
+            raise ValueError(f"{x.shape}, {options}")
+        return 2 * x
+
+    given = {"arguments": ("n@data k",), "laws": "value", "max_examples": 4, **more}
+    summary = check_program(
+        lambda x, *, data, heads=1: 2 * x, reference, results=given["arguments"][0], dtypes="float32", **given
+    )
+    assert "passed" in {tally.outcome for tally in summary.tallies}
+
+
 @pytest.mark.lengthy
 def test_the_example_of_the_readme_is_what_happens(tmp_path: Any) -> None:
     """The README's program passes, and without its sum it fails in the words printed there."""

@@ -1,10 +1,10 @@
 """Programs of a user's own: a sharded function, the same on whole arrays, and how their arrays are described."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
-from itertools import islice, product
+from itertools import chain, islice, product
 from keyword import iskeyword
 from typing import Any
 
@@ -12,18 +12,22 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.contracts.described import Array, Signature
-from shardproof.properties.contracts.roles import Conditions, axes_of
+from shardproof.properties.contracts.roles import LONG, Conditions, axes_of
 from shardproof.properties.contracts.whole import sizes_in, whole_contract
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.references import reference_of
+from shardproof.properties.runner.platforms import DEVICES
 from shardproof.properties.runner.stated import check_call, check_conditions, names_in
 
 MOST_TIMES, MOST_TRIED = 6, 20_000
-"""How many times as long a dimension may be that a reference is tried with, and how many sizes are looked at."""
+"""How many times as long a dimension is made in small steps to try a reference, and how many cases are looked at."""
 
 Described = Any
 """Dimensions, an `Array`, or a pytree of them."""
+
+Example = tuple[Mapping[str, int], Mapping[str, Any], Mapping[str, int]]
+"""Sizes of dimensions, values of options, and numbers of participants of roles."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,9 +169,16 @@ class Program:
         Raises:
             ValueError: if the reference cannot be called with arrays as they are described.
         """
-        options = {name: values[0] for name, values in self.conditions.options.items()}
-        sizes = self._sizes_served(_small(self.signature, self.conditions), options)
-        known = reference_of(self.reference, self.signature, sizes, options)
+        examples = _examples(self.signature, self.conditions, _parameters(self.serves))
+        first = next(examples, ({}, {}, {}))
+        tried = islice(chain([first], examples), MOST_TRIED)
+        served = first if self.serves is None else next((one for one in tried if self._serves(*one)), None)
+        try:
+            known = reference_of(self.reference, self.signature, *(served or first))
+        except ValueError as error:
+            if served:
+                raise
+            raise ValueError(f"serves: no case that was tried satisfies it; on another one {error}") from error
         return whole_contract(self.name, self.signature, known, conditions=self.conditions, casts=known.casts)
 
     @cached_property
@@ -227,30 +238,18 @@ class Program:
             ValueError: if `serves` raises.
         """
         participants = {role: case.mesh.axis_size(axes) for role, axes in axes_of(case.roles).items()}
-        return self._serves({**sizes_in(self.signature, case), **participants, **case.keywords})
+        return self._serves(sizes_in(self.signature, case), case.keywords, participants)
 
-    def _serves(self, known: Mapping[str, Any]) -> bool:
-        """What `serves` says of sizes, participants and options."""
+    def _serves(self, sizes: Mapping[str, int], options: Mapping[str, Any], participants: Mapping[str, int]) -> bool:
+        """What `serves` says of a case."""
         assert self.serves is not None
+        known = {**sizes, **participants, **options}
         given = {name: known[name] for name in _parameters(self.serves)}
         try:
             return bool(self.serves(**given))
         except Exception as error:
             told = ", ".join(f"{name}={value!r}" for name, value in given.items())
             raise ValueError(f"serves({told}) raises {type(error).__name__}: {error}") from error
-
-    def _sizes_served(self, sizes: Mapping[str, int], options: Mapping[str, Any]) -> Mapping[str, int]:
-        """Sizes that the function serves on one device: these, or multiples of some, or of those that are listed."""
-        if self.serves is None:
-            return sizes
-        listed = self.conditions.sizes
-        given = {**dict.fromkeys(self.signature.roles, 1), **options}
-        possible = [listed.get(name) or [n * size for n in range(1, MOST_TIMES + 1)] for name, size in sizes.items()]
-        for chosen in islice(product(*possible), MOST_TRIED):
-            tried = dict(zip(sizes, chosen, strict=True))
-            if self._serves(tried | given):
-                return tried
-        return sizes
 
     def _check_serves(self, serves: Callable[..., bool]) -> None:
         sizes = {d.name for a in self.signature.arrays for d in a.dimensions if d.name and not d.name.isdigit()}
@@ -283,12 +282,29 @@ def _parameters(function: Callable[..., Any] | None) -> list[str]:
     return [] if function is None else [*inspect.signature(function).parameters]
 
 
-def _small(signature: Signature, conditions: Conditions) -> dict[str, int]:
-    """Sizes of all dimensions that are possible on one device: different ones where that is free."""
-    found = {}
-    for i, name in enumerate(signature.parts(dict.fromkeys(signature.roles, 1)), start=2):
-        found[name] = conditions.sizes[name][0] if name in conditions.sizes else i * conditions.multiples.get(name, 1)
-    return found
+def _examples(signature: Signature, conditions: Conditions, varied: Collection[str]) -> Iterator[Example]:
+    """Possible sizes of dimensions, options and participants of roles: one of each, more of those that are varied.
+
+    First comes one device, with sizes that differ where that is free. With a dimension, what shards it is varied.
+    """
+    sharding = {role for a in signature.every for d in a.dimensions if d.name in varied for role in d.roles}
+    names, roles = [*signature.parts(dict.fromkeys(signature.roles, 1))], signature.roles
+    factors = [conditions.sizes.get(n) or (i, *range(1, MOST_TIMES + 1), *LONG) for i, n in enumerate(names, start=2)]
+    counts = range(1, min(conditions.most or DEVICES, DEVICES) + 1)
+    of_roles = [[p for p in counts if role not in conditions.powers_of_two or p & (p - 1) == 0] for role in roles]
+    choices = zip(
+        (*names, *conditions.options, *roles), (*factors, *conditions.options.values(), *of_roles), strict=True
+    )
+    for chosen in product(*(values if name in {*varied, *sharding} else values[:1] for name, values in choices)):
+        options = dict(zip(conditions.options, chosen[len(names) :], strict=False))
+        participants = dict(zip(roles, chosen[len(chosen) - len(roles) :], strict=True))
+        parts = signature.parts(participants)
+        sizes = {
+            name: n if name in conditions.sizes else n * parts[name] * conditions.multiples.get(name, 1)
+            for name, n in zip(names, chosen, strict=False)
+        } | {name: int(name) for name in names if name.isdigit()}
+        if all(size % parts[name] == 0 for name, size in sizes.items()):
+            yield sizes, options, participants
 
 
 def _choices(name: str, values: Any) -> tuple[Any, ...]:

@@ -149,6 +149,19 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
             "check_vma=False, differentiates=True: with unchecked types JAX has wrong gradients",
         ),
         ({"check_vma": False, "whole": True}, "check_vma=False, whole=True: a function of global arrays says it in"),
+        ({"sizes": {"embed": 10**9}}, "sizes: embed=1000000000: x, 'batch@data embed', has 1,000,000,000 elements at"),
+        ({"multiples": {"embed": 10**9}}, "multiples: embed=1000000000: x, 'batch@data embed', has 1,000,000,000"),
+        ({"arguments": ("1000000000@data", "b", "c")}, "arguments: x, '1000000000@data', has 1,000,000,000 elements"),
+        ({"sizes": {"embed": 8.0}}, "sizes: embed=8.0: expected a whole number of at least 1"),
+        ({"sizes": ("embed", 8)}, "sizes=('embed', 8): expected a dict, by names"),
+        ({"options": ("causal",)}, "options=('causal',): expected a dict, by names"),
+        ({"roles": 3}, "roles=3: expected roles"),
+        ({"whole": "yes"}, "whole='yes': expected True or False"),
+        ({"gradients": 3}, "gradients=3: expected True or False"),
+        ({"serves": 3}, "serves=3: expected a function"),
+        ({"reference": 3}, "reference=3: expected a function"),
+        ({"arguments": (None, "b c", "c d")}, "x=None: expected dimensions in a string, an Array, or a pytree of them"),
+        ({"arguments": (np.ones((9, 99)), "b", "c")}, "…: expected dimensions in a string, an Array, or a pytree"),
         ({"laws": ["values"]}, "laws='values': no such law; did you mean 'value'"),
         ({"max_examples": 0}, "max_examples=0: expected a whole number"),
         ({"arguments": MISSPELT}, "; arguments: role 'dta': did you mean 'data'?"),
@@ -162,10 +175,25 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
 )
 def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], message: str) -> None:
     """A wrong description is refused in one line with the argument, its value and what was expected."""
-    given = {"function": mlp, **MLP, **changed}
+    given = {"function": mlp, "reference": numpy_mlp, **MLP, **changed}
     with pytest.raises(ValueError, match=re.escape(message)) as raised:
-        check_program(given.pop("function"), numpy_mlp, **given)
+        check_program(**given)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"dimensions": 3}, "dimensions=3: expected a string, such as 'batch@data features'"),
+        ({"only": "data"}, "only='data': expected participants by roles, such as {'stage': -1}"),
+        ({"gradient": "no"}, "gradient='no': expected True or False"),
+        ({"dtype": "int32", "below": 10**12}, "below='1000000000000': expected integers of int32 below it"),
+    ],
+)
+def test_an_array_that_cannot_be_is_one_line(given: dict[str, Any], message: str) -> None:
+    """A wrong argument of an `Array` is named with its value and what was expected."""
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Array(**{"dimensions": "n@data", **given})
 
 
 @pytest.mark.lengthy

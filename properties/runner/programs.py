@@ -9,6 +9,7 @@ from keyword import iskeyword
 from typing import Any
 
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.reading import shown
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.contracts.described import Array, Signature
@@ -18,7 +19,7 @@ from shardproof.properties.programs.expectation import Expectation, Overlap, nam
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.references import reference_of
 from shardproof.properties.runner.platforms import DEVICES
-from shardproof.properties.runner.stated import check_call, check_conditions, names_in
+from shardproof.properties.runner.stated import by_name, check_call, check_conditions, names_in, several
 
 MOST_TIMES, MOST_TRIED = 6, 20_000
 """How many times as long a dimension is made in small steps to try a reference, and how many cases are looked at."""
@@ -107,6 +108,13 @@ class Program:
     overlap: str = ""
 
     def __post_init__(self) -> None:
+        for what, function in (("function", self.function), ("reference", self.reference), ("serves", self.serves)):
+            if not callable(function) and not (what == "serves" and function is None):
+                raise ValueError(f"{what}={shown(function)}: expected a function")
+        for what in ("whole", "differentiates", "check_vma", "gradients"):
+            value = getattr(self, what)
+            if not isinstance(value, bool) and not (what == "gradients" and value is None):
+                raise ValueError(f"{what}={shown(value)}: expected True or False")
         check_conditions(self.signature, self.conditions)
         if self.differentiates and not self.check_vma:
             raise ValueError("check_vma=False, differentiates=True: with unchecked types JAX has wrong gradients")
@@ -138,15 +146,15 @@ class Program:
     def conditions(self) -> Conditions:
         """What is drawn for it."""
         return Conditions(
-            names_in("one_axis", self.one_axis),
-            {name: (size,) if isinstance(size, int) else tuple(size) for name, size in (self.sizes or {}).items()},
-            dict(self.multiples or {}),
-            tuple(as_dtype(name).name for name in ((self.dtypes,) if isinstance(self.dtypes, str) else self.dtypes)),
-            {name: _choices(name, values) for name, values in (self.options or {}).items()},
+            frozenset(names_in("one_axis", self.one_axis)),
+            {name: several(sizes) for name, sizes in by_name("sizes", self.sizes).items()},
+            dict(by_name("multiples", self.multiples)),
+            tuple(as_dtype(name).name for name in several(self.dtypes)),
+            {name: _choices(name, values) for name, values in by_name("options", self.options).items()},
             self.most_devices,
             self.differentiates,
-            names_in("powers_of_two", self.powers_of_two),
-            names_in("optional", self.optional),
+            frozenset(names_in("powers_of_two", self.powers_of_two)),
+            frozenset(names_in("optional", self.optional)),
             self.check_vma,
             (self.check_vma and not self.within) if self.gradients is None else self.gradients,
         )
@@ -265,17 +273,15 @@ class Program:
 def _signature(
     function: Callable[..., Any], arguments: Sequence[Described], results: Described, roles: Iterable[str]
 ) -> Signature:
-    if not callable(function):
-        raise ValueError(f"function={function!r}: expected a function")  # noqa: TRY004 (one kind for all that is given)
     if isinstance(arguments, str | Mapping | Array) or not isinstance(arguments, Sequence):
-        raise ValueError(f"arguments={arguments!r}: expected a description for each argument, in a tuple")  # noqa: TRY004
+        raise ValueError(f"arguments={shown(arguments)}: expected a description for each argument, in a tuple")  # noqa: TRY004
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         parameters = {}.values()
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     named += [f"x{i}" for i in range(len(named), len(arguments))]
-    return Signature.of(named[: len(arguments)], arguments, results, roles)
+    return Signature.of(named[: len(arguments)], arguments, results, names_in("roles", roles))
 
 
 def _parameters(function: Callable[..., Any] | None) -> list[str]:

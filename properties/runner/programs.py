@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
 from itertools import chain, islice, product
 from keyword import iskeyword
-from typing import Any
+from typing import Any, TypedDict
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.reading import shown
@@ -29,6 +29,32 @@ Described = Any
 
 Example = tuple[Mapping[str, int], Mapping[str, Any], Mapping[str, int]]
 """Sizes of dimensions, values of options, and numbers of participants of roles."""
+
+
+class Description(TypedDict, total=False):
+    """The keyword arguments of a `Program`, each of which it documents, for those that pass them on."""
+
+    arguments: Sequence[Described]
+    results: Described
+    whole: bool
+    roles: Iterable[str]
+    options: Mapping[str, Iterable[Any]] | None
+    one_axis: Iterable[str]
+    sizes: Mapping[str, int | Iterable[int]] | None
+    multiples: Mapping[str, int] | None
+    dtypes: Iterable[str]
+    most_devices: int | None
+    powers_of_two: Iterable[str]
+    optional: Iterable[str]
+    serves: Callable[..., bool] | None
+    differentiates: bool
+    check_vma: bool
+    gradients: bool | None
+    accumulator: str
+    within: float
+    relative_to: str
+    communication: str
+    overlap: str
 
 
 @dataclass(frozen=True, eq=False)

@@ -239,8 +239,12 @@ def test_a_role_may_shard_nothing() -> None:
 
 def test_a_reference_that_cannot_be_called_is_told() -> None:
     """A reference that cannot be called is reported with its exception and its arguments."""
-    with pytest.raises(ValueError, match=r"cannot be called with batch@data embed, .*, and no role: TypeError"):
+    with pytest.raises(ValueError, match=r"called with x\[2, 3\] \('batch@data embed'\), .*, and no role: TypeError"):
         check_program(mlp, lambda x: x, **MLP)
+    flat = ("batch@data", *MLP["arguments"][1:])
+    at = r"with x\[2\] \('batch@data'\), w_in\[3, 4\] .*: ValueError in `.*x @ w_in.*`: matmul: "
+    with pytest.raises(ValueError, match=at):
+        check_program(mlp, numpy_mlp, **MLP | {"arguments": flat})
 
 
 SERVED: dict[str, tuple[Any, dict[str, Any]]] = {

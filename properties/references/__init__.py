@@ -5,6 +5,7 @@ in which its casts round nothing; so are its derivatives, which are JAX's. Anoth
 differentiated by central differences. Derivatives are not known where there is a kink.
 """
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -64,9 +65,13 @@ def reference_of(
         raise
     except Exception as error:
         first = str(error).partition("\n")[0]
-        told = ", ".join(map(str, signature.arrays))
+        given = zip(signature.names, shapes, signature.arrays, strict=True)
+        told = ", ".join(f"{name}{[*shape]} ({str(array)!r})" for name, shape, array in given)
         alone = ", and no role" if isinstance(error, TypeError) and signature.roles else ""
-        told = f"the reference cannot be called with {told}{alone}: {type(error).__name__}: {first}"
+        own_file = getattr(getattr(function, "__code__", None), "co_filename", None)
+        lines = [f.line for f in traceback.extract_tb(error.__traceback__) if f.filename == own_file]
+        where = f" in `{lines[-1]}`" if lines else ""
+        told = f"the reference cannot be called with {told}{alone}: {type(error).__name__}{where}: {first}"
         raise ValueError(told) from error
     _check_results(signature, results, sizes, participants)
     return own

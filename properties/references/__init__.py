@@ -67,6 +67,7 @@ def reference_of(
         first = str(error).partition("\n")[0]
         given = zip(signature.names, shapes, signature.arrays, strict=True)
         told = ", ".join(f"{name}{[*shape]} ({str(array)!r})" for name, shape, array in given)
+        told += "".join(f", {name}={value!r}" for name, value in options.items())
         alone = ", and no role" if isinstance(error, TypeError) and signature.roles else ""
         own_file = getattr(getattr(function, "__code__", None), "co_filename", None)
         lines = [f.line for f in traceback.extract_tb(error.__traceback__) if f.filename == own_file]

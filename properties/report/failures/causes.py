@@ -103,7 +103,7 @@ def told(group: Sequence[Mapping[str, str]]) -> str:
 def others(group: Sequence[Mapping[str, str]]) -> list[str]:
     """Lines for the failures but the first; those that follow from it come after those that are like it.
 
-    One that has no script of its own is told by its law alone, after the first of them.
+    One that has no script of its own is told by its law alone.
     """
     alike = [one for one in group[1:] if one["cause"] == group[0]["cause"]]
     following = [one for one in group[1:] if one["cause"] != group[0]["cause"]]
@@ -111,11 +111,13 @@ def others(group: Sequence[Mapping[str, str]]) -> list[str]:
     for some, heading in ((alike, "wrong in the same way under {} more"), (following, "and its derivatives under {}")):
         if some:
             lines += ["", f"  {heading.format(len(some))} check{'s' * (len(some) > 1)}:"]
-        for one in (one for i, one in enumerate(some) if not i or "script" in one):
-            script = f": {one['script']}" if "script" in one else ""
+        for one in (one for one in some if "script" in one):
             line = one["headline"].partition(": ")[2]
-            lines.append(f"    {line if len(line) <= LINE else line[:LINE] + ' ...'} [{one['engine']}]{script}")
-        if brief := [one for one in some[1:] if "script" not in one]:
-            titles = [f"{one['headline'].split(': ')[1]} [{one['engine']}]" for one in brief]
-            lines.append(f"    {', '.join(titles)}")
+            line = line if len(line) <= LINE else line[:LINE] + " ..."
+            lines.append(f"    {line} [{one['engine']}]: {one['script']}")
+        laws: dict[str, list[str]] = {}
+        for one in (one for one in some if "script" not in one):
+            laws.setdefault(one["engine"], []).append(one["headline"].split(": ")[1])
+        if laws:
+            lines.append("    " + "; ".join(f"{', '.join(named)} [{engine}]" for engine, named in laws.items()))
     return lines

@@ -39,7 +39,7 @@ def render(violation: LawViolation) -> str:
     if violation.kind in RAISED and violation.origin:
         lines += [
             "",
-            *violation.origin[: -1 if violation.finding == f"raises {violation.origin[-1].strip()}" else None],
+            *violation.origin[: -1 if violation.finding.startswith(f"raises {violation.origin[-1].strip()}") else None],
         ]
         lines += unstated(violation)
     lanes = in_letters(violation)

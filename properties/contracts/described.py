@@ -12,6 +12,7 @@ import numpy as np
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Placement
 from shardproof.properties.cases.data import Data
+from shardproof.properties.cases.reading import shown
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 
 DIMENSION = re.compile(r"(?P<name>([A-Za-z_]\w*|[1-9]\d*)?)(?P<roles>(@[A-Za-z_]\w*)*)")
@@ -76,6 +77,13 @@ class Array:
         gradient: bool = True,
         only: Mapping[str, int] | None = None,
     ) -> None:
+        for what, value, kind, wanted in (
+            ("dimensions", dimensions, str, "a string, such as 'batch@data features'"),
+            ("gradient", gradient, bool, "True or False"),
+            ("only", only, Mapping | None, "participants by roles, such as {'stage': -1}"),
+        ):
+            if not isinstance(value, kind):
+                raise ValueError(f"{what}={shown(value)}: expected {wanted}")  # noqa: TRY004 (one kind for all)
         object.__setattr__(self, "dimensions", _dimensions(dimensions))
         object.__setattr__(self, "dtype", dtype if dtype == "float" else as_dtype(dtype).name)
         bound = below if upto is None else upto
@@ -97,6 +105,8 @@ class Array:
             raise ValueError(f"below={below!r}, upto={upto!r}: expected one of them")
         if self.below and not (DIMENSION.fullmatch(self.below) and integers):
             raise ValueError(f"{self.told_range}: expected a dimension or a positive size, of integers, got {dtype}")
+        if self.below.isdigit() and not _holds(self.dtype, int(self.below) + self.last - 1):
+            raise ValueError(f"{self.told_range}: expected integers of {dtype} below it")
         beyond = [value for value in self.also if integers and not _holds(self.dtype, value)]
         if beyond or (self.also and not self.below):
             wanted = f"integers of {dtype}" if beyond else "below= or upto= besides"
@@ -175,7 +185,7 @@ class Signature:
         more: Iterable[str] = (),
         hidden: Mapping[str, Any] | None = None,
     ) -> "Signature":
-        """The signature that descriptions make up: strings or `Array` in dicts, lists and tuples.
+        """The signature that descriptions make up: strings or `Array` in any pytrees.
 
         Raises:
             ValueError: for what is none.
@@ -229,9 +239,8 @@ class Signature:
 
 def _named(name: str, described: Any) -> tuple[Any, tuple[Array, ...]]:
     """A tree of descriptions as one of names, and its leaves in the same order."""
-    found, tree = jax.tree_util.tree_flatten_with_path(
-        described, is_leaf=lambda one: not isinstance(one, dict) and type(one) not in (list, tuple)
-    )
+    # None is part of a tree, such as a layer without a bias, but by itself it describes nothing
+    found, tree = jax.tree_util.tree_flatten_with_path(described, is_leaf=lambda one: one is described is None)
     arrays = {f"{name}{jax.tree_util.keystr(path)}": one for path, one in found}
     return jax.tree.unflatten(tree, arrays), tuple(_array(*item) for item in arrays.items())
 
@@ -242,8 +251,8 @@ def _array(name: str, described: Any) -> Array:
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     if not isinstance(described, Array):
-        expected = "dimensions in a string, an Array, or a dict, list or tuple of them"
-        raise ValueError(f"{name}={described!r}: expected {expected}")  # noqa: TRY004 (one kind for all descriptions)
+        expected = "dimensions in a string, an Array, or a pytree of them"
+        raise ValueError(f"{name}={shown(described)}: expected {expected}")  # noqa: TRY004 (one kind for all descriptions)
     return described
 
 

@@ -25,6 +25,7 @@ from shardproof.properties.report.checking import check, user_implementation
 from shardproof.properties.report.failures.causes import by_cause, told
 from shardproof.properties.report.failures.files import paths
 from shardproof.properties.report.failures.text import report
+from shardproof.properties.report.programs import check_program
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.violation import LawViolation
 
@@ -151,6 +152,58 @@ def test_a_wrong_shape_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     kinds: tuple[tuple[str, Kind], ...] = (("value", "shape"), ("gradient", "tree"), ("communication", "dtype"))
     (group,) = by_cause([report(violation(law, "blocks of shape (2, 1)", kind=kind)) for law, kind in kinds])
     assert "  wrong in the same way under 2 more checks:\n    gradient: mesh (dp=2)" in told(group)
+
+
+def test_a_function_that_never_runs_is_told_in_a_few_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that raises in every law, or uses NumPy on traced values, is told once, and others by their laws alone."""
+    monkeypatch.chdir(tmp_path)
+
+    def uses_numpy(x: Any, *, data: Any) -> Any:
+        return np.tanh(x)
+
+    with pytest.raises(AssertionError) as raised:
+        check_program(uses_numpy, np.tanh, arguments=("n@data",), results="n@data", max_examples=4)
+    lines = [line for line in str(raised.value).split("\n") if line]
+    assert lines[0].startswith(
+        "uses_numpy: value: mesh (dp=1), data='dp': raises TracerArrayConversionError: The numpy"
+    )
+    assert str(raised.value).count("uses_numpy: ") == 1
+    assert re.fullmatch(r" +gradient.*, type, communication \[simulate\]; value.*, agreement.* \[xla\]", lines[-1])
+    assert len(lines) <= 10
+    assert not any("program.py" in line for line in lines), "where the suite calls it is no news"
+
+
+def test_a_function_that_keeps_state_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other values for the same case are told, and an array that is kept from another call."""
+    monkeypatch.chdir(tmp_path)
+    calls = list[Any]()
+
+    def counts(x: Any, *, data: Any) -> Any:
+        calls.append(0)
+        return x * len(calls)
+
+    def leaks(x: Any, *, data: Any) -> Any:
+        calls.append(x)
+        return x + calls[0]
+
+    described: Any = {"arguments": ("n@data",), "results": "n@data", "laws": "value", "dtypes": "float32"}
+    for function, why in (
+        (counts, "not the same twice"),
+        (leaks, "it keeps an array of an earlier call, or of anoth"),
+    ):
+        calls.clear()
+        with pytest.raises(AssertionError, match=f"\n  {why}"):
+            check_program(function, lambda x: x, **described, max_examples=4)
+
+
+def test_what_serves_excludes_is_told_once() -> None:
+    """A condition that no case satisfies is one line, whatever the laws and engines."""
+    with pytest.raises(AssertionError) as raised:
+        check_program(
+            lambda x, *, data: x, lambda x: x, arguments=("n@data",), results="n@data", serves=lambda n: n < 0
+        )
+    why = "held on no case: all 1,000 that were drawn are excluded; stated: serves: some n"
+    assert re.fullmatch(rf"lambda_: value \(simulate\), .*, agreement \(xla\): {why}", str(raised.value))
 
 
 @pytest.mark.lengthy

@@ -159,12 +159,19 @@ def arguments(sizes: tuple[int, ...] = (2, 4)) -> tuple[Any, Any]:
 
 @pytest.mark.needs_devices(8)
 def test_no_communication_passes_what_sends_nothing(devices: int) -> None:
-    """Local work passes, in either style, and so does a collective of one device."""
+    """Local work passes, in either style; a collective of one device passes with a warning, and one device does not."""
     mesh, x = arguments()
     no_communication(lambda x: 2 * x + 1, x)
     no_communication(jax.shard_map(jnp.sin, mesh=mesh, in_specs=P("x", "y"), out_specs=P("x", "y")), x)
     alone, x = arguments((8, 1))
-    no_communication(jax.shard_map(lambda x: lax.psum(x, "y"), mesh=alone, in_specs=P("x", "y"), out_specs=P("x")), x)
+    with pytest.warns(
+        UserWarning, match=r"all_reduce over y \(psum.* sends nothing over 1 device: expected an axis of"
+    ):
+        no_communication(
+            jax.shard_map(lambda x: lax.psum(x, "y"), mesh=alone, in_specs=P("x", "y"), out_specs=P("x")), x
+        )
+    with pytest.raises(ValueError, match="sin runs on 1 device, where nothing can be sent: expected a mesh of several"):
+        no_communication(jnp.sin, jnp.ones(8))
 
 
 @pytest.mark.needs_devices(8)

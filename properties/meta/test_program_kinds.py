@@ -4,7 +4,8 @@ import contextlib
 import re
 import sys
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -226,6 +227,58 @@ def test_sums_in_a_narrow_dtype_are_charged_step_by_step(name: str) -> None:
     described: Any = {"arguments": arguments, "results": results, "sizes": sizes, "dtypes": ["bfloat16"]}
     summary = check_program(function, reference, **described, laws="value", max_examples=40)
     assert "passed" in {tally.outcome for tally in summary.tallies}
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Layer:
+    """Weights, as a tree of a class that JAX is told of."""
+
+    weights: Any
+    bias: Any = None
+
+
+class Momentum(NamedTuple):
+    """The state of an optimiser."""
+
+    count: Any
+    mean: Any
+
+
+def momentum_step(layer: Layer, state: Momentum, x: Any, *, data: Any) -> tuple[Layer, Momentum]:
+    """Weights and state after a step along the mean of all rows."""
+    return next_layer(layer, state, lax.pmean(x.mean(0), data))
+
+
+def whole_step(layer: Layer, state: Momentum, x: Any) -> tuple[Layer, Momentum]:
+    """The same on whole arrays."""
+    return next_layer(layer, state, x.mean(0))
+
+
+def next_layer(layer: Layer, state: Momentum, row: Any) -> tuple[Layer, Momentum]:
+    """Weights and state after a step along a row."""
+    mean = Layer(state.mean.weights / 2 + row)
+    return Layer(layer.weights - mean.weights), Momentum(state.count + 1, mean)
+
+
+def step_of_one(layer: Layer, state: Momentum, x: Any, *, data: Any) -> tuple[Layer, Momentum]:
+    """A step along the mean of the rows of each participant, summed."""
+    return next_layer(layer, state, lax.psum(x.mean(0), data))
+
+
+def test_arguments_and_results_are_trees_of_classes() -> None:
+    """Named tuples and registered dataclasses describe arguments and results, and the script has them."""
+    after = (Layer("k"), Momentum(Array("", "int32"), Layer("k")))
+    described: Any = {"arguments": (*after, "n@data k"), "results": after, "dtypes": "float32", "max_examples": 8}
+    summary = check_program(momentum_step, whole_step, **described, laws=["value", "gradient"])
+    assert {tally.outcome for tally in summary.tallies} == {"passed"}
+    with pytest.raises(AssertionError, match=r"step_of_one: value: mesh \(dp=2\), .*: result\[0\]\.weights") as raised:
+        check_program(step_of_one, whole_step, **described | {"max_examples": 40}, laws="value")
+    (script,) = re.findall(r"\n  python (\S+\.py)", str(raised.value))
+    ended = python(script)
+    assert (ended.returncode, "result" in ended.stdout) == (1, True), ended.stderr
+    with pytest.raises(ValueError, match=r"the reference returns \*: expected \(CustomNode\(Layer.*, as res"):
+        check_program(momentum_step, lambda layer, state, x: x, **described)
 
 
 class Unreadable(Exception):

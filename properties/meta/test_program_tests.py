@@ -1,5 +1,6 @@
 """A user's own programs as pytest tests in their own project: runs, failures, replays and regressions."""
 
+import dataclasses
 import json
 import os
 import pty
@@ -8,7 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack, get_type_hints
 
 import pytest
 
@@ -20,7 +21,7 @@ from shardproof.properties.report.program_tests import program_test
 from shardproof.properties.report.programs import check_program
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.named import held_by_a_module
-from shardproof.properties.runner.programs import Program
+from shardproof.properties.runner.programs import Description, Program
 from shardproof.properties.runner.stated import GivenError
 
 PROJECT = '''
@@ -296,6 +297,14 @@ def test_a_program_says_all_that_it_is_about() -> None:
         program_test(mlp)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="expected one that has something to ask of ids"):
         program_test(IDS, laws="gradient")
+
+
+def test_check_program_takes_what_a_program_does() -> None:
+    """The keyword arguments of check_program have the names and types of those of a Program."""
+    of_program = get_type_hints(Program)
+    described = [field.name for field in dataclasses.fields(Program) if field.name not in ("function", "reference")]
+    assert get_type_hints(Description) == {name: of_program[name] for name in described}
+    assert get_type_hints(check_program)["description"] == Unpack[Description]
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"arguments": ("batch@data",)}, "cannot be called as mlp(<x>, data=): missing a required argument"),
         ({"arguments": ("batch-1", "a b", "b c")}, "x: array 'batch-1': 'batch-1': expected NAME, NAME@ROLE"),
         ({"arguments": ("a@data b@data", "b c", "c d")}, "x: array 'a@data b@data': expected each role to shard one"),
-        ({"arguments": (3, "b c", "c d")}, "x=3: expected dimensions in a string"),
+        ({"arguments": (3, "b c", "c d")}, "x=3: expected dimensions in a string, an Array, or a pytree of them"),
         ({"arguments": ("a b", "b c", "c d"), "results": "a d"}, "expected a role that shards a dimension"),
         ({"results": "batch@data"}, "result: the reference returns shape (2, 3): expected (2,), 'batch@data', of arg"),
         ({"results": "embed batch"}, "result: the reference returns shape (2, 3): expected (3, 2), 'embed batch', of"),
@@ -168,6 +168,19 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
             "check_vma=False, differentiates=True: with unchecked types JAX has wrong gradients",
         ),
         ({"check_vma": False, "whole": True}, "check_vma=False, whole=True: a function of global arrays says it in"),
+        ({"sizes": {"embed": 10**9}}, "sizes: embed=1000000000: x, 'batch@data embed', has 1,000,000,000 elements at"),
+        ({"multiples": {"embed": 10**9}}, "multiples: embed=1000000000: x, 'batch@data embed', has 1,000,000,000"),
+        ({"arguments": ("1000000000@data", "b", "c")}, "arguments: x, '1000000000@data', has 1,000,000,000 elements"),
+        ({"sizes": {"embed": 8.0}}, "sizes: embed=8.0: expected a whole number of at least 1"),
+        ({"sizes": ("embed", 8)}, "sizes=('embed', 8): expected a dict, by names"),
+        ({"options": ("causal",)}, "options=('causal',): expected a dict, by names"),
+        ({"roles": 3}, "roles=3: expected roles"),
+        ({"whole": "yes"}, "whole='yes': expected True or False"),
+        ({"gradients": 3}, "gradients=3: expected True or False"),
+        ({"serves": 3}, "serves=3: expected a function"),
+        ({"reference": 3}, "reference=3: expected a function"),
+        ({"arguments": (None, "b c", "c d")}, "x=None: expected dimensions in a string, an Array, or a pytree of them"),
+        ({"arguments": (np.ones((9, 99)), "b", "c")}, "…: expected dimensions in a string, an Array, or a pytree"),
         ({"laws": ["values"]}, "laws='values': no such law; did you mean 'value'"),
         ({"max_examples": 0}, "max_examples=0: expected a whole number"),
         ({"arguments": MISSPELT}, "; arguments: role 'dta': did you mean 'data'?"),
@@ -181,10 +194,25 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
 )
 def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], message: str) -> None:
     """A wrong description is refused in one line with the argument, its value and what was expected."""
-    given = {"function": mlp, **MLP, **changed}
+    given = {"function": mlp, "reference": numpy_mlp, **MLP, **changed}
     with pytest.raises(ValueError, match=re.escape(message)) as raised:
-        check_program(given.pop("function"), numpy_mlp, **given)
+        check_program(**given)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"dimensions": 3}, "dimensions=3: expected a string, such as 'batch@data features'"),
+        ({"only": "data"}, "only='data': expected participants by roles, such as {'stage': -1}"),
+        ({"gradient": "no"}, "gradient='no': expected True or False"),
+        ({"dtype": "int32", "below": 10**12}, "below='1000000000000': expected integers of int32 below it"),
+    ],
+)
+def test_an_array_that_cannot_be_is_one_line(given: dict[str, Any], message: str) -> None:
+    """A wrong argument of an `Array` is named with its value and what was expected."""
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Array(**{"dimensions": "n@data", **given})
 
 
 @pytest.mark.lengthy
@@ -230,8 +258,40 @@ def test_a_role_may_shard_nothing() -> None:
 
 def test_a_reference_that_cannot_be_called_is_told() -> None:
     """A reference that cannot be called is reported with its exception and its arguments."""
-    with pytest.raises(ValueError, match=r"cannot be called with batch@data embed, .*, and no role: TypeError"):
+    with pytest.raises(ValueError, match=r"called with x\[2, 3\] \('batch@data embed'\), .*, and no role: TypeError"):
         check_program(mlp, lambda x: x, **MLP)
+    flat = ("batch@data", *MLP["arguments"][1:])
+    at = r"with x\[2\] \('batch@data'\), w_in\[3, 4\] .*: ValueError in `.*x @ w_in.*`: matmul: "
+    with pytest.raises(ValueError, match=at):
+        check_program(mlp, numpy_mlp, **MLP | {"arguments": flat})
+
+
+SERVED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "participants": (lambda x, **_: x.shape[0] > 1, {"arguments": ("@data k",), "serves": lambda data: data > 1}),
+    "sizes": (lambda x, **_: x.shape[0] % 4 == 0, {"serves": lambda n, data: n % 4 == 0 and data % 2 == 0}),
+    "long": (lambda x, **_: x.shape[0] >= 64, {"serves": lambda n: n >= 64 and n % 4 == 0}),
+    "option": (
+        lambda x, heads: x.shape[1] % heads == 0,
+        {"options": {"heads": (7, 2)}, "sizes": {"k": (4, 8)}, "serves": lambda k, heads: k % heads == 0},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_a_reference_is_tried_with_what_is_served(name: str) -> None:
+    """A reference that refuses what `serves` excludes, one participant or some sizes, is called with nothing else."""
+    accepts, more = SERVED[name]
+
+    def reference(x: Any, **options: Any) -> Any:
+        if not accepts(x, **options):
+            raise ValueError(f"{x.shape}, {options}")
+        return 2 * x
+
+    given = {"arguments": ("n@data k",), "laws": "value", "max_examples": 4, **more}
+    summary = check_program(
+        lambda x, *, data, heads=1: 2 * x, reference, results=given["arguments"][0], dtypes="float32", **given
+    )
+    assert "passed" in {tally.outcome for tally in summary.tallies}
 
 
 @pytest.mark.lengthy

@@ -5,6 +5,7 @@ in which its casts round nothing; so are its derivatives, which are JAX's. Anoth
 differentiated by central differences. Derivatives are not known where there is a kink.
 """
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,11 @@ __all__ = ["JaxReference", "NumpyReference", "reference_of"]
 
 
 def reference_of(
-    function: Callable[..., Any], signature: Signature, sizes: Mapping[str, int], options: Options
+    function: Callable[..., Any],
+    signature: Signature,
+    sizes: Mapping[str, int],
+    options: Options,
+    participants: Mapping[str, int] | None = None,
 ) -> JaxReference | NumpyReference:
     """The reference that a function is: of JAX if it can trace it, else of NumPy.
 
@@ -33,11 +38,13 @@ def reference_of(
         signature: these trees.
         sizes: sizes of the dimensions to try it with.
         options: keyword arguments to try it with.
+        participants: numbers of participants of roles to try it with; None: one each.
 
     Raises:
         ValueError: if it cannot be called with arrays as they are described, or returns others.
     """
-    shapes = [array.shape(sizes, dict.fromkeys(signature.roles, 1)) for array in signature.arrays]
+    participants = dict.fromkeys(signature.roles, 1) if participants is None else participants
+    shapes = [array.shape(sizes, participants) for array in signature.arrays]
     dtypes = [np.dtype("float32") if a.dtype == "float" else np.dtype(a.dtype) for a in signature.arrays]
     small = arrays_like(signature, shapes, dtypes)
     traceable = JaxReference(function, signature)
@@ -47,7 +54,7 @@ def reference_of(
         pass  # what NumPy does and JAX does not, JAX refuses in many ways: below it is called
     else:
         program, exact = traceable.run_program("value", traceable.called, shapes, dtypes, options)
-        _check_results(signature, program.out_avals, sizes)
+        _check_results(signature, program.out_avals, sizes, participants)
         _check_run(traceable, program, small, options, exact=exact)
         casts = narrow_casts(traceable.program("value", traceable.called, shapes, dtypes, options))
         return JaxReference(function, signature, DOUBT_OF_TABLES if has_tables(program) else traceable.doubt, casts)
@@ -58,11 +65,16 @@ def reference_of(
         raise
     except Exception as error:
         first = str(error).partition("\n")[0]
-        told = ", ".join(map(str, signature.arrays))
+        given = zip(signature.names, shapes, signature.arrays, strict=True)
+        told = ", ".join(f"{name}{[*shape]} ({str(array)!r})" for name, shape, array in given)
+        told += "".join(f", {name}={value!r}" for name, value in options.items())
         alone = ", and no role" if isinstance(error, TypeError) and signature.roles else ""
-        told = f"the reference cannot be called with {told}{alone}: {type(error).__name__}: {first}"
+        own_file = getattr(getattr(function, "__code__", None), "co_filename", None)
+        lines = [f.line for f in traceback.extract_tb(error.__traceback__) if f.filename == own_file]
+        where = f" in `{lines[-1]}`" if lines else ""
+        told = f"the reference cannot be called with {told}{alone}: {type(error).__name__}{where}: {first}"
         raise ValueError(told) from error
-    _check_results(signature, results, sizes)
+    _check_results(signature, results, sizes, participants)
     return own
 
 
@@ -83,14 +95,15 @@ def _check_run(reference: JaxReference, program: Any, arrays: Arrays, options: O
             raise ValueError(told) from limit
 
 
-def _check_results(signature: Signature, found: Sequence[Any], sizes: Mapping[str, int]) -> None:
+def _check_results(
+    signature: Signature, found: Sequence[Any], sizes: Mapping[str, int], participants: Mapping[str, int]
+) -> None:
     """What a reference returns is of the kind, and has the dimensions, that its description says."""
-    alone = dict.fromkeys(signature.roles, 1)
     known = {dimension.name for one in signature.arrays for dimension in one.dimensions}
     for name, array, result in zip(jax.tree.leaves(signature.result_tree), signature.results, found, strict=True):
-        shape = array.shape(sizes, alone)
+        shape = array.shape(sizes, participants)
         if tuple(result.shape) != shape:
-            given = ", ".join(str(one.shape(sizes, alone)) for one in signature.arrays)
+            given = ", ".join(str(one.shape(sizes, participants)) for one in signature.arrays)
             strange = dict.fromkeys(
                 d.name for d in array.dimensions if d.name and d.fixed is None and d.name not in known
             )

@@ -173,6 +173,15 @@ def _require_held(law: Law, implementation: Implementation, answers: Answers, kn
         answers.empty.append(str(error))
 
 
+def together(texts: Iterable[str]) -> list[str]:
+    """Texts `NAME: LAW (ENGINE): WHY`, those that have the same name and reason in one line."""
+    laws: dict[tuple[str, str], list[str]] = {}
+    for text in texts:
+        name, law, why = text.split(": ", 2)
+        laws.setdefault((name, why), []).append(law)
+    return [f"{name}: {', '.join(some)}: {why}" for (name, why), some in laws.items()]
+
+
 def conclude(answers: Answers, implementation: Implementation) -> None:
     """Ends a test of an implementation: nothing, if every law that applies held.
 
@@ -191,7 +200,7 @@ def conclude(answers: Answers, implementation: Implementation) -> None:
     if answers.errors:
         raise answers.errors[0]
     if answers.empty:
-        raise HeldOnNothing("\n".join(answers.empty))
+        raise HeldOnNothing("\n".join(together(answers.empty)))
     if not any(tally.outcome == "passed" for tally in answers.tallies.values()):
         reasons = [reason for tally in answers.tallies.values() for reason in tally.findings]
         reasons += [f"{LEFT_OUT}: {', '.join(answers.left_out)}"] if answers.left_out else []
@@ -338,6 +347,7 @@ def checked(
             tallies += answers.tallies.values()
             notes += [f"{engine}: max_seconds={max_seconds:g} ended it {answers.ended}"] if answers.ended else []
             notes += [] if answers.tallies or not answers.left_out else [f"{LEFT_OUT}: {', '.join(answers.left_out)}"]
+    empty = together(empty)
     if searches.reason and "xla" in engines:
         notes.append(f"compiled in this process, which ends if XLA aborts: {searches.reason}")
     if not reports and not empty and not any(t.verifies and not LAWS[t.law].partial for t in tallies):
@@ -350,6 +360,7 @@ def checked(
     tallies.sort(key=lambda tally: [*LAWS].index(tally.law))
     summary = Summary(implementation, tuple(tallies), (*notes, *devices_note(devices)))
     if reports or empty:
-        texts = [*map(told, by_cause(reports)), *empty, str(summary)]
-        raise AssertionError("\n\n".join(texts)) from (own[0] if own else None)
+        broken = all(tally.outcome == "failed" for tally in tallies)
+        texts = [*map(told, by_cause(reports)), *empty, summary.beside_the_table() if broken else str(summary)]
+        raise AssertionError("\n\n".join(filter(None, texts))) from (own[0] if own else None)
     return summary

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, Unpack
 
 from shardproof.properties.cases import suggestion
 from shardproof.properties.report.asking import EXAMPLES, checked
 from shardproof.properties.report.summary import Summary
-from shardproof.properties.runner.programs import Program
+from shardproof.properties.runner.programs import Description, Program
 
 OF_THE_CHECK = ("laws", "max_examples", "max_seconds", "random_seed")
 """Its arguments that describe no program."""
@@ -21,7 +21,7 @@ def check_program(
     max_examples: int = EXAMPLES,
     max_seconds: float | None = None,
     random_seed: int | None = None,
-    **description: Any,
+    **description: Unpack[Description],
 ) -> Summary:
     """Checks a sharded function against the same on whole arrays: values, gradients, types, on any mesh and layout.
 

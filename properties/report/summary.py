@@ -128,3 +128,8 @@ class Summary:
 
     def __str__(self) -> str:
         return "\n".join([str(self.implementation), verdict_table(self.tallies), *notes(self.tallies), *self.machine])
+
+    def beside_the_table(self) -> str:
+        """What it says where every law is broken, as failures tell that already."""
+        told = ("communication NOT as expected: ", "stated, so nothing else was drawn: ")
+        return "\n".join([*(line for line in notes(self.tallies) if not line.startswith(told)), *self.machine])

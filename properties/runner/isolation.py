@@ -104,7 +104,12 @@ class Arrived:
             found: Implementation = cloudpickle.loads(self.content)
         except Exception as error:  # whatever an import raises
             raise NotSent(in_words(error)) from error
-        return found if found.program is None else replace(found, contract=found.program.contract)
+        if found.program is None:
+            return found
+        described = found.program.signature
+        if len(described.names) != len(described.arrays):  # they are leaves here
+            raise NotSent("classes of its arguments are registered with JAX in the main module alone")
+        return replace(found, contract=found.program.contract)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no annotations

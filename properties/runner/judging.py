@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from traceback import walk_tb
 
@@ -290,6 +291,8 @@ def _broken(law: Law, case: Case, error: Exception) -> Broken:
     if isinstance(error, Broken):
         return error
     first = str(error).partition("\n")[0]
+    if not first and (frames := traceback.extract_tb(error.__traceback__)):  # as of JAX's own assertions
+        first = f"{frames[-1].line}"
     told = f"{type(error).__name__}: {first}"
     if own(error):
         raise SuiteError(f"{law.name} fails, which is an error of this suite: {told}, on {case}") from error
@@ -365,4 +368,5 @@ def require_held(law: Law, implementation: Implementation, tally: Tally) -> str:
     if law.partial and not tally.not_run and 0 < tally.declined == sum(tally.unsupported.values()):
         return f"{where}: does not apply: every case was declined: {counted}"
     what = "nothing ran it" if tally.not_run and not tally.unsupported else "held on no case"
-    raise HeldOnNothing(f"{told}: {what}: {counted}")
+    stated = f"; stated: {'; '.join(implementation.stated)}" if implementation.stated else ""
+    raise HeldOnNothing(f"{told}: {what}: {counted}{stated}")

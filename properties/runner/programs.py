@@ -1,28 +1,60 @@
 """Programs of a user's own: a sharded function, the same on whole arrays, and how their arrays are described."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
-from itertools import islice, product
+from itertools import chain, islice, product
 from keyword import iskeyword
-from typing import Any
+from typing import Any, TypedDict
 
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.reading import shown
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.contracts.described import Array, Signature
-from shardproof.properties.contracts.roles import Conditions, axes_of
+from shardproof.properties.contracts.roles import LONG, Conditions, axes_of
 from shardproof.properties.contracts.whole import sizes_in, whole_contract
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.references import reference_of
-from shardproof.properties.runner.stated import check_call, check_conditions, names_in
+from shardproof.properties.runner.platforms import DEVICES
+from shardproof.properties.runner.stated import by_name, check_call, check_conditions, names_in, several
 
 MOST_TIMES, MOST_TRIED = 6, 20_000
-"""How many times as long a dimension may be that a reference is tried with, and how many sizes are looked at."""
+"""How many times as long a dimension is made in small steps to try a reference, and how many cases are looked at."""
 
-Described = str | Array | Mapping[str, Any] | Sequence[Any]
+Described = Any
+"""Dimensions, an `Array`, or a pytree of them."""
+
+Example = tuple[Mapping[str, int], Mapping[str, Any], Mapping[str, int]]
+"""Sizes of dimensions, values of options, and numbers of participants of roles."""
+
+
+class Description(TypedDict, total=False):
+    """The keyword arguments of a `Program`, each of which it documents, for those that pass them on."""
+
+    arguments: Sequence[Described]
+    results: Described
+    whole: bool
+    roles: Iterable[str]
+    options: Mapping[str, Iterable[Any]] | None
+    one_axis: Iterable[str]
+    sizes: Mapping[str, int | Iterable[int]] | None
+    multiples: Mapping[str, int] | None
+    dtypes: Iterable[str]
+    most_devices: int | None
+    powers_of_two: Iterable[str]
+    optional: Iterable[str]
+    serves: Callable[..., bool] | None
+    differentiates: bool
+    check_vma: bool
+    gradients: bool | None
+    accumulator: str
+    within: float
+    relative_to: str
+    communication: str
+    overlap: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +71,8 @@ class Program:
             device's blocks; or, if it is `whole`, with global arrays and `mesh=`, to do its own `shard_map` or `jit`.
         reference: the same on whole arrays, without roles, in NumPy or in JAX. Where JAX can trace it, its derivatives
             are JAX's, otherwise central differences.
-        arguments: of each argument, its dimensions, an `Array`, or a dict, list or tuple of them.
+        arguments: of each argument, its dimensions, an `Array`, or a pytree of them: a dict, a `NamedTuple`, a
+            registered dataclass.
         results: the same of what is returned.
         whole: whether the function takes global arrays.
         roles: those that shard no dimension, and that the function gets all the same.
@@ -101,6 +134,13 @@ class Program:
     overlap: str = ""
 
     def __post_init__(self) -> None:
+        for what, function in (("function", self.function), ("reference", self.reference), ("serves", self.serves)):
+            if not callable(function) and not (what == "serves" and function is None):
+                raise ValueError(f"{what}={shown(function)}: expected a function")
+        for what in ("whole", "differentiates", "check_vma", "gradients"):
+            value = getattr(self, what)
+            if not isinstance(value, bool) and not (what == "gradients" and value is None):
+                raise ValueError(f"{what}={shown(value)}: expected True or False")
         check_conditions(self.signature, self.conditions)
         if self.differentiates and not self.check_vma:
             raise ValueError("check_vma=False, differentiates=True: with unchecked types JAX has wrong gradients")
@@ -132,15 +172,15 @@ class Program:
     def conditions(self) -> Conditions:
         """What is drawn for it."""
         return Conditions(
-            names_in("one_axis", self.one_axis),
-            {name: (size,) if isinstance(size, int) else tuple(size) for name, size in (self.sizes or {}).items()},
-            dict(self.multiples or {}),
-            tuple(as_dtype(name).name for name in ((self.dtypes,) if isinstance(self.dtypes, str) else self.dtypes)),
-            {name: _choices(name, values) for name, values in (self.options or {}).items()},
+            frozenset(names_in("one_axis", self.one_axis)),
+            {name: several(sizes) for name, sizes in by_name("sizes", self.sizes).items()},
+            dict(by_name("multiples", self.multiples)),
+            tuple(as_dtype(name).name for name in several(self.dtypes)),
+            {name: _choices(name, values) for name, values in by_name("options", self.options).items()},
             self.most_devices,
             self.differentiates,
-            names_in("powers_of_two", self.powers_of_two),
-            names_in("optional", self.optional),
+            frozenset(names_in("powers_of_two", self.powers_of_two)),
+            frozenset(names_in("optional", self.optional)),
             self.check_vma,
             (self.check_vma and not self.within) if self.gradients is None else self.gradients,
         )
@@ -163,9 +203,16 @@ class Program:
         Raises:
             ValueError: if the reference cannot be called with arrays as they are described.
         """
-        options = {name: values[0] for name, values in self.conditions.options.items()}
-        sizes = self._sizes_served(_small(self.signature, self.conditions), options)
-        known = reference_of(self.reference, self.signature, sizes, options)
+        examples = _examples(self.signature, self.conditions, _parameters(self.serves))
+        first = next(examples, ({}, {}, {}))
+        tried = islice(chain([first], examples), MOST_TRIED)
+        served = first if self.serves is None else next((one for one in tried if self._serves(*one)), None)
+        try:
+            known = reference_of(self.reference, self.signature, *(served or first))
+        except ValueError as error:
+            if served:
+                raise
+            raise ValueError(f"serves: no case that was tried satisfies it; on another one {error}") from error
         return whole_contract(self.name, self.signature, known, conditions=self.conditions, casts=known.casts)
 
     @cached_property
@@ -225,30 +272,18 @@ class Program:
             ValueError: if `serves` raises.
         """
         participants = {role: case.mesh.axis_size(axes) for role, axes in axes_of(case.roles).items()}
-        return self._serves({**sizes_in(self.signature, case), **participants, **case.keywords})
+        return self._serves(sizes_in(self.signature, case), case.keywords, participants)
 
-    def _serves(self, known: Mapping[str, Any]) -> bool:
-        """What `serves` says of sizes, participants and options."""
+    def _serves(self, sizes: Mapping[str, int], options: Mapping[str, Any], participants: Mapping[str, int]) -> bool:
+        """What `serves` says of a case."""
         assert self.serves is not None
+        known = {**sizes, **participants, **options}
         given = {name: known[name] for name in _parameters(self.serves)}
         try:
             return bool(self.serves(**given))
         except Exception as error:
             told = ", ".join(f"{name}={value!r}" for name, value in given.items())
             raise ValueError(f"serves({told}) raises {type(error).__name__}: {error}") from error
-
-    def _sizes_served(self, sizes: Mapping[str, int], options: Mapping[str, Any]) -> Mapping[str, int]:
-        """Sizes that the function serves on one device: these, or multiples of some, or of those that are listed."""
-        if self.serves is None:
-            return sizes
-        listed = self.conditions.sizes
-        given = {**dict.fromkeys(self.signature.roles, 1), **options}
-        possible = [listed.get(name) or [n * size for n in range(1, MOST_TIMES + 1)] for name, size in sizes.items()]
-        for chosen in islice(product(*possible), MOST_TRIED):
-            tried = dict(zip(sizes, chosen, strict=True))
-            if self._serves(tried | given):
-                return tried
-        return sizes
 
     def _check_serves(self, serves: Callable[..., bool]) -> None:
         sizes = {d.name for a in self.signature.arrays for d in a.dimensions if d.name and not d.name.isdigit()}
@@ -264,29 +299,44 @@ class Program:
 def _signature(
     function: Callable[..., Any], arguments: Sequence[Described], results: Described, roles: Iterable[str]
 ) -> Signature:
-    if not callable(function):
-        raise ValueError(f"function={function!r}: expected a function")  # noqa: TRY004 (one kind for all that is given)
     if isinstance(arguments, str | Mapping | Array) or not isinstance(arguments, Sequence):
-        raise ValueError(f"arguments={arguments!r}: expected a description for each argument, in a tuple")  # noqa: TRY004
+        raise ValueError(f"arguments={shown(arguments)}: expected a description for each argument, in a tuple")  # noqa: TRY004
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         parameters = {}.values()
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     named += [f"x{i}" for i in range(len(named), len(arguments))]
-    return Signature.of(named[: len(arguments)], arguments, results, roles)
+    return Signature.of(named[: len(arguments)], arguments, results, names_in("roles", roles))
 
 
 def _parameters(function: Callable[..., Any] | None) -> list[str]:
     return [] if function is None else [*inspect.signature(function).parameters]
 
 
-def _small(signature: Signature, conditions: Conditions) -> dict[str, int]:
-    """Sizes of all dimensions that are possible on one device: different ones where that is free."""
-    found = {}
-    for i, name in enumerate(signature.parts(dict.fromkeys(signature.roles, 1)), start=2):
-        found[name] = conditions.sizes[name][0] if name in conditions.sizes else i * conditions.multiples.get(name, 1)
-    return found
+def _examples(signature: Signature, conditions: Conditions, varied: Collection[str]) -> Iterator[Example]:
+    """Possible sizes of dimensions, options and participants of roles: one of each, more of those that are varied.
+
+    First comes one device, with sizes that differ where that is free. With a dimension, what shards it is varied.
+    """
+    sharding = {role for a in signature.every for d in a.dimensions if d.name in varied for role in d.roles}
+    names, roles = [*signature.parts(dict.fromkeys(signature.roles, 1))], signature.roles
+    factors = [conditions.sizes.get(n) or (i, *range(1, MOST_TIMES + 1), *LONG) for i, n in enumerate(names, start=2)]
+    counts = range(1, min(conditions.most or DEVICES, DEVICES) + 1)
+    of_roles = [[p for p in counts if role not in conditions.powers_of_two or p & (p - 1) == 0] for role in roles]
+    choices = zip(
+        (*names, *conditions.options, *roles), (*factors, *conditions.options.values(), *of_roles), strict=True
+    )
+    for chosen in product(*(values if name in {*varied, *sharding} else values[:1] for name, values in choices)):
+        options = dict(zip(conditions.options, chosen[len(names) :], strict=False))
+        participants = dict(zip(roles, chosen[len(chosen) - len(roles) :], strict=True))
+        parts = signature.parts(participants)
+        sizes = {
+            name: n if name in conditions.sizes else n * parts[name] * conditions.multiples.get(name, 1)
+            for name, n in zip(names, chosen, strict=False)
+        } | {name: int(name) for name in names if name.isdigit()}
+        if all(size % parts[name] == 0 for name, size in sizes.items()):
+            yield sizes, options, participants
 
 
 def _choices(name: str, values: Any) -> tuple[Any, ...]:

@@ -1,7 +1,8 @@
 """What a user states of a program or a check: read before anything is drawn, with one clear message."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from numbers import Integral
 from typing import Any
@@ -9,22 +10,36 @@ from typing import Any
 from shardproof.properties.cases import suggestion
 from shardproof.properties.cases.case import parameter
 from shardproof.properties.cases.data import KINDS
-from shardproof.properties.cases.reading import Unreadable
+from shardproof.properties.cases.reading import Unreadable, shown
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.roles import Conditions
+from shardproof.properties.contracts.whole import MOST_STATED
 
 
 class GivenError(ValueError):
     """What was given cannot be checked; the message says why in one line."""
 
 
-def names_in(what: str, names: object) -> frozenset[str]:
+def names_in(what: str, names: object) -> tuple[str, ...]:
     """The roles that an argument lists, or its one role."""
     if isinstance(names, str):
-        return frozenset({names})
-    if not isinstance(names, Iterable):
-        raise ValueError(f"{what}={names!r}: expected roles")  # noqa: TRY004 (one kind for all that is given)
-    return frozenset(names)
+        return (names,)
+    found = tuple(names) if isinstance(names, Iterable) else (names,)
+    if not all(isinstance(name, str) for name in found):
+        raise ValueError(f"{what}={shown(names)}: expected roles")
+    return found
+
+
+def by_name(what: str, values: object) -> Mapping[str, Any]:
+    """The entries of an argument that is a dict, or None."""
+    if values is not None and not isinstance(values, Mapping):
+        raise ValueError(f"{what}={shown(values)}: expected a dict, by names")
+    return values or {}
+
+
+def several(values: Any) -> tuple[Any, ...]:
+    """Some values, or one by itself."""
+    return tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
 
 
 def check_conditions(signature: Signature, conditions: Conditions) -> None:
@@ -56,6 +71,7 @@ def check_conditions(signature: Signature, conditions: Conditions) -> None:
         for number in numbers:
             if type(number) is not int or number < 1:
                 raise ValueError(f"{what}={number!r}: expected a whole number of at least 1")
+    _check_elements(signature, conditions)
     if not signature.roles:
         raise ValueError("arguments: expected a role that shards a dimension, as in 'batch@data features'")
     if not conditions.dtypes:
@@ -65,6 +81,22 @@ def check_conditions(signature: Signature, conditions: Conditions) -> None:
             raise ValueError(f"options: {name}: expected at least one value")
         for value in values:
             _check_option(name, value)
+
+
+def _check_elements(signature: Signature, conditions: Conditions) -> None:
+    """No array has more elements than fit into memory, of the largest sizes that are stated."""
+    for name, array in zip(signature.names, signature.arrays, strict=True):
+        stated = {
+            d.name: d.fixed or max(conditions.sizes.get(d.name, ()), default=conditions.multiples.get(d.name, 1))
+            for d in array.dimensions
+        }
+        if (elements := math.prod(stated.values())) > MOST_STATED:
+            where = next((w for w in ("sizes", "multiples") if {*stated} & {*getattr(conditions, w)}), "arguments")
+            told = ", ".join(
+                f"{each}={size}" for each, size in stated.items() if each in getattr(conditions, where, ())
+            )
+            had = f"{name}, {str(array)!r}, has {elements:,} elements at least"
+            raise ValueError(f"{where}: {told}{': ' * bool(told)}{had}: expected at most {MOST_STATED:,}")
 
 
 def _check_option(name: str, value: Any) -> None:

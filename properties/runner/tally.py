@@ -193,15 +193,10 @@ class Tally:
         _add(counted, {verdict.reason: 1})
         self.first.setdefault(verdict.reason, str(case))
 
-    def exclude(self, case: Case) -> None:
-        """Counts a case that was drawn and dropped.
-
-        Raises:
-            Enough: if so many were, and no other, that it is not worth drawing more.
-        """
+    def exclude(self) -> bool:
+        """Counts a case that was drawn and dropped; whether so many were, and no other, that it is enough."""
         self.excluded += 1
-        if self.excluded >= ENOUGH and not self.drawn_structures and not self.broken:
-            raise Enough
+        return self.excluded >= ENOUGH and not self.drawn_structures and not self.broken
 
     @property
     def drawn_structures(self) -> int:

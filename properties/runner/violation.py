@@ -151,4 +151,5 @@ def origin_of(error: BaseException) -> list[str]:
     for frame in frames[-MOST_FRAMES:]:
         lines += [f'File "{frame.filename}", line {frame.lineno}, in {frame.name}', f"  {frame.line}"]
     message = f"{type(error).__name__}: {error}".rstrip().split("\n")
+    message = [line for line in message if "shardproof/properties/" not in line]  # where JAX names the suite's function
     return [f"  {line}" for line in (*lines, *message[:MOST_LINES])]

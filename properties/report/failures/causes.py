@@ -101,15 +101,23 @@ def told(group: Sequence[Mapping[str, str]]) -> str:
 
 
 def others(group: Sequence[Mapping[str, str]]) -> list[str]:
-    """A line for each failure but the first; those that follow from it come after those that are like it."""
+    """Lines for the failures but the first; those that follow from it come after those that are like it.
+
+    One that has no script of its own is told by its law alone.
+    """
     alike = [one for one in group[1:] if one["cause"] == group[0]["cause"]]
     following = [one for one in group[1:] if one["cause"] != group[0]["cause"]]
     lines = []
     for some, heading in ((alike, "wrong in the same way under {} more"), (following, "and its derivatives under {}")):
         if some:
             lines += ["", f"  {heading.format(len(some))} check{'s' * (len(some) > 1)}:"]
-        for one in some:
-            script = f": {one['script']}" if "script" in one else ""
+        for one in (one for one in some if "script" in one):
             line = one["headline"].partition(": ")[2]
-            lines.append(f"    {line if len(line) <= LINE else line[:LINE] + ' ...'} [{one['engine']}]{script}")
+            line = line if len(line) <= LINE else line[:LINE] + " ..."
+            lines.append(f"    {line} [{one['engine']}]: {one['script']}")
+        laws: dict[str, list[str]] = {}
+        for one in (one for one in some if "script" not in one):
+            laws.setdefault(one["engine"], []).append(one["headline"].split(": ")[1])
+        if laws:
+            lines.append("    " + "; ".join(f"{', '.join(named)} [{engine}]" for engine, named in laws.items()))
     return lines

@@ -39,7 +39,10 @@ def render(violation: LawViolation) -> str:
     if violation.engine != "xla":
         lines.append(f"  engine: {violation.engine}")
     if violation.kind in RAISED and violation.origin:
-        lines += ["", *violation.origin]
+        lines += [
+            "",
+            *violation.origin[: -1 if violation.finding.startswith(f"raises {violation.origin[-1].strip()}") else None],
+        ]
         lines += unstated(violation)
     lanes = in_letters(violation)
     lines += ["", *lanes] if lanes else []
@@ -68,9 +71,18 @@ REFUSALS = tuple(f"raises {name}" for name in ("ValueError", "AssertionError", "
 """How a function, or JAX, refuses a case, as JAX does a `ppermute` over axes that are not in mesh order."""
 
 
+OF_ANOTHER = "should match the aval mesh"
+"""In what JAX raises where an array of one trace is used in another, on another mesh."""
+
+
 def unstated(violation: LawViolation) -> list[str]:
     """How a program is said not to be meant for a case that it refuses, other than by NotImplementedError."""
     program = violation.implementation.program
+    if violation.finding.startswith("raises UnexpectedTracerError") or OF_ANOTHER in violation.finding:
+        return [
+            "",
+            "  it keeps an array of an earlier call, or of another mesh: expected it to use its arguments alone",
+        ]
     if program is None or not violation.finding.startswith(REFUSALS):
         return []
     names = ", ".join([*program.signature.parts(dict.fromkeys(program.signature.roles, 1)), *program.signature.roles])

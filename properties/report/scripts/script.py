@@ -26,10 +26,12 @@ from shardproof.properties.report.scripts.source import (
     Source,
     array_text,
     bound_text,
+    classes_of,
     docstring,
     dtype_text,
     folders_of,
     imported,
+    joined,
     options,
     quoted,
     source_of,
@@ -138,7 +140,8 @@ class Script:
         gradient = self.violation.broken.of_derivative
         body = [*self._call(), DIFFERS, *(self._gradient() if gradient else self._value())]
         body += ["sys.exit(1 if wrong else 0)"]
-        source = source_of(self.violation.implementation.function)
+        given = classes_of(self.contract.call.arguments(self.case, self.names))
+        source = joined("implementation", [given, source_of(self.violation.implementation.function)])
         simulated = [SIMULATED] if self.violation.engine == "simulate" else []
         told = [self.violation.headline, "", f"case: {self.case}", *self.violation.stated, "", NEEDS, *simulated]
         mesh = self.case.mesh
@@ -338,22 +341,21 @@ def _program(program: Program) -> Source:
     held = held_by_a_module(program)
     if held is not None:
         return imported(held, "PROGRAM")
-    lines, given = ["from shardproof import Array, Program"], []
-    folders: list[str] = []
-    missing: list[str] = []
+    sources, given = [Source("", ["from shardproof import Array, Program"])], []
     for one in dataclasses.fields(program):
         value = getattr(program, one.name)
         if one.name == "_" or (one.default is not dataclasses.MISSING and value == one.default):
             continue
         if callable(value):
-            source = source_of(value, one.name)
-            lines, folders, missing = [*lines, *source.lines], [*folders, *source.folders], [*missing, *source.missing]
-            text = source.name
+            sources.append(source_of(value, one.name))
+            text = sources[-1].name
+        elif one.name in ("arguments", "results"):
+            sources.append(classes_of(value))
+            text = tree_text(jax.tree.map(_text, value))
         else:
             text = _text(value)
         given.append(text if one.name in ("function", "reference") else f"{one.name}={text}")
-    lines.append(f"PROGRAM = Program({', '.join(given)})")
-    return Source("PROGRAM", lines, tuple(dict.fromkeys(folders)), missing)
+    return joined("PROGRAM", [*sources, Source("", [f"PROGRAM = Program({', '.join(given)})"])])
 
 
 def _text(value: Any) -> str:

@@ -93,8 +93,13 @@ class Verbatim(str):
 
 
 def tree_text(tree: Any) -> str:
-    """A tree of dicts, lists and tuples whose leaves are expressions: `{'w': w, 'b': b}`."""
-    return repr(jax.tree.map(Verbatim, tree))
+    """A tree whose leaves are expressions, as one: `{'w': w}`, `State(mu=mu)`; `...` if it prints otherwise."""
+    text = repr(jax.tree.map(Verbatim, tree))
+    try:
+        ast.parse(text, mode="eval")
+    except SyntaxError:
+        return "..."
+    return text
 
 
 def options(devices: Sequence[int], *, in_doubles: bool) -> list[str]:
@@ -124,6 +129,31 @@ class Source:
         lines = [f"sys.path.insert(0, {quoted(Path(folder).as_posix())})" for folder in self.folders]
         below = any(Path.cwd() in Path(folder).parents for folder in self.folders)
         return [*lines, *([f"sys.path.append({quoted(Path.cwd().as_posix())})"] if below else [])]
+
+
+def classes_of(tree: Any) -> Source:
+    """The imports of the classes of a tree; missing are those that cannot be imported, or do not print as code."""
+    nodes: list[Any] = [jax.tree.structure(tree)]
+    classes = dict[str, type]()
+    while nodes:
+        nodes += (node := nodes.pop()).children()
+        of, _ = node.node_data() or (object, None)
+        if of.__module__ != "builtins":
+            classes[of.__name__] = of
+    found = {name: _definition(name, of, ()) for name, of in sorted(classes.items())}
+    lines = [line for line in found.values() if line is not None]
+    printed = tree_text(tree) != "..."
+    return Source("", lines, folders_of(lines), [name for name, line in found.items() if line is None or not printed])
+
+
+def joined(name: str, sources: Sequence[Source]) -> Source:
+    """Several sources one after the other."""
+    return Source(
+        name,
+        [line for one in sources for line in one.lines],
+        tuple(dict.fromkeys(folder for one in sources for folder in one.folders)),
+        [each for one in sources for each in one.missing],
+    )
 
 
 def source_of(function: Any, called: str = "implementation") -> Source:

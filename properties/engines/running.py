@@ -276,6 +276,19 @@ def value_over_batch(case: Case, operands: Arrays) -> list[np.ndarray]:
     )
 
 
+def unrelated_over_batch(case: Case, operands: Arrays, results: Arrays) -> list[str]:
+    """What is wrong with results that are right only up to a relation, on each input of the batch; given all blocks."""
+    count, holds, found = len(operands), case.contract.oracle.holds, list[str]()
+    assert holds is not None
+
+    def relate(blocks: list[np.ndarray]) -> Arrays:
+        found.append(holds(case, blocks[:count], blocks[count:]))
+        return []
+
+    _over_batch(case, [*operands, *results], [*range(count), *(None for _ in results)], relate)
+    return list(filter(None, found))
+
+
 def pushed_over_batch(case: Case, operands: Arrays, tangents: Arrays) -> list[np.ndarray]:
     """The results' tangents, given blocks of the operands and of the tangents of those that move."""
     count, moving = len(operands), case.contract.call.moving(case)
@@ -369,7 +382,8 @@ def _over_batch(
         raise
     except Exception as error:
         first = str(error).partition("\n")[0]
-        own = "the oracle fails, an error of this suite" if listed(case.contract) else "the reference fails"
+        given = "reference" if case.contract.oracle.holds is None else "predicate"
+        own = "the oracle fails, an error of this suite" if listed(case.contract) else f"the {given} fails"
         raise SuiteError(f"{own}: {case}: {type(error).__name__}: {first}") from error
     if not case.batch:
         assert every[0] is not None

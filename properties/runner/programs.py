@@ -11,9 +11,10 @@ from typing import Any
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.contracts import CONTRACTS, Contract
-from shardproof.properties.contracts.described import Array, Signature
+from shardproof.properties.contracts.described import Array, Signature, sizes_in
+from shardproof.properties.contracts.relation import Relation
 from shardproof.properties.contracts.roles import Conditions, axes_of
-from shardproof.properties.contracts.whole import sizes_in, whole_contract
+from shardproof.properties.contracts.whole import whole_contract
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.references import reference_of
@@ -41,6 +42,10 @@ class Program:
             are JAX's, otherwise central differences.
         arguments: of each argument, its dimensions, an `Array`, or a dict, list or tuple of them.
         results: the same of what is returned.
+        holds: in place of a reference, where results are right only up to a relation, as are noise, the signs of a QR,
+            or the order of candidates: called as `holds(results, *arguments, **options)` with whole arrays in their own
+            dtypes, it returns whether they are right, or raises AssertionError with what is wrong. Devices that hold
+            the same part of a result must hold the same bits. There are no gradients to compare.
         whole: whether the function takes global arrays.
         roles: those that shard no dimension, and that the function gets all the same.
         options: keyword arguments of both functions, with the values to draw them from.
@@ -76,10 +81,11 @@ class Program:
     """
 
     function: Callable[..., Any]
-    reference: Callable[..., Any]
+    reference: Callable[..., Any] | None = None
     _: KW_ONLY
     arguments: Sequence[Described]
     results: Described
+    holds: Callable[..., Any] | None = None
     whole: bool = False
     roles: Iterable[str] = ()
     options: Mapping[str, Iterable[Any]] | None = None
@@ -101,7 +107,12 @@ class Program:
     overlap: str = ""
 
     def __post_init__(self) -> None:
+        if (self.reference is None) == (self.holds is None):
+            given = "neither" if self.holds is None else "both"
+            raise ValueError(f"reference, holds: {given} given: expected the same on whole arrays, or a predicate")
         check_conditions(self.signature, self.conditions)
+        if self.holds is not None:
+            self._check_holds(self.holds)
         if self.differentiates and not self.check_vma:
             raise ValueError("check_vma=False, differentiates=True: with unchecked types JAX has wrong gradients")
         if self.whole and not self.check_vma:
@@ -142,7 +153,7 @@ class Program:
             names_in("powers_of_two", self.powers_of_two),
             names_in("optional", self.optional),
             self.check_vma,
-            (self.check_vma and not self.within) if self.gradients is None else self.gradients,
+            (self.check_vma and not self.within and not self.holds) if self.gradients is None else self.gradients,
         )
 
     @cached_property
@@ -163,6 +174,9 @@ class Program:
         Raises:
             ValueError: if the reference cannot be called with arrays as they are described.
         """
+        if self.reference is None:
+            assert self.holds is not None
+            return whole_contract(self.name, self.signature, Relation(self.holds), conditions=self.conditions)
         options = {name: values[0] for name, values in self.conditions.options.items()}
         sizes = self._sizes_served(_small(self.signature, self.conditions), options)
         known = reference_of(self.reference, self.signature, sizes, options)
@@ -202,7 +216,11 @@ class Program:
             text
             for stated, text in (
                 (not self.check_vma, unchecked),
-                (self.check_vma and not asked, "gradients=False" if self.gradients is False else "no gradients"),
+                (self.holds, "holds, which says nothing of gradients, and by which engines may differ"),
+                (
+                    self.check_vma and not asked and not self.holds,
+                    "gradients=False" if self.gradients is False else "no gradients",
+                ),
                 (self.accumulator, f"accumulator: {self.accumulator}"),
                 (self.within, f"within: {self.within:g} of the largest number of {a_row_or_array}"),
                 (self.differentiates, "differentiates"),
@@ -249,6 +267,28 @@ class Program:
             if self._serves(tried | given):
                 return tried
         return sizes
+
+    def _check_holds(self, holds: Callable[..., Any]) -> None:
+        """The predicate can be called, and needs nothing of the arguments and results that is not described.
+
+        Raises:
+            ValueError: if not.
+        """
+        for name, value in (("gradients", self.gradients), ("accumulator", self.accumulator), ("within", self.within)):
+            if value:
+                raise ValueError(f"{name}={value!r}, holds: expected a reference besides, which says what is right")
+        if not callable(holds):
+            raise ValueError(f"holds={holds!r}: expected a predicate")  # noqa: TRY004 (one kind for all that is given)
+        known = {dimension.name for array in self.signature.arrays for dimension in array.dimensions}
+        for name in sorted({d.name for array in self.signature.results for d in array.dimensions} - known):
+            if name and not name.isdigit():
+                raise ValueError(f"results: {name!r}: expected a dimension of an argument, or a size, beside holds")
+        options = self.conditions.options
+        try:
+            inspect.signature(holds).bind(None, *self.signature.tree, **dict.fromkeys(options))
+        except TypeError as error:
+            given = ", ".join(["results", *map(str, self.signature.tree), *(f"{name}=" for name in options)])
+            raise ValueError(f"holds={holds!r}: cannot be called as holds({given}): {error}") from error
 
     def _check_serves(self, serves: Callable[..., bool]) -> None:
         sizes = {d.name for a in self.signature.arrays for d in a.dimensions if d.name and not d.name.isdigit()}

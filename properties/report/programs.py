@@ -7,6 +7,7 @@ from typing import Any
 from shardproof.properties.cases import suggestion
 from shardproof.properties.report.asking import EXAMPLES, checked
 from shardproof.properties.report.summary import Summary
+from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.programs import Program
 
 OF_THE_CHECK = ("laws", "max_examples", "max_seconds", "random_seed")
@@ -68,6 +69,7 @@ def check_program(
         if missing:
             raise ValueError(f"{missing[0]}: is missing: a description of each array, as 'batch@data n'")
         program = Program(function, reference, **description)
+    make_devices()  # before anything is traced
     return checked(
         program.implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed
     )

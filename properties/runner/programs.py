@@ -1,5 +1,6 @@
 """Programs of a user's own: a sharded function, the same on whole arrays, and how their arrays are described."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -8,16 +9,21 @@ from itertools import islice, product
 from keyword import iskeyword
 from typing import Any
 
-from shardproof.properties.cases.case import Case
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.contracts.described import Array, Signature, sizes_in
 from shardproof.properties.contracts.relation import Relation
 from shardproof.properties.contracts.roles import Conditions, axes_of
 from shardproof.properties.contracts.whole import whole_contract
+from shardproof.properties.engines import engine_named
+from shardproof.properties.engines.running import traced
+from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.references import reference_of
+from shardproof.properties.programs.program import Seen, forward
+from shardproof.properties.references import JaxReference, NumpyReference, reference_of
 from shardproof.properties.runner.stated import check_call, check_conditions, names_in
 
 MOST_TIMES, MOST_TRIED = 6, 20_000
@@ -59,8 +65,9 @@ class Program:
         serves: anything else that the function needs: called with sizes of dimensions (of global arrays), numbers of
             participants of roles, and values of options, by the names of its parameters, it says whether the function
             serves such a case; others are drawn and dropped, and their share is reported.
-        differentiates: whether the function takes gradients itself: with `check_vma=False` these are others in JAX, so
-            that it is not drawn then.
+        differentiates: whether the function takes gradients itself, which is seen where its trace on one device has
+            some: with `check_vma=False` these are others in JAX, so that it is not drawn then; and its own gradients,
+            which are second derivatives, are not checked unless `gradients` says so.
         check_vma: whether the types in `shard_map` are checked; `False` is for code from before there were any. Then
             there is no law of types; and none of gradients, which JAX has wrong inside of `shard_map` then, unless
             `gradients` says so.
@@ -132,7 +139,7 @@ class Program:
 
     def __getstate__(self) -> dict[str, Any]:
         """What it is in another process, which makes its own contract of it."""
-        return {name: value for name, value in vars(self).items() if name not in ("contract", "implementation")}
+        return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
 
     @cached_property
     def signature(self) -> Signature:
@@ -157,6 +164,37 @@ class Program:
         )
 
     @cached_property
+    def takes_gradients(self) -> bool:
+        """Whether the function takes gradients itself: it is said to, or its trace on one device has derivatives."""
+        if self.differentiates:
+            return True
+        roles, alone = self.signature.roles, dict.fromkeys(self.signature.roles, 1)
+        operands = tuple(
+            Operand(
+                array.shape(self._first_sizes, alone),
+                self.conditions.dtypes[0] if array.dtype == "float" else array.dtype,
+                array.placement({role: (role,) for role in roles}),
+            )
+            for array in self.signature.arrays
+        )
+        pairs, params = tuple(zip(roles, roles, strict=True)), tuple(sorted(self._first_options.items()))
+        case = Case(self._described, MeshCase(roles, (1,) * len(roles)), roles, operands, params, roles=pairs)
+        tried = Implementation(self._described, self.name, self.function, whole=self.whole, check_vma=self.check_vma)
+        try:
+            jaxpr = traced(forward(case, tried, Seen()), case, engine_named("simulate"))
+        except Exception:  # what is wrong with it the laws will say
+            return False
+        return any("jvp(" in str(equation.source_info.name_stack) for equation in equations(jaxpr))
+
+    @property
+    def _first_options(self) -> dict[str, Any]:
+        return {name: values[0] for name, values in self.conditions.options.items()}
+
+    @property
+    def _first_sizes(self) -> Mapping[str, int]:
+        return self._sizes_served(_small(self.signature, self.conditions), self._first_options)
+
+    @cached_property
     def name(self) -> str:
         """What it is called: as its function, that of a `partial`; no contract's name and no keyword (`lambda_`)."""
         function = self.function
@@ -174,13 +212,28 @@ class Program:
         Raises:
             ValueError: if the reference cannot be called with arrays as they are described.
         """
+        if not self.takes_gradients:
+            return self._described
+        asked = self.conditions.gradients and self.gradients is not None  # second derivatives
+        return self._contract(dataclasses.replace(self.conditions, differentiates=True, gradients=asked))
+
+    @cached_property
+    def _described(self) -> Contract:
+        """The same by the description alone, whatever the function does."""
+        return self._contract(self.conditions)
+
+    def _contract(self, conditions: Conditions) -> Contract:
+        known = self._known
+        casts = () if isinstance(known, Relation) else known.casts
+        return whole_contract(self.name, self.signature, known, conditions=conditions, casts=casts)
+
+    @cached_property
+    def _known(self) -> JaxReference | NumpyReference | Relation:
+        """What is known of its results."""
         if self.reference is None:
             assert self.holds is not None
-            return whole_contract(self.name, self.signature, Relation(self.holds), conditions=self.conditions)
-        options = {name: values[0] for name, values in self.conditions.options.items()}
-        sizes = self._sizes_served(_small(self.signature, self.conditions), options)
-        known = reference_of(self.reference, self.signature, sizes, options)
-        return whole_contract(self.name, self.signature, known, conditions=self.conditions, casts=known.casts)
+            return Relation(self.holds)
+        return reference_of(self.reference, self.signature, self._first_sizes, self._first_options)
 
     @cached_property
     def implementation(self) -> Implementation:
@@ -209,7 +262,7 @@ class Program:
     @cached_property
     def stated(self) -> tuple[str, ...]:
         """What it is said to need, in words."""
-        asked = self.conditions.gradients
+        asked = self.conditions.gradients and (self.gradients is not None or not self.takes_gradients)
         unchecked = f"check_vma=False, so that no types are checked{'' if asked else ', and no gradients'}"
         chosen, a_row_or_array = self.conditions, "each row" if self.relative_to == "row" else "an array"
         return tuple(
@@ -218,12 +271,12 @@ class Program:
                 (not self.check_vma, unchecked),
                 (self.holds, "holds, which says nothing of gradients, and by which engines may differ"),
                 (
-                    self.check_vma and not asked and not self.holds,
+                    self.check_vma and not asked and not self.holds and not self.takes_gradients,
                     "gradients=False" if self.gradients is False else "no gradients",
                 ),
                 (self.accumulator, f"accumulator: {self.accumulator}"),
                 (self.within, f"within: {self.within:g} of the largest number of {a_row_or_array}"),
-                (self.differentiates, "differentiates"),
+                (self.takes_gradients, "differentiates" + ", so that no second derivatives are checked" * (not asked)),
                 (chosen.one_axis, f"one_axis: {', '.join(sorted(chosen.one_axis))}"),
                 (chosen.powers_of_two, f"powers_of_two: {', '.join(sorted(chosen.powers_of_two))}"),
                 (chosen.optional, f"optional: {', '.join(sorted(chosen.optional))}"),

@@ -310,9 +310,10 @@ def smallest(
 
 
 def comes_again(violation: LawViolation, engine: Engine) -> bool:
-    """Whether the function breaks the law once more where it is traced anew, on the data on which it broke it.
+    """Whether the function breaks the law in the same way where it is traced anew, on the data on which it broke it.
 
-    What may end or stop the process, and what takes a large mesh, is not run again for that.
+    The interpreter gives the same bits then. What may end or stop the process, and what takes a large mesh, is not run
+    again for that.
     """
     law, case, data = violation.law, violation.case, violation.data
     if case.mesh.size > LARGE or violation.kind in (*DEATHS, "deadlock"):
@@ -321,7 +322,9 @@ def comes_again(violation: LawViolation, engine: Engine) -> bool:
     case = case if data is None else dataclasses.replace(case, data=(data,))
     try:
         judge(law, anew, case, engine, Tally(case.contract.name, "", law.name, engine.name))
-    except (LawViolation, SuiteError):  # what the suite itself makes of it then is no news of the function
+    except LawViolation as again:
+        return engine.name != "simulate" or violation.resembles(again)
+    except SuiteError:  # what the suite itself makes of it then is no news of the function
         return True
     return False
 

@@ -183,8 +183,8 @@ def whole_tracebacks() -> Iterator[None]:
 def differentiating() -> Iterator[None]:
     """Tells what JAX has no derivative of from any other exception: by where, or with which words, it was raised.
 
-    That is the transpose of a while_loop, forward mode of a custom_vjp where it is mapped, and what has no rule that
-    keeps values apart from derivatives, as a custom_vmap.
+    That is what it has no rule for, the transpose of a while_loop, forward mode of a custom_vjp where it is mapped, and
+    what has no rule that keeps values apart from derivatives, as a custom_vmap.
 
     Raises:
         NotDifferentiable: in place of what JAX raises.
@@ -203,6 +203,10 @@ def differentiating() -> Iterator[None]:
         *_, (last, _) = walk_tb(error.__traceback__)
         if last.f_code.co_name == "raise_custom_vjp_error_on_jvp" and raised_in(error).startswith("jax."):
             raise NotDifferentiable(NO_FORWARD_MODE) from error
+        raise
+    except NotImplementedError as error:
+        if raised_in(error) == ad.JVPTrace.__module__:
+            raise NotDifferentiable(str(error)) from error
         raise
 
 

@@ -27,9 +27,9 @@ from shardproof.properties.laws.law import Checked
 from shardproof.properties.precision.compiled import COMPILER
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, WrongResult, forward, precision_of
-from shardproof.properties.programs.violation import Broken, Kind, NotRun, SuiteError
+from shardproof.properties.programs.violation import Broken, Kind, NotDifferentiable, NotRun, SuiteError
 from shardproof.properties.runner.tally import DECLINED, Enough, HeldOnNothing, Tally, Verdict, traits
-from shardproof.properties.runner.violation import LawViolation, origin_of
+from shardproof.properties.runner.violation import LawViolation, origin_of, own_frames
 
 OWN = (
     "shardproof.oracles.",
@@ -108,7 +108,7 @@ def verify(
     verdicts = {}
     for law in asked(implementation, engine.name, laws):
         looked_at, tally = law.of(case), counted[law.name]
-        if looked_at is None or (tally.uncompared >= NOTHING and not tally.broken):
+        if looked_at is None or in_vain(tally):
             continue
         known, made = before(law, looked_at), engine.compilations
         if not looked_at.forbidden:
@@ -116,6 +116,12 @@ def verify(
         tally.compilations += engine.compilations - made
         verdicts[law.name] = judge(law, implementation, looked_at, engine, tally, instead=instead, ended_by=known)
     return verdicts
+
+
+def in_vain(tally: Tally) -> bool:
+    """Whether a law can tell nothing of so many cases that it is asked no more."""
+    underived = 0 if tally.structures or tally.defects else tally.underived
+    return max(tally.uncompared, underived) >= NOTHING and not tally.broken
 
 
 def on_fewer_sets(implementation: Implementation, case: Case, engine: Engine) -> Case:
@@ -165,6 +171,8 @@ def draw_another(
     lacking = "not run" in kinds and spent < instead and any(not one.final for one in verdicts.values())
     if any(tally.broken for tally in tallies.values()) or kinds & {"held", "excused"}:
         return
+    if all(map(in_vain, tallies.values())):
+        raise Enough
     if verdicts and not ("unsupported" in kinds or lacking):
         return
     declined = max(sum(tally.unsupported.values()) for tally in tallies.values())
@@ -246,7 +254,10 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
         frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
         if frames[-1].endswith("interpreters.mlir"):  # the platform has no lowering, whoever asks for it
             return Verdict("not run", first)
-        return Verdict("unsupported", first, declined=law.partial and declines(implementation, case, engine))
+        declined = law.partial and declines(implementation, case, engine)
+        if isinstance(error, NotDifferentiable) and not declined:
+            return Verdict("unsupported", f"{error}{_line_of(error)}", underived=True)
+        return Verdict("unsupported", first, declined=declined)
     except Exception as error:
         verdict = excused(law, implementation, case, engine, error)
         if verdict is not None:
@@ -256,6 +267,16 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
         if broken.kind in SHOWN_BY_DATA and broken.data is None:
             broken.data = _first_that_raises(type(error), law, implementation, case, engine)
         raise LawViolation(implementation, law, case, engine.name, broken, origin=origin) from error
+
+
+def _line_of(error: BaseException | None) -> str:
+    """The line of the implementation that an exception is about, which JAX names by a cause where it traced before."""
+    where = ""
+    while error is not None:
+        frame = next(reversed(own_frames(error)), None)
+        where = where if frame is None else f", at {frame.filename}:{frame.lineno} ({frame.name})"
+        error = error.__cause__
+    return where
 
 
 def _held(checked: int) -> Verdict:
@@ -362,5 +383,11 @@ def require_held(law: Law, implementation: Implementation, tally: Tally) -> str:
     counted = "; ".join(tally.left_out()) or none
     if law.partial and not tally.not_run and 0 < tally.declined == sum(tally.unsupported.values()):
         return f"{where}: does not apply: every case was declined: {counted}"
+    if tally.underived == sum(tally.unsupported.values()) > 0:
+        remedy = "say gradients=False, or " if implementation.program is not None else ""
+        remedy += "take lax.stop_gradient of what goes into it where its derivative is none of the result's"
+        raise HeldOnNothing(
+            f"{told}: there is no gradient: {max(tally.unsupported, key=tally.unsupported.__getitem__)}: {remedy}"
+        )
     what = "nothing ran it" if tally.not_run and not tally.unsupported else "held on no case"
     raise HeldOnNothing(f"{told}: {what}: {counted}")

@@ -248,7 +248,7 @@ def test_a_program_says_all_that_it_is_about() -> None:
     [
         ({"result": "n"}, "result: check_program has no such argument; did you mean 'results'?"),
         ({"max_example": 1}, "max_example: check_program has no such argument; did you mean 'max_examples'?"),
-        ({"bogus": 1}, "bogus: check_program has no such argument; expected some of arguments, results, whole"),
+        ({"bogus": 1}, "bogus: check_program has no such argument; expected some of arguments, results, holds, whole"),
         ({}, "results: is missing: a description of each array"),
     ],
 )

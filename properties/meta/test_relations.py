@@ -1,6 +1,8 @@
 """Functions that are right only up to a relation: a predicate of whole results is held to, on both engines."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,6 +12,7 @@ import pytest
 from jax import lax
 
 from shardproof.properties.contracts.described import Array
+from shardproof.properties.meta.runs import python
 from shardproof.properties.report.programs import check_program
 from shardproof.properties.runner.programs import Program
 
@@ -161,6 +164,25 @@ def test_results_of_one_participant_and_options_reach_the_predicate() -> None:
     check_program(scaled, holds=is_near, **described, options={"by": (1.0, 2.0)}, max_examples=12, laws="value")
     with pytest.raises(AssertionError, match="does not hold"):
         check_program(last_sum, holds=lambda y, x: y == 7, **described, max_examples=12, laws="value")
+
+
+def test_the_script_of_a_relation_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script has the function and its predicate, whose local names are none of the module's, and exits with 1."""
+    monkeypatch.chdir(tmp_path)
+
+    def rows(key: Any, *, data: Any) -> Any:
+        ROWS = jax.random.uniform(key, (1, 4))  # noqa: N806 (a name that the module has as well)
+        return lax.pcast(ROWS, data, to="varying")
+
+    def differ(y: Any, key: Any) -> bool:
+        return len(np.unique(y, axis=0)) == len(y)
+
+    with pytest.raises(AssertionError, match="differ does not hold of the results") as raised:
+        check_program(rows, holds=differ, **ROWS, max_examples=16, laws="value")
+    script = re.search(r"\n  python (\S+\.py)", str(raised.value))
+    assert script is not None
+    ended = python(tmp_path / script[1])
+    assert (ended.returncode, "differ does not hold of the results" in ended.stdout) == (1, True), ended.stderr
 
 
 def test_a_predicate_that_says_nothing_is_refused() -> None:

@@ -81,6 +81,10 @@ def is_dimension(case: Case, value: int, *, stacks: bool = False) -> bool:
 DIMENSION = Option(of_type(int), is_dimension)
 
 
+Kept = Sequence[tuple[tuple[str, ...], int]]
+"""The axis tuples along which one participant alone has a result, with its number."""
+
+
 @dataclass(frozen=True)
 class Call:
     """How an operation is called, and what it returns.
@@ -111,7 +115,7 @@ class Call:
     deeper: tuple[Any, ...] = ()
     results: Any = None
     placed: Callable[[Case], tuple[Placement, ...]] | None = None
-    kept: Callable[[Case], Sequence[Sequence[tuple[tuple[str, ...], int]]]] | None = None
+    kept: Callable[[Case], Sequence[Kept]] | None = None
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -283,6 +287,8 @@ class Oracle:
         doubt: how far off it may be itself, in results and derivatives, relative to the largest number of an array, of
             derivatives at least to 1: then their NaN is not known. Zero: as doubles.
         casts: the floats that it is said to be rounded to on its way, whatever its operands.
+        holds: where results are right only up to a relation, says of blocks of operands and results what is wrong, or
+            nothing; then `value` has their shapes alone. None: they are right if they are those of `value`.
     """
 
     value: Results
@@ -292,6 +298,7 @@ class Oracle:
     generic: bool = False
     doubt: tuple[float, float] = (0.0, 0.0)
     casts: tuple[np.dtype, ...] = ()
+    holds: Callable[[Case, Sequence[Blocks], Sequence[Blocks]], str] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -10,10 +10,10 @@ import jax
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float
-from shardproof.properties.cases.case import Placement
+from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.reading import shown
-from shardproof.properties.cases.strategies.dtypes import as_dtype
+from shardproof.properties.cases.strategies.dtypes import WIDE, as_dtype
 
 DIMENSION = re.compile(r"(?P<name>([A-Za-z_]\w*|[1-9]\d*)?)(?P<roles>(@[A-Za-z_]\w*)*)")
 
@@ -235,6 +235,23 @@ class Signature:
             if dimension.name:
                 found[dimension.name] = math.lcm(found.get(dimension.name, 1), parts)
         return found
+
+
+def sizes_in(signature: Signature, case: Case) -> dict[str, int]:
+    """The sizes of the dimensions of global arrays in a case."""
+    return {
+        d.name: n * case.mesh.axis_size(axes)
+        for array, o in zip(signature.arrays, case.operands, strict=True)
+        for d, n, axes in zip(array.dimensions, o.block, o.placement.spec, strict=True)
+    }
+
+
+def described_dtypes(signature: Signature, case: Case, found: Sequence[np.dtype]) -> list[np.dtype]:
+    """The dtypes of results: those that are described, or else those that were found."""
+    pairs = zip(signature.results, found, strict=True)
+    said = [np.dtype(dtype if array.dtype == "float" else array.dtype) for array, dtype in pairs]
+    wide = any(operand.dtype in WIDE for operand in case.operands)  # without one JAX has none of 64 bits
+    return said if wide else [jax.dtypes.canonicalize_dtype(dtype) for dtype in said]
 
 
 def _named(name: str, described: Any) -> tuple[Any, tuple[Array, ...]]:

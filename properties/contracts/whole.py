@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-import jax
 import numpy as np
 from hypothesis import reject
 from hypothesis import strategies as st
@@ -15,19 +14,16 @@ from shardproof.oracles.dtypes import is_float, wide
 from shardproof.oracles.layout import enter, leave, shard, unshard
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
-from shardproof.properties.cases.chain import DERIVING, UNCHECKED
+from shardproof.properties.cases.chain import DERIVING, FED, UNCHECKED
 from shardproof.properties.cases.strategies import chains
-from shardproof.properties.cases.strategies.dtypes import WIDE
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Call, Contract, Option, Oracle, Scope
-from shardproof.properties.contracts.described import Signature, indices, with_zeros
+from shardproof.properties.contracts.contract import Call, Contract, Kept, Option, Oracle, Scope
+from shardproof.properties.contracts.described import Signature, described_dtypes, indices, sizes_in, with_zeros
 from shardproof.properties.contracts.drawing import completed
+from shardproof.properties.contracts.relation import Relation, relation_oracle
 from shardproof.properties.contracts.roles import Conditions, axes_of, meshes_and_roles, sizes_of_dimensions
 
 Arrays = Sequence[np.ndarray]
-
-Kept = Sequence[tuple[tuple[str, ...], int]]
-"""The axis tuples along which one participant alone has a result, with its number."""
 
 MOST_ELEMENTS = 2**14
 """Of one global array on a large mesh: the reference takes it whole."""
@@ -94,6 +90,8 @@ def whole_cases(
     unasked = UNCHECKED if conditions.differentiates or not conditions.check_vma else ()
     if not conditions.check_vma:  # inside of shard_map JAX knows no replicas then, of which it must add up gradients
         unasked = (*unasked, *DERIVING)
+    if contract.oracle.holds is not None:  # what feeds a second call is what the first one gave, whatever that was
+        unasked = (*unasked, FED)
     chain = draw(chains(scope.chains.without(unasked)), label="chain")
     mesh, roles = meshes_and_roles.within(draw, scope, chain, signature.roles, conditions)
     axes = axes_of(roles)
@@ -116,52 +114,31 @@ def whole_cases(
     return completed(draw, scope, case, kinds)
 
 
-def whole_contract(
+def reference_oracle(
     name: str,
-    signature: Signature | Sequence[Signature],
     reference: Reference,
+    signatures: Mapping[int, Signature],
+    placed: Callable[[Case], Sequence[Placement]],
+    kept: Callable[[Case], Sequence[Kept]],
     *,
-    conditions: Conditions | None = None,
-    dtypes: Dtypes | None = None,
-    kinds: Sequence[str] = ("real", "exact", "real"),
-    options: Mapping[str, Option] | None = None,
-    generic: bool = True,
-    casts: tuple[np.dtype, ...] = (),
-    **more: Any,
-) -> Contract:
-    """The contract of an operation whose reference takes whole arrays, and whose blocks are parts of these.
+    generic: bool,
+    casts: tuple[np.dtype, ...],
+) -> Oracle:
+    """The oracle that a reference on whole arrays is.
 
     Arguments:
-        name: its name.
-        signature: its arguments and results; or several signatures, of different numbers of leaves, of which a case
-            has one. They have the same results and roles.
-        reference: what it means.
-        conditions: what is drawn; None: anything.
-        dtypes: the dtypes of a case, in place of those of the conditions.
-        kinds: the sequence of the data sets of a case, which may have a kind twice; the first two on large meshes.
-        options: its keyword arguments; None: those of the conditions, which may have the values that are drawn.
-        generic: whether nothing is known but that it has derivatives (see `Oracle`).
-        casts: the floats that it is said to be rounded to on its way.
-        more: of `Contract`.
+        name: the contract's.
+        reference: what results are.
+        signatures: the arguments and results, by the number of leaves of the arguments.
+        placed: how the results of a case are laid out.
+        kept: the participants that have each of them.
+        generic: see `whole_contract`.
+        casts: see `whole_contract`.
     """
-    chosen = conditions or Conditions()
-    signatures = (signature,) if isinstance(signature, Signature) else tuple(signature)
-    signature = signatures[0]
-    of_leaves = {len(one.arrays): one for one in signatures}
+    signature = next(iter(signatures.values()))
 
     def moving_in(case: Case) -> list[int]:
-        return [i for i, array in enumerate(of_leaves[len(case.operands)].arrays) if array.gradient]
-
-    def placed(case: Case) -> tuple[Placement, ...]:
-        axes = axes_of(case.roles)
-        return tuple(array.placement(axes) for array in signature.results)
-
-    def kept(case: Case) -> list[Kept]:
-        axes = axes_of(case.roles)
-        return [
-            [(axes[role], number % case.mesh.axis_size(axes[role])) for role, number in array.only]
-            for array in signature.results
-        ]
+        return [i for i, array in enumerate(signatures[len(case.operands)].arrays) if array.gradient]
 
     def alone(case: Case, results: Arrays) -> list[np.ndarray]:
         return [at_participants(y, case.mesh, k) for y, k in zip(results, kept(case), strict=True)]
@@ -204,9 +181,54 @@ def whole_contract(
     def result_dtypes(case: Case, given: Sequence[np.dtype]) -> Sequence[np.dtype]:
         shapes = [o.placement.global_shape(o.block, case.mesh) for o in case.operands]
         found = reference.result_dtypes(shapes, dtypes_of(case), case.keywords)
-        said = [np.dtype(y if a.dtype == "float" else a.dtype) for a, y in zip(signature.results, found, strict=True)]
-        wide = any(operand.dtype in WIDE for operand in case.operands)  # without one JAX has none of 64 bits
-        return said if wide else [jax.dtypes.canonicalize_dtype(dtype) for dtype in said]
+        return described_dtypes(signature, case, found)
+
+    return Oracle(value, pushforward, pullback, result_dtypes, generic, reference.doubt, casts)
+
+
+def whole_contract(
+    name: str,
+    signature: Signature | Sequence[Signature],
+    reference: Reference | Relation,
+    *,
+    conditions: Conditions | None = None,
+    dtypes: Dtypes | None = None,
+    kinds: Sequence[str] = ("real", "exact", "real"),
+    options: Mapping[str, Option] | None = None,
+    generic: bool = True,
+    casts: tuple[np.dtype, ...] = (),
+    **more: Any,
+) -> Contract:
+    """The contract of an operation whose reference takes whole arrays, and whose blocks are parts of these.
+
+    Arguments:
+        name: its name.
+        signature: its arguments and results; or several signatures, of different numbers of leaves, of which a case
+            has one. They have the same results and roles.
+        reference: what it means, or, of results that are right only up to a relation, what holds of them.
+        conditions: what is drawn; None: anything.
+        dtypes: the dtypes of a case, in place of those of the conditions.
+        kinds: the sequence of the data sets of a case, which may have a kind twice; the first two on large meshes.
+        options: its keyword arguments; None: those of the conditions, which may have the values that are drawn.
+        generic: whether nothing is known but that it has derivatives (see `Oracle`).
+        casts: the floats that it is said to be rounded to on its way.
+        more: of `Contract`.
+    """
+    chosen = conditions or Conditions()
+    signatures = (signature,) if isinstance(signature, Signature) else tuple(signature)
+    signature = signatures[0]
+    of_leaves = {len(one.arrays): one for one in signatures}
+
+    def placed(case: Case) -> tuple[Placement, ...]:
+        axes = axes_of(case.roles)
+        return tuple(array.placement(axes) for array in signature.results)
+
+    def kept(case: Case) -> list[Kept]:
+        axes = axes_of(case.roles)
+        return [
+            [(axes[role], number % case.mesh.axis_size(axes[role])) for role, number in array.only]
+            for array in signature.results
+        ]
 
     def adapt(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
         own, data = of_leaves[len(case.operands)], case.data[0]
@@ -223,6 +245,10 @@ def whole_contract(
     auxiliary = {name for one in signatures for name, a in zip(one.names, one.arrays, strict=True) if not a.gradient}
     moving = any(array.gradient for array in signature.arrays)
     has_gradient = chosen.gradients and moving and any(array.floating for array in signature.results)
+    if isinstance(reference, Relation):
+        oracle = relation_oracle(reference, signature, placed, kept)
+    else:
+        oracle = reference_oracle(name, reference, of_leaves, placed, kept, generic=generic, casts=casts)
     contract = Contract(
         name=name,
         cases=lambda scope: whole_cases(contract, scope, signatures, chosen, dtypes, kinds),
@@ -237,21 +263,12 @@ def whole_contract(
             placed=placed,
             kept=kept if any(array.only for array in signature.results) else None,
         ),
-        oracle=Oracle(value, pushforward, pullback, result_dtypes, generic, reference.doubt, casts),
+        oracle=oracle,
         differentiable=(lambda case: True) if has_gradient else None,
         adapt=adapt,
         **more,
     )
     return contract
-
-
-def sizes_in(signature: Signature, case: Case) -> dict[str, int]:
-    """The sizes of the dimensions of global arrays in a case."""
-    return {
-        d.name: n * case.mesh.axis_size(axes)
-        for array, o in zip(signature.arrays, case.operands, strict=True)
-        for d, n, axes in zip(array.dimensions, o.block, o.placement.spec, strict=True)
-    }
 
 
 def _among(values: tuple[Any, ...], value: Any) -> bool:

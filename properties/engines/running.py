@@ -201,8 +201,8 @@ def whole_tracebacks() -> Iterator[None]:
 def differentiating() -> Iterator[None]:
     """Tells what JAX has no derivative of from any other exception: by where, or with which words, it was raised.
 
-    That is the transpose of a while_loop, forward mode of a custom_vjp where it is mapped, and what has no rule that
-    keeps values apart from derivatives, as a custom_vmap.
+    That is what it has no rule for, the transpose of a while_loop, forward mode of a custom_vjp where it is mapped, and
+    what has no rule that keeps values apart from derivatives, as a custom_vmap.
 
     Raises:
         NotDifferentiable: in place of what JAX raises.
@@ -221,6 +221,10 @@ def differentiating() -> Iterator[None]:
         *_, (last, _) = walk_tb(error.__traceback__)
         if last.f_code.co_name == "raise_custom_vjp_error_on_jvp" and raised_in(error).startswith("jax."):
             raise NotDifferentiable(NO_FORWARD_MODE) from error
+        raise
+    except NotImplementedError as error:
+        if raised_in(error) == ad.JVPTrace.__module__:
+            raise NotDifferentiable(str(error)) from error
         raise
 
 
@@ -292,6 +296,19 @@ def value_over_batch(case: Case, operands: Arrays) -> list[np.ndarray]:
     return _over_batch(
         case, operands, range(len(operands)), lambda blocks: case.contract.oracle.value(case, _calls(case, blocks)[-1])
     )
+
+
+def unrelated_over_batch(case: Case, operands: Arrays, results: Arrays) -> list[str]:
+    """What is wrong with results that are right only up to a relation, on each input of the batch; given all blocks."""
+    count, holds, found = len(operands), case.contract.oracle.holds, list[str]()
+    assert holds is not None
+
+    def relate(blocks: list[np.ndarray]) -> Arrays:
+        found.append(holds(case, blocks[:count], blocks[count:]))
+        return []
+
+    _over_batch(case, [*operands, *results], [*range(count), *(None for _ in results)], relate)
+    return list(filter(None, found))
 
 
 def pushed_over_batch(case: Case, operands: Arrays, tangents: Arrays) -> list[np.ndarray]:
@@ -387,7 +404,8 @@ def _over_batch(
         raise
     except Exception as error:
         first = str(error).partition("\n")[0]
-        own = "the oracle fails, an error of this suite" if listed(case.contract) else "the reference fails"
+        given = "reference" if case.contract.oracle.holds is None else "predicate"
+        own = "the oracle fails, an error of this suite" if listed(case.contract) else f"the {given} fails"
         raise SuiteError(f"{own}: {case}: {type(error).__name__}: {first}") from error
     if not case.batch:
         assert every[0] is not None

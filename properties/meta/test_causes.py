@@ -107,7 +107,7 @@ def test_failures_of_one_cause_are_together(tmp_path: Path, monkeypatch: pytest.
         for one in (
             violation("gradient", "off", off=1 + 2**-22, of="gradient"),
             violation("value", "1 block", off=2.0),
-            violation("communication", "2 permutes"),
+            violation("communication", "2 permutes", kind="communication"),
             violation("value", "2 blocks", off=3.0, chain=("scan",)),
             violation("value", "raises ValueError: one", kind="raises"),
         )

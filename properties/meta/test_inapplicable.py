@@ -1,16 +1,18 @@
 """Partial laws do not apply to a function that declines all of their cases, which is no failure."""
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
-from jax import Array
+from jax import Array, lax
 
-from shardproof import check
+from shardproof import check, check_program
 from shardproof.impl import collectives
 from shardproof.properties.cases.chain import Chain, in_words
 from shardproof.properties.cases.strategies import Chains
@@ -76,6 +78,38 @@ def test_what_has_values_and_no_derivative_fails(chain: Chain) -> None:
     """A function whose derivative raises NotImplementedError held on nothing."""
     with pytest.raises(HeldOnNothing, match=r"held on no case: .* unsupported .NotImplementedError: no derivative"):
         held(underived, "gradient", chain)
+
+
+def normalised(x: Any, *, data: Any) -> Any:
+    """The logarithm of a sum of exponentials, less the largest of them."""
+    most = lax.pmax(x.max(), data)  # the line
+    return jnp.log(lax.psum(jnp.exp(x - most).sum(), data)) + most
+
+
+def of_a_constant(x: Any, *, data: Any) -> Any:
+    """The same, of which the largest is a constant."""
+    most = lax.pmax(lax.stop_gradient(x.max()), data)
+    return jnp.log(lax.psum(jnp.exp(x - most).sum(), data)) + most
+
+
+def test_an_operation_without_a_derivative_is_named_soon() -> None:
+    """That no case has a derivative is told after few, with the operation, its line, and what to do about it."""
+
+    def whole(x: Any) -> Any:
+        return jnp.log(jnp.exp(x).sum())
+
+    described: Any = {"arguments": ("n@data",), "results": "", "laws": "gradient", "max_examples": 64}
+    with pytest.raises(AssertionError, match=r"there is no gradient: .*'pmax'") as raised:
+        check_program(normalised, whole, **described)
+    lines, start = inspect.getsourcelines(normalised)
+    (at,) = [start + i for i, line in enumerate(lines) if "# the line" in line]
+    told = str(raised.value)
+    assert f"test_inapplicable.py:{at} (normalised): say gradients=False, or take lax.stop_gradient of what" in told
+    assert re.search(r"gradient  simulate  VIOLATED  0     20 ", told)
+    assert "contextlib" not in told
+    summary = check_program(of_a_constant, whole, **described | {"max_examples": 8})
+    assert {tally.outcome for tally in summary.tallies} == {"passed"}
+    check_program(normalised, whole, **described | {"laws": None, "max_examples": 8}, gradients=False)
 
 
 @pytest.fixture

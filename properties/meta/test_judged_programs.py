@@ -1,5 +1,6 @@
 """Programs whose precision is hard to judge: right ones hold, and of a wrong one the right law breaks."""
 
+import inspect
 import math
 from functools import partial
 from typing import Any
@@ -248,3 +249,32 @@ def test_a_reference_by_hand_has_reverse_mode_alone() -> None:
     assert {tally.outcome for tally in summary.tallies} == {"passed"}
     with pytest.raises(AssertionError, match=r"steeper: gradient: mesh .*reverse mode"):
         check_program(steeper, partial(squares, slope=2.0), **described)
+
+
+def narrow_logarithm(x: Any, mask: Any, *, data: Any) -> Any:
+    """The logarithm of a masked sum, rounded; its constants lose nothing in bfloat16."""
+    least, nothing = (jnp.bfloat16(constant).astype(x.dtype) for constant in (-jnp.inf, 0))
+    terms = jnp.where(mask, jnp.exp(jnp.where(mask, x, least)), nothing)
+    total = jnp.log(lax.psum(terms.sum(), data))
+    return total.astype(jnp.bfloat16).astype(x.dtype)  # the line
+
+
+def another_factor(x: Any, *, data: Any) -> Any:
+    """A quarter of each number, where a third is meant; the constant is not what was rounded."""
+    return jnp.minimum(x * jnp.bfloat16(0.25).astype(x.dtype), jnp.bfloat16(jnp.inf).astype(x.dtype))
+
+
+def test_constants_that_lose_nothing_are_not_blamed() -> None:
+    """Infinities and zeros in fewer bits are what they were: the line that rounds is named, or the formula."""
+
+    def whole(x: Any, mask: Any) -> Any:
+        return jnp.log(jnp.where(mask, jnp.exp(x), 0).sum())
+
+    described: Any = {"dtypes": "float32", "laws": "value", "max_examples": 16}
+    lines, start = inspect.getsourcelines(narrow_logarithm)
+    (at,) = [start + i for i, line in enumerate(lines) if "# the line" in line]
+    with pytest.raises(AssertionError, match=rf"convert_element_type at test_judged_programs.py:{at}:.* rounds to bfl"):
+        check_program(narrow_logarithm, whole, arguments=("n@data", Array("n@data", "bool")), results="", **described)
+    with pytest.raises(AssertionError, match="another formula: ") as raised:
+        check_program(another_factor, lambda x: x / 3, arguments=("n@data",), results="n@data", **described)
+    assert "round" not in str(raised.value).partition("first wrong element")[0]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array
@@ -326,3 +327,17 @@ def test_a_function_that_would_end_the_test_is_wrong(name: str) -> None:
     for function, law in ((ends, "value"), (later, "gradient")):
         with pytest.raises(AssertionError, match=rf"{function.__name__}: {law}: .* {re.escape(told)}"):
             check_program(function, lambda x: x * 2, **described, laws=law)
+
+
+def constrained(x: Any, w: Any, *, mesh: Any, data: Any) -> Any:
+    """A product of which the compiler adds up the parts."""
+    return lax.with_sharding_constraint(x @ w, NamedSharding(mesh, PartitionSpec()))
+
+
+def test_what_a_compiler_sends_is_asked_of_the_compiler() -> None:
+    """What is stated of collectives that are in no program is compared with the compiled program alone."""
+    described: Any = {"arguments": ("m k@data", "k@data n"), "results": "m n", "whole": True, "max_examples": 6}
+    right = check_program(constrained, np.matmul, **described, laws="communication", communication="all_reduce=1")
+    assert {tally.outcome for tally in right.tallies} == {"passed"}
+    with pytest.raises(AssertionError, match=r"1 all_reduce of .* in the compiled program: expected all_gather=1"):
+        check_program(constrained, np.matmul, **described, laws="communication", communication="all_gather=1")

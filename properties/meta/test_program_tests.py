@@ -312,7 +312,7 @@ def test_check_program_takes_what_a_program_does() -> None:
     [
         ({"result": "n"}, "result: check_program has no such argument; did you mean 'results'?"),
         ({"max_example": 1}, "max_example: check_program has no such argument; did you mean 'max_examples'?"),
-        ({"bogus": 1}, "bogus: check_program has no such argument; expected some of arguments, results, whole"),
+        ({"bogus": 1}, "bogus: check_program has no such argument; expected some of arguments, results, holds, whole"),
         ({}, "results: is missing: a description of each array"),
     ],
 )

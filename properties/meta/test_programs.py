@@ -231,12 +231,43 @@ def doubled(x: Any, *, data: Any) -> Any:
     return 2 * x
 
 
+def test_a_function_that_takes_gradients_is_seen() -> None:
+    """Second derivatives are checked only where they are asked for, and no case is drawn with unchecked types."""
+
+    @jax.custom_vjp
+    def square(x: Any) -> Any:
+        return x**2
+
+    def step(w: Any, x: Any, *, data: Any) -> Any:
+        return w - jax.grad(lambda w: lax.psum(square(x * w).sum(), data))(w)
+
+    def whole(w: Any, x: Any) -> Any:
+        return w - 2 * w * (x**2).sum()
+
+    square.defvjp(lambda x: (x**2, x), lambda x, ct: (lax.stop_gradient(2 * x) * ct,))
+    described: Any = {"arguments": ("", "n@data"), "results": "", "dtypes": "float32", "max_examples": 48}
+    summary = check_program(step, whole, **described)
+    assert {tally.outcome for tally in summary.tallies} <= {"passed", "skipped"}
+    assert "gradient" not in {tally.law for tally in summary.tallies}
+    assert "differentiates, so that no second derivatives are checked" in str(summary)
+    with pytest.raises(AssertionError, match="step: gradient: "):
+        check_program(step, whole, **described, gradients=True, laws="gradient")
+
+
 @pytest.mark.lengthy
 def test_a_gradient_taken_inside_is_guessed() -> None:
-    """A right step that fails only with unchecked types is reported with the option to state."""
-    written = dataclasses.replace(PROGRAMS["step"], more={})
+    """A right step that takes gradients by an option, and fails only with unchecked types, is told what to state."""
+
+    def step(weights: Any, batch: Any, *, data: Any, trains: bool) -> Any:
+        return written.right(weights, batch, data=data) if trains else (weights, batch["x"].sum() * 0)
+
+    def whole(weights: Any, batch: Any, *, trains: bool) -> Any:
+        return written.reference(weights, batch) if trains else (weights, batch["x"].sum() * 0)
+
+    written = PROGRAMS["step"]
+    described: Any = {"arguments": written.arguments, "results": written.results, "options": {"trains": (False, True)}}
     with pytest.raises(AssertionError, match="JAX has wrong gradients of sums") as raised:
-        checked(written, written.right, laws="value", max_examples=400)
+        check_program(step, whole, **described, laws="value", max_examples=800)
     told = str(raised.value)
     hint = told.index("if step takes gradients, say differentiates=True, and no such case is drawn")
     assert hint < told.index("first wrong element: "), "what may be no bug is told before what is wrong"

@@ -341,6 +341,21 @@ def test_a_function_that_keeps_state_is_told() -> None:
     assert "not the same twice: called again on this case, the function does another thing" in str(caught.value)
 
 
+def test_a_function_that_counts_its_calls_is_told() -> None:
+    """A function that is wrong each time, and each time in another way, keeps state: nothing else is said of it."""
+    calls = []
+
+    def shift(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+        calls.append(axis_name)
+        return collectives.ring_shift(x, axis_name, offset=offset) * len(calls)
+
+    with pytest.raises(AssertionError, match=r"value: mesh .*blocks wrong") as caught:
+        check("ring_shift", shift, laws=["value"], max_examples=20)
+    told = str(caught.value).split("first wrong element")[0]
+    assert "not the same twice" in told
+    assert "times the right values" not in told
+
+
 def first_waits(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
     """The first participant waits for the others at a sum in which they have no part."""
     y = collectives.ring_shift(x, axis_name, offset=offset)

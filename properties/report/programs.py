@@ -7,6 +7,7 @@ from typing import Any, Unpack
 from shardproof.properties.cases import suggestion
 from shardproof.properties.report.asking import EXAMPLES, checked
 from shardproof.properties.report.summary import Summary
+from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.programs import Description, Program
 
 OF_THE_CHECK = ("laws", "max_examples", "max_seconds", "random_seed")
@@ -27,7 +28,7 @@ def check_program(
 
     Arguments:
         function: what is checked; or a `Program`, which says all that it is about.
-        reference: the same on whole arrays.
+        reference: the same on whole arrays; or, where results are right only up to a relation, `holds=` in its place.
         laws: the laws to check; None: all of them.
         max_examples: how many structures each law is to hold on when interpreted; compiled a sixth as many.
         max_seconds: how long it may draw; None: as long as it takes. The summary says how far it came.
@@ -56,18 +57,19 @@ def check_program(
         if reference is not None or description:
             raise ValueError(f"{function.name}: expected nothing beside a Program, which says all that it is about")
         program = function
-    elif reference is None:
-        raise ValueError("reference: expected the same function on whole arrays")
     else:
         known = {each.name: each for each in fields(Program) if each.name not in ("function", "reference")}
         for name in description:
             if name not in known:
                 hint = suggestion.meant(name, [*known, *OF_THE_CHECK], of="some of")
                 raise ValueError(f"{name}: check_program has no such argument; {hint}")
+        if reference is None and "holds" not in description:
+            raise ValueError("reference: expected the same function on whole arrays, or holds=, a predicate of results")
         missing = [name for name in known if known[name].default is MISSING and name not in description]
         if missing:
             raise ValueError(f"{missing[0]}: is missing: a description of each array, as 'batch@data n'")
         program = Program(function, reference, **description)
+    make_devices()  # before anything is traced
     return checked(
         program.implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed
     )

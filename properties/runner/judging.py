@@ -29,9 +29,9 @@ from shardproof.properties.laws.law import Checked
 from shardproof.properties.precision.compiled import COMPILER
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, WrongResult, forward, precision_of
-from shardproof.properties.programs.violation import Broken, Kind, NotRun, SuiteError
+from shardproof.properties.programs.violation import Broken, Kind, NotDifferentiable, NotRun, SuiteError
 from shardproof.properties.runner.tally import DECLINED, Enough, HeldOnNothing, Tally, Verdict, traits
-from shardproof.properties.runner.violation import LawViolation, origin_of
+from shardproof.properties.runner.violation import LawViolation, origin_of, own_frames
 
 OWN = (
     "shardproof.oracles.",
@@ -123,8 +123,10 @@ def verify(
 
 
 def answered(tally: Tally, enough: float) -> bool:
-    """Whether a law is asked no more: it held on that many structures, or has nothing to compare."""
-    return not tally.broken and (tally.structures >= enough or tally.uncompared >= NOTHING)
+    """Whether a law is asked no more: it held on that many structures, or can tell nothing of so many cases."""
+    underived = 0 if tally.structures or tally.defects else tally.underived
+    told_nothing = max(tally.uncompared, underived) >= NOTHING
+    return not tally.broken and (tally.structures >= enough or told_nothing)
 
 
 def on_fewer_sets(implementation: Implementation, case: Case, engine: Engine) -> Case:
@@ -249,7 +251,10 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
         frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
         if frames[-1].endswith("interpreters.mlir"):  # the platform has no lowering, whoever asks for it
             return Verdict("not run", first)
-        return Verdict("unsupported", first, declined=law.partial and declines(implementation, case, engine))
+        declined = law.partial and declines(implementation, case, engine)
+        if isinstance(error, NotDifferentiable) and not declined:
+            return Verdict("unsupported", f"{error}{_line_of(error)}", underived=True)
+        return Verdict("unsupported", first, declined=declined)
     except Exception as error:
         verdict = excused(law, implementation, case, engine, error)
         if verdict is not None:
@@ -259,6 +264,16 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
         if broken.kind in SHOWN_BY_DATA and broken.data is None:
             broken.data = _first_that_raises(type(error), law, implementation, case, engine)
         raise LawViolation(implementation, law, case, engine.name, broken, origin=origin) from error
+
+
+def _line_of(error: BaseException | None) -> str:
+    """The line of the implementation that an exception is about, which JAX names by a cause where it traced before."""
+    where = ""
+    while error is not None:
+        frame = next(reversed(own_frames(error)), None)
+        where = where if frame is None else f", at {frame.filename}:{frame.lineno} ({frame.name})"
+        error = error.__cause__
+    return where
 
 
 def _held(checked: int) -> Verdict:
@@ -367,6 +382,12 @@ def require_held(law: Law, implementation: Implementation, tally: Tally) -> str:
     counted = "; ".join(tally.left_out()) or none
     if law.partial and not tally.not_run and 0 < tally.declined == sum(tally.unsupported.values()):
         return f"{where}: does not apply: every case was declined: {counted}"
+    if tally.underived == sum(tally.unsupported.values()) > 0:
+        remedy = "say gradients=False, or " if implementation.program is not None else ""
+        remedy += "take lax.stop_gradient of what goes into it where its derivative is none of the result's"
+        raise HeldOnNothing(
+            f"{told}: there is no gradient: {max(tally.unsupported, key=tally.unsupported.__getitem__)}: {remedy}"
+        )
     what = "nothing ran it" if tally.not_run and not tally.unsupported else "held on no case"
     stated = f"; stated: {'; '.join(implementation.stated)}" if implementation.stated else ""
     raise HeldOnNothing(f"{told}: {what}: {counted}{stated}")

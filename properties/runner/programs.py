@@ -1,5 +1,6 @@
 """Programs of a user's own: a sharded function, the same on whole arrays, and how their arrays are described."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -8,16 +9,22 @@ from itertools import chain, islice, product
 from keyword import iskeyword
 from typing import Any, TypedDict
 
-from shardproof.properties.cases.case import Case
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.reading import shown
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.contracts import CONTRACTS, Contract
-from shardproof.properties.contracts.described import Array, Signature
+from shardproof.properties.contracts.described import Array, Signature, sizes_in
+from shardproof.properties.contracts.relation import Relation
 from shardproof.properties.contracts.roles import LONG, Conditions, axes_of
-from shardproof.properties.contracts.whole import sizes_in, whole_contract
+from shardproof.properties.contracts.whole import whole_contract
+from shardproof.properties.engines import engine_named
+from shardproof.properties.engines.running import traced
+from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.references import reference_of
+from shardproof.properties.programs.program import Seen, forward
+from shardproof.properties.references import JaxReference, NumpyReference, reference_of
 from shardproof.properties.runner.platforms import DEVICES
 from shardproof.properties.runner.stated import by_name, check_call, check_conditions, names_in, several
 
@@ -74,6 +81,10 @@ class Program:
         arguments: of each argument, its dimensions, an `Array`, or a pytree of them: a dict, a `NamedTuple`, a
             registered dataclass.
         results: the same of what is returned.
+        holds: in place of a reference, where results are right only up to a relation, as are noise, the signs of a QR,
+            or the order of candidates: called as `holds(results, *arguments, **options)` with whole arrays in their own
+            dtypes, it returns whether they are right, or raises AssertionError with what is wrong. Devices that hold
+            the same part of a result must hold the same bits. There are no gradients to compare.
         whole: whether the function takes global arrays.
         roles: those that shard no dimension, and that the function gets all the same.
         options: keyword arguments of both functions, with the values to draw them from.
@@ -87,8 +98,9 @@ class Program:
         serves: anything else that the function needs: called with sizes of dimensions (of global arrays), numbers of
             participants of roles, and values of options, by the names of its parameters, it says whether the function
             serves such a case; others are drawn and dropped, and their share is reported.
-        differentiates: whether the function takes gradients itself: with `check_vma=False` these are others in JAX, so
-            that it is not drawn then.
+        differentiates: whether the function takes gradients itself, which is seen where its trace on a small mesh has
+            some: with `check_vma=False` these are others in JAX, so that it is not drawn then; and its own gradients,
+            which are second derivatives, are not checked unless `gradients` says so.
         check_vma: whether the types in `shard_map` are checked; `False` is for code from before there were any. Then
             there is no law of types; and none of gradients, which JAX has wrong inside of `shard_map` then, unless
             `gradients` says so.
@@ -109,10 +121,11 @@ class Program:
     """
 
     function: Callable[..., Any]
-    reference: Callable[..., Any]
+    reference: Callable[..., Any] | None = None
     _: KW_ONLY
     arguments: Sequence[Described]
     results: Described
+    holds: Callable[..., Any] | None = None
     whole: bool = False
     roles: Iterable[str] = ()
     options: Mapping[str, Iterable[Any]] | None = None
@@ -134,14 +147,24 @@ class Program:
     overlap: str = ""
 
     def __post_init__(self) -> None:
-        for what, function in (("function", self.function), ("reference", self.reference), ("serves", self.serves)):
-            if not callable(function) and not (what == "serves" and function is None):
+        for what, function in (
+            ("function", self.function),
+            ("reference", self.reference),
+            ("holds", self.holds),
+            ("serves", self.serves),
+        ):
+            if not callable(function) and (what == "function" or function is not None):
                 raise ValueError(f"{what}={shown(function)}: expected a function")
         for what in ("whole", "differentiates", "check_vma", "gradients"):
             value = getattr(self, what)
             if not isinstance(value, bool) and not (what == "gradients" and value is None):
                 raise ValueError(f"{what}={shown(value)}: expected True or False")
+        if (self.reference is None) == (self.holds is None):
+            given = "neither" if self.holds is None else "both"
+            raise ValueError(f"reference, holds: {given} given: expected the same on whole arrays, or a predicate")
         check_conditions(self.signature, self.conditions)
+        if self.holds is not None:
+            self._check_holds(self.holds)
         if self.differentiates and not self.check_vma:
             raise ValueError("check_vma=False, differentiates=True: with unchecked types JAX has wrong gradients")
         if self.whole and not self.check_vma:
@@ -161,7 +184,7 @@ class Program:
 
     def __getstate__(self) -> dict[str, Any]:
         """What it is in another process, which makes its own contract of it."""
-        return {name: value for name, value in vars(self).items() if name not in ("contract", "implementation")}
+        return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
 
     @cached_property
     def signature(self) -> Signature:
@@ -182,8 +205,30 @@ class Program:
             frozenset(names_in("powers_of_two", self.powers_of_two)),
             frozenset(names_in("optional", self.optional)),
             self.check_vma,
-            (self.check_vma and not self.within) if self.gradients is None else self.gradients,
+            (self.check_vma and not self.within and not self.holds) if self.gradients is None else self.gradients,
         )
+
+    @cached_property
+    def takes_gradients(self) -> bool:
+        """Whether the function takes gradients itself: it is said to, or its trace on a small mesh has derivatives."""
+        if self.differentiates:
+            return True
+        roles, ((sizes, options, participants), _) = self.signature.roles, self._example
+        mesh = MeshCase(roles, tuple(participants[role] for role in roles))
+        operands = []
+        for array in self.signature.arrays:
+            layout = array.placement({role: (role,) for role in roles})
+            shape = zip(array.shape(sizes, participants), layout.spec, strict=True)
+            dtype = self.conditions.dtypes[0] if array.dtype == "float" else array.dtype
+            operands.append(Operand(tuple(n // mesh.axis_size(axes) for n, axes in shape), dtype, layout))
+        pairs, params = tuple(zip(roles, roles, strict=True)), tuple(sorted(options.items()))
+        case = Case(self._described, mesh, roles, tuple(operands), params, roles=pairs)
+        tried = Implementation(self._described, self.name, self.function, whole=self.whole, check_vma=self.check_vma)
+        try:
+            jaxpr = traced(forward(case, tried, Seen()), case, engine_named("simulate"))
+        except Exception:  # what is wrong with it the laws will say
+            return False
+        return any("jvp(" in str(equation.source_info.name_stack) for equation in equations(jaxpr))
 
     @cached_property
     def name(self) -> str:
@@ -203,17 +248,43 @@ class Program:
         Raises:
             ValueError: if the reference cannot be called with arrays as they are described.
         """
-        examples = _examples(self.signature, self.conditions, _parameters(self.serves))
-        first = next(examples, ({}, {}, {}))
-        tried = islice(chain([first], examples), MOST_TRIED)
-        served = first if self.serves is None else next((one for one in tried if self._serves(*one)), None)
+        if not self.takes_gradients:
+            return self._described
+        asked = self.conditions.gradients and self.gradients is not None  # second derivatives
+        return self._contract(dataclasses.replace(self.conditions, differentiates=True, gradients=asked))
+
+    @cached_property
+    def _described(self) -> Contract:
+        """The same by the description alone, whatever the function does."""
+        return self._contract(self.conditions)
+
+    def _contract(self, conditions: Conditions) -> Contract:
+        known = self._known
+        casts = () if isinstance(known, Relation) else known.casts
+        return whole_contract(self.name, self.signature, known, conditions=conditions, casts=casts)
+
+    @cached_property
+    def _known(self) -> JaxReference | NumpyReference | Relation:
+        """What is known of its results."""
+        if self.reference is None:
+            assert self.holds is not None
+            return Relation(self.holds)
+        example, served = self._example
         try:
-            known = reference_of(self.reference, self.signature, *(served or first))
+            return reference_of(self.reference, self.signature, *example)
         except ValueError as error:
             if served:
                 raise
             raise ValueError(f"serves: no case that was tried satisfies it; on another one {error}") from error
-        return whole_contract(self.name, self.signature, known, conditions=self.conditions, casts=known.casts)
+
+    @cached_property
+    def _example(self) -> tuple[Example, bool]:
+        """What its reference is tried with, and whether the function serves that."""
+        examples = _examples(self.signature, self.conditions, _parameters(self.serves))
+        first = next(examples, ({}, {}, {}))
+        tried = islice(chain([first], examples), MOST_TRIED)
+        served = first if self.serves is None else next((one for one in tried if self._serves(*one)), None)
+        return served or first, served is not None
 
     @cached_property
     def implementation(self) -> Implementation:
@@ -242,17 +313,21 @@ class Program:
     @cached_property
     def stated(self) -> tuple[str, ...]:
         """What it is said to need, in words."""
-        asked = self.conditions.gradients
+        asked = self.conditions.gradients and (self.gradients is not None or not self.takes_gradients)
         unchecked = f"check_vma=False, so that no types are checked{'' if asked else ', and no gradients'}"
         chosen, a_row_or_array = self.conditions, "each row" if self.relative_to == "row" else "an array"
         return tuple(
             text
             for stated, text in (
                 (not self.check_vma, unchecked),
-                (self.check_vma and not asked, "gradients=False" if self.gradients is False else "no gradients"),
+                (self.holds, "holds, which says nothing of gradients, and by which engines may differ"),
+                (
+                    self.check_vma and not asked and not self.holds and not self.takes_gradients,
+                    "gradients=False" if self.gradients is False else "no gradients",
+                ),
                 (self.accumulator, f"accumulator: {self.accumulator}"),
                 (self.within, f"within: {self.within:g} of the largest number of {a_row_or_array}"),
-                (self.differentiates, "differentiates"),
+                (self.takes_gradients, "differentiates" + ", so that no second derivatives are checked" * (not asked)),
                 (chosen.one_axis, f"one_axis: {', '.join(sorted(chosen.one_axis))}"),
                 (chosen.powers_of_two, f"powers_of_two: {', '.join(sorted(chosen.powers_of_two))}"),
                 (chosen.optional, f"optional: {', '.join(sorted(chosen.optional))}"),
@@ -284,6 +359,26 @@ class Program:
         except Exception as error:
             told = ", ".join(f"{name}={value!r}" for name, value in given.items())
             raise ValueError(f"serves({told}) raises {type(error).__name__}: {error}") from error
+
+    def _check_holds(self, holds: Callable[..., Any]) -> None:
+        """The predicate can be called, and needs nothing of the arguments and results that is not described.
+
+        Raises:
+            ValueError: if not.
+        """
+        for name, value in (("gradients", self.gradients), ("accumulator", self.accumulator), ("within", self.within)):
+            if value:
+                raise ValueError(f"{name}={value!r}, holds: expected a reference besides, which says what is right")
+        known = {dimension.name for array in self.signature.arrays for dimension in array.dimensions}
+        for name in sorted({d.name for array in self.signature.results for d in array.dimensions} - known):
+            if name and not name.isdigit():
+                raise ValueError(f"results: {name!r}: expected a dimension of an argument, or a size, beside holds")
+        options = self.conditions.options
+        try:
+            inspect.signature(holds).bind(None, *self.signature.tree, **dict.fromkeys(options))
+        except TypeError as error:
+            given = ", ".join(["results", *map(str, self.signature.tree), *(f"{name}=" for name in options)])
+            raise ValueError(f"holds={holds!r}: cannot be called as holds({given}): {error}") from error
 
     def _check_serves(self, serves: Callable[..., bool]) -> None:
         sizes = {d.name for a in self.signature.arrays for d in a.dimensions if d.name and not d.name.isdigit()}

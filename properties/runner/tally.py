@@ -41,6 +41,7 @@ class Verdict:
         instead: why another engine ran it than the one that was asked to.
         final: of a case that is not run, whether it is so on every engine.
         declined: of an unsupported case, whether it is so without any derivative, so that the law has nothing to say.
+        underived: of an unsupported case, whether JAX has no derivative of the function in it.
         findings: what is worth knowing and breaks no law.
         sent: what the case sends, and what that was compared with, if anything counted it.
     """
@@ -52,6 +53,7 @@ class Verdict:
     instead: str = ""
     final: bool = False
     declined: bool = False
+    underived: bool = False
     findings: tuple[str, ...] = ()
     sent: Mapping[str, Any] | None = None
 
@@ -112,6 +114,7 @@ class Tally:
         uncompared: how many of these have nothing that they could be compared with.
         broken: whether a case was found that breaks the law.
         declined: how many of the unsupported structures are so without any derivative.
+        underived: how many of them JAX has no derivative of, whatever keyword arguments are.
         exchanging: how many structures of each verdict have more than one participant, and how many are `DECLINED`.
         undecided: how many numbers of results were not held to anything, as roundings may move them by too much.
         excluded: how many drawn cases were dropped because the implementation is not asked to serve them.
@@ -144,6 +147,7 @@ class Tally:
     uncompared: int = 0
     broken: bool = False
     declined: int = 0
+    underived: int = 0
     exchanging: dict[str, int] = field(default_factory=dict)
     undecided: int = 0
     excluded: int = 0
@@ -178,6 +182,7 @@ class Tally:
         if set(case.axes) <= set(case.mesh.axis_names) and case.participants > 1:
             _add(self.exchanging, {verdict.kind: 1} | ({DECLINED: 1} if verdict.declined else {}))
         self.declined += verdict.declined
+        self.underived += verdict.underived and not case.params
         self.uncompared += verdict.kind == "not run" and verdict.sent is not None
         for finding in verdict.findings:
             self.finding(str(case), finding)
@@ -234,7 +239,17 @@ class Tally:
 
     def add(self, other: "Tally") -> None:
         """Adds what another tally counted."""
-        numbers = ("cases", "structures", "compilations", "seconds", "declined", "uncompared", "undecided", "excluded")
+        numbers = (
+            "cases",
+            "structures",
+            "compilations",
+            "seconds",
+            "declined",
+            "underived",
+            "uncompared",
+            "undecided",
+            "excluded",
+        )
         for number in numbers:
             setattr(self, number, getattr(self, number) + getattr(other, number))
         for histogram in ("unsupported", "defects", "instead", "not_run", "exchanging"):

@@ -1,5 +1,6 @@
 """A broken law together with all that there is to tell of it."""
 
+import contextlib
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import jax
 from hypothesis.errors import FlakyFailure
 
+from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import in_words
 from shardproof.properties.cases.data import Data
@@ -96,6 +98,13 @@ class LawViolation(AssertionError):
         """Whether values differ by no more than rounding may make them."""
         return self.difference is not None and self.difference.rounding
 
+    def resembles(self, other: "LawViolation") -> bool:
+        """Whether another violation has the same blocks, or where none are compared is told in the same words."""
+        mine, its = self.difference, other.difference
+        if mine is None or its is None:
+            return self.finding == other.finding
+        return mine.actual.shape == its.actual.shape and bool(nan_equal(mine.actual, its.actual).all())
+
     @property
     def title(self) -> str:
         """The law, with the chain around the call and the size of a large mesh: `gradient under vmap of scan`."""
@@ -138,17 +147,21 @@ def first_of(failure: FlakyFailure) -> LawViolation:
     return once(found[0])
 
 
-def origin_of(error: BaseException) -> list[str]:
-    """The traceback of the implementation's own exception: its frames, without those of JAX and of this suite."""
-    packages = [str(Path(jax.__file__).parents[1] / package) for package in INNER]
-    frames = [
+def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of the traceback of an exception that are neither JAX's nor this suite's, nor of what they wrap."""
+    packages = [contextlib.__file__, *(str(Path(jax.__file__).parents[1] / package) for package in INNER)]
+    return [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith((*packages, "<"))
         and (PROPERTIES not in Path(frame.filename).parents or "mutants" in frame.filename or "test_" in frame.filename)
     ]
+
+
+def origin_of(error: BaseException) -> list[str]:
+    """The traceback of the implementation's own exception: its frames, without those of JAX and of this suite."""
     lines = []
-    for frame in frames[-MOST_FRAMES:]:
+    for frame in own_frames(error)[-MOST_FRAMES:]:
         lines += [f'File "{frame.filename}", line {frame.lineno}, in {frame.name}', f"  {frame.line}"]
     message = f"{type(error).__name__}: {error}".rstrip().split("\n")
     message = [line for line in message if "shardproof/properties/" not in line]  # where JAX names the suite's function

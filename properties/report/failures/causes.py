@@ -38,7 +38,7 @@ def _mistake(violation: LawViolation) -> str:
     if violation.kind in FORM:
         return f"form of the {whose}"
     if difference is None:
-        return violation.law.name
+        return VALUES.format(whose) if violation.kind == "values" else violation.law.name
     if difference.of == "replica":
         return "replicas differ"
     return f"{ROUNDING} of the {whose}" if difference.rounding else VALUES.format(whose)

@@ -253,7 +253,8 @@ def _embedded(function: Callable[..., Any], name: str, around: tuple[Any, ...] =
         text = ast.unparse(definition)
     else:
         return None
-    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    local = {*function.__code__.co_varnames, *function.__code__.co_cellvars}  # of whatever the module has by that name
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - local
     before, missing = _names_used(function, names, (*around, function))
     return Source(name, [line for part in (*before, text) for line in part.split("\n")], missing=missing)
 

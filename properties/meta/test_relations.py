@@ -204,7 +204,7 @@ def test_a_predicate_that_says_nothing_is_refused() -> None:
         ({"holds": rows_differ, "gradients": True}, "gradients=True, holds: expected a reference besides"),
         ({"holds": rows_differ, "within": 0.1}, "within=0.1, holds: expected a reference besides"),
         ({"holds": rows_differ, "results": "n@data 4"}, "results: 'n': expected a dimension of an argument, or a size"),
-        ({"holds": 3}, "holds=3: expected a predicate"),
+        ({"holds": 3}, "holds=3: expected a function"),
     ],
 )
 def test_a_relation_that_cannot_be_used_is_one_line(given: dict[str, Any], words: str) -> None:

@@ -13,6 +13,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.reading import shown
 from shardproof.properties.cases.strategies.dtypes import as_dtype
+from shardproof.properties.cases.strategies.meshes import AXIS_NAMES
 from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.contracts.described import Array, Signature, sizes_in
 from shardproof.properties.contracts.relation import Relation
@@ -43,6 +44,7 @@ class Description(TypedDict, total=False):
 
     arguments: Sequence[Described]
     results: Described
+    holds: Callable[..., Any] | None
     whole: bool
     roles: Iterable[str]
     options: Mapping[str, Iterable[Any]] | None
@@ -147,14 +149,10 @@ class Program:
     overlap: str = ""
 
     def __post_init__(self) -> None:
-        for what, function in (
-            ("function", self.function),
-            ("reference", self.reference),
-            ("holds", self.holds),
-            ("serves", self.serves),
-        ):
-            if not callable(function) and (what == "function" or function is not None):
-                raise ValueError(f"{what}={shown(function)}: expected a function")
+        for what in ("function", "reference", "holds", "serves"):
+            value = getattr(self, what)
+            if not callable(value) and (what == "function" or value is not None):
+                raise ValueError(f"{what}={shown(value)}: expected a function")
         for what in ("whole", "differentiates", "check_vma", "gradients"):
             value = getattr(self, what)
             if not isinstance(value, bool) and not (what == "gradients" and value is None):
@@ -214,15 +212,16 @@ class Program:
         if self.differentiates:
             return True
         roles, ((sizes, options, participants), _) = self.signature.roles, self._example
-        mesh = MeshCase(roles, tuple(participants[role] for role in roles))
+        axes = dict(zip(roles, AXIS_NAMES, strict=False))
+        mesh = MeshCase(tuple(axes.values()), tuple(participants[role] for role in axes))
         operands = []
         for array in self.signature.arrays:
-            layout = array.placement({role: (role,) for role in roles})
+            layout = array.placement({role: (axis,) for role, axis in axes.items()})
             shape = zip(array.shape(sizes, participants), layout.spec, strict=True)
             dtype = self.conditions.dtypes[0] if array.dtype == "float" else array.dtype
-            operands.append(Operand(tuple(n // mesh.axis_size(axes) for n, axes in shape), dtype, layout))
-        pairs, params = tuple(zip(roles, roles, strict=True)), tuple(sorted(options.items()))
-        case = Case(self._described, mesh, roles, tuple(operands), params, roles=pairs)
+            operands.append(Operand(tuple(n // mesh.axis_size(names) for n, names in shape), dtype, layout))
+        params, of_roles = tuple(sorted(options.items())), tuple(axes.items())
+        case = Case(self._described, mesh, mesh.axis_names, tuple(operands), params, roles=of_roles)
         tried = Implementation(self._described, self.name, self.function, whole=self.whole, check_vma=self.check_vma)
         try:
             jaxpr = traced(forward(case, tried, Seen()), case, engine_named("simulate"))

@@ -130,27 +130,19 @@ class Compiled(Prepared):
         self, function: Callable[..., Any], avals: list[jax.ShapeDtypeStruct], options: Mapping[str, Any]
     ) -> None:
         # the arguments of the text say which devices there are
-        jitted: Any = jax.jit(function, keep_unused=True, compiler_options=dict(options) or None)
-        self.avals, self.options, self.traced = avals, options, jitted.trace(*avals)
-        self._executable: Any = None
+        self.function: Any = jax.jit(function, keep_unused=True, compiler_options=dict(options) or None)
+        self.avals, self.options, self.traced = avals, options, self.function.trace(*avals)
         self.parts = simulate.may_part(self.traced.jaxpr)
         super().__init__(self._compiled, self.traced.jaxpr)
 
     def evidence(self, arrays: Sequence[np.ndarray]) -> str:
         """The compiled program as text; the arrays are not looked at."""
-        return str(self.executable.as_text())
-
-    @property
-    def executable(self) -> Any:
-        """What XLA makes of it."""
-        if self._executable is None:
-            self._executable = self.traced.lower().compile()
-        return self._executable
+        return str(self.traced.lower().compile().as_text())
 
     def _compiled(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         if self.parts:  # devices that wait for one another for ever would end the process
             simulate.check_that_all_meet(self.jaxpr, arrays)
-        return _run(self.executable, self.avals, arrays)
+        return _run(self.function, self.avals, arrays)
 
     def giving(self, wanted: Sequence[bool]) -> "Compiled":
         """The program of the results that are wanted, compiled by itself."""

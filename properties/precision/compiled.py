@@ -25,10 +25,7 @@ from shardproof.properties.programs.program import Program, Seen, forward, preci
 
 
 class CompiledElsewhere(BaseException):
-    """A program is to be compiled, and not in this process.
-
-    It is no Exception, which would be taken for one of the program's.
-    """
+    """A program is to be compiled, and not in this process; no Exception, which would be taken for the program's."""
 
 
 class Compiler(XlaEngine):

@@ -66,7 +66,7 @@ class Progress(ExitStack):
             self.violated = self._say(f"{self.line}: {broken}; the smallest is sought", news=True)
         elif not self.violated:
             self.first = self.first or law
-            self.asked += law is self.first
+            self.asked = min(self.asked + (law is self.first), self.structures)
             if self.bar is not None:
                 self.bar.advance(self.task, float(law is self.first))
             else:

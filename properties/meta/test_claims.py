@@ -48,6 +48,7 @@ SHOWN: dict[str, tuple[str, Callable[[Case], bool]]] = {
     "chunks": ("moe_layer", lambda case: case.keywords.get("chunk") == 1),
     "empty_blocks": ("all_to_all", lambda case: 0 in case.operands[0].block),
     "first_senders": ("moe_layer", lambda case: case.keywords["policy"] == "sender"),
+    "gated_experts": ("moe_layer", lambda case: len(case.operands) == 5),
     "gates_of_all": ("moe_layer", lambda case: case.keywords.get("over") == "all"),
     "groups": ("reduce_scatter", lambda case: "axis_index_groups" in case.keywords),
     "invalid_indices": ("embedding_lookup", lambda case: any(d.kind == "special" for d in case.data)),

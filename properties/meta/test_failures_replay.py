@@ -197,7 +197,7 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "many links": (changed(case__chain=["vmap"] * 9), "expected at most 3 links, 2 of which batch"),
     "a chain of a law of calls": (
         changed(law="type", engine="simulate", case__chain=["vmap"]),
-        "chain=('vmap',): the law 'type' is asked of the call alone",
+        "law='type': expected a case that it is asked of, such as one that has a gradient",
     ),
     "a link of another law": (
         changed(law="agreement", case__chain=["eager"]),

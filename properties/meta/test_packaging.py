@@ -149,7 +149,8 @@ def test_the_wheel_is_one_package(built: Path) -> None:
     kept = [path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*.py")]
     wanted = {f"shardproof/{path.as_posix()}" for path in kept if path.parts[1] not in LEFT_OUT}
     assert {name for name in names if name.startswith("shardproof/")} == {
-        *wanted, "shardproof/__init__.py", "shardproof/plugin.py", "shardproof/py.typed",
+        *wanted, "shardproof/__init__.py", "shardproof/__main__.py", "shardproof/command.py", "shardproof/plugin.py",
+        "shardproof/py.typed",
         "shardproof/properties/performance/compiled.jsonl",
     }  # fmt: skip
     assert not [name for name in names if re.search(r"/test_|mutant", name)]

@@ -3,19 +3,22 @@
 A command imports what it calls, and JAX with it, when it runs: `--help` takes no time.
 """
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import reduce
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
 HELD, VIOLATED, USAGE, NOTHING = range(4)
 CODES = "Exit codes: 0 it held, 1 a law is violated, 2 the command cannot be carried out, 3 nothing was checked."
 SECTIONS = {
+    "Check": ("check", "suite", "replay"),
     "Time": ("timeline", "choose", "crossover", "tpu", "agreement"),
-    "Look": ("draw",),
+    "Look": ("draw", "defects", "doctor"),
 }
 """The commands by what they are for, as `--help` lists them."""
 
@@ -66,7 +69,7 @@ def refusal(error: Exception, given: dict[str, Any]) -> str:
     from shardproof.properties.runner.stated import GivenError
 
     if isinstance(error, RequestError | GivenError | ExpectationError | NotAFailure | NoTpuCompiler):
-        return str(error).removeprefix("--impl=").replace("--expect-", "--")
+        return str(error).removeprefix("" if given.get("impl") else "--impl=").replace("--expect-", "--")
     if isinstance(error, Untold):
         return f"{given['name']}: it cannot be told what hides what: {error}"
     if isinstance(error, NotImplementedError) and "mesh" in given:
@@ -138,13 +141,88 @@ SAID = options(
 
 @main.command()
 @click.argument("name")
+@click.option("--laws", metavar="NAMES", help="The laws, as in value,gradient. [default: all]")
+@click.option("--max-examples", type=click.IntRange(1), default=50, show_default=True, help="Structures for each law.")
+@click.option("--max-seconds", type=click.FloatRange(0, min_open=True), help="How long it may draw.")
+@click.option("--seed", "random_seed", type=click.IntRange(0), help="Draws other cases. [default: the same every time]")
+@SAID
+def check(name: str, communication: str | None, overlap: str | None, claims: str | None, **how: Any) -> None:
+    """Check a function, and print what held.
+
+    NAME is CONTRACT=MODULE:FUNCTION, or MODULE:PROGRAM of a shardproof.Program.
+    """
+    from shardproof.properties.report.asking import checked
+    from shardproof.properties.runner.given import Given
+    from shardproof.properties.runner.platforms import make_devices
+
+    make_devices()
+    implementation = Given.parse(name, communication, claims, overlap).load()
+    try:
+        click.echo(checked(implementation, **how))
+    except AssertionError as error:
+        end(error, str(error))
+
+
+def end(error: AssertionError, text: str) -> NoReturn:
+    """Prints why a check failed, and exits with its code."""
+    from shardproof.properties.runner.tally import HeldOnNothing
+
+    click.echo(text)
+    raise SystemExit(NOTHING if isinstance(error, HeldOnNothing) else VIOLATED)
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})
+@click.option("--smoke", is_flag=True, help="The fewest cases.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def suite(arguments: tuple[str, ...], *, smoke: bool) -> None:
+    """Check the implementations of this project.
+
+    ARGUMENTS are those of pytest: -n auto, --engine simulate, -k moe.
+    """
+    rooms = Path(__file__).parent / "properties"
+    tests = (rooms / "suite").resolve()
+    if tests.exists():  # a checkout, with its settings wherever this runs
+        root = tests.parents[1]
+        told = ["-c", root / "pyproject.toml", "--rootdir", root, tests]
+    else:
+        told = ["-p", "shardproof.properties.report.plugin", rooms / "given" / "built_in.py"]
+    fewest = ["--hypothesis-profile=few"] if smoke else []
+    command = [sys.executable, "-m", "pytest", *map(str, told), *fewest, *arguments]
+    raise SystemExit({0: HELD, 1: VIOLATED, 5: NOTHING}.get(subprocess.run(command, check=False).returncode, USAGE))
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--impl", metavar="NAME", help="CONTRACT=MODULE:FUNCTION or MODULE:PROGRAM. [default: the built-in one]")
+@SAID
+def replay(file: Path, impl: str | None, communication: str | None, overlap: str | None, claims: str | None) -> None:
+    """Check a recorded failure again.
+
+    FILE is one of .shardproof/failures/*.json. Nothing in it is executed.
+    """
+    from shardproof.properties.report.failures.replay import read, run_isolated, source_of
+    from shardproof.properties.report.failures.text import render
+    from shardproof.properties.runner.given import Given
+    from shardproof.properties.runner.violation import LawViolation
+
+    recorded = read(file)
+    given = [Given.parse(impl, communication, claims, overlap)] if impl else []
+    try:
+        run_isolated(recorded, source_of(recorded, given))
+    except AssertionError as error:
+        end(error, render(error) if isinstance(error, LawViolation) else str(error))
+    click.echo(f"{file}: {recorded.law} holds")
+
+
+@main.command()
+@click.argument("name")
 @MESH
 @OUTPUT
 @MACHINE
 @SHAPE
 @click.option("--sources", is_flag=True, help="Print where the machine's figures are from as well.")
 def timeline(**given: Any) -> None:
-    """Print and draw what hides behind what on a machine.
+    """Print and draw what a published chip would do when.
 
     NAME is an implementation, contract[implementation], a contract that has only one, CONTRACT=MODULE:FUNCTION, or with
     --shape MODULE:FUNCTION or MODULE:PROGRAM.
@@ -160,7 +238,7 @@ def timeline(**given: Any) -> None:
 @MACHINE
 @SHAPE
 def choose(name: str, mesh: str, axis: str, machine: str, dtype: str, gradient: bool, shape: str) -> None:
-    """Print which form of a contract is the fastest, with the times of all.
+    """Print the fastest form of a contract for a shape.
 
     NAME is a contract, or one of its forms: contract[implementation]. Functions of yours have no other forms.
     """
@@ -184,7 +262,7 @@ def choose(name: str, mesh: str, axis: str, machine: str, dtype: str, gradient: 
 @click.option("--sides", default="512,2048,8192", show_default=True, metavar="M,K,N", help="Of whole arrays.")
 @click.option("--vary", type=click.Choice(SIDES), default="m", show_default=True, help="Which of them grows.")
 def crossover(**given: Any) -> None:
-    """Print and draw which form of a product is the fastest, by its size."""
+    """Print and draw the fastest form for every size."""
     from shardproof.properties.performance.commands.crossover import draw_crossover
 
     draw_crossover(**given)
@@ -196,7 +274,10 @@ def crossover(**given: Any) -> None:
 @click.option("--contract", multiple=True, help="Which products. [default: all]")
 @click.option("--steps", default="", metavar="FORM", help="The schedule of one form instead, such as paired.")
 def tpu(**given: Any) -> None:
-    """Print products as XLA:TPU schedules them, with libtpu and without a TPU."""
+    """Print products as XLA:TPU schedules them.
+
+    Without --recorded this takes libtpu; no TPU is needed.
+    """
     from shardproof.properties.performance.commands.tpu import print_schedules
 
     print_schedules(**given)
@@ -223,3 +304,26 @@ def draw(**given: Any) -> None:
     from shardproof.properties.report.draw import draw_steps
 
     draw_steps(**given)
+
+
+@main.command()
+@click.argument("names", nargs=-1)
+def defects(names: tuple[str, ...]) -> None:
+    """Print which known defects this JAX has.
+
+    The script of each runs here. NAMES are those of properties/known_defects; all unless some are given.
+    """
+    from shardproof.properties.known_defects.shown import shown
+
+    for line in shown(names):
+        click.echo(line)
+
+
+@main.command()
+def doctor() -> None:
+    """Print what is installed, the devices, and what cannot run."""
+    from shardproof.properties.report.doctor import examined
+
+    lines, works = examined()
+    click.echo("\n".join(lines))
+    raise SystemExit(HELD if works else USAGE)

@@ -234,6 +234,22 @@ def test_a_given_function_is_checked_and_replayed(installed: str, project: Path)
 
 
 @pytest.mark.lengthy
+def test_the_command_is_installed(installed: str, project: Path) -> None:
+    """`shardproof check` finds the functions of a project, and `shardproof suite` checks what is installed."""
+    command = [f"{installed}/bin/shardproof"]
+    few = ["--laws", "value", "--max-examples", "3"]
+    done = started(project, [*command, "check", "all_gather=mine:gather", *few], installed)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = started(project, [*command, "check", "ring_shift=mine:shift", *few], installed)
+    assert done.returncode == 1, done.stdout + done.stderr
+    few = ["--smoke", "--laws", "value", "-p", "no:cacheprovider", "-k", "masked_mean"]
+    done = started(project, [*command, "suite", *few], installed)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "masked_mean" in done.stdout
+    assert "given/built_in.py" in done.stdout
+
+
+@pytest.mark.lengthy
 def test_programs_are_tests_of_a_project(installed: str, project: Path) -> None:
     """A program's tests run on workers under the project's own names, and replay."""
     (project / "tests" / "test_layer.py").write_text(

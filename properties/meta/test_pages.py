@@ -3,9 +3,11 @@
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import click
 import jax
 import pytest
 
@@ -138,9 +140,7 @@ def test_modules_that_are_named_are_there(module: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", sorted({line for line in commands() if line.startswith("shardproof ")}))
 def test_commands_that_are_named_are_there(line: str) -> None:
-    """A command of a page is one of `shardproof`, and has the options that it is given."""
+    """A command of a page is one of `shardproof`, and takes what it is given."""
     name, *arguments = shlex.split(line)[1:]
-    given = [one.partition("=")[0] for one in arguments if one.startswith("-")]
-    known = main.commands[name].params if name in main.commands else main.params
-    assert {*given} <= {*(option for one in known for option in one.opts), "--help", "--version"}
-    assert name in main.commands or name.startswith("-")
+    with suppress(click.MissingParameter):  # prose names commands alone
+        main.commands[name].make_context(name, arguments)

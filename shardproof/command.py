@@ -63,12 +63,8 @@ def refusal(error: Exception, given: dict[str, Any]) -> str:
     """What an error says of what was given; nothing if it is not about that."""
     from shardproof.properties.cases.suggestion import RequestError
     from shardproof.properties.performance.routes import Untold
-    from shardproof.properties.performance.tpu_compiler import NoTpuCompiler
-    from shardproof.properties.programs.expectation import ExpectationError
-    from shardproof.properties.runner.preconditions import NotAFailure
-    from shardproof.properties.runner.stated import GivenError
 
-    if isinstance(error, RequestError | GivenError | ExpectationError | NotAFailure | NoTpuCompiler):
+    if isinstance(error, RequestError):
         return str(error).removeprefix("" if given.get("impl") else "--impl=").replace("--expect-", "--")
     if isinstance(error, Untold):
         return f"{given['name']}: it cannot be told what hides what: {error}"
@@ -311,7 +307,7 @@ def draw(**given: Any) -> None:
 def defects(names: tuple[str, ...]) -> None:
     """Print which known defects this JAX has.
 
-    The script of each runs here. NAMES are those of properties/known_defects; all unless some are given.
+    The script of each runs here, all of them in minutes. NAMES are those of properties/known_defects.
     """
     from shardproof.properties.known_defects.shown import shown
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.choosing import choice, forms
 from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Place, Records, Work
 from shardproof.properties.performance.tables import form_of, table
-from shardproof.properties.performance.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, missing
+from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology, missing
 from shardproof.properties.programs.examples import SHAPES
 
 COMPARED = (
@@ -72,11 +73,10 @@ def print_agreement(*, topology: str, model: int, shape: Sequence[str], recorded
     """Prints a table of the pairs, and its summary.
 
     Raises:
-        RequestError: if there is no such topology.
-        NoTpuCompiler: if there is none, and what is recorded is not asked for.
+        RequestError: if there is no such topology, or compiler where more than what is recorded is asked for.
     """
     if (reason := missing()) and not recorded:
-        raise NoTpuCompiler(reason)
+        raise RequestError(reason)
     console, place = Console(width=140), Place(Topology.parse(topology), model)
     with Records(RECORDED if recorded else None) as records:
         found = [pair for size in shape or SHAPES for pair in pairs(records, place, size)]

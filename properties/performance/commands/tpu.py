@@ -124,15 +124,14 @@ def print_schedules(
     """Prints a table for every shape and way; with `steps`, the schedule of this form instead.
 
     Raises:
-        RequestError: if there is no such topology or product.
-        NoTpuCompiler: if there is none, and what is recorded is not asked for.
+        RequestError: if there is no such topology, product, or compiler where more than what is recorded is asked for.
     """
     place, products = Place(Topology.parse(topology), model), [one.contract.name for one in PRODUCTS]
     for name in contract:
         if name not in products:
             raise RequestError(f"--contract={name}: expected a product; {suggestion.meant(name, products)}")
     if (reason := missing()) and (steps or not recorded):
-        raise NoTpuCompiler(reason)
+        raise RequestError(reason)
     console, asked = Console(width=140), contract or products
     if steps:
         for name, size, direction in itertools.product(asked, shape or SHAPES, way or WAYS):

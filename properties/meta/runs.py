@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from click.testing import CliRunner, Result
+
+from shardproof.command import main
+
 ROOT = Path(__file__).resolve().parents[2]
 Done = subprocess.CompletedProcess[str]
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider")
@@ -14,6 +18,11 @@ def python(*arguments: str | Path, folder: Path | str | None = None, **environme
     """A process in a folder, to which more may be said in its environment."""
     command, variables = [sys.executable, *map(str, arguments)], {**os.environ, **environment}
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=1800)
+
+
+def command(*arguments: str) -> Result:
+    """The command `shardproof` in this process; an exception that it does not report is raised."""
+    return CliRunner().invoke(main, arguments, catch_exceptions=False)
 
 
 def pytest_given(folder: Path, *arguments: str) -> Done:

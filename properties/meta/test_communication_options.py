@@ -22,7 +22,7 @@ from shardproof.properties.communication.pictures import Step, steps
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.meta.pages import README
-from shardproof.properties.meta.runs import pytest_given
+from shardproof.properties.meta.runs import command, pytest_given
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, value
 from shardproof.properties.programs.implementations import Implementation
@@ -125,19 +125,16 @@ def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
         check("ring_shift", ring_shift, laws=["communication"], communication="permutes=2")
 
 
-def test_a_mesh_that_is_not_supported_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mesh_that_is_not_supported_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an implementation declares not to support is said, not raised."""
 
     def powers_of_two(x: jax.Array, axis_name: str, *, offset: int) -> jax.Array:
         raise NotImplementedError("3 participants: expected a power of two")
 
     monkeypatch.setattr(draw, "find", lambda name: Implementation(CONTRACTS["ring_shift"], "doubling", powers_of_two))
-    assert draw.main(["doubling", "--mesh", "tp=3"]) == 2
-    assert capsys.readouterr().err == (
-        "error: doubling does not support --mesh=tp=3: 3 participants: expected a power of two\n"
-    )
+    done = command("draw", "doubling", "--mesh", "tp=3")
+    assert done.exit_code == 2
+    assert done.stderr == ("Error: doubling does not support --mesh=tp=3: 3 participants: expected a power of two\n")
 
 
 def test_a_wrong_expectation_is_one_line() -> None:
@@ -202,12 +199,11 @@ def test_no_communication_lists_what_it_finds(devices: int) -> None:
         no_communication(unread, x)
 
 
-def test_a_drawing_says_who_sends_what(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_drawing_says_who_sends_what(tmp_path: Path) -> None:
     """The steps are printed, and the picture has an arrow for each link."""
     pytest.importorskip("drawsvg", reason="the extra `draw` is not installed")
     picture = tmp_path / "ring.svg"
-    assert draw.main(["ring_shift[lax]", "--mesh", "tp=4", "--output", str(picture)]) == 0
-    printed = capsys.readouterr().out.splitlines()
+    printed = command("draw", "ring_shift[lax]", "--mesh", "tp=4", "--output", str(picture)).stdout.splitlines()
     assert printed[0] == "ring_shift[lax] on mesh (tp=4), axis 'tp', block float32[2@tp,4]"
     assert printed[1] == "round 1: permute of 32 bytes each: 0 -> 1, 1 -> 2, 2 -> 3, 3 -> 0"
     text = picture.read_text()
@@ -252,17 +248,16 @@ def test_rounds_that_repeat_are_drawn_once() -> None:
     assert "<title>down &amp; up</title>\n<desc>Who sends what to whom on 3 devices, in 15 rounds.</desc>" in text
 
 
-def test_a_function_of_a_user_is_drawn(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_of_a_user_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A function is named as for `--impl`; one that is not there is said so in one line."""
     pytest.importorskip("drawsvg", reason="the extra `draw` is not installed")
     monkeypatch.chdir(tmp_path)
-    assert draw.main(["ring_shift=shardproof.impl.collectives:ring_shift", "--mesh", "tp=3"]) == 0
+    assert command("draw", "ring_shift=shardproof.impl.collectives:ring_shift", "--mesh", "tp=3").exit_code == 0
     assert (tmp_path / "ring_shift-ring_shift.svg").exists()
-    assert draw.main(["ring_shift=shardproof.impl.collectives:ring_shif"]) == 2
-    assert capsys.readouterr().err == (
-        "error: ring_shift=shardproof.impl.collectives:ring_shif: module shardproof.impl.collectives has no ring_shif\n"
+    done = command("draw", "ring_shift=shardproof.impl.collectives:ring_shif")
+    assert done.exit_code == 2
+    assert done.stderr == (
+        "Error: ring_shift=shardproof.impl.collectives:ring_shif: module shardproof.impl.collectives has no ring_shif\n"
     )
 
 
@@ -286,32 +281,29 @@ def test_a_bidirectional_ring_uses_both_directions() -> None:
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        (("ringshift",), "error: name='ringshift': no such implementation; did you mean 'ring_shift'?"),
-        (("lax",), "error: name='lax': there are several: all_reduce[lax], "),
+        (("ringshift",), "Error: name='ringshift': no such implementation; did you mean 'ring_shift'?"),
+        (("lax",), "Error: name='lax': there are several: all_reduce[lax], "),
         (
             ("ring_shift[lax]", "--mesh", "tp4"),
-            "error: --mesh=tp4: expected names and sizes of axes, as in tp=4 or dp=2,tp=4",
+            "Error: --mesh=tp4: expected names and sizes of axes, as in tp=4 or dp=2,tp=4",
         ),
-        (("ring_shift[lax]", "--mesh", "tp=0"), "error: --mesh=tp=0: sizes=(0,): expected at least one device"),
-        (("ring_shift[lax]", "--axis", "x"), "error: --axis=x: expected different axes of the mesh (tp=4)"),
+        (("ring_shift[lax]", "--mesh", "tp=0"), "Error: --mesh=tp=0: sizes=(0,): expected at least one device"),
+        (("ring_shift[lax]", "--axis", "x"), "Error: --axis=x: expected different axes of the mesh (tp=4)"),
     ],
 )
-def test_what_cannot_be_drawn_is_said_in_one_line(
-    capsys: pytest.CaptureFixture[str], given: tuple[str, ...], line: str
-) -> None:
+def test_what_cannot_be_drawn_is_said_in_one_line(given: tuple[str, ...], line: str) -> None:
     """A wrong name or mesh is one line, with the nearest name."""
-    assert draw.main(given) == 2
-    errors = capsys.readouterr().err.splitlines()
+    done = command("draw", *given)
+    assert done.exit_code == 2
+    errors = done.stderr.splitlines()
     assert len(errors) == 1
     assert errors[0].startswith(line)
 
 
-def test_without_drawsvg_there_is_text(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_drawsvg_there_is_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The steps are printed even where no picture can be drawn, and what is missing is said."""
     monkeypatch.setitem(sys.modules, "drawsvg", None)
-    assert draw.main(["ring_shift[lax]", "--output", str(tmp_path / "ring.svg")]) == 1
-    printed = capsys.readouterr()
-    assert "round 1: permute" in printed.out
-    assert "pip install 'shardproof[draw]'" in printed.err
+    printed = command("draw", "ring_shift[lax]", "--output", str(tmp_path / "ring.svg"))
+    assert printed.exit_code == 2
+    assert "round 1: permute" in printed.stdout
+    assert "pip install 'shardproof[draw]'" in printed.stderr

@@ -149,7 +149,8 @@ def test_the_wheel_is_one_package(built: Path) -> None:
     kept = [path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*.py")]
     wanted = {f"shardproof/{path.as_posix()}" for path in kept if path.parts[1] not in LEFT_OUT}
     assert {name for name in names if name.startswith("shardproof/")} == {
-        *wanted, "shardproof/__init__.py", "shardproof/plugin.py", "shardproof/py.typed",
+        *wanted, "shardproof/__init__.py", "shardproof/__main__.py", "shardproof/command.py", "shardproof/plugin.py",
+        "shardproof/py.typed",
         "shardproof/properties/performance/compiled.jsonl",
     }  # fmt: skip
     assert not [name for name in names if re.search(r"/test_|mutant", name)]
@@ -230,6 +231,22 @@ def test_a_given_function_is_checked_and_replayed(installed: str, project: Path)
     assert headline[1] in again.stdout
     (project / "mine.py").write_text(PROJECT["mine.py"].replace("offset + 1", "offset"))
     assert started(project, [told[1]], installed).returncode == 0
+
+
+@pytest.mark.lengthy
+def test_the_command_is_installed(installed: str, project: Path) -> None:
+    """`shardproof check` finds the functions of a project, and `shardproof suite` checks what is installed."""
+    command = [f"{installed}/bin/shardproof"]
+    few = ["--laws", "value", "--max-examples", "3"]
+    done = started(project, [*command, "check", "all_gather=mine:gather", *few], installed)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = started(project, [*command, "check", "ring_shift=mine:shift", *few], installed)
+    assert done.returncode == 1, done.stdout + done.stderr
+    few = ["--smoke", "--laws", "value", "-p", "no:cacheprovider", "-k", "masked_mean"]
+    done = started(project, [*command, "suite", *few], installed)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "masked_mean" in done.stdout
+    assert "given/built_in.py" in done.stdout
 
 
 @pytest.mark.lengthy

@@ -3,12 +3,15 @@
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import click
 import jax
 import pytest
 
+from shardproof.command import main
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.meta import pages
 from shardproof.properties.meta.pages import (
@@ -105,7 +108,7 @@ def test_the_step_of_the_page_on_contracts_is_right() -> None:
 )
 def test_timelines_are_printed_and_drawn(page: Path, name: str, pictures: int, tmp_path: Path) -> None:
     """The commands print what stands below them, and draw it."""
-    printed = [run(*shlex.split(line)[1:], folder=tmp_path) for line in block(page, name, "sh").splitlines()]
+    printed = [run("-m", *shlex.split(line), folder=tmp_path) for line in block(page, name, "sh").splitlines()]
     lines = [line.rstrip() for text in printed for line in text.splitlines() if not line.startswith("wrote ")]
     assert lines == block(page, name, "text").splitlines()
     assert len(list(tmp_path.glob("*.svg"))) == pictures
@@ -118,7 +121,7 @@ def commands() -> Iterator[str]:
         for lines in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
             yield from (line.partition("  #")[0].strip() for line in lines.strip().splitlines())
         prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-        yield from re.findall(r"`((?:pytest|python -m) [^`]+)`", re.sub(r"\s+", " ", prose))
+        yield from re.findall(r"`((?:pytest|python -m|shardproof) [^`]+)`", re.sub(r"\s+", " ", prose))
 
 
 @pytest.mark.parametrize(
@@ -130,6 +133,14 @@ def test_tests_that_are_named_are_there(line: str) -> None:
 
 
 @pytest.mark.parametrize("module", sorted({line.split()[2] for line in commands() if line.startswith(MODULE)}))
-def test_commands_that_are_named_are_there(module: str, tmp_path: Path) -> None:
+def test_modules_that_are_named_are_there(module: str, tmp_path: Path) -> None:
     """A module that a page starts says how it is used."""
     assert "usage:" in run("-m", module, "--help", folder=tmp_path)
+
+
+@pytest.mark.parametrize("line", sorted({line for line in commands() if line.startswith("shardproof ")}))
+def test_commands_that_are_named_are_there(line: str) -> None:
+    """A command of a page is one of `shardproof`, and takes what it is given."""
+    name, *arguments = shlex.split(line)[1:]
+    with suppress(click.MissingParameter):  # prose names commands alone
+        main.commands[name].make_context(name, arguments)

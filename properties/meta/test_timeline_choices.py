@@ -6,6 +6,7 @@ import pytest
 
 import shardproof
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.meta.runs import command
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.choosing import Choice, choice, choose, forms
 from shardproof.properties.performance.commands import agreement
@@ -132,8 +133,8 @@ def test_published_ratios_are_near_where_the_dtype_is_theirs() -> None:
     assert ratios_to_unsharded("bfloat16")[0] > gathered / unsharded
 
 
-def test_agreement_needs_a_compiler(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command prints a sentence where there is no TPU compiler."""
+def test_agreement_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command says in one sentence that there is no TPU compiler."""
     monkeypatch.setattr(agreement, "missing", lambda: "there is no compiler for TPUs here")
-    agreement.main([])
-    assert capsys.readouterr().out == "there is no compiler for TPUs here\n"
+    done = command("agreement")
+    assert (done.exit_code, done.stderr) == (2, "Error: there is no compiler for TPUs here\n")

@@ -14,11 +14,10 @@ from shardproof.properties.communication.pictures import LETTER
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.overlap import check_overlap
+from shardproof.properties.meta.runs import command
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.performance.chips import CHIPS
-from shardproof.properties.performance.commands import crossover
-from shardproof.properties.performance.commands import timeline as command
 from shardproof.properties.performance.lanes import gantt, laid_out
 from shardproof.properties.performance.operations import Operation
 from shardproof.properties.performance.routes import Loads
@@ -118,15 +117,14 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
     ids=lambda given: given[0] if isinstance(given, list) else "",
 )
-def test_the_command_draws_ours_and_theirs(
-    arguments: list[str], lanes: set[str], mine: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_draws_ours_and_theirs(arguments: list[str], lanes: set[str], mine: Path) -> None:
     """The command prints and draws the same lanes, for implementations of the suite and of users."""
     if arguments[0].startswith("all_gather_matmul_lhs="):
         source = MINE.replace("axis=1", "axis=x.ndim - 2")
         (mine / "timed_layer.py").write_text(source, encoding="utf-8")
-    assert command.main(arguments) == 0
-    printed = capsys.readouterr().out
+    done = command("timeline", *arguments)
+    assert done.exit_code == 0, done.output
+    printed = done.stdout
     (path,) = mine.glob("*.svg")
     assert f"wrote {path.name}" in printed
     svg = path.read_text(encoding="utf-8")
@@ -140,7 +138,7 @@ def test_the_command_draws_ours_and_theirs(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["ring_all_gather_matmul_lhs", "--machine", "v9"], "machine='v9': no such machine"),
+        (["ring_all_gather_matmul_lhs", "--machine", "v9"], "'--machine': 'v9' is not one of 'v4', "),
         (["ring_all_gather_matmul_lhs", "--mesh", "a=2,b=2,c=2"], "v5e is a torus of 2 dimensions"),
         (["ring_all_gather_matmul_lhs", "--shape", "3x4,4x4"], "shape=3x4: expected sides that divide by 4"),
         (["ring_all_gather_matmul_lhs", "--shape", "8x4"], "expected as many sides as"),
@@ -159,13 +157,12 @@ def test_the_command_draws_ours_and_theirs(
         (["no_such_module:f", "--shape", "8x4@tp"], "cannot import no_such_module: ModuleNotFoundError"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_line(
-    arguments: list[str], reason: str, mine: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_drawn_is_one_line(arguments: list[str], reason: str, mine: Path) -> None:
     """A wrong argument is refused in one line with its value and what was expected."""
-    assert command.main(arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
+    done = command("timeline", *arguments)
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Error: ")
     assert reason in line
     assert not [*mine.glob("*.svg")]
 
@@ -173,37 +170,32 @@ def test_what_cannot_be_drawn_is_one_line(
 def test_a_bug_has_its_traceback(mine: Path) -> None:
     """An exception of the user's function keeps its traceback."""
     with pytest.raises(TypeError, match="NoneType"):
-        command.main(["timed_layer:mistaken", "--shape", "8x4@tp"])
+        command("timeline", "timed_layer:mistaken", "--shape", "8x4@tp")
     assert not [*mine.glob("*.svg")]
 
 
-def test_figures_say_what_is_assumed_and_where_they_are_from(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_say_what_is_assumed_and_where_they_are_from(mine: Path) -> None:
     """Printed figures name the dtype of the peak, assumptions and sources."""
-    assert command.main(["sequence_parallel_mlp[naive]", "--machine", "tpu7x", "--sources"]) == 0
-    printed = capsys.readouterr().out
+    printed = command("timeline", "sequence_parallel_mlp[naive]", "--machine", "tpu7x", "--sources").stdout
     figures = "2307 TFLOP/s (bfloat16), memory 7380 GB/s, 100 GB/s a link, one way, 1 us a hop (assumed)"
     assert f"  tpu7x: {figures}\n" in printed
     for name, source in CHIPS["tpu7x"].sources.items():
         assert f"tpu7x {name}: {source}\n" in printed
-    assert command.main(["all_reduce[lax]", "--machine", "v5e", "--dtype", "int8"]) == 0
-    assert (
-        "  v5e: 393 TFLOP/s (int8), memory 819 GB/s, 45 GB/s a link, one way, 1 us a hop\n" in capsys.readouterr().out
-    )
-    assert command.main(["all_reduce[lax]", "--machine", "h100", "--dtype", "int32"]) == 0
-    assert "  h100: memory 3350 GB/s, 450 GB/s to a switch, 3.4 us a step\n" in capsys.readouterr().out
+    printed = command("timeline", "all_reduce[lax]", "--machine", "v5e", "--dtype", "int8").stdout
+    assert "  v5e: 393 TFLOP/s (int8), memory 819 GB/s, 45 GB/s a link, one way, 1 us a hop\n" in printed
+    printed = command("timeline", "all_reduce[lax]", "--machine", "h100", "--dtype", "int32").stdout
+    assert "  h100: memory 3350 GB/s, 450 GB/s to a switch, 3.4 us a step\n" in printed
 
 
-def test_without_drawsvg_figures_are_printed(
-    mine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_drawsvg_figures_are_printed(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes are printed without drawsvg, which is an error only if a picture was requested."""
     monkeypatch.setitem(sys.modules, "drawsvg", None)
-    for more, code, kind in (([], 0, "note"), (["--output", "lanes.svg"], 1, "error")):
-        assert command.main(["ring_all_gather_matmul_lhs", *more]) == code
-        told = capsys.readouterr()
-        assert "compute  ##" in told.out
-        assert told.err.startswith(f"{kind}: no picture: ")
-        assert told.err.endswith("; pip install 'shardproof[draw]'\n")
+    for more, code, kind in (([], 0, "Note"), (["--output", "lanes.svg"], 2, "Error")):
+        told = command("timeline", "ring_all_gather_matmul_lhs", *more)
+        assert told.exit_code == code
+        assert "compute  ##" in told.stdout
+        assert told.stderr.startswith(f"{kind}: no picture: ")
+        assert told.stderr.endswith("; pip install 'shardproof[draw]'\n")
 
 
 def test_a_bar_says_what_it_is() -> None:
@@ -269,12 +261,10 @@ def test_a_failure_is_told_without_drawsvg(tmp_path: Path, monkeypatch: pytest.M
     assert "python .shardproof/failures/" in told
 
 
-def test_crossovers_are_drawn(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_crossovers_are_drawn(mine: Path) -> None:
     """The best form by size is printed and drawn, with a line for each form and the floor."""
     given = ["all_gather_matmul_lhs", "--sides", "4096,8192,8192", "--vary", "k", "--machine", "v5e"]
-    assert crossover.main(given) == 0
-    printed = capsys.readouterr().out
-    lines = printed.splitlines()
+    lines = command("crossover", *given).stdout.splitlines()
     assert lines[0] == "all_gather_matmul_lhs on v5e, by k:"
     assert lines[1].startswith("  64 to ")
     assert lines[1].endswith(": naive, the plain form")
@@ -290,15 +280,14 @@ def test_crossovers_are_drawn(mine: Path, capsys: pytest.CaptureFixture[str]) ->
         (["all_reduce"], "contract='all_reduce': expected a product"),
         (["matmul_all_reduce", "--sides", "1,2"], "--sides=1,2: expected rows, contracted size and columns"),
         (["matmul_all_reduce", "--sides", "512,3,64"], "expected sides that divide by 4"),
-        (["matmul_all_reduce", "--machine", "x"], "machine='x': no such machine"),
+        (["matmul_all_reduce", "--machine", "x"], "'--machine': 'x' is not one of"),
         (["matmul_all_reduce", "--output", "missing/plot.svg"], "--output=missing/plot.svg: "),
     ],
 )
-def test_what_cannot_be_plotted_is_one_line(
-    arguments: list[str], reason: str, mine: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_plotted_is_one_line(arguments: list[str], reason: str, mine: Path) -> None:
     """A wrong argument is refused in one line with its value and what was expected."""
-    assert crossover.main(arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
+    done = command("crossover", *arguments)
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Error: ")
     assert reason in line

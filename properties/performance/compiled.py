@@ -125,7 +125,7 @@ class Work:
 
 
 RECORDED = Path(__file__).with_suffix(".jsonl")
-"""What `performance.commands.tpu --recorded` wrote, of which the README has tables, and which `choose` asks."""
+"""What `shardproof tpu --recorded` wrote, of which the README has tables, and which `choose` asks."""
 
 OWN = "XLA's own"
 """The product of global arrays under `jit`, with XLA's default options: the form `COMPILER` in tables."""

@@ -14,6 +14,7 @@ from typing import Any, Self, SupportsIndex
 
 from shardproof.oracles.communication import KINDS, Cost
 from shardproof.properties.cases.reading import one_line
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.contracts import Contract
 
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
@@ -52,7 +53,7 @@ MOST_TERMS = 4096
 """Of a `sum(… for i in range(…))`."""
 
 
-class ExpectationError(ValueError):
+class ExpectationError(RequestError):
     """An expectation that cannot be read; the message says why in one line."""
 
     def __init__(self, message: str) -> None:

@@ -1,65 +1,18 @@
-"""What the commands that draw are told: an implementation, a mesh, an axis tuple, a machine; and how they end."""
+"""What the commands that draw are told: an implementation, a mesh, an axis tuple, a dtype."""
 
-import argparse
-import sys
-from collections.abc import Callable, Collection
-from pathlib import Path
-
-import jax
+from collections.abc import Collection
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases import suggestion
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.suggestion import RequestError
-from shardproof.properties.performance.chips import CHIPS
-from shardproof.properties.performance.routes import Untold
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import EXAMPLES
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.given import Given
-from shardproof.properties.runner.stated import GivenError
 
 LONGEST = 120
 """The most characters of a function's name in that of its picture."""
-
-
-def add_mesh(parser: argparse.ArgumentParser) -> None:
-    """The mesh, the axis tuple, and the picture."""
-    parser.add_argument("--mesh", default="tp=4", metavar="AXES", help="names and sizes of axes (default: tp=4)")
-    parser.add_argument("--axis", default="", metavar="NAMES", help="the axis tuple, as in tp,dp (default: all axes)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the picture (default: named after what it is of)")
-
-
-def add_machine(parser: argparse.ArgumentParser) -> None:
-    """The machine, the dtype, and whether the gradient is asked for."""
-    parser.add_argument("--machine", default="v5e", metavar="CHIP", help=f"one of {', '.join(CHIPS)} (default: v5e)")
-    parser.add_argument("--dtype", default="bfloat16", help="of all floating arrays (default: bfloat16)")
-    parser.add_argument("--gradient", action="store_true", help="with its gradient")
-
-
-def exit_code(command: Callable[[argparse.Namespace], None], options: argparse.Namespace, name: str) -> int:
-    """Runs a command on the CPU: 0, 1 without drawsvg for an `--output`, 2 for what cannot be had. A line says why."""
-    jax.config.update("jax_platforms", "cpu")
-    try:
-        command(options)
-    except NotImplementedError as error:
-        told = f"{name} does not support --mesh={options.mesh}: {error}"
-    except Untold as error:
-        told = f"{name}: it cannot be told what hides what: {error}"
-    except (RequestError, GivenError) as error:
-        told = str(error).removeprefix("--impl=")
-    except ModuleNotFoundError as error:
-        if error.name != "drawsvg":
-            raise
-        asked = options.output is not None
-        print(f"{'error' if asked else 'note'}: no picture: {error}; pip install 'shardproof[draw]'", file=sys.stderr)
-        return int(asked)
-    except OSError as error:
-        told = f"--output={options.output}: {error}"
-    else:
-        return 0
-    print(f"error: {told}", file=sys.stderr)
-    return 2
 
 
 def find(name: str, contracts: Collection[str] = EXAMPLES) -> Implementation:
@@ -73,6 +26,8 @@ def find(name: str, contracts: Collection[str] = EXAMPLES) -> Implementation:
     """
     if "=" in name:
         return Given.parse(name).load()
+    if ":" in name:
+        raise RequestError(f"name={name!r}: expected CONTRACT={name}, a function of a contract, whose arrays are known")
     known = [i for i in IMPLEMENTATIONS if i.contract.name in contracts]
     exact = [i for i in known if str(i) == name]
     found = exact or [i for i in known if name in (i.name, i.contract.name)]

@@ -28,7 +28,7 @@ from shardproof.properties.runner.isolation import Here, NeverBegan, NotSent, Te
 from shardproof.properties.runner.judging import ENOUGH, asked, require_held, tallies_of
 from shardproof.properties.runner.platforms import DEVICES, make_devices
 from shardproof.properties.runner.search import Finding, compiled_of, find_violation
-from shardproof.properties.runner.stated import check_draws, named
+from shardproof.properties.runner.stated import GivenError, check_draws, named
 from shardproof.properties.runner.tally import HeldOnNothing, Tally
 from shardproof.properties.runner.violation import LawViolation
 
@@ -76,13 +76,13 @@ def chosen_laws(laws: str | Iterable[str] | None) -> list[Law]:
     """The laws of these names; None: all.
 
     Raises:
-        ValueError: if there is no such law, or none is named.
+        GivenError: if there is no such law, or none is named.
     """
     chosen = named("laws", laws, LAWS)
     if unknown := [name for name in chosen if name not in LAWS]:
-        raise ValueError(f"laws={unknown[0]!r}: no such law; {suggestion.meant(unknown[0], LAWS, of='some of')}")
+        raise GivenError(f"laws={unknown[0]!r}: no such law; {suggestion.meant(unknown[0], LAWS, of='some of')}")
     if not chosen:
-        raise ValueError(f"laws={chosen!r}: expected some of {', '.join(LAWS)}")
+        raise GivenError(f"laws={chosen!r}: expected some of {', '.join(LAWS)}")
     return [law for name, law in LAWS.items() if name in chosen]
 
 
@@ -90,12 +90,12 @@ def engines_for(implementation: Implementation, laws: Sequence[Law]) -> list[str
     """The engines on which a law has something to ask.
 
     Raises:
-        ValueError: if there is none.
+        GivenError: if there is none.
     """
     found = [engine for engine in ENGINES if asked(implementation, engine, laws)]
     if not found:
         names = [law.name for law in laws]
-        raise ValueError(f"laws={names}: expected one that has something to ask of {implementation}")
+        raise GivenError(f"laws={names}: expected one that has something to ask of {implementation}")
     return found
 
 
@@ -362,5 +362,6 @@ def checked(
     if reports or empty:
         broken = all(tally.outcome == "failed" for tally in tallies)
         texts = [*map(told, by_cause(reports)), *empty, summary.beside_the_table() if broken else str(summary)]
-        raise AssertionError("\n\n".join(filter(None, texts))) from (own[0] if own else None)
+        kind = AssertionError if reports or own else HeldOnNothing
+        raise kind("\n\n".join(filter(None, texts))) from (own[0] if own else None)
     return summary

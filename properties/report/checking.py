@@ -67,8 +67,9 @@ def check(
         What was checked, law by law: `print` it for a table of what held, and of what was left out and why.
 
     Raises:
-        AssertionError: with the whole report, if a law does not hold, or held on nothing. An oracle or a law that fails
-            itself is in it as an error of this suite; the other laws are checked all the same.
+        AssertionError: with the whole report, if a law does not hold, or, as a `HeldOnNothing`, if one held on nothing.
+            An oracle or a law that fails itself is in it as an error of this suite; the other laws are checked all the
+            same.
         ValueError: if there is no such contract, law, feature or kind of data, no law or example at all, the function
             cannot be called as they demand, or the expectation cannot be read.
 

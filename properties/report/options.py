@@ -10,13 +10,12 @@ import pytest
 from hypothesis import settings
 from hypothesis.errors import InvalidArgument
 
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.report.asking import chosen_laws
-from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS, DestinationError, check_destination
+from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS, check_destination
 from shardproof.properties.runner import search
 from shardproof.properties.runner.given import SAID, parse_all
-from shardproof.properties.runner.platforms import TooFewDevices, check_devices, check_flags, use
-from shardproof.properties.runner.preconditions import NotAFailure
-from shardproof.properties.runner.stated import GivenError
+from shardproof.properties.runner.platforms import check_devices, check_flags, use
 
 DEFAULTS = {"devices": 8, "platform": "cpu", "engine": "all", "mesh_devices": 300}
 """What holds of the suite's own tests and of `--impl`, unless another value is asked for."""
@@ -42,7 +41,7 @@ def usage_errors(prefix: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except (DestinationError, GivenError, NotAFailure, TooFewDevices) as error:
+    except RequestError as error:
         raise pytest.UsageError(f"{prefix}{error}") from None
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from shardproof.plugin import own
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.platforms import DEVICES
@@ -19,7 +20,7 @@ from shardproof.properties.runner.search import compiled_of, structures_in_force
 from shardproof.properties.runner.tally import Tally
 
 
-class DestinationError(ValueError):
+class DestinationError(RequestError):
     """A file cannot be written there; the message says why in one line."""
 
 

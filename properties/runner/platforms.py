@@ -9,6 +9,7 @@ from functools import cache
 
 import jax
 
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.programs.program import of_products
 from shardproof.properties.runner.stated import GivenError
 
@@ -25,7 +26,7 @@ COUNTING_SECONDS = 120
 """How long JAX may take to say how many devices there are; a driver that hangs never does."""
 
 
-class TooFewDevices(ValueError):
+class TooFewDevices(RequestError):
     """There are not as many devices as were asked for; the message says so in one line."""
 
 

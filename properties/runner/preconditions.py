@@ -7,6 +7,7 @@ import numpy as np
 
 from shardproof.properties.cases.case import MOST_ELEMENTS, Case
 from shardproof.properties.cases.reading import shown
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.contracts.contract import KEYWORDS
 from shardproof.properties.contracts.forbidden import PARTLY
 from shardproof.properties.contracts.roles import axes_of
@@ -14,7 +15,7 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import fitted
 
 
-class NotAFailure(ValueError):
+class NotAFailure(RequestError):
     """A file is no failure that this version can run again; the message says why."""
 
 

@@ -11,12 +11,13 @@ from shardproof.properties.cases import suggestion
 from shardproof.properties.cases.case import parameter
 from shardproof.properties.cases.data import KINDS
 from shardproof.properties.cases.reading import Unreadable, shown
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.whole import MOST_STATED
 
 
-class GivenError(ValueError):
+class GivenError(RequestError):
     """What was given cannot be checked; the message says why in one line."""
 
 

@@ -1,15 +1,14 @@
 """Timelines of traced programs beside the schedules of XLA:TPU: every form of a product by both."""
 
-import argparse
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.choosing import choice, forms
-from shardproof.properties.performance.commands.tpu import add_options
 from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Place, Records, Work
 from shardproof.properties.performance.tables import form_of, table
 from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology, missing
@@ -70,20 +69,17 @@ def summary(found: Sequence[Pair]) -> str:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints a table and its summary, or a sentence where there is no compiler."""
-    parser = argparse.ArgumentParser(
-        prog="python -m shardproof.properties.performance.commands.agreement", description=__doc__
-    )
-    add_options(parser)
-    options = parser.parse_args(arguments)
-    console = Console(width=140)
-    if (reason := missing()) and not options.recorded:
-        console.print(reason)
-        return
-    place = Place(Topology.parse(options.topology), options.model)
-    with Records(RECORDED if options.recorded else None) as records:
-        found = [pair for shape in options.shape or SHAPES for pair in pairs(records, place, shape)]
+def print_agreement(*, topology: str, model: int, shape: Sequence[str], recorded: bool) -> None:
+    """Prints a table of the pairs, and its summary.
+
+    Raises:
+        RequestError: if there is no such topology, or compiler where more than what is recorded is asked for.
+    """
+    if (reason := missing()) and not recorded:
+        raise RequestError(reason)
+    console, place = Console(width=140), Place(Topology.parse(topology), model)
+    with Records(RECORDED if recorded else None) as records:
+        found = [pair for size in shape or SHAPES for pair in pairs(records, place, size)]
     title = f"times over the local product, {place.topology}, model axis {place.model}, bfloat16"
     lines = [
         (*one.work, one.form, f"{one.timeline:.2f}", f"{one.compiled:.2f}", *(f"{part:.0%}" for part in one.exposed))
@@ -91,7 +87,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     console.print(table(title, COLUMNS, lines))
     console.print(summary(found))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,7 @@
-"""Draws which form is best for every size: `python -m shardproof.properties.performance.commands.crossover -h`."""
+"""Which form is best for every size: printed, and drawn."""
 
-import argparse
 import itertools
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from shardproof.properties.communication.pictures import LETTER, describe
 from shardproof.properties.performance.chips import Chip, chip
 from shardproof.properties.performance.choosing import PLAIN, Choice, choose
 from shardproof.properties.programs.examples import SHARDED
-from shardproof.properties.report.arguments import add_machine, add_mesh, exit_code, parse_axes, parse_dtype, parse_mesh
+from shardproof.properties.report.arguments import parse_axes, parse_dtype, parse_mesh
 
 SIDES = ("m", "k", "n")
 SMALLEST, LARGEST = 64, 65536
@@ -130,40 +128,34 @@ def plot(contract: str, side: str, choices: Choices, title: Sequence[str]) -> An
     return drawing
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints what is best for which size, and draws it; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, prog="python -m shardproof.properties.performance.commands.crossover"
-    )
-    parser.add_argument("contract", help=f"one of {', '.join(SHARDED)}")
-    add_mesh(parser)
-    add_machine(parser)
-    parser.add_argument("--sides", default="512,2048,8192", metavar="M,K,N", help="of whole arrays (512,2048,8192)")
-    parser.add_argument("--vary", default="m", choices=SIDES, help="which of them grows (default: m)")
-    options = parser.parse_args(arguments)
-    return exit_code(_drawn, options, options.contract)
+def draw_crossover(
+    contract: str,
+    *,
+    mesh: str,
+    axis: str,
+    output: Path | None,
+    machine: str,
+    dtype: str,
+    gradient: bool,
+    sides: str,
+    vary: str,
+) -> None:
+    """Prints which form of a product is the fastest for which size of one side, and draws it.
 
-
-def _drawn(options: argparse.Namespace) -> None:
-    parts = options.sides.split(",")
+    Raises:
+        RequestError: if what is asked for cannot be had, as `crossover` does.
+    """
+    parts = sides.split(",")
     if len(parts) != len(SIDES) or not all(part.isdecimal() and int(part) for part in parts):
-        raise RequestError(f"--sides={options.sides}: expected rows, contracted size and columns, as in 512,2048,8192")
-    sides, dtype = [*map(int, parts)], parse_dtype(options.dtype)
-    machine, mesh = chip(options.machine), parse_mesh(options.mesh)
-    axes = parse_axes(options.axis, mesh)
-    more = {"dtype": dtype, "gradient": options.gradient}
-    found = crossover(options.contract, sides, options.vary, machine, mesh, axes, **more)
-    print(f"{options.contract} on {machine.name}, by {options.vary}:")
+        raise RequestError(f"--sides={sides}: expected rows, contracted size and columns, as in 512,2048,8192")
+    sizes, of, stated, on = [*map(int, parts)], parse_dtype(dtype), chip(machine), parse_mesh(mesh)
+    found = crossover(contract, sizes, vary, stated, on, parse_axes(axis, on), dtype=of, gradient=gradient)
+    print(f"{contract} on {stated.name}, by {vary}:")
     for first, last, name in best(found):
-        sizes = f"{first:,}" if first == last else f"{first:,} to {last:,}"
-        print(f"  {sizes}: {name}" + (", the plain form" if name in PLAIN else ""))
-    fixed = ", ".join(f"{name} = {size:,}" for name, size in zip(SIDES, sides, strict=True) if name != options.vary)
-    gradient = " and its gradient" if options.gradient else ""
-    title = [f"{options.contract}{gradient} on {machine.name}, mesh {mesh}", f"{fixed}, {dtype}; by timelines"]
-    path = options.output or Path(f"{options.contract}-{machine.name}-crossover.svg")
-    plot(options.contract, options.vary, found, title).save_svg(str(path))
+        run = f"{first:,}" if first == last else f"{first:,} to {last:,}"
+        print(f"  {run}: {name}" + (", the plain form" if name in PLAIN else ""))
+    fixed = ", ".join(f"{name} = {size:,}" for name, size in zip(SIDES, sizes, strict=True) if name != vary)
+    title = [f"{contract}{' and its gradient' * gradient} on {stated.name}, mesh {on}", f"{fixed}, {of}; by timelines"]
+    path = output or Path(f"{contract}-{stated.name}-crossover.svg")
+    plot(contract, vary, found, title).save_svg(str(path))
     print(f"wrote {path}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

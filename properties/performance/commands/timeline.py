@@ -1,8 +1,6 @@
-"""Draws what hides behind what on a machine: `python -m shardproof.properties.performance.commands.timeline -h`."""
+"""What hides behind what on a machine: printed, and drawn."""
 
-import argparse
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,91 +19,96 @@ from shardproof.properties.performance.timeline import Timeline, timeline
 from shardproof.properties.programs.bare import bare, parse_arrays
 from shardproof.properties.programs.program import Argument
 from shardproof.properties.programs.program import Program as OnMesh
-from shardproof.properties.report.arguments import (
-    LONGEST,
-    add_machine,
-    add_mesh,
-    exit_code,
-    find,
-    parse_axes,
-    parse_dtype,
-    parse_mesh,
-)
+from shardproof.properties.report.arguments import LONGEST, find, parse_axes, parse_dtype, parse_mesh
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.programs import Program
 
-NAME = (
-    "the implementation: its name, contract[name], a contract that has only one; a function of yours as "
-    "CONTRACT=MODULE:FUNCTION, or as MODULE:FUNCTION, which is called with blocks and the axis name; or MODULE:PROGRAM"
-)
-SHAPE = (
-    "whole arrays, as they are divided along the axis tuple alone: 512x2048,2048x8192; for MODULE:FUNCTION with the "
-    "axis that shards each side, and dtypes: 512x2048@tp,int32:2048"
-)
 
+def draw_timeline(
+    name: str,
+    *,
+    mesh: str,
+    axis: str,
+    output: Path | None,
+    machine: str,
+    dtype: str,
+    gradient: bool,
+    shape: str,
+    sources: bool,
+) -> None:
+    """Prints the figures and the lanes of a program on a machine, and writes the picture.
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the figures and the lanes, and writes the picture; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, prog="python -m shardproof.properties.performance.commands.timeline"
-    )
-    parser.add_argument("name", help=NAME)
-    add_mesh(parser)
-    add_machine(parser)
-    parser.add_argument("--shape", metavar="SIDES", help=SHAPE)
-    parser.add_argument("--sources", action="store_true", help="print where the machine's figures are from as well")
-    options = parser.parse_args(arguments)
-    return exit_code(_drawn, options, options.name)
+    Arguments:
+        name: an implementation as `find` takes it, or `MODULE:FUNCTION` or `MODULE:PROGRAM` of a user's.
+        mesh: names and sizes of axes.
+        axis: the axis tuple; empty: all axes.
+        output: the picture; None: a file named after what it is of.
+        machine: a name of `chips.CHIPS`.
+        dtype: of all floating arrays.
+        gradient: whether the gradient is scheduled too.
+        shape: the arrays; empty: those of a published example.
+        sources: whether to print where the machine's figures are from.
 
-
-def _drawn(options: argparse.Namespace) -> None:
-    machine, mesh = chip(options.machine), parse_mesh(options.mesh)
-    machine.check(mesh)
-    parse_dtype(options.dtype)
-    name, arrays, operations = _asked(options, mesh, parse_axes(options.axis, mesh))
-    found = timeline(operations, machine)
-    title = [f"{name} on {machine.name}, mesh {mesh}", f"of {arrays}", figures(found)]
-    title.append(assumed(machine, options.dtype))
+    Raises:
+        RequestError: if one of them cannot be had.
+        Untold: if the trace does not tell what hides what.
+    """
+    on, stated = parse_mesh(mesh), chip(machine)
+    stated.check(on)
+    parse_dtype(dtype)
+    axes = parse_axes(axis, on)
+    if ":" in name and "=" not in name:
+        told, arrays, operations = _of_users(name, on, axes, shape, dtype, gradient=gradient)
+    else:
+        told, arrays, operations = _of_implementation(name, on, axes, shape, dtype, gradient=gradient)
+    found = timeline(operations, stated)
+    title = [f"{told} on {stated.name}, mesh {on}", f"of {arrays}", figures(found), assumed(stated, dtype)]
     lanes = laid_out(found)
     print("\n".join([title[0], *(f"  {line}" for line in title[1:]), *(f"    {line}" for line in text(lanes))]))
     print(f"    {KEY}")
-    if options.sources:
-        print("\n".join(f"{machine.name} {name}: {source}" for name, source in machine.sources.items()))
+    if sources:
+        print("\n".join(f"{stated.name} {figure}: {source}" for figure, source in stated.sources.items()))
     if lanes.total:
-        plain = re.sub(r"[^A-Za-z0-9_]+", "-", options.name)[:LONGEST].strip("-")
-        path = options.output or Path(f"{plain}-{machine.name}.svg")
+        plain = re.sub(r"[^A-Za-z0-9_]+", "-", name)[:LONGEST].strip("-")
+        path = output or Path(f"{plain}-{stated.name}.svg")
         gantt(title, lanes).save_svg(str(path))
         print(f"wrote {path}")
 
 
-def _asked(options: Any, mesh: MeshCase, axes: tuple[str, ...]) -> tuple[str, str, tuple[Operation, ...]]:
-    """What is asked for, of which arrays, and what a device does."""
-    gradient = " and its gradient" if options.gradient else ""
-    if ":" in options.name and "=" not in options.name:
-        if not options.shape:
-            raise RequestError(f"{options.name}: expected --shape, the arrays that it is called with")
-        given = parse_arrays(options.shape, mesh, options.dtype)
-        target = Given("", *options.name.split(":", 1)).imported()
-        of_users = isinstance(target, Program)
-        if not (of_users or callable(target)):
-            raise RequestError(f"{options.name}: expected a function or a Program, got {type(target).__name__}")
-        program = call_on_mesh(target, given, mesh) if of_users else bare(target, given, mesh, axes)
-        with jax.enable_x64(any(one.dtype.name in WIDE for one in given)):
-            operations = operations_of(program, mesh)
-        if options.gradient:
-            raise RequestError(f"--gradient: of {options.name} nothing is known that has one: expected CONTRACT=...")
-        return options.name, f"{options.shape.replace(',', ', ')}, {options.dtype}", operations
-    implementation = find(options.name, KNOWN)
-    shapes = parse_shapes(options.shape) if options.shape else None
-    case = shaped(implementation.contract.name, mesh, axes if len(axes) > 1 else axes[0], shapes, options.dtype)
+Asked = tuple[str, str, tuple[Operation, ...]]
+"""What is asked for, of which arrays, and what a device does."""
+
+
+def _of_users(name: str, mesh: MeshCase, axes: tuple[str, ...], shape: str, dtype: str, *, gradient: bool) -> Asked:
+    if not shape:
+        raise RequestError(f"{name}: expected --shape, the arrays that it is called with")
+    if gradient:
+        raise RequestError(f"--gradient: of {name} nothing is known that has one: expected CONTRACT=...")
+    given = parse_arrays(shape, mesh, dtype)
+    target = Given.parse(name).imported()
+    of_users = isinstance(target, Program)
+    if not (of_users or callable(target)):
+        raise RequestError(f"{name}: expected a function or a Program, got {type(target).__name__}")
+    program = call_on_mesh(target, given, mesh) if of_users else bare(target, given, mesh, axes)
+    with jax.enable_x64(any(one.dtype.name in WIDE for one in given)):
+        operations = operations_of(program, mesh)
+    return name, f"{shape.replace(',', ', ')}, {dtype}", operations
+
+
+def _of_implementation(
+    name: str, mesh: MeshCase, axes: tuple[str, ...], shape: str, dtype: str, *, gradient: bool
+) -> Asked:
+    implementation = find(name, KNOWN)
+    shapes = parse_shapes(shape) if shape else None
+    case = shaped(implementation.contract.name, mesh, axes if len(axes) > 1 else axes[0], shapes, dtype)
     case = laid_out_for(case, implementation.layouts)
-    name = implementation.name if implementation.contract.name in implementation.name else str(implementation)
-    arrays = ", ".join(map(str, case.operands))
+    told = implementation.name if implementation.contract.name in implementation.name else str(implementation)
     try:
-        operations = scheduled(implementation, case, gradient=options.gradient)
+        operations = scheduled(implementation, case, gradient=gradient)
     except ValueError as error:  # the function refuses what it is called with
         raise RequestError(str(error)) from error
-    return f"{name}{gradient}", f"{arrays} on each device", operations
+    arrays = ", ".join(map(str, case.operands))
+    return f"{told}{' and its gradient' * gradient}", f"{arrays} on each device", operations
 
 
 def call_on_mesh(program: Program, given: Sequence[Argument], mesh: MeshCase) -> OnMesh:
@@ -161,7 +164,3 @@ def assumed(machine: Chip, dtype: str) -> str:
     told["latency"] = f"{in_words(machine.latency)} {steps}"
     parts = (figure + " (assumed)" * (name in machine.assumed) for name, figure in told.items())
     return f"{machine.name}: {', '.join(parts)}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,11 +1,12 @@
 """Every collective matrix product as XLA:TPU schedules it: modelled time, exposed communication, memory."""
 
-import argparse
 import itertools
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
+from shardproof.properties.cases import suggestion
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.performance.compiled import (
     OWN,
     RECORDED,
@@ -94,14 +95,6 @@ def forms_of(contract: str) -> list[Implementation]:
     return [one for one in (*PRODUCTS, *OVERLAPPED) if one.contract.name == contract]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say which products are compiled for which chips."""
-    parser.add_argument("--topology", default="v5e:2x4", help="the chips, as in v5e:2x4 (default), v5p:2x2x1, v6e:2x4")
-    parser.add_argument("--model", type=int, default=4, metavar="P", help="the size of the model axis (default: 4)")
-    parser.add_argument("--shape", action="append", choices=tuple(SHAPES), help="which shape (default: all)")
-    parser.add_argument("--recorded", action="store_true", help=f"from {RECORDED.name}, which gets what is new")
-
-
 def print_steps(console: Console, work: Work, form: str) -> None:
     """Prints what a form of a product becomes, or why it cannot be compiled."""
     one = next((one for one in forms_of(work.contract) if form_of(one) == form), None)
@@ -118,36 +111,35 @@ def print_steps(console: Console, work: Work, form: str) -> None:
             console.print(f"{one}, {work.shape} {work.way}\n{found}", soft_wrap=True, highlight=False, markup=False)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints a table for every shape and way."""
-    parser = argparse.ArgumentParser(
-        prog="python -m shardproof.properties.performance.commands.tpu",
-        description=f"{__doc__} Needs libtpu, and no TPU.",
-    )
-    add_options(parser)
-    parser.add_argument("--way", action="append", choices=WAYS, help="forward or backward (default: both)")
-    parser.add_argument("--contract", action="append", help="which product (default: all)")
-    parser.add_argument(
-        "--steps", metavar="FORM", help="the schedule of one form instead, such as paired, step by step"
-    )
-    options = parser.parse_args(arguments)
-    console = Console(width=140)
-    if (reason := missing()) and (options.steps or not options.recorded):
-        console.print(reason)
+def print_schedules(
+    *,
+    topology: str,
+    model: int,
+    shape: Sequence[str],
+    way: Sequence[str],
+    contract: Sequence[str],
+    recorded: bool,
+    steps: str,
+) -> None:
+    """Prints a table for every shape and way; with `steps`, the schedule of this form instead.
+
+    Raises:
+        RequestError: if there is no such topology, product, or compiler where more than what is recorded is asked for.
+    """
+    place, products = Place(Topology.parse(topology), model), [one.contract.name for one in PRODUCTS]
+    for name in contract:
+        if name not in products:
+            raise RequestError(f"--contract={name}: expected a product; {suggestion.meant(name, products)}")
+    if (reason := missing()) and (steps or not recorded):
+        raise RequestError(reason)
+    console, asked = Console(width=140), contract or products
+    if steps:
+        for name, size, direction in itertools.product(asked, shape or SHAPES, way or WAYS):
+            print_steps(console, Work(name, size, place, direction), steps)
         return
-    place = Place(Topology.parse(options.topology), options.model)
-    contracts = options.contract or [one.contract.name for one in PRODUCTS]
-    if options.steps:
-        for contract, shape, way in itertools.product(contracts, options.shape or SHAPES, options.way or WAYS):
-            print_steps(console, Work(contract, shape, place, way), options.steps)
-        return
-    with Records(RECORDED if options.recorded else None) as records:
-        for shape, way in itertools.product(options.shape or SHAPES, options.way or WAYS):
-            works = [Work(contract, shape, place, way) for contract in contracts]
+    with Records(RECORDED if recorded else None) as records:
+        for size, direction in itertools.product(shape or SHAPES, way or WAYS):
+            works = [Work(name, size, place, direction) for name in asked]
             lines = [line for work in works for line in rows(records, work, forms_of(work.contract))]
-            title = f"{shape} {SHAPES[shape]}, {way}, bfloat16, {place.topology}, model axis {place.model}"
+            title = f"{size} {SHAPES[size]}, {direction}, bfloat16, {place.topology}, model axis {place.model}"
             console.print(table(title, COLUMNS, lines))
-
-
-if __name__ == "__main__":
-    main()

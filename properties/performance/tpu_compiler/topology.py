@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.communication.hlo import CompiledCollective
 from shardproof.properties.performance.routes import RECEIVED
 
@@ -37,13 +38,13 @@ class Topology:
         """Reads `v5e:2x4`.
 
         Raises:
-            ValueError: if there is no such topology.
+            RequestError: if there is no such topology.
         """
         generation, _, grid = name.partition(":")
         parts = grid.split("x")
         dimensions = 2 if generation in FLAT else 3
         if generation not in GENERATIONS or len(parts) != dimensions or not all(part.isdecimal() for part in parts):
-            raise ValueError(f"topology={name!r}: expected one of {', '.join(GENERATIONS)} with sizes, as in v5e:2x4")
+            raise RequestError(f"topology={name!r}: expected one of {', '.join(GENERATIONS)} with sizes, as in v5e:2x4")
         return cls(generation, tuple(map(int, parts)))
 
     def __str__(self) -> str:
@@ -91,7 +92,7 @@ class Topology:
         for narrow, wide in itertools.permutations(range(len(self.sizes)), 2):
             if p % 2 == 0 and self.sizes[narrow] % 2 == 0 and self.sizes[wide] % half == 0:
                 return self._tiled([{narrow: 2, wide: half}.get(d, 1) for d in range(len(self.sizes))])
-        raise ValueError(f"topology={self}: no rings of {p} chips are known in it")
+        raise RequestError(f"topology={self}: no rings of {p} chips are known in it")
 
     def _tiled(self, tile: Sequence[int]) -> list[Coordinates]:
         """The chips tile by tile, each in the order of a cycle: up one column, and down the other."""

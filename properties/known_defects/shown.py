@@ -1,0 +1,41 @@
+"""Which of the known defects this JAX has here: their scripts run, each in a process of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from shardproof.properties.cases.suggestion import RequestError, meant
+from shardproof.properties.known_defects.defect import Defect
+from shardproof.properties.known_defects.registry import DEFECTS
+
+PATIENCE_SECONDS = 300
+"""How long a script may take; those of what waits for ever give up by themselves."""
+
+
+def verdict(defect: Defect) -> str:
+    """Whether a defect shows here."""
+    command = [sys.executable, str(defect.script)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return "no answer"
+    shows = done.returncode == 1 and done.stdout.startswith("defect: ")
+    return "shows" if shows else "fixed" if done.returncode == 0 else "cannot run"
+
+
+def shown(names: Sequence[str] = ()) -> Iterator[str]:
+    """A line for each defect, as it is known: its name, whether it shows, and what it is.
+
+    Raises:
+        RequestError: if there is none of a name.
+    """
+    for name in names:
+        if name not in DEFECTS:
+            raise RequestError(f"name={name!r}: no such defect; {meant(name, DEFECTS)}")
+    chosen = [DEFECTS[name] for name in names or DEFECTS]
+    width = max(len(defect.name) for defect in chosen)
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:  # each has threads of its own
+        for defect, found in zip(chosen, pool.map(verdict, chosen), strict=True):
+            yield f"{defect.name:{width}}  {found:10}  {defect.sentence}"

@@ -1,0 +1,325 @@
+"""The command `shardproof`, also `python -m shardproof`: checks, failures, timelines, and what this machine has.
+
+A command imports what it calls, and JAX with it, when it runs: `--help` takes no time.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+HELD, VIOLATED, USAGE, NOTHING = range(4)
+CODES = "Exit codes: 0 it held, 1 a law is violated, 2 the command cannot be carried out, 3 nothing was checked."
+SECTIONS = {
+    "Check": ("check", "suite", "replay"),
+    "Time": ("timeline", "choose", "crossover", "tpu", "agreement"),
+    "Look": ("draw", "defects", "doctor"),
+}
+"""The commands by what they are for, as `--help` lists them."""
+
+CHIPS = ("v4", "v5e", "v5p", "v6e", "tpu7x", "h100")
+"""The names of `performance.chips.CHIPS`, which would take JAX to import."""
+
+SHAPES, SIDES, WAYS = ("book", "large", "wide"), ("m", "k", "n"), ("forward", "backward")
+"""Those of `programs.examples.SHAPES`, `performance.commands.crossover` and `performance.tpu_compiler`."""
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class Refused(click.ClickException):
+    """What was asked for cannot be had; one sentence names the option and its value."""
+
+    exit_code = USAGE
+
+
+class Command(click.Command):
+    """A command that reports what cannot be had in one sentence; other exceptions keep their traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; one that only traces runs on the CPU."""
+        if "mesh" in ctx.params:
+            import_module("jax").config.update("jax_platforms", "cpu")
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if error.name != "drawsvg":
+                raise
+            told = f"no picture: {error}; pip install 'shardproof[draw]'"
+            if ctx.params["output"] is not None:
+                raise Refused(told) from error
+            click.echo(f"Note: {told}", err=True)
+        except Exception as error:
+            if reason := refusal(error, ctx.params):
+                raise Refused(reason) from error
+            raise
+
+
+def refusal(error: Exception, given: dict[str, Any]) -> str:
+    """What an error says of what was given; nothing if it is not about that."""
+    from shardproof.properties.cases.suggestion import RequestError
+    from shardproof.properties.performance.routes import Untold
+
+    if isinstance(error, RequestError):
+        return str(error).removeprefix("" if given.get("impl") else "--impl=").replace("--expect-", "--")
+    if isinstance(error, Untold):
+        return f"{given['name']}: it cannot be told what hides what: {error}"
+    if isinstance(error, NotImplementedError) and "mesh" in given:
+        return f"{given['name']} does not support --mesh={given['mesh']}: {error}"
+    return f"--output={given['output']}: {error}" if isinstance(error, OSError) and given.get("output") else ""
+
+
+class Commands(click.Group):
+    """The commands in sections."""
+
+    command_class = Command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes a list for each section."""
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(90)) for name in names])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command that is named; what click refuses is one sentence as well."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            raise Refused(error.format_message()) from None
+
+
+@click.group(cls=Commands, epilog=CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="shardproof")
+def main() -> None:
+    """Check a sharded JAX function against the same function without a mesh.
+
+    A function is named MODULE:FUNCTION, from the current directory or wherever Python finds it.
+    """
+
+
+def options(*them: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
+    """Some options in one decorator, in their order."""
+    return lambda command: reduce(lambda made, option: option(made), reversed(them), command)
+
+
+MESH = options(
+    click.option("--mesh", default="tp=4", show_default=True, metavar="AXES", help="Names and sizes, as in dp=2,tp=4."),
+    click.option("--axis", default="", metavar="NAMES", help="The axis tuple, as in tp,dp. [default: all axes]"),
+)
+OUTPUT = click.option("--output", type=click.Path(path_type=Path), help="The picture. [default: named by its subject]")
+MACHINE = options(
+    click.option("--machine", type=click.Choice(CHIPS), default="v5e", show_default=True, help="A published chip."),
+    click.option("--dtype", default="bfloat16", show_default=True, help="Of all floating arrays."),
+    click.option("--gradient", is_flag=True, help="With its gradient."),
+)
+SHAPE = click.option(
+    "--shape",
+    default="",
+    metavar="SIDES",
+    help="Whole arrays: 512x2048,2048x8192; of a user's 512x2048@tp,int32:9.",
+)
+COMPILED = options(
+    click.option("--topology", default="v5e:2x4", show_default=True, help="The chips, as in v5p:2x2x1."),
+    click.option("--model", type=int, default=4, show_default=True, help="The size of the model axis."),
+    click.option("--shape", multiple=True, type=click.Choice(SHAPES), help="Which shapes. [default: all]"),
+    click.option("--recorded", is_flag=True, help="From what is recorded, to which what is new is added."),
+)
+SAID = options(
+    click.option("--communication", metavar="EXPRESSIONS", help="What it sends: permute=p-1,bytes=(p-1)*n/p."),
+    click.option("--overlap", metavar="LIMITS", help="How it hides that: exposed<=1/p."),
+    click.option("--claims", metavar="NAMES", help="What it supports beyond its contract's signature: all, or names."),
+)
+
+
+@main.command()
+@click.argument("name")
+@click.option("--laws", metavar="NAMES", help="The laws, as in value,gradient. [default: all]")
+@click.option("--max-examples", type=click.IntRange(1), default=50, show_default=True, help="Structures for each law.")
+@click.option("--max-seconds", type=click.FloatRange(0, min_open=True), help="How long it may draw.")
+@click.option("--seed", "random_seed", type=click.IntRange(0), help="Draws other cases. [default: the same every time]")
+@SAID
+def check(name: str, communication: str | None, overlap: str | None, claims: str | None, **how: Any) -> None:
+    """Check a function, and print what held.
+
+    NAME is CONTRACT=MODULE:FUNCTION, or MODULE:PROGRAM of a shardproof.Program.
+    """
+    from shardproof.properties.report.asking import checked
+    from shardproof.properties.runner.given import Given
+    from shardproof.properties.runner.platforms import make_devices
+
+    make_devices()
+    implementation = Given.parse(name, communication, claims, overlap).load()
+    try:
+        click.echo(checked(implementation, **how))
+    except AssertionError as error:
+        end(error, str(error))
+
+
+def end(error: AssertionError, text: str) -> NoReturn:
+    """Prints why a check failed, and exits with its code."""
+    from shardproof.properties.runner.tally import HeldOnNothing
+
+    click.echo(text)
+    raise SystemExit(NOTHING if isinstance(error, HeldOnNothing) else VIOLATED)
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})
+@click.option("--smoke", is_flag=True, help="The fewest cases.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def suite(arguments: tuple[str, ...], *, smoke: bool) -> None:
+    """Check the implementations of this project.
+
+    ARGUMENTS are those of pytest: -n auto, --engine simulate, -k moe.
+    """
+    rooms = Path(__file__).parent / "properties"
+    tests = (rooms / "suite").resolve()
+    if tests.exists():  # a checkout, with its settings wherever this runs
+        root = tests.parents[1]
+        told = ["-c", root / "pyproject.toml", "--rootdir", root, tests]
+    else:
+        told = ["-p", "shardproof.properties.report.plugin", rooms / "given" / "built_in.py"]
+    fewest = ["--hypothesis-profile=few"] if smoke else []
+    command = [sys.executable, "-m", "pytest", *map(str, told), *fewest, *arguments]
+    raise SystemExit({0: HELD, 1: VIOLATED, 5: NOTHING}.get(subprocess.run(command, check=False).returncode, USAGE))
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--impl", metavar="NAME", help="CONTRACT=MODULE:FUNCTION or MODULE:PROGRAM. [default: the built-in one]")
+@SAID
+def replay(file: Path, impl: str | None, communication: str | None, overlap: str | None, claims: str | None) -> None:
+    """Check a recorded failure again.
+
+    FILE is one of .shardproof/failures/*.json. Nothing in it is executed.
+    """
+    from shardproof.properties.report.failures.replay import read, run_isolated, source_of
+    from shardproof.properties.report.failures.text import render
+    from shardproof.properties.runner.given import Given
+    from shardproof.properties.runner.violation import LawViolation
+
+    recorded = read(file)
+    given = [Given.parse(impl, communication, claims, overlap)] if impl else []
+    try:
+        run_isolated(recorded, source_of(recorded, given))
+    except AssertionError as error:
+        end(error, render(error) if isinstance(error, LawViolation) else str(error))
+    click.echo(f"{file}: {recorded.law} holds")
+
+
+@main.command()
+@click.argument("name")
+@MESH
+@OUTPUT
+@MACHINE
+@SHAPE
+@click.option("--sources", is_flag=True, help="Print where the machine's figures are from as well.")
+def timeline(**given: Any) -> None:
+    """Print and draw what a published chip would do when.
+
+    NAME is an implementation, contract[implementation], a contract that has only one, CONTRACT=MODULE:FUNCTION, or with
+    --shape MODULE:FUNCTION or MODULE:PROGRAM.
+    """
+    from shardproof.properties.performance.commands.timeline import draw_timeline
+
+    draw_timeline(**given)
+
+
+@main.command()
+@click.argument("name")
+@MESH
+@MACHINE
+@SHAPE
+def choose(name: str, mesh: str, axis: str, machine: str, dtype: str, gradient: bool, shape: str) -> None:
+    """Print the fastest form of a contract for a shape.
+
+    NAME is a contract, or one of its forms: contract[implementation]. Functions of yours have no other forms.
+    """
+    from shardproof.properties.contracts import CONTRACTS
+    from shardproof.properties.performance.choosing import choose
+    from shardproof.properties.performance.shaped import KNOWN, parse_shapes
+    from shardproof.properties.report.arguments import find, parse_axes, parse_dtype, parse_mesh
+
+    if ":" in name:
+        raise Refused(f"{name}: expected a contract, of which this project has several forms")
+    contract, on = name if name in CONTRACTS else find(name, KNOWN).contract.name, parse_mesh(mesh)
+    shapes, axes, of = parse_shapes(shape) if shape else None, parse_axes(axis, on), parse_dtype(dtype)
+    click.echo(choose(contract, shapes, machine, mesh=on, axis_name=axes, dtype=of, gradient=gradient))
+
+
+@main.command()
+@click.argument("contract")
+@MESH
+@OUTPUT
+@MACHINE
+@click.option("--sides", default="512,2048,8192", show_default=True, metavar="M,K,N", help="Of whole arrays.")
+@click.option("--vary", type=click.Choice(SIDES), default="m", show_default=True, help="Which of them grows.")
+def crossover(**given: Any) -> None:
+    """Print and draw the fastest form for every size."""
+    from shardproof.properties.performance.commands.crossover import draw_crossover
+
+    draw_crossover(**given)
+
+
+@main.command()
+@COMPILED
+@click.option("--way", multiple=True, type=click.Choice(WAYS), help="Which ways. [default: both]")
+@click.option("--contract", multiple=True, help="Which products. [default: all]")
+@click.option("--steps", default="", metavar="FORM", help="The schedule of one form instead, such as paired.")
+def tpu(**given: Any) -> None:
+    """Print products as XLA:TPU schedules them.
+
+    Without --recorded this takes libtpu; no TPU is needed.
+    """
+    from shardproof.properties.performance.commands.tpu import print_schedules
+
+    print_schedules(**given)
+
+
+@main.command()
+@COMPILED
+def agreement(**given: Any) -> None:
+    """Print timelines beside the schedules of XLA:TPU."""
+    from shardproof.properties.performance.commands.agreement import print_agreement
+
+    print_agreement(**given)
+
+
+@main.command()
+@click.argument("name")
+@MESH
+@OUTPUT
+def draw(**given: Any) -> None:
+    """Print and draw who sends what to whom.
+
+    NAME is an implementation, contract[implementation], a contract that has only one, or CONTRACT=MODULE:FUNCTION.
+    """
+    from shardproof.properties.report.draw import draw_steps
+
+    draw_steps(**given)
+
+
+@main.command()
+@click.argument("names", nargs=-1)
+def defects(names: tuple[str, ...]) -> None:
+    """Print which known defects this JAX has.
+
+    The script of each runs here, all of them in minutes. NAMES are those of properties/known_defects.
+    """
+    from shardproof.properties.known_defects.shown import shown
+
+    for line in shown(names):
+        click.echo(line)
+
+
+@main.command()
+def doctor() -> None:
+    """Print what is installed, the devices, and what cannot run."""
+    from shardproof.properties.report.doctor import examined
+
+    lines, works = examined()
+    click.echo("\n".join(lines))
+    raise SystemExit(HELD if works else USAGE)

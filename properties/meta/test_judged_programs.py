@@ -184,6 +184,18 @@ def of_tenths(total: Any) -> Any:
     return jnp.stack([total, (total - total * tenth * 10) * 1000])
 
 
+def enlarged(x: Any, *, data: Any) -> Any:
+    """The sum, times a constant that is six steps of bfloat16 from one."""
+    return lax.psum(x.sum(0), data) * x.dtype.type(1.05)
+
+
+def test_a_constant_is_not_off_by_more_than_it_may_have_been_rounded() -> None:
+    """What is wrong in bfloat16 alone is told by its float64 run, though any constant there may be rounded."""
+    described: dict[str, Any] = {"arguments": ("b@data n",), "results": "n", "dtypes": "bfloat16", "laws": "value"}
+    with pytest.raises(AssertionError, match="in double precision"):
+        check_program(enlarged, lambda x: x.sum(0), **described, max_examples=16)
+
+
 def test_what_nothing_is_known_of_is_counted() -> None:
     """Elements of which roundings decide everything are undecided, and the summary tells how many there are."""
     described: dict[str, Any] = {"arguments": ("t@data",), "results": "2", "dtypes": "bfloat16", "laws": "value"}

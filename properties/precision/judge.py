@@ -7,7 +7,6 @@ for bit.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -24,7 +23,7 @@ from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.precision.arithmetic import EndlessLoop
 from shardproof.properties.precision.comparison import Judged, Reference, compare, magnitude
 from shardproof.properties.precision.compiled import in_doubles
-from shardproof.properties.precision.formats import COARSE, charges_of
+from shardproof.properties.precision.formats import COARSE, LARGER, charges_of
 from shardproof.properties.precision.runs import SAMPLES, Runs
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Of
@@ -34,9 +33,6 @@ FACTOR = 2.0
 
 ANY_FINITE = float(np.finfo(np.float64).max) / 4
 """The bound of a result of which nothing is known, but that it is finite."""
-
-LARGER = math.sqrt(8.0)
-"""The ratio of errors in samples of up to two steps to those of one: their variances are 16/12 and 1/6."""
 
 DRIFT = 1 / 32
 """A result may drift by such a part of it where roundings to the nearest go one way many times in a row; what drifts

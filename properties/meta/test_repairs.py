@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from jax import lax
 
-from shardproof import check_program
+from shardproof import Program, check_program
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.report.diagnosis.repairs import NOTHING_ELSE, Change, numbers_by_the_mesh, run_in_doubles
+from shardproof.properties.report.diagnosis.runs import enlarged
 
 
 def bias_of_every_member(x: Any, w: Any, b: Any, *, model: Any) -> Any:
@@ -229,3 +231,26 @@ def test_a_cast_before_a_sum_is_told() -> None:
 def test_what_is_wrong_in_double_precision_is_no_rounding() -> None:
     """Another formula is one, whatever is cast in it."""
     assert "rounded too much" not in reported(of_another_base, shares, **ROWS)
+
+
+def test_sizes_that_are_stated_stay_as_they_are_where_blocks_are_enlarged() -> None:
+    """So do a kernel, and the one row of each participant; what is not served is not run."""
+
+    def totals(x: Any, kernel: Any, taps: Any, *, data: Any) -> Any:
+        return lax.psum(x[0] * kernel.sum() * taps.sum(), data)
+
+    def serves(n: int) -> bool:
+        return n < 10
+
+    for most, block in ((None, (1, 11)), (serves, None)):
+        program = Program(
+            totals, lambda x, kernel, taps: x.sum(0) * kernel.sum() * taps.sum(),
+            arguments=("@data n", "3 3", "k"), results="n", sizes={"k": 2}, serves=most,
+        )  # fmt: skip
+        axes = Placement((("dp",), ())), Placement(((), ())), Placement(((),))
+        blocks = zip(((1, 1), (3, 3), (2,)), axes, strict=True)
+        operands = tuple(Operand(shape, "float32", placement) for shape, placement in blocks)
+        mesh, roles = MeshCase(("dp",), (2,)), (("data", ("dp",)),)
+        case = Case(program.contract, mesh, ("dp",), operands, roles=roles)
+        larger = enlarged(case, program.implementation)
+        assert (larger and [o.block for o in larger.operands]) == (block and [block, (3, 3), (2,)])

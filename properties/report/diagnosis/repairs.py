@@ -166,7 +166,7 @@ def _found(implementation: Implementation, case: Case, data: Data) -> list[str]:
     wrong = [trial for trial in trials if not trial.holds()]
     if not wrong or len(trials) < 2:
         return []
-    larger = enlarged(case)  # of single elements much is true by coincidence
+    larger = enlarged(case, implementation)  # of single elements much is true by coincidence
     with contextlib.suppress(Exception):  # sizes that a function does not serve
         more = [] if larger is None else [*_trials(implementation, larger, own[1:])]
         trials += [trial for trial in more if _same(trial.program, program)]

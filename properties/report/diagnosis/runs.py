@@ -139,7 +139,8 @@ def runs_of(violation: LawViolation) -> list[Run]:
         size = math.prod(difference.actual.shape[len(case.mesh.sizes) :])
         found += [_observed(violation, case, more, engine) for more in _others(case, data, size)]
         if engine.name == "simulate" and case.mesh.size <= MOST:  # larger blocks are others to be compiled
-            cases = [larger for larger in (enlarged(case), enlarged(case, sharded=False)) if larger is not None]
+            both = (enlarged(case, violation.implementation, sharded=sharded) for sharded in (True, False))
+            cases = [larger for larger in both if larger is not None]
             tried = ([_observed(violation, one, more, engine) for more in _others(one, data, MOST)] for one in cases)
             longer = next((runs for runs in tried if any(runs)), [])
             # larger blocks on which all is right do not show the bug
@@ -179,23 +180,42 @@ def _enough(case: Case) -> int:
     return ELEMENTS * (1 if min(width(o.numpy_dtype) for o in case.operands) >= 16 else 4)
 
 
-def enlarged(case: Case, *, sharded: bool = True) -> Case | None:
-    """The case with sides an odd number of times as long, so that blocks differ, and odd sides stay odd."""
+def enlarged(case: Case, implementation: Implementation | None = None, *, sharded: bool = True) -> Case | None:
+    """The case with sides an odd number of times as long, so that blocks differ, and odd sides stay odd.
+
+    Arguments:
+        case: the case.
+        implementation: what it is of, if it may state sizes, which stay as they are, or serves no other case.
+        sharded: whether the sides that are sharded are longer as well.
+    """
     params = case.keywords
+    stated = [_stated(implementation, i) for i in range(len(case.operands))]
     fixed = () if params.get("tiled", True) else (params.get("split_axis"), params.get("scatter_dimension"))
 
-    def longer(operand: Operand, factor: int) -> tuple[int, ...]:
+    def longer(operand: Operand, kept: set[int], factor: int) -> tuple[int, ...]:
         spec, rank = operand.placement.spec, len(operand.block)
-        kept = {i for i in range(rank) if (spec[i] and not sharded) or i in fixed or i - rank in fixed}
+        kept = kept | {i for i in range(rank) if (spec[i] and not sharded) or i in fixed or i - rank in fixed}
         return tuple(n if i in kept else n * factor for i, n in enumerate(operand.block))
 
     for factor in (3, 5, 7, 9, 11):
-        larger = tuple(dataclasses.replace(o, block=longer(o, factor)) for o in case.operands)
+        pairs = zip(case.operands, stated, strict=True)
+        larger = tuple(dataclasses.replace(o, block=longer(o, kept, factor)) for o, kept in pairs)
         sizes = [math.prod(operand.block) for operand in larger]
         if min(sizes) >= _enough(case) or factor == 11:
             too_many = max(sizes) * case.mesh.size * case.participants > 2_000_000
-            return None if too_many or larger == case.operands else dataclasses.replace(case, operands=larger)
+            found = dataclasses.replace(case, operands=larger)
+            served = implementation is None or implementation.serves is None or implementation.serves(found)
+            return None if too_many or larger == case.operands or not served else found
     return None
+
+
+def _stated(implementation: Implementation | None, operand: int) -> set[int]:
+    """The dimensions of an operand whose sizes a description states, or has the participants state."""
+    program = None if implementation is None else implementation.program
+    if program is None:
+        return set()
+    dimensions, sizes = program.signature.arrays[operand].dimensions, program.conditions.sizes
+    return {i for i, d in enumerate(dimensions) if d.fixed or not d.name or d.name in sizes}
 
 
 def _compared(violation: LawViolation, implementation: Implementation, case: Case, engine: Engine) -> Difference | None:

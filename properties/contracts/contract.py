@@ -286,6 +286,7 @@ class Oracle:
             on the way may overflow.
         doubt: how far off it may be itself, in results and derivatives, relative to the largest number of an array, of
             derivatives at least to 1: then their NaN is not known. Zero: as doubles.
+        nearby: the results as far off as doubles may be in which `value` is computed; None: nothing is known of that.
         casts: the floats that it is said to be rounded to on its way, whatever its operands.
         holds: where results are right only up to a relation, says of blocks of operands and results what is wrong, or
             nothing; then `value` has their shapes alone. None: they are right if they are those of `value`.
@@ -297,6 +298,7 @@ class Oracle:
     result_dtypes: Callable[[Case, Sequence[np.dtype]], Sequence[np.dtype]] = lambda case, dtypes: dtypes
     generic: bool = False
     doubt: tuple[float, float] = (0.0, 0.0)
+    nearby: Results | None = None
     casts: tuple[np.dtype, ...] = ()
     holds: Callable[[Case, Sequence[Blocks], Sequence[Blocks]], str] | None = None
 

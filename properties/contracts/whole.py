@@ -183,7 +183,13 @@ def reference_oracle(
         found = reference.result_dtypes(shapes, dtypes_of(case), case.keywords)
         return described_dtypes(signature, case, found)
 
-    return Oracle(value, pushforward, pullback, result_dtypes, generic, reference.doubt, casts)
+    near: Any = getattr(reference, "nearby", None)  # of programs alone
+
+    def nearby(case: Case, blocks: Arrays) -> list[np.ndarray]:
+        return apart(case, near(wholes(case, blocks, range(len(blocks))), dtypes_of(case), case.keywords))
+
+    doubt = reference.doubt
+    return Oracle(value, pushforward, pullback, result_dtypes, generic, doubt, near and nearby, casts)
 
 
 def whole_contract(

@@ -311,6 +311,13 @@ def unrelated_over_batch(case: Case, operands: Arrays, results: Arrays) -> list[
     return list(filter(None, found))
 
 
+def nearby_blocks(case: Case, operands: Arrays, leaf: int) -> np.ndarray:
+    """One of the oracle's results as far off as its own doubles may be, as `reference_blocks` has them."""
+    near, wide = case.contract.oracle.nearby, widened_operands(case, operands)
+    assert near is not None
+    return _over_batch(case, wide, range(len(wide)), lambda blocks: near(case, _calls(case, blocks)[-1]))[leaf]
+
+
 def pushed_over_batch(case: Case, operands: Arrays, tangents: Arrays) -> list[np.ndarray]:
     """The results' tangents, given blocks of the operands and of the tangents of those that move."""
     count, moving = len(operands), case.contract.call.moving(case)

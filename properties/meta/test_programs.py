@@ -516,6 +516,24 @@ def test_a_large_constant_hides_nothing(mask: float, dtype: str) -> None:
         check_program(wrong, whole_masked_softmax, **described)
 
 
+def test_what_cancels_in_the_reference_alone_is_its_own_rounding() -> None:
+    """Where the right result is zero the reference may give what it rounds; what is wrong by more is reported."""
+    described: Any = {"arguments": ("n@data",), "results": "n@data", "dtypes": "float32", "laws": ["value"]}
+
+    def cancels(x: Any) -> Any:
+        return (0.1 * x + 1) - 0.1 * x - 1
+
+    def right(x: Any, *, data: Any) -> Any:
+        return 0 * x
+
+    def wrong(x: Any, *, data: Any) -> Any:
+        return 1e-9 * x
+
+    check_program(right, cancels, **described, max_examples=20)
+    with pytest.raises(AssertionError, match="wrong: value"):
+        check_program(wrong, cancels, **described, max_examples=20)
+
+
 def counted(ids: Any, *, data: Any, dtype: str) -> Any:
     """Counts of five numbers, in a dtype on each participant."""
     local = jnp.sum(jax.nn.one_hot(ids, 5, dtype=dtype), 0, dtype=dtype)

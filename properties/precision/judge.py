@@ -18,7 +18,7 @@ from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.numbers import is_moved
 from shardproof.properties.engines import Sets
-from shardproof.properties.engines.running import all_blocks, placed_blocks, reference_blocks
+from shardproof.properties.engines.running import all_blocks, nearby_blocks, placed_blocks, reference_blocks
 from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.precision.arithmetic import EndlessLoop
 from shardproof.properties.precision.comparison import Judged, Reference, compare, magnitude
@@ -76,7 +76,7 @@ class _Judge:
             exact: what the reference says of it.
             dtype: its dtype.
             view: makes of what the program returns what the reference is of.
-            nearby: the reference in directions that are off by a few roundings of doubles.
+            nearby: the reference off by a few roundings of doubles: of directions, or of its own.
         """
         try:
             return self._judged(index, leaf, exact, dtype, view, nearby)
@@ -256,8 +256,9 @@ def value_references(implementation: Implementation, case: Case, sets: Sets) -> 
         blocks = [case.blocks(i, array) for i, array in enumerate(arrays)]
         exact = reference_blocks(case, blocks)
         dtypes = contract.oracle.result_dtypes(case, [np.dtype(array.dtype) for array in arrays])[: len(exact)]
+        near = contract.oracle.nearby and partial(nearby_blocks, case, blocks)
         yield [
-            _reference(judge, index, leaf, e, dtype, partial(all_blocks, case))
+            _reference(judge, index, leaf, e, dtype, partial(all_blocks, case), near and partial(near, leaf))
             for leaf, (e, dtype) in enumerate(zip(exact, dtypes, strict=True))
         ]
 

@@ -13,11 +13,11 @@ from jax.extend import core
 from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.properties.contracts.contract import refilled
 from shardproof.properties.contracts.described import Signature
-from shardproof.properties.engines.simulate import InterpreterLimit
+from shardproof.properties.engines.simulate import InterpreterLimit, Simulated
 from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
-from shardproof.properties.precision.arithmetic import double
+from shardproof.properties.precision.arithmetic import EndlessLoop, Sampled, double
 from shardproof.properties.precision.formats import FORMATS
-from shardproof.properties.precision.runs import interpret_doubles
+from shardproof.properties.precision.runs import SAMPLES, interpret_doubles, run_samples
 from shardproof.properties.programs.transformations import of_some
 from shardproof.properties.references.evaluated import (
     Arrays,
@@ -71,6 +71,22 @@ class JaxReference:
     def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
         """The results."""
         return self._run("value", self.called, [arrays], dtypes, options)[0]
+
+    def nearby(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
+        """The results as far off as doubles may be: where large numbers cancel, their roundings are all that is left.
+
+        That is four times as far as in samples of a program that rounds nothing but doubles, and nothing of others.
+        """
+        program, exact = self.run_program("value", self.called, [a.shape for a in arrays], dtypes, options)
+        right = self.value(arrays, dtypes, options)
+        if not exact:
+            return right
+        try:
+            traced = Simulated(program, jax.tree.structure(program.out_avals))
+            (samples,) = run_samples(traced, [arrays], Sampled(), SAMPLES)
+        except (InterpreterLimit, EndlessLoop):
+            return right
+        return [y + 4 * np.nan_to_num(np.abs(x - y)).max(axis=0) for x, y in zip(samples, right, strict=True)]
 
     def pushforward(
         self, arrays: Arrays, tangents: Mapping[int, np.ndarray], dtypes: Dtypes, options: Options

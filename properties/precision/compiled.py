@@ -62,10 +62,7 @@ DIGITS = 1e-10
 def in_doubles(
     kind: str, implementation: Implementation, case: Case, arrays: Sequence[np.ndarray], limit: InterpreterLimit
 ) -> tuple[list[np.ndarray], float, float]:
-    """The results of a program that is made ready as `kind`, in double precision, and the digits that are certain.
-
-    Returns:
-        The results; and how far off they may be, and those in their own dtypes, relative to the largest.
+    """Results of a program in doubles, how far off they may be, and those in their own dtypes, relative to the largest.
 
     Raises:
         InterpreterLimit: `limit`, where it is no program of a user's own, there are too few devices, or it cannot be

@@ -77,8 +77,8 @@ def draws(contract: str, claims: tuple[str, ...], shows: Callable[[Case], bool],
     """
     wrong = shows is SHOWN["explained_errors"][1]
 
-    class ShownError(Exception):
-        """Ends the search."""
+    class Shown(BaseException):
+        """Ends the search; an Exception would be taken for a failure, and tried again."""
 
     @settings(
         max_examples=count, database=None, derandomize=True, deadline=None, phases=[Phase.generate],
@@ -87,11 +87,11 @@ def draws(contract: str, claims: tuple[str, ...], shows: Callable[[Case], bool],
     @given(drawn_for(user_implementation(contract, print, claims), Scope()))
     def search(cases: tuple[Case, ...]) -> None:
         if any(shows(case) for case in cases if bool(case.forbidden) == wrong):
-            raise ShownError
+            raise Shown
 
     try:
         search()
-    except ShownError:
+    except Shown:
         return True
     return False
 

@@ -277,6 +277,10 @@ class Case:
         over = ", ".join(f"{role}={axes!r}" for role, axes in self.roles) or repr(self.axis_name)
         return f"{self.contract.name}({', '.join(map(str, self.operands))}, {over}{params}){extras} on mesh {self.mesh}"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Shows it so in Hypothesis, which would show all fields of its contract, and warns where that is too long."""
+        printer.text(str(self))
+
     def to_json(self) -> str:
         """This case as JSON."""
         return json.dumps(msgspec.to_builtins(self.named()))

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis.vendor.pretty import pretty
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
@@ -48,6 +49,11 @@ CASE = Case(
     forbidden="axis",
     roles=(("data", "dp"), ("model", ("tp",))),
 )
+
+
+def test_hypothesis_shows_a_case_in_a_line() -> None:
+    """Not with all that its contract has, which takes 15 kB: of two of them Hypothesis warns, and that ends a search."""
+    assert pretty(CASE) == str(CASE)
 
 
 def test_a_case_with_everything_survives_json() -> None:

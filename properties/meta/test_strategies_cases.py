@@ -52,7 +52,7 @@ CASE = Case(
 
 
 def test_hypothesis_shows_a_case_in_a_line() -> None:
-    """Not with all that its contract has, which takes 15 kB: of two of them Hypothesis warns, and that ends a search."""
+    """Not with all that its contract has, which takes 15 kB: Hypothesis warns of two, and that ends a search."""
     assert pretty(CASE) == str(CASE)
 
 

@@ -2,7 +2,6 @@
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,20 +17,8 @@ from shardproof.properties.contracts.roles import axes_of
 Arrays = Sequence[np.ndarray]
 
 
-@dataclass(frozen=True)
-class Relation:
-    """What holds of results that are right only up to a relation.
-
-    Arguments:
-        holds: called as `holds(results, *arguments, **options)` with whole arrays in their own dtypes, as trees, says
-            whether the results are right; it may raise AssertionError instead, with what is wrong.
-    """
-
-    holds: Callable[..., Any]
-
-
 def relation_oracle(
-    relation: Relation,
+    holds: Callable[..., Any],
     signature: Signature,
     placed: Callable[[Case], Sequence[Placement]],
     kept: Callable[[Case], Sequence[Kept]],
@@ -41,12 +28,12 @@ def relation_oracle(
     Devices that hold the same part of a result must hold the same bits: nothing says by how much they may differ.
 
     Arguments:
-        relation: what holds.
+        holds: called as `holds(results, *arguments, **options)` with whole arrays in their own dtypes, as trees, it
+            returns whether the results are right, or raises AssertionError with what is wrong.
         signature: the arguments and results.
         placed: how the results of a case are laid out.
         kept: the participants that have each of them.
     """
-    holds = relation.holds
     name = getattr(holds, "__name__", type(holds).__name__)
 
     def shapes_alone(case: Case, *_: Any) -> list[Blocks]:

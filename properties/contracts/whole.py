@@ -20,7 +20,7 @@ from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import Call, Contract, Kept, Option, Oracle, Scope
 from shardproof.properties.contracts.described import Signature, described_dtypes, indices, sizes_in, with_zeros
 from shardproof.properties.contracts.drawing import completed
-from shardproof.properties.contracts.relation import Relation, relation_oracle
+from shardproof.properties.contracts.relation import relation_oracle
 from shardproof.properties.contracts.roles import Conditions, axes_of, meshes_and_roles, sizes_of_dimensions
 
 Arrays = Sequence[np.ndarray]
@@ -195,8 +195,9 @@ def reference_oracle(
 def whole_contract(
     name: str,
     signature: Signature | Sequence[Signature],
-    reference: Reference | Relation,
+    reference: Reference | None,
     *,
+    holds: Callable[..., Any] | None = None,
     conditions: Conditions | None = None,
     dtypes: Dtypes | None = None,
     kinds: Sequence[str] = ("real", "exact", "real"),
@@ -211,7 +212,8 @@ def whole_contract(
         name: its name.
         signature: its arguments and results; or several signatures, of different numbers of leaves, of which a case
             has one. They have the same results and roles.
-        reference: what it means, or, of results that are right only up to a relation, what holds of them.
+        reference: what it means; None: results are right only up to a relation.
+        holds: the predicate of it, in place of a reference (see `relation_oracle`).
         conditions: what is drawn; None: anything.
         dtypes: the dtypes of a case, in place of those of the conditions.
         kinds: the sequence of the data sets of a case, which may have a kind twice; the first two on large meshes.
@@ -251,8 +253,9 @@ def whole_contract(
     auxiliary = {name for one in signatures for name, a in zip(one.names, one.arrays, strict=True) if not a.gradient}
     moving = any(array.gradient for array in signature.arrays)
     has_gradient = chosen.gradients and moving and any(array.floating for array in signature.results)
-    if isinstance(reference, Relation):
-        oracle = relation_oracle(reference, signature, placed, kept)
+    if reference is None:
+        assert holds is not None
+        oracle = relation_oracle(holds, signature, placed, kept)
     else:
         oracle = reference_oracle(name, reference, of_leaves, placed, kept, generic=generic, casts=casts)
     contract = Contract(

@@ -71,7 +71,7 @@ def check_relation(
 
 def lines_that_round(implementation: Implementation, case: Case) -> Iterator[str]:
     """The lines where a user's program rounds a part of a sum before it is sent, or what came in more digits."""
-    if implementation.program is None or case.chain:  # whose lines may be the only ones that are seen
+    if implementation.program is None or case.chain:  # its own lines would be named
         return
     program = Runs("value", implementation, case, []).program.closed_jaxpr
     for equation, sent in rounded_sums(program):

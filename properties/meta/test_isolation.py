@@ -106,6 +106,20 @@ def test_what_compiles_for_long_is_no_failure() -> None:
     assert check_isolated(task("compiles_for_long")).violation is None
 
 
+def test_samples_are_no_time_of_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child says whenever it has run samples, and the time that a function may compute begins once more."""
+    receive, said = isolation._receive, list[Any]()
+
+    def receive_and_keep(of: Any, watch: Any) -> Any:
+        said.append(receive(of, watch))
+        return said[-1]
+
+    monkeypatch.setattr(isolation, "_receive", receive_and_keep)
+    given = Given("global_norm", "shardproof.impl.norms", "global_norm")
+    assert check_isolated(Task(given, ("value",), "simulate", Scope(), 3, 0, "cpu")).violation is None
+    assert child.WORKED in said
+
+
 def test_what_waits_for_ever_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that waits without computing is reported as such."""
     monkeypatch.setattr(child, "IDLE_SECONDS", 5.0)

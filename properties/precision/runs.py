@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import jax
 import numpy as np
 from jax.extend import core
 
@@ -227,6 +228,9 @@ def _is_narrow(equation: Any) -> bool:
 
 INTERPRETER = SimulateEngine()
 
+SAMPLED = "/shardproof/samples"
+"""The event of JAX's monitoring of samples that were run."""
+
 SAMPLES = 16
 """The number of runs of a data set with each result rounded at random."""
 
@@ -281,6 +285,7 @@ def run_samples(
     count = len(chosen)
     values = [np.repeat(x, count, axis=0) for x in program.stacked(sets)]
     results = evaluated(beside(len(sets) * count), program.closed_jaxpr, values, arithmetic)
+    jax.monitoring.record_event(SAMPLED)
     return [
         [np.stack([np.array(of_set(x, i * count + k)) for k in range(count)]) for x in results]
         for i in range(len(sets))

@@ -24,6 +24,7 @@ from shardproof.properties.cases.reading import one_line
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS, Law
+from shardproof.properties.precision.runs import SAMPLED
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken, Kind
 from shardproof.properties.runner.judging import ENOUGH, judge
@@ -39,11 +40,11 @@ GAVE_UP = b"Termination timeout for"
 IDLE_SECONDS = 30.0
 """How long a case may run without using a processor; longer than XLA:CPU waits for a collective before it gives up."""
 
-BUSY_SECONDS = 120.0
-"""How long a case may use a processor; what others use does not count. Samples of square arrays of long sides, twice
-mapped, were seen to take more than 30."""
+BUSY_SECONDS = 30.0
+"""How long a case may use a processor between two programs that are compiled, or samples that are run; what other
+processes use does not count."""
 
-AGAIN_SECONDS = 60.0
+AGAIN_SECONDS = 10.0
 """The same for a function of which a case has not ended, once smaller meshes are tried."""
 
 WINDOW_SECONDS = 3.0
@@ -148,13 +149,14 @@ def die_with_parent(parent: int) -> None:
 RENDEZVOUS_SECONDS = (5, 15)
 """After the first, XLA:CPU warns of a collective that some devices do not reach; after the second more, it gives up."""
 
-READY, VIOLATED, DIAGNOSES, COMPILED = "ready", "violated", "diagnoses", "compiled"
+READY, VIOLATED, DIAGNOSES, WORKED = "ready", "violated", "diagnoses", "worked"
 """What it says when it has the function, and the limit of a case holds from now on; when the case that it named last
-breaks a law, of which a smaller one is sought; when it looks for words for that, which no such limit ends; and when XLA
-has compiled a program, of which there are hundreds in a case without `jit`, so that the limit begins once more."""
+breaks a law, of which a smaller one is sought; when it looks for words for that, which no such limit ends; and when one
+of `WORK` is done, so that the limit begins once more."""
 
-COMPILATION = "/jax/core/compile/backend_compile_duration"
-"""JAX's event of a program that was compiled."""
+WORK = ("/jax/core/compile/backend_compile_duration", SAMPLED)
+"""Events of work that ends, however often it is done: XLA compiles hundreds of programs in a case without `jit`, and
+samples of large arrays take longer than the function."""
 
 
 class Source(Protocol):
@@ -211,11 +213,12 @@ def serve(connection: Connection, words: str, parent: int) -> None:
         os.dup2(log.fileno(), 2)
     started, main = False, threading.get_ident()
 
-    def compiled(event: str, duration_secs: float, **_: Any) -> None:
-        if event == COMPILATION and threading.get_ident() == main:  # a callback may compile as well
-            connection.send(COMPILED)
+    def worked(event: str, *_: Any, **__: Any) -> None:
+        if event in WORK and threading.get_ident() == main:  # a callback may compile as well
+            connection.send(WORKED)
 
-    jax.monitoring.register_event_duration_secs_listener(compiled)
+    jax.monitoring.register_event_listener(worked)
+    jax.monitoring.register_event_duration_secs_listener(worked)
     while True:
         try:
             task: Task = connection.recv()

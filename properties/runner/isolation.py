@@ -32,13 +32,13 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner.child import (
     AGAIN_SECONDS,
-    COMPILED,
     DIAGNOSES,
     GAVE_UP,
     MEMORY_BYTES,
     READY,
     RENDEZVOUS_SECONDS,
     VIOLATED,
+    WORKED,
     Answer,
     Death,
     Source,
@@ -324,7 +324,7 @@ def _run(task: Task, tell: Tell) -> tuple[Finding, Death | None]:
             message = _receive(child, watch)
             if message in (READY, DIAGNOSES):
                 watch.limit = task.busy_seconds if message == READY else START_SECONDS
-            elif message == COMPILED:
+            elif message == WORKED:
                 continue
             elif message == VIOLATED:
                 assert last is not None

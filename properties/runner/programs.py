@@ -13,10 +13,9 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.reading import shown
 from shardproof.properties.cases.strategies.dtypes import as_dtype
-from shardproof.properties.cases.strategies.meshes import AXIS_NAMES
+from shardproof.properties.cases.strategies.meshes import known_names
 from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.contracts.described import Array, Signature, sizes_in
-from shardproof.properties.contracts.relation import Relation
 from shardproof.properties.contracts.roles import LONG, Conditions, axes_of
 from shardproof.properties.contracts.whole import whole_contract
 from shardproof.properties.engines import engine_named
@@ -212,7 +211,7 @@ class Program:
         if self.differentiates:
             return True
         roles, ((sizes, options, participants), _) = self.signature.roles, self._example
-        axes = dict(zip(roles, AXIS_NAMES, strict=False))
+        axes = dict(zip(roles, known_names(len(roles)), strict=False))
         mesh = MeshCase(tuple(axes.values()), tuple(participants[role] for role in axes))
         operands = []
         for array in self.signature.arrays:
@@ -259,15 +258,14 @@ class Program:
 
     def _contract(self, conditions: Conditions) -> Contract:
         known = self._known
-        casts = () if isinstance(known, Relation) else known.casts
-        return whole_contract(self.name, self.signature, known, conditions=conditions, casts=casts)
+        casts = () if known is None else known.casts
+        return whole_contract(self.name, self.signature, known, holds=self.holds, conditions=conditions, casts=casts)
 
     @cached_property
-    def _known(self) -> JaxReference | NumpyReference | Relation:
-        """What is known of its results."""
+    def _known(self) -> JaxReference | NumpyReference | None:
+        """Its reference, if it has one."""
         if self.reference is None:
-            assert self.holds is not None
-            return Relation(self.holds)
+            return None
         example, served = self._example
         try:
             return reference_of(self.reference, self.signature, *example)

@@ -199,7 +199,7 @@ def search(
         if all(answered(tally, max_examples) for tally in tallies.values()):
             raise Enough
         if until is not None and caught is None and time.perf_counter() > until:
-            ended = f"after {tried} of {max_examples} structures"
+            ended = f"after {tried} of at most {2 * max_examples} structures"
             raise Enough
         tried += 1
         verdicts: dict[str, Verdict] = {}

@@ -21,6 +21,7 @@ from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.test_simulate_windows import numbers
 from shardproof.properties.precision.arithmetic import Doubles, Sampled
+from shardproof.properties.precision.comparison import size_of
 from shardproof.properties.precision.formats import Charges, format_of, literal_error, moved, round_at_random
 from shardproof.properties.precision.judge import bound_of
 from shardproof.properties.precision.runs import SAMPLES, fused_products, run_samples
@@ -355,6 +356,12 @@ def test_what_is_exact_is_compared_bit_for_bit(dtype: str) -> None:
         return jnp.concatenate([x[::-1], x])[1:], x.sum(), x @ x.T, x * 2 - 1, jnp.where(x > 2, x, -x)
 
     assert all((bound == 0).all() for _, bound in bounds_of(function, whole))
+
+
+def test_what_is_beyond_doubles_counts_as_the_largest_of_them() -> None:
+    """An exact result in long doubles may be: it is no infinity, by which nothing else would be known, and no warning."""
+    exact = np.array(["-7.9e308", "1", "inf", "nan"], np.longdouble)
+    assert size_of(exact).tolist() == [np.finfo(np.float64).max, 1, 0, 0]
 
 
 @pytest.mark.parametrize("count", [512, 1024])

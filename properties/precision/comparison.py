@@ -21,6 +21,11 @@ def magnitude(array: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(exact), exact, 0)
 
 
+def size_of(array: np.ndarray) -> np.ndarray:
+    """|x| as doubles, of which the largest one stands for what is larger still."""
+    return np.minimum(magnitude(array), np.finfo(np.float64).max).astype(np.float64)
+
+
 class Judged(NamedTuple):
     """The judgement of runs in double precision and of samples on a result.
 

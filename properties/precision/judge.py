@@ -21,7 +21,7 @@ from shardproof.properties.engines import Sets
 from shardproof.properties.engines.running import all_blocks, nearby_blocks, placed_blocks, reference_blocks
 from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.precision.arithmetic import EndlessLoop
-from shardproof.properties.precision.comparison import Judged, Reference, compare, magnitude
+from shardproof.properties.precision.comparison import Judged, Reference, compare, magnitude, size_of
 from shardproof.properties.precision.compiled import in_doubles
 from shardproof.properties.precision.formats import COARSE, LARGER, charges_of
 from shardproof.properties.precision.runs import SAMPLES, Runs
@@ -122,7 +122,7 @@ class _Judge:
 
     def _largest(self, leaf: int, exact: np.ndarray, *, blocks: bool) -> np.ndarray | float:
         """The largest number of an array, or of each of its rows."""
-        size = magnitude(exact).astype(np.float64)
+        size = size_of(exact)
         if not self.implementation.by_row or not self.case.operands:
             return float(size.max(initial=0))
         if not blocks:
@@ -160,7 +160,7 @@ class _Judge:
         nearby: Nearby,
     ) -> np.ndarray:
         """The bound of doubles around the reference, for roundings of doubles and of constants alone."""
-        size = magnitude(exact).astype(np.float64)
+        size = size_of(exact)
         largest = float(size.max(initial=0))
         doubt = self.case.contract.oracle.doubt[self.kind != "value"]
         leeway = ALIKE * (size + largest / 16) + SMALLEST + doubt * max(float(self.kind != "value"), largest)
@@ -208,7 +208,7 @@ def bound_of(
             low, high = (of(samples - double, axis=0) for of in (np.min, np.max))
             off = np.maximum(low, -high) > (high - low) + 2 * COARSE * half_spacing(magnitude(double), dtype)
             reach = np.where(off & known.all(axis=0) & np.isfinite(double), np.inf, reach)
-        size = magnitude(exact).astype(np.float64)
+        size = size_of(exact)
         drift = np.abs(samples[0] - double)  # of the sample that rounds to the nearest
         drifts = drift <= DRIFT * size
         if not drifts.all():  # or not even its first digit is certain

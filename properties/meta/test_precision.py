@@ -359,7 +359,7 @@ def test_what_is_exact_is_compared_bit_for_bit(dtype: str) -> None:
 
 
 def test_what_is_beyond_doubles_counts_as_the_largest_of_them() -> None:
-    """An exact result in long doubles may be: it is no infinity, by which nothing else would be known, and no warning."""
+    """An exact result in long doubles may be so: it is no infinity, by which nothing else would be known."""
     exact = np.array(["-7.9e308", "1", "inf", "nan"], np.longdouble)
     assert size_of(exact).tolist() == [np.finfo(np.float64).max, 1, 0, 0]
 

@@ -135,9 +135,6 @@ class Doubles:
     steps: dict[int, int] = field(default_factory=dict, compare=False)
     """The number of times that each loop's predicate was evaluated, by the identity of the equation."""
 
-    repeats = True
-    """The same equation gives the same results again, so that they may be kept."""
-
     def held(self, dtype: np.dtype) -> np.dtype:
         """The dtype of the elements that hold numbers of a traced one."""
         return double(dtype)
@@ -245,8 +242,6 @@ class Sampled(Doubles):
 
     marks: dict[int, dict[int, int]] = field(default_factory=dict, compare=False)
     """These places as they were when a loop, by its identity, was last decided."""
-
-    repeats = False
 
     def constant(self, value: Numbers) -> Numbers:
         """A constant of the program, `[1, ...]` or `[samples, ...]`."""

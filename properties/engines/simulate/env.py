@@ -19,7 +19,7 @@ nothing determines. What is written over, or selected away, does not matter.
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 
@@ -116,30 +116,6 @@ class Elsewhere:
     equation: Any
 
 
-@runtime_checkable
-class Arithmetic(Protocol):
-    """Numbers that are not held as the program holds them."""
-
-    @property
-    def repeats(self) -> bool:
-        """Whether the same equation gives the same results again, so that they may be kept."""
-
-    def held(self, dtype: np.dtype) -> np.dtype:
-        """The dtype of the elements that hold numbers of a traced one."""
-
-    def constant(self, value: np.ndarray) -> np.ndarray:
-        """A constant of the program, behind a leading dimension of size 1, or of that of the first one."""
-
-    def replica(self, x: np.ndarray, dimension: int) -> np.ndarray:
-        """One of the replicas along a leading dimension, of size 1 there."""
-
-    def decided(self, env: "Env", holds: np.ndarray, equation: Any) -> np.ndarray:
-        """A loop's predicate `[*lead]`, as booleans."""
-
-    def run(self, env: "Env", rule: Any, equation: Any, operands: list[np.ndarray]) -> Any:
-        """The results of an equation, of which `rule` is the rule in the program's own arithmetic."""
-
-
 @dataclass(frozen=True)
 class Env:
     """What is around an equation.
@@ -155,7 +131,8 @@ class Env:
         left: what the blocks that `shard_map`s leave are written to.
         found: what the equations that leave something open are written to.
         other: what is decided the other way of what JAX leaves open.
-        arithmetic: how numbers are held and computed; None: as the program does.
+        arithmetic: how numbers are held and computed (see `shardproof.properties.precision.arithmetic`); None: as the
+            program does.
     """
 
     mesh: MeshCase = MeshCase((), ())
@@ -166,7 +143,7 @@ class Env:
     left: Left | None = None
     found: Found | None = None
     other: Choice | None = None
-    arithmetic: Arithmetic | None = None
+    arithmetic: Any = None
 
     @property
     def operand_rounds(self) -> list[int] | None:

@@ -86,11 +86,7 @@ class Operand:
 
 
 def check_operand(operand: Operand, mesh: MeshCase) -> None:
-    """A decoded operand is one that can be drawn on the mesh.
-
-    Raises:
-        ValueError: if it is not.
-    """
+    """Raises ValueError unless a decoded operand is one that can be drawn on the mesh."""
     for side in operand.block:
         reading.number("block", side, 0, MOST_ELEMENTS)
     if as_dtype(operand.dtype).name != operand.dtype:
@@ -101,11 +97,7 @@ def check_operand(operand: Operand, mesh: MeshCase) -> None:
 
 
 def check_placement(placement: Placement, mesh: MeshCase, rank: int) -> None:
-    """A decoded placement has an entry for each dimension, and names each axis of the mesh at most once.
-
-    Raises:
-        ValueError: if it is not so.
-    """
+    """Raises ValueError unless a placement has an entry for each dimension, and axes of the mesh, each once."""
     names = [*placement.stacked, *(name for entry in placement.spec for name in entry)]
     if len(placement.spec) != rank:
         raise reading.Unreadable(

@@ -246,11 +246,7 @@ def composes(outer: str, inner: str) -> bool:
 
 
 def check_chain(chain: Sequence[str]) -> None:
-    """A chain is one that can be drawn.
-
-    Raises:
-        ValueError: if it is not.
-    """
+    """Raises ValueError unless a chain is one that can be drawn."""
     for name in chain:
         if name not in LINKS:
             raise ValueError(f"chain={tuple(chain)}: {name!r}: expected some of {', '.join(LINKS)}")

@@ -32,11 +32,7 @@ def shown(value: Any) -> str:
 
 
 def loaded(text: str | bytes) -> Any:
-    """JSON as data.
-
-    Raises:
-        Unreadable: if the text is no JSON, or nested too deeply.
-    """
+    """JSON as data; raises Unreadable if the text is none, or nested too deeply."""
     try:
         return msgspec.json.decode(text)
     except RecursionError as error:
@@ -90,33 +86,21 @@ def _unknown(data: Any, known: Any, path: str = "") -> str:
 
 
 def text(what: str, value: Any, *, most: int = LONGEST) -> str:
-    """A text of at most `most` characters that prints in one line.
-
-    Raises:
-        Unreadable: if it is none.
-    """
+    """A text of at most `most` characters that prints in one line; raises Unreadable if it is none."""
     if type(value) is not str or len(value) > most or not value.isprintable():
         raise Unreadable(f"{what}={shown(value)}: expected one printable line of at most {most} characters")
     return value
 
 
 def identifier(what: str, value: Any) -> str:
-    """A Python identifier.
-
-    Raises:
-        Unreadable: if it is none, or a keyword.
-    """
+    """A Python identifier; raises Unreadable if it is none, or a keyword."""
     if not text(what, value, most=LONGEST_NAME).isidentifier() or keyword.iskeyword(value):
         raise Unreadable(f"{what}={shown(value)}: expected an identifier")
     return str(value)
 
 
 def number(what: str, value: Any, low: int, high: int) -> int:
-    """A whole number from `low` to `high`; True is none.
-
-    Raises:
-        Unreadable: if it is anything else.
-    """
+    """A whole number from `low` to `high`; raises Unreadable for anything else, True as well."""
     if type(value) is not int or not low <= value <= high:
         raise Unreadable(f"{what}={shown(value)}: expected a whole number from {low} to {high}")
     return value

@@ -16,8 +16,6 @@ def meant(name: str, known: Iterable[str], *, of: str = "one of", instead: Itera
     """The nearest of the names that there are, or all of them.
 
     Arguments:
-        name: what was given.
-        known: what there is.
         of: whether one or some of them are expected.
         instead: what is listed in place of all of them.
     """

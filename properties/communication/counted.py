@@ -44,13 +44,10 @@ KNOWN = (*PARTS, "broadcast", "permute", "ring_shift")
 
 
 def lower_bound(contract: str, p: int, n: float | Fraction) -> Bound:
-    """The bound of a collective of p participants on n bytes; nothing for one participant or no bytes.
+    """The bound of a collective of p participants on n bytes; raises ValueError for a contract without one.
 
     A permute is taken to move at least one block to another device, and a shift not to wrap to where
     it started; see `needed` for cases.
-
-    Raises:
-        ValueError: for a contract without a bound.
     """
     if contract in ("permute", "ring_shift"):
         return NOTHING if p < 2 or n == 0 else Bound(1, Fraction(n))
@@ -136,7 +133,6 @@ def sizes_of(case: Case, wanted: Collection[str] | None = None) -> dict[str, Any
     Of a pytree, `x` and `out` are all leaves together.
 
     Arguments:
-        case: the case.
         wanted: the names that are wanted, where others need not be known; None: all.
     """
     contract = case.contract
@@ -189,8 +185,7 @@ class Counted:
     """What one device sends in one run of a program.
 
     Arguments:
-        cost: counts and bytes by kind, of the types that the program asked for; None where it is not known.
-        unknown: why it is not.
+        cost: counts and bytes by kind, of the types that the program asked for.
         separate: the same, every array of a combined collective counted by itself.
         sent: the same, with the bytes of the types that the compiler sends in their place.
         participants: (kind, participants of a group, bytes) of each collective, as often as it runs.
@@ -199,11 +194,10 @@ class Counted:
         notes: what a reader should know of the numbers.
     """
 
-    cost: Cost | None
-    unknown: str = ""
-    separate: Cost | None = None
-    sent: Cost | None = None
-    participants: tuple[tuple[str, int, int], ...] = ()
+    cost: Cost
+    separate: Cost
+    sent: Cost
+    participants: tuple[tuple[str, int, int], ...]
     rounds: int | None = None
     rewritten: bool = False
     notes: tuple[str, ...] = ()
@@ -214,7 +208,7 @@ class Unknown(Exception):
 
 
 def count(prepared: Prepared, arrays: Sequence[np.ndarray]) -> Counted:
-    """What a program sends, forward or whatever it computes, on these global arrays."""
+    """What a program sends on these global arrays; raises Unknown if that cannot be told."""
     evidence = prepared.evidence(arrays)
     return of_compiled(evidence) if isinstance(evidence, str) else of_record(evidence)
 
@@ -222,18 +216,21 @@ def count(prepared: Prepared, arrays: Sequence[np.ndarray]) -> Counted:
 def of_record(record: Record) -> Counted:
     """What the interpreter saw executed.
 
-    Where devices go separate ways, it is what one does in the mean; unknown if that is no whole number.
+    Where devices go separate ways, it is what one does in the mean.
+
+    Raises:
+        Unknown: if that is no whole number.
     """
-    shares = [(c, Fraction(c.devices * c.count, c.mesh.size)) for c in record.collectives]
+    shares = [(c, Fraction(c.devices, c.mesh.size)) for c in record.collectives]
     totals: dict[tuple[str, int, int], Fraction] = {}
     for c, share in shares:
         what = (c.kind, c.participants, c.operand_bytes)
         totals[what] = totals.get(what, Fraction(0)) + share
     if any(share.denominator != 1 for share in totals.values()):
-        return Counted(None, "devices execute different collectives")
+        raise Unknown("devices execute different collectives")
     cost = _cost([(kind, int(share), int(share) * size) for (kind, _, size), share in totals.items()])
     participants = tuple(what for what, share in totals.items() for _ in range(int(share)))
-    return Counted(cost, separate=cost, sent=cost, participants=participants, rounds=record.rounds)
+    return Counted(cost, cost, cost, participants, record.rounds)
 
 
 def of_compiled(text: str) -> Counted:
@@ -241,6 +238,7 @@ def of_compiled(text: str) -> Counted:
 
     Raises:
         HloError: if the text cannot be read.
+        Unknown: if it does not say how often each collective runs.
     """
     found = collectives(text)
     promoted = sum(c.operand_bytes != c.own_bytes for c in found)
@@ -248,11 +246,7 @@ def of_compiled(text: str) -> Counted:
     if promoted:
         wide, own = sum(c.operand_bytes for c in found), sum(c.own_bytes for c in found)
         notes.append(f"{promoted} of {len(found)} collectives are sent in a wider type: {wide:,} for {own:,} bytes")
-    try:
-        runs = _runs([(c, c.path) for c in found])
-    except Unknown as error:
-        return Counted(None, str(error), rewritten=True, notes=tuple(notes))
-    ordered = [(c, times) for c, times in runs.items() if times]
+    ordered = [(c, times) for c, times in _runs([(c, c.path) for c in found]).items() if times]
     return Counted(
         cost=_cost([(c.kind, times, times * c.own_bytes) for c, times in ordered]),
         separate=_cost([(c.kind, times * c.operands, times * c.own_bytes) for c, times in ordered]),
@@ -326,10 +320,8 @@ def worded_stated(stated: Stated, said: object, names: Collection[str], sizes: M
     """`permute=3, bytes=48 (from permute=p-1,bytes=(p-1)*n/p with p=4, n=64)`; p and n always, others if named.
 
     Arguments:
-        stated: what is said, in numbers.
         said: the expectation; anything else is a formula, which no words are known of.
         names: the names that it speaks of.
-        sizes: what they stand for.
     """
     parts = [f"{kind}={number(count)}" for kind, count in stated.counts.items() if count]
     if stated.bytes is None:

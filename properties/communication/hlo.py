@@ -146,7 +146,6 @@ class CompiledCollective:
         pairs: the source-target pairs of a permute.
         form: `synchronous`, `start and done`, `wrapped in async-start` or `fused asynchronously`.
         path: the loops and branches around it, outermost first.
-        line: its line.
     """
 
     kind: str
@@ -159,13 +158,6 @@ class CompiledCollective:
     form: str
     path: tuple[Loop | Branch, ...]
     line: str
-
-    @property
-    def trips(self) -> int | None:
-        """How often the loops around it run it; None if one of them does not say."""
-        counts = [step.trips for step in self.path if isinstance(step, Loop)]
-        known = [count for count in counts if count is not None]
-        return math.prod(known) if len(known) == len(counts) else None
 
     @property
     def moves_nothing(self) -> bool:

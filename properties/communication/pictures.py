@@ -47,9 +47,9 @@ def steps(implementation: Implementation, case: Case) -> list[Step]:
     """The collectives that an implementation executes in a case, round by round."""
     program = forward(case, implementation, Seen())
     arrays = [generate(Data("exact", 0), a.shape, np.dtype(a.dtype)) for a in program.arguments]
-    executed = SimulateEngine().prepare(program, case.mesh).evidence(arrays).sequence
+    executed = SimulateEngine().prepare(program, case.mesh).evidence(arrays).collectives
     return [
-        Step(c.kind, c.operand_bytes, () if c.perm is None else tuple(sorted(c.links)), c.round)
+        Step(c.kind, c.operand_bytes, tuple(sorted(c.links)), c.round)
         for c in sorted(executed, key=lambda collective: collective.round)
     ]
 

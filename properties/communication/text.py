@@ -30,10 +30,8 @@ class Instruction:
     Arguments:
         name: what other lines call it.
         shape: the text of its result's type.
-        opcode: what it does.
         operands: the operands as they stand there.
         attributes: what follows the operands, `name=value`, values as they stand there.
-        line: the whole line.
         root: whether it is the computation's result.
     """
 
@@ -100,11 +98,7 @@ def split(text: str, separator: str = ",") -> list[str]:
 
 
 def read_instruction(line: str) -> Instruction:
-    """One line as an instruction.
-
-    Raises:
-        HloError: if it is none.
-    """
+    """One line as an instruction; raises HloError if it is none."""
     name, equals, rest = COMMENT.sub(lambda found: found["quoted"] or "", line).strip().partition(" = ")
     root = name.startswith("ROOT ")
     rest = rest.lstrip()
@@ -190,11 +184,7 @@ class Shape:
 
 
 def element_bits(dtype: str) -> int:
-    """The bits of an element.
-
-    Raises:
-        HloError: for a type that is not known.
-    """
+    """The bits of an element; raises HloError for a type that is not known."""
     if dtype in BITS:
         return BITS[dtype]
     if dtype[:2] in ("f4", "f8") and dtype[2:3] == "e":
@@ -227,11 +217,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def lists(text: str) -> Groups:
-    """`{{0,1},{2,3}}` as tuples; `{}` is the empty one.
-
-    Raises:
-        HloError: if it is not of this form.
-    """
+    """`{{0,1},{2,3}}` as tuples; `{}` is the empty one. Raises HloError for another form."""
     text = text.strip()
     if not (text.startswith("{") and closing(text) == len(text) - 1):
         raise HloError(f"groups {text!r}: expected lists in braces")

@@ -1,8 +1,6 @@
 """What every engine does, and the two: one compiles with XLA, one interprets in NumPy, on meshes of any size."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -13,41 +11,8 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines import simulate
-from shardproof.properties.engines.simulate.record import Record
+from shardproof.properties.engines.simulate.prepare import Prepared
 from shardproof.properties.programs.program import Program
-
-Sets = Sequence[Sequence[np.ndarray]]
-"""Data sets: of each, one global array per argument."""
-
-
-class Prepared:
-    """A program made ready: global arrays in, global arrays out.
-
-    Arguments:
-        run: what runs it.
-        jaxpr: what was traced; None of what is traced anew in every run.
-    """
-
-    def __init__(self, run: Callable[[Sequence[np.ndarray]], list[np.ndarray]], jaxpr: Any = None) -> None:
-        self._run = run
-        self.jaxpr = jaxpr
-
-    def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The results in the dtypes that were traced."""
-        return self._run(arrays)
-
-    def evidence(self, arrays: Sequence[np.ndarray]) -> Record | str:
-        """What says what the program sends: what is seen executed on these global arrays, or the compiled text."""
-        raise NotImplementedError("what is not under jit is no one program")
-
-    def each(self, sets: Sets) -> Iterator[list[np.ndarray]]:
-        """The results on each of several data sets."""
-        return map(self, sets)
-
-    def since(self, place: int) -> "Prepared":
-        """The program of the results from this place on, and of nothing that they do not need."""
-        raise NotImplementedError("what is not under jit is no one program")
-
 
 AXIS_TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 
@@ -58,11 +23,7 @@ def abstract_mesh(mesh: MeshCase) -> AbstractMesh:
 
 
 def device_mesh(mesh: MeshCase) -> Mesh:
-    """The mesh over real (or virtual) devices.
-
-    Raises:
-        ValueError: if the mesh names a device that is not there.
-    """
+    """The mesh over real (or virtual) devices; raises ValueError if it names one that is not there."""
     devices = jax.devices()
     if max(mesh.devices) >= len(devices):
         raise ValueError(f"mesh={mesh}: expected devices below {len(devices)}, which is how many there are")
@@ -79,10 +40,6 @@ class Engine:
 
     def __init__(self) -> None:
         self.traces = self.compilations = 0
-
-    def abstract_mesh(self, mesh: MeshCase) -> AbstractMesh:
-        """The mesh to trace under, without devices."""
-        return abstract_mesh(mesh)
 
     def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
         """Traces a program for a mesh; what tracing refuses is refused here."""
@@ -118,13 +75,7 @@ class XlaEngine(Engine):
 
 
 class Compiled(Prepared):
-    """A program under `jit`, traced here, and compiled once: where it is first run or read.
-
-    Arguments:
-        function: the program.
-        avals: its arguments without their values.
-        options: what XLA is told of how to compile.
-    """
+    """A program under `jit`, traced here, and compiled once: where it is first run or read."""
 
     def __init__(
         self, function: Callable[..., Any], avals: list[jax.ShapeDtypeStruct], options: Mapping[str, Any]
@@ -178,93 +129,24 @@ def _run(
     return [np.asarray(y) if y.size else np.zeros(y.shape, y.dtype) for y in function(*placed)]
 
 
-OWN = ("shardproof.properties.engines.simulate.", "shardproof.properties.precision.")
-"""Where the interpreter's rules are, and what runs them on doubles."""
-
-
-@contextmanager
-def failing_as_a_limit() -> Iterator[None]:
-    """An interpreter that fails itself says nothing of the program: that is a limit of it, like a rule it lacks.
-
-    Raises:
-        InterpreterLimit: in place of an error of the interpreter's own.
-    """
-    try:
-        yield
-    except simulate.OF_THE_PROGRAM:
-        raise
-    except Exception as error:
-        if not simulate.raised_in(error).startswith(OWN):
-            raise
-        first = str(error).partition("\n")[0]
-        what = f"this program, for an error of its own ({type(error).__name__}: {first})"
-        raise simulate.InterpreterLimit(f"the interpreter cannot run {what}", what) from error
-
-
-MOST_TOGETHER = 2**14
-"""The most elements of data sets that are run at once: of larger ones, NumPy's time is not spent in calls."""
-
-
-class Interpreted(Prepared):
-    """A program that is traced: global arrays in, global arrays out.
-
-    Arguments:
-        traced: the program.
-    """
-
-    def __init__(self, traced: simulate.Simulated) -> None:
-        super().__init__(self._alone, traced.closed_jaxpr)
-        self.traced = traced
-
-    @classmethod
-    def of(cls, closed_jaxpr: Any) -> "Interpreted":
-        """A program that something else has traced."""
-        return cls(simulate.Simulated(closed_jaxpr, jax.tree.structure(list(closed_jaxpr.out_avals))))
-
-    def _alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        with failing_as_a_limit():
-            return [np.asarray(result) for result in jax.tree.leaves(self.traced.run(*arrays))]
-
-    def since(self, place: int) -> "Interpreted":
-        """The program of the results from this place on."""
-        jaxpr = self.traced.closed_jaxpr
-        return Interpreted.of(simulate.giving(jaxpr, [i >= place for i in range(len(jaxpr.out_avals))]))
-
-    def evidence(self, arrays: Sequence[np.ndarray]) -> simulate.Record:
-        """What a run does besides computing, less what `jit` would not run because nothing reads it."""
-        with failing_as_a_limit():
-            return self.traced.live().run_recorded(*arrays)[1]
-
-    def each(self, sets: Sets) -> Iterator[list[np.ndarray]]:
-        """The results on each of several data sets: of small ones at once, if all of them can be run."""
-        if len(sets) > 1 and sum(array.size for arrays in sets for array in arrays) <= MOST_TOGETHER:
-            with contextlib.suppress(Exception):  # that of the first data set that has one is raised below
-                return iter(self.traced.run_together(sets))
-        return super().each(sets)
-
-
 class SimulateEngine(Engine):
     """Traces each structure once, then interprets it on as many data sets as it is given."""
 
     name = "simulate"
     clear_after = 2000
 
-    def prepare(self, program: Program, mesh: MeshCase) -> Interpreted:
+    def prepare(self, program: Program, mesh: MeshCase) -> simulate.Simulated:
         """Traces a program for a mesh; nothing is compiled."""
         self._count()
         devices = abstract_mesh(mesh)
-        return Interpreted(simulate.prepare(program.build(devices), *program.abstract_arguments(devices)))
+        return simulate.prepare(program.build(devices), *program.abstract_arguments(devices))
 
 
 ENGINES: dict[str, type[Engine]] = {"simulate": SimulateEngine, "xla": XlaEngine}
 
 
 def engine_named(name: str) -> Engine:
-    """A new engine.
-
-    Raises:
-        ValueError: if there is none of that name.
-    """
+    """A new engine; raises ValueError if there is none of that name."""
     if name not in ENGINES:
         raise ValueError(f"engine={name!r}: expected one of {', '.join(ENGINES)}")
     return ENGINES[name]()

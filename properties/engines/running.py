@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from traceback import walk_tb
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,9 +21,9 @@ from jax.interpreters import ad
 from shardproof.oracles.dtypes import is_float, rounded, wide
 from shardproof.properties.cases.case import Case, Placement, stacked_axes
 from shardproof.properties.contracts import listed
-from shardproof.properties.engines import Engine, Interpreted, Prepared, SimulateEngine, XlaEngine
-from shardproof.properties.engines.engine import Compiled, InTwo
-from shardproof.properties.engines.simulate import raised_in
+from shardproof.properties.engines import Engine, Prepared, SimulateEngine, XlaEngine
+from shardproof.properties.engines.engine import Compiled, InTwo, abstract_mesh
+from shardproof.properties.engines.simulate import Simulated, raised_in
 from shardproof.properties.engines.simulate.exchange import divide
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.engines.simulate.prepare import giving
@@ -32,8 +32,6 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Program, Seen, WrongResult, answering, forward
 from shardproof.properties.programs.transformations import fed_operands, refilled
 from shardproof.properties.programs.violation import NotDifferentiable, SuiteError
-
-Kept = TypeVar("Kept")
 
 KEPT = 32
 """How many structures stay compiled: Hypothesis tries one again and again while it shrinks."""
@@ -44,7 +42,6 @@ MODES = {"gradient": (True, True), "reverse gradient": (False, True), "forward g
 NO_FORWARD_MODE = "a custom_vjp has no forward mode"
 
 _ready: OrderedDict[tuple[object, ...], "Ready"] = OrderedDict()
-_seen: OrderedDict[tuple[object, ...], Seen] = OrderedDict()
 
 
 @dataclass(frozen=True)
@@ -56,9 +53,9 @@ class Ready:
     placements: tuple[Placement, ...] = ()
 
 
-def traced(program: Program, case: Case, engine: Engine) -> Any:
+def traced(program: Program, case: Case) -> Any:
     """The jaxpr of a program under an abstract mesh: what it must refuse is refused here, before anything runs."""
-    mesh = engine.abstract_mesh(case.mesh)
+    mesh = abstract_mesh(case.mesh)
     with answering():  # the rules of derivatives as well
         return jax.make_jaxpr(program.build(mesh))(*program.abstract_arguments(mesh))
 
@@ -76,11 +73,11 @@ def ready(kind: str, implementation: Implementation, case: Case, engine: Engine)
         _ready.move_to_end(key)
         return _ready[key]
     made = _make(kind, implementation, case, engine)
-    _keep(_ready, key, made)
+    _keep(key, made)
     jaxpr = made.prepared.jaxpr
     if engine.name == XlaEngine.name and jaxpr is not None:  # of which the interpreter need not trace its own
         as_well = (kind, implementation, structure, SimulateEngine.name)
-        _keep(_ready, as_well, dataclasses.replace(made, prepared=Interpreted.of(jaxpr)))
+        _keep(as_well, dataclasses.replace(made, prepared=Simulated(jaxpr)))
     return made
 
 
@@ -103,17 +100,13 @@ def derived(implementation: Implementation, case: Case, engine: Engine) -> tuple
 
 
 def reverse_mode(implementation: Implementation, case: Case, engine: Engine) -> Ready:
-    """The program `(operands, tangents, cotangents) -> gradients`; no tangents where there is no forward mode.
+    """The program `(operands, tangents, cotangents) -> gradients`; raises NotImplementedError without reverse mode.
 
-    Raises:
-        NotImplementedError: if JAX has no reverse mode of the function.
+    There are no tangents where there is no forward mode.
     """
-    key = ("gradients alone", implementation, _without_out(case), engine.name)
-    if key not in _ready:
-        made = _with_gradients(implementation, case, engine)
-        others = len(made.prepared.jaxpr.out_avals) - len(case.contract.call.moving(case))
-        _keep(_ready, key, dataclasses.replace(made, prepared=made.prepared.since(others)))
-    return _ready[key]
+    made = _with_gradients(implementation, case, engine)
+    others = len(made.prepared.jaxpr.out_avals) - len(case.contract.call.moving(case))
+    return dataclasses.replace(made, prepared=made.prepared.since(others))
 
 
 def values_and_gradients(implementation: Implementation, case: Case, engine: Engine) -> Any:
@@ -133,10 +126,10 @@ def _with_gradients(implementation: Implementation, case: Case, engine: Engine) 
     return ready("gradient" if both else "reverse gradient", implementation, case, engine)
 
 
-def _keep(kept: OrderedDict[tuple[object, ...], Kept], key: tuple[object, ...], made: Kept) -> None:
-    kept[key] = made
-    if len(kept) > KEPT:
-        kept.popitem(last=False)
+def _keep(key: tuple[object, ...], made: Ready) -> None:
+    _ready[key] = made
+    if len(_ready) > KEPT:
+        _ready.popitem(last=False)
 
 
 def _without_out(case: Case) -> Case:
@@ -146,39 +139,29 @@ def _without_out(case: Case) -> Case:
 def forget() -> None:
     """Makes every structure ready anew: JAX's rules are others than they were."""
     _ready.clear()
-    _seen.clear()
-
-
-def seen_of_values(implementation: Implementation, case: Case, engine: Engine) -> Seen:
-    """What is seen when values of a structure are traced, which its derivatives must know; traced once for that."""
-    key = (implementation, _without_out(case))
-    if key not in _seen:
-        seen = Seen()
-        traced(forward(case, implementation, seen), case, engine)
-        _keep(_seen, key, seen)
-    return dataclasses.replace(_seen[key])
 
 
 def _make(kind: str, implementation: Implementation, case: Case, engine: Engine) -> Ready:
     seen = Seen()
     if kind == "value":
         with differentiating():  # where a link of its chain does
-            prepared = engine.prepare(forward(case, implementation, seen), case.mesh)
-        if prepared.jaxpr is not None:
-            _keep(_seen, (implementation, _without_out(case)), dataclasses.replace(seen))
-        return Ready(prepared, seen)
+            return Ready(engine.prepare(forward(case, implementation, seen), case.mesh), seen)
     if kind == "placed":
         return Ready(engine.prepare(forward(case, implementation, seen, out="placed"), case.mesh), seen)
     forward_mode, reverse_mode = MODES[kind]
-    with differentiating():  # as for values
-        seen = seen_of_values(implementation, case, engine)
+    values = _ready.get(("value", implementation, _without_out(case), engine.name))
+    if values is not None and values.prepared.jaxpr is not None:
+        seen = values.seen
+    else:
+        with differentiating():  # as for values
+            traced(forward(case, implementation, seen), case)
     check_results(case, seen)
     program, placements = derivatives(case, implementation, seen, forward_mode=forward_mode, reverse_mode=reverse_mode)
     with differentiating():
         with answering():  # the rules of derivatives
             prepared = engine.prepare(program, case.mesh)
         # jvp of a custom_vjp is traced all the same, to a primitive that nothing can run
-        jaxpr = traced(program, case, engine) if prepared.jaxpr is None else prepared.jaxpr
+        jaxpr = traced(program, case) if prepared.jaxpr is None else prepared.jaxpr
         if forward_mode and any(equation.primitive.name == "custom_lin" for equation in equations(jaxpr)):
             raise NotDifferentiable(NO_FORWARD_MODE)
         if forward_mode and reverse_mode and isinstance(prepared, Compiled):
@@ -229,11 +212,7 @@ def differentiating() -> Iterator[None]:
 
 
 def check_results(case: Case, seen: Seen) -> None:
-    """Results have the shapes and dtypes of the oracle's.
-
-    Raises:
-        WrongResult: if one has not.
-    """
+    """Raises WrongResult unless results have the shapes and dtypes of the oracle's."""
     zeros = [
         np.zeros((*case.mesh.sizes, *case.batch_of(i), *o.block), o.numpy_dtype) for i, o in enumerate(case.operands)
     ]

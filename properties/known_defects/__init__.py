@@ -6,8 +6,7 @@ else that fails is a failure. Each entry has a script of the same name in plain 
 while the defect is there and with 0 once it is fixed; a test runs them all, so the day of the repair is noticed.
 """
 
-from shardproof.properties.known_defects.defect import Defect, release
 from shardproof.properties.known_defects.excuses import aborting, at_fault, excused, fatal, spared
-from shardproof.properties.known_defects.registry import DEFECTS
+from shardproof.properties.known_defects.registry import DEFECTS, Defect, release
 
 __all__ = ["DEFECTS", "Defect", "aborting", "at_fault", "excused", "fatal", "release", "spared"]

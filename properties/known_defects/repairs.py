@@ -22,7 +22,6 @@ from shardproof.impl.collectives import cast_varying, varying
 from shardproof.impl.ragged import gathered_ragged_all_to_all
 from shardproof.properties.engines import running
 from shardproof.properties.engines.engine import XlaEngine
-from shardproof.properties.laws import communication
 from shardproof.properties.programs.transformations import zeros_of_type
 
 Without = AbstractContextManager[None]
@@ -32,7 +31,6 @@ def forget() -> None:
     """Drops what was traced."""
     jax.clear_caches()
     running.forget()
-    communication.forget()
 
 
 @contextmanager

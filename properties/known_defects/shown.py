@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from shardproof.properties.cases.suggestion import RequestError, meant
-from shardproof.properties.known_defects.defect import Defect
-from shardproof.properties.known_defects.registry import DEFECTS
+from shardproof.properties.known_defects.registry import DEFECTS, Defect
 
 PATIENCE_SECONDS = 300
 """How long a script may take; those of what waits for ever give up by themselves."""
@@ -26,11 +25,7 @@ def verdict(defect: Defect) -> str:
 
 
 def shown(names: Sequence[str] = ()) -> Iterator[str]:
-    """A line for each defect, as it is known: its name, whether it shows, and what it is.
-
-    Raises:
-        RequestError: if there is none of a name.
-    """
+    """A line for each defect: name, whether it shows, sentence; raises RequestError for an unknown name."""
     for name in names:
         if name not in DEFECTS:
             raise RequestError(f"name={name!r}: no such defect; {meant(name, DEFECTS)}")

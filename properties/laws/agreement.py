@@ -65,11 +65,7 @@ def twice(right: Reference, blocks: np.ndarray, actual: np.ndarray) -> Reference
 
 
 def check_interpreted(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """What the law compares, held to the oracle; returns the data sets checked.
-
-    Raises:
-        Broken: if a law does not hold.
-    """
+    """Holds what the law compares to the oracle, or raises Broken; returns the data sets checked."""
     checked = check_value(implementation, case, engine)
     derivatives = at_some_data(case)
     if derivatives is not None:

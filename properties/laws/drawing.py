@@ -43,8 +43,6 @@ def drawn_for(
     Half are of any dtype, half have derivatives, and a fifth of all, if the scope allows, is on a large mesh.
 
     Arguments:
-        implementation: what is to serve the cases.
-        scope: the meshes at hand.
         eager: whether to draw cases without `jit`, which mean nothing to an interpreter.
         excluded: called with each case that the implementation is not asked to serve, and that is drawn again.
     """

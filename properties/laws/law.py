@@ -89,11 +89,7 @@ class Checked(int):
 
 
 def checked_sets(told: Sequence[bool], case: Case, undecided: int, findings: Sequence[str] = ()) -> Checked:
-    """The number of data sets that tell right from wrong, given which do.
-
-    Raises:
-        Undecided: if none does.
-    """
+    """The number of data sets that tell right from wrong, given which do; raises Undecided if none does."""
     if not any(told):
         names = ", ".join(dict.fromkeys(operand.dtype for operand in case.operands))
         raise Undecided(f"no data set tells right from wrong: roundings leave no certain digit in {names}")

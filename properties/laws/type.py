@@ -55,11 +55,7 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
 
 
 def check_replicated(case: Case, varying: Sequence[frozenset[str]], runs: Iterable[Sequence[np.ndarray]]) -> None:
-    """Results on each data set are bitwise equal on all devices along which they are typed invariant.
-
-    Raises:
-        Broken: if they are not.
-    """
+    """Raises Broken unless results are equal, bit for bit, along axes that they are typed invariant along."""
     for data, results in zip(case.data, runs, strict=True):
         for blocks, axes in zip(results, varying, strict=True):
             try:

@@ -53,17 +53,11 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
 def check_relation(
     case: Case, data: Data, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray], where: str = ""
 ) -> None:
-    """What is said of results holds, on each input of a batch.
+    """Raises Broken unless what is said of results holds, on each input of a batch.
 
     Arguments:
         case: the case, of a contract whose results are right only up to a relation.
-        data: the data set.
-        arrays: the operands.
-        results: the blocks of the results.
         where: where they come from, in words.
-
-    Raises:
-        Broken: if it does not.
     """
     for wrong in unrelated_over_batch(case, [case.blocks(i, array) for i, array in enumerate(arrays)], results):
         raise Broken("values", f"{wrong}{where}", data=data)

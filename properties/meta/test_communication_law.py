@@ -17,6 +17,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.communication.counted import (
     NOTHING,
+    Unknown,
     full_bytes,
     moved,
     needed,
@@ -25,10 +26,10 @@ from shardproof.properties.communication.counted import (
     sizes_of,
 )
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.engines import Engine, Interpreted, engine_named, simulate
+from shardproof.properties.engines import engine_named, simulate
 from shardproof.properties.engines.running import oracle_blocks
 from shardproof.properties.laws import LAWS
-from shardproof.properties.laws.communication import check_communication, communication_of
+from shardproof.properties.laws.communication import check_communication
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import PARAMETERS, example
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, names_of
@@ -149,7 +150,8 @@ def test_what_devices_do_differently_is_counted_once() -> None:
         return of_record(simulate.prepare(function, jax.numpy.ones(8)).run_recorded(jax.numpy.ones(8))[1])
 
     assert run(lambda x: lax.ppermute(x, "b", shift[::-1])).cost == Cost.of({"permute": 1}, {"permute": 8})
-    assert run(lambda x: x).cost is None
+    with pytest.raises(Unknown, match="different collectives"):
+        run(lambda x: x)
 
 
 def test_what_need_not_be_sent() -> None:
@@ -310,12 +312,3 @@ def test_the_table() -> None:
     assert by_name["broadcast[lax]", 5].optimal == ()
     assert len(table.markdown(rows).splitlines()) == len(rows) + 2
     assert table.json_rows(rows)[0]["p"] == 8
-
-
-def test_counts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A structure is counted once, however often it is asked for."""
-    engine: Engine = engine_named("simulate")
-    case = example("broadcast", MeshCase(("kept",), (3,)), "kept")
-    first = communication_of(IMPLEMENTATIONS[7], case, engine)
-    monkeypatch.setattr(Interpreted, "evidence", lambda *_: pytest.fail("counted again"))
-    assert communication_of(IMPLEMENTATIONS[7], case, engine) is first

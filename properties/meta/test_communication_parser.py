@@ -5,6 +5,7 @@ libtpu 0.0.42 for v5e and v6e; what is not read was cut out. `wrapped_by_hand` i
 neither of these compilers printed.
 """
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardproof.properties.communication.counted import of_compiled, of_record
-from shardproof.properties.communication.hlo import Branch, CompiledCollective, collectives
+from shardproof.properties.communication.counted import Unknown, of_compiled, of_record
+from shardproof.properties.communication.hlo import Branch, CompiledCollective, Loop, collectives
 from shardproof.properties.communication.text import HloError, Shape, arrays, read, replica_groups
 from shardproof.properties.engines import simulate
 
@@ -54,7 +55,12 @@ def found(name: str) -> list[CompiledCollective]:
 )
 def test_texts_of_the_cpu(end: str, name: str, expected: list[Any]) -> None:
     """Kinds, bytes, groups and trips are read from the text of either version."""
-    read_ = [(c.kind, c.operand_bytes, c.operands, c.groups or c.pairs, c.trips) for c in found(f"{end}_{name}")]
+    read_ = []
+    for c in found(f"{end}_{name}"):
+        loops = [step.trips for step in c.path if isinstance(step, Loop)]
+        known = [trips for trips in loops if trips is not None]
+        trips = math.prod(known) if len(known) == len(loops) else None
+        read_.append((c.kind, c.operand_bytes, c.operands, c.groups or c.pairs, trips))
     assert read_ == expected
 
 
@@ -72,7 +78,6 @@ def test_promoted_types(end: str, name: str, expected: list[tuple[int, int]]) ->
     """A type that the compiler widened has both sizes, and one that the program widened has one."""
     assert [(c.operand_bytes, c.own_bytes) for c in found(f"{end}_{name}")] == expected
     counted = of_compiled(saved(f"{end}_{name}"))
-    assert counted.cost is not None
     assert counted.cost.total_bytes == sum(own for _, own in expected)
     assert bool(counted.notes) == any(wide != own for wide, own in expected)
 
@@ -110,8 +115,10 @@ def test_forms(name: str, expected: list[Any]) -> None:
 
 def test_unknown_totals() -> None:
     """Loops of unknown length and branches that differ leave the total unknown."""
-    assert of_compiled(saved("tpu_v5e_fori")).unknown.endswith("does not say how often the loop while.12 runs")
-    assert of_compiled(saved("cpu_jax_0.12_cond")).unknown.startswith("the branches of conditional.1")
+    with pytest.raises(Unknown, match=r"does not say how often the loop while\.12 runs$"):
+        of_compiled(saved("tpu_v5e_fori"))
+    with pytest.raises(Unknown, match=r"^the branches of conditional\.1"):
+        of_compiled(saved("cpu_jax_0.12_cond"))
     assert all(isinstance(c.path[0], Branch) and c.path[0].index == i for i, c in enumerate(found("cpu_jax_0.12_cond")))
 
 
@@ -229,7 +236,6 @@ def test_the_compiler_and_the_interpreter_count_alike(devices: int, name: str) -
     compiled = of_compiled(str(text))
     interpreted = of_record(simulate.prepare(function, x, mesh=mesh()).run_recorded(x)[1])
     assert compiled.separate is not None
-    assert interpreted.cost is not None
     assert compiled.separate.counts == interpreted.cost.counts
     assert compiled.separate.operand_bytes == interpreted.cost.operand_bytes
 
@@ -256,5 +262,5 @@ def test_rounds(function: Any, rounds: list[int]) -> None:
     shape = jax.sharding.AbstractMesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     mapped = jax.shard_map(function, mesh=shape, in_specs=P(), out_specs=P(), check_vma=False)
     record = simulate.prepare(mapped, np.ones(4, np.float32)).run_recorded(np.ones(4, np.float32))[1]
-    assert sorted(c.round for c in record.sequence) == rounds
+    assert sorted(c.round for c in record.collectives) == rounds
     assert record.rounds == of_record(record).rounds == rounds[-1]

@@ -22,7 +22,7 @@ from shardproof.properties.laws.value import check_value
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.hunt import hunt
-from shardproof.properties.precision.comparison import compare
+from shardproof.properties.precision.comparison import Reference, compare
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken, Difference
@@ -62,7 +62,14 @@ def broken(case: Case, plant: Plant, *, name: str = "mine") -> LawViolation:
     own = next(i for i in IMPLEMENTATIONS if i.contract.name == case.contract.name)
     implementation = Implementation(CONTRACTS[case.contract.name], name, own.function)
     with pytest.raises(Broken) as caught:
-        compare(case, data, "result", "result", expected=expected, actual=plant(expected.copy(), blocks))
+        compare(
+            case,
+            data,
+            "result",
+            "result",
+            right=Reference(expected, expected.dtype),
+            actual=plant(expected.copy(), blocks),
+        )
     return LawViolation(implementation, LAWS["value"], case, "xla", caught.value)
 
 

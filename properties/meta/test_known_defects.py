@@ -13,7 +13,7 @@ from shardproof.properties.meta.test_rooms import imported
 from shardproof.properties.runner.platforms import BACKENDS
 
 FOLDER = next(iter(DEFECTS.values())).script.parent
-REGISTRY = {"__init__", "defect", "excuses", "faults", "registry", "repairs", "shown"}
+REGISTRY = {"__init__", "excuses", "faults", "registry", "repairs", "shown"}
 ENTRIES = pytest.mark.parametrize("defect", DEFECTS.values(), ids=lambda defect: defect.name)
 
 

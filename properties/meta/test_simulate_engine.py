@@ -21,6 +21,7 @@ from shardproof.properties.engines.simulate import (
     rule,
     simulate,
 )
+from shardproof.properties.performance.operations import peak_in
 
 BOTH = ("dp", "tp")
 
@@ -31,7 +32,7 @@ def mesh(*sizes: int, names: tuple[str, ...] = BOTH) -> AbstractMesh:
 
 
 def test_record_of_a_loop() -> None:
-    """Every execution of a collective is counted, with its bytes and where it stands."""
+    """Every execution of a collective is counted, with its bytes."""
 
     def body(x: Any) -> Any:
         x = lax.fori_loop(0, 3, lambda i, x: lax.ppermute(x, "tp", [(0, 1), (1, 2)]), x)
@@ -40,14 +41,13 @@ def test_record_of_a_loop() -> None:
     x = np.ones((8, 4), np.float32)
     program = prepare(jax.shard_map(body, mesh=mesh(2, 4), in_specs=P(BOTH), out_specs=P()), x)
     _, record = program.run_recorded(x)
-    permute, reduce = record.collectives
-    assert (permute.kind, permute.axes, permute.perm, permute.count) == ("permute", ("tp",), ((0, 1), (1, 2)), 3)
-    assert (permute.operand_bytes, permute.result_bytes, permute.participants, permute.devices) == (16, 16, 4, 8)
-    assert permute.links == {(0, 1): 48, (1, 2): 48, (4, 5): 48, (5, 6): 48}
-    assert (reduce.kind, reduce.axes, reduce.participants, reduce.count) == ("all_reduce", ("tp", "dp"), 8, 1)
+    permute, *others, reduce = record.collectives
+    assert (permute.kind, permute.axes, permute.perm) == ("permute", ("tp",), ((0, 1), (1, 2)))
+    assert [(one.links, one.round) for one in others] == [(permute.links, 2), (permute.links, 3)]
+    assert (permute.operand_bytes, permute.participants, permute.devices) == (16, 4, 8)
+    assert permute.links == [(0, 1), (4, 5), (1, 2), (5, 6)]
+    assert (reduce.kind, reduce.axes, reduce.participants) == ("all_reduce", ("tp", "dp"), 8)
     assert reduce.mesh == MeshCase(BOTH, (2, 4))
-    assert "test_simulate_engine.py" in reduce.location
-    assert (record.count("permute"), record.bytes_in("permute")) == (3, 48)
 
 
 def test_record_of_a_branch() -> None:
@@ -109,8 +109,7 @@ def test_peak_bytes(name: str) -> None:
     body, blocks = PEAKS[name]
     x = np.ones((4, 4), np.float32)
     program = jax.shard_map(body, mesh=mesh(1, 1), in_specs=P(), out_specs=P())
-    _, record = prepare(program, x).run_recorded(x)
-    assert 0 <= record.peak_bytes - 64 * blocks < 16
+    assert 0 <= peak_in(prepare(program, x).closed_jaxpr) - 64 * blocks < 16
 
 
 def test_a_mesh_from_the_context() -> None:

@@ -14,7 +14,7 @@ from hypothesis.errors import InvalidArgument
 from shardproof.oracles.dtypes import exact_limit, is_float, is_integer, is_signed, wide
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.data import KINDS, Data, generate
-from shardproof.properties.cases.strategies import arrays, data_sets, dtypes, kinds_of, shapes, specs
+from shardproof.properties.cases.strategies import data_sets, dtypes, kinds_of, shapes, specs
 from shardproof.properties.cases.strategies.dtypes import ALL, WIDE, as_dtype
 from shardproof.properties.meta.drawn import NUMBERS, TWO_BY_TWO, drawn, meshes_with, smallest
 
@@ -213,13 +213,6 @@ def test_data_are_the_same_every_time(kind: str, dtype: str) -> None:
     assert again[0].shape == (3, 40)
     assert again[0].dtype == as_dtype(dtype)
     assert again[0].tobytes() != generate(Data(kind, 6), (3, 40), as_dtype(dtype)).tobytes()
-
-
-def test_arrays_are_of_the_kinds_asked_for() -> None:
-    """Arrays are those of the data sets of the kinds that are given, and shrink to the first kind and seed."""
-    shrunk = smallest(arrays((2, 3), "float32", kinds=("distinct", "real")))
-    assert (shrunk == np.arange(6).reshape(2, 3)).all()
-    assert any((array != np.round(array)).any() for array in drawn(arrays((2, 3), "float32"), 50))
 
 
 def test_an_unknown_kind_is_refused() -> None:

@@ -96,21 +96,17 @@ class EndlessLoop(InterpreterLimit):
 
 
 class Doubled:
-    """An equation whose results are doubles, for the rules of values.
+    """An equation whose results are doubles, for the rules of values; with one operand alone, or other parameters."""
 
-    Arguments:
-        equation: the equation as it was traced.
-        **params: parameters that are others.
-    """
-
-    def __init__(self, equation: Any, **params: Any) -> None:
-        self.primitive, self.source_info, self.invars = equation.primitive, equation.source_info, equation.invars
-        self.params = {**equation.params, **params} if params else equation.params
+    def __init__(self, equation: Any, *, operand: int | None = None, **params: Any) -> None:
+        chosen = slice(None) if operand is None else slice(operand, operand + 1)
+        self.primitive, self.source_info = equation.primitive, equation.source_info
+        self.params, self.invars = {**equation.params, **params}, equation.invars[chosen]
         self.outvars = [
             SimpleNamespace(aval=SimpleNamespace(shape=v.aval.shape, dtype=double(v.aval.dtype)))
             if isinstance(v.aval.dtype, np.dtype)
             else v
-            for v in equation.outvars
+            for v in equation.outvars[chosen]
         ]
 
 
@@ -157,11 +153,7 @@ class Doubles:
         return holds
 
     def run(self, env: Env, rule: Rule, equation: Any, operands: list[Numbers]) -> list[Numbers]:
-        """The results of an equation.
-
-        Raises:
-            InterpreterLimit: if it calls a function outside of JAX.
-        """
+        """The results of an equation; raises InterpreterLimit if it calls a function outside of JAX."""
         return self._rounded(env, equation, operands, self._results(env, rule, equation, operands))
 
     def _results(self, env: Env, rule: Rule, equation: Any, operands: list[Numbers]) -> list[Numbers]:
@@ -371,8 +363,10 @@ class Sampled(Doubles):
             full[place] = np.abs(factor)
         if name == "scatter-sub":
             full[2] = -full[2]
-        alone = doubled(equation) if name in PRODUCTS or name.startswith("scatter") else Doubled(Alone(equation, index))
-        found = RULES[name](env, alone, *(full if alone.invars is equation.invars else [full[index]]))
+        if name in PRODUCTS or name.startswith("scatter"):
+            found = RULES[name](env, doubled(equation), *full)
+        else:
+            found = RULES[name](env, Doubled(equation, operand=index), full[index])
         size = np.asarray(found if isinstance(found, np.ndarray) else found[0]).real
         digits, roundoff = to.digits, to.unit
         if name in PRODUCTS and self.charges is not None and not self.charges.split:
@@ -391,14 +385,6 @@ def _places(name: str, index: int) -> tuple[int, ...]:
     if name in PRODUCTS:
         return (0, 1)
     return (0, 2) if name.startswith("scatter") else (index,)
-
-
-class Alone:
-    """An equation with one of its operands, and the result of that."""
-
-    def __init__(self, equation: Any, index: int) -> None:
-        self.primitive, self.params, self.source_info = equation.primitive, equation.params, equation.source_info
-        self.invars, self.outvars = [equation.invars[index]], [equation.outvars[index]]
 
 
 def _participants(env: Env, equation: Any) -> int:

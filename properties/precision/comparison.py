@@ -1,7 +1,7 @@
 """When the blocks of an implementation equal those of the oracle."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from shardproof.oracles.dtypes import rounded, wide
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
-from shardproof.properties.programs.violation import Broken, Difference, Of
+from shardproof.properties.programs.violation import Broken, Difference, Kind, Of
 
 VACUOUS = 0.125
 """A number of which nothing is known is taken so far by one step at each rounding, relative to its array's largest."""
@@ -102,16 +102,6 @@ class Reference:
         return None if self.judged is None or not self.judged.bound.any() else self.judged.bound
 
     @property
-    def double(self) -> np.ndarray | None:
-        """The implementation's own result in double precision, if it was run so."""
-        return None if self.judged is None else self.judged.double
-
-    @property
-    def leeway(self) -> np.ndarray | None:
-        """Elementwise, how far `double` may be from `exact`; infinite where nothing is known."""
-        return None if self.judged is None else self.judged.leeway
-
-    @property
     def off_in_doubles(self) -> np.ndarray | None:
         """Elementwise, whether the implementation is wrong in double precision: then no rounding explains a result."""
         if self.judged is None or self.judged.double.shape != self.exact.shape:
@@ -146,8 +136,7 @@ def compare(
     what: str,
     *,
     actual: np.ndarray,
-    expected: np.ndarray | None = None,
-    right: Reference | None = None,
+    right: Reference,
     view: Callable[[np.ndarray], np.ndarray] = np.asarray,
     leaf: int = 0,
 ) -> None:
@@ -157,12 +146,9 @@ def compare(
     reference is infinite not the other infinity.
 
     Arguments:
-        case: the case.
-        data: the data set.
         of: what the blocks are.
         what: the same in words.
         actual: the blocks.
-        expected: what they must equal bit for bit, without a reference.
         right: the reference, asked how far off they may be where they do not equal it, rounded.
         view: makes blocks of the reference's arrays, if they are none.
         leaf: which of the results, or operands, the blocks belong to.
@@ -170,27 +156,18 @@ def compare(
     Raises:
         Broken: if they do not.
     """
-    if expected is None:
-        assert right is not None
-        expected = view(right.rounded)
-    if actual.shape != expected.shape:
-        lead = len(case.mesh.sizes)
-        raise Broken(
-            "shape",
-            f"{what} has blocks of shape {actual.shape[lead:]}: expected {expected.shape[lead:]}",
-            data=data,
-            difference=Difference.between(of, what, expected, actual, leaf=leaf),
-        )
-    if actual.dtype != expected.dtype:
-        raise Broken(
-            "dtype",
-            f"{what} has dtype {actual.dtype}: expected {expected.dtype}",
-            data=data,
-            difference=Difference.between(of, what, expected, actual, leaf=leaf),
-        )
+    expected, sizes = view(right.rounded), case.mesh.sizes
+    checks: tuple[tuple[Kind, str, Any, Any], ...] = (
+        ("shape", "blocks of shape", actual.shape[len(sizes) :], expected.shape[len(sizes) :]),
+        ("dtype", "dtype", actual.dtype, expected.dtype),
+    )
+    for kind, named, found, wanted in checks:
+        if found != wanted:
+            difference = Difference.between(of, what, expected, actual, leaf=leaf)
+            raise Broken(kind, f"{what} has {named} {found}: expected {wanted}", data=data, difference=difference)
     same = nan_equal(actual, expected)
     bound = exact = off_in_doubles = None
-    if not same.all() and right is not None and right.bound is not None:
+    if not same.all() and right.bound is not None:
         bound, exact = view(right.bound), view(right.centre)
         with np.errstate(invalid="ignore", over="ignore"):
             reference = exact.astype(wide(expected.dtype))
@@ -201,7 +178,6 @@ def compare(
         off = right.off_in_doubles
         off_in_doubles = None if off is None else view(off)
     if not same.all():
-        sizes = case.mesh.sizes
         wrong = ~same.reshape(*sizes, -1).all(axis=-1)
         count = f"{int(wrong.sum())} of {case.mesh.size} blocks wrong"
         finding = count if what == "result" else f"{what}: {count}"

@@ -34,11 +34,7 @@ class Compiler(XlaEngine):
     elsewhere = False
 
     def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
-        """Traces a program for a mesh.
-
-        Raises:
-            CompiledElsewhere: within `only_interpreting`.
-        """
+        """Traces a program for a mesh; raises CompiledElsewhere within `only_interpreting`."""
         if self.elsewhere:
             raise CompiledElsewhere
         return super().prepare(program, mesh)
@@ -74,7 +70,7 @@ def in_doubles(
     wide = dataclasses.replace(case, operands=operands)
     with precision_of(wide):
         try:
-            program_of_values = traced(forward(wide, implementation, Seen()), wide, COMPILER)
+            program_of_values = traced(forward(wide, implementation, Seen()), wide)
             coarsest = max([DIGITS, *map(_half, narrow_floats(program_of_values))])
             program = ready(kind, implementation, wide, COMPILER)
         except Exception as error:  # as it was not written for doubles: in its own dtypes it was traced

@@ -101,64 +101,23 @@ def round_at_random(
         parts = np.ascontiguousarray(x).view(np.float64).reshape((*x.shape, 2))
         rounded = np.ascontiguousarray(round_at_random(parts, to, chance, numbers=numbers))
         return rounded.view(np.complex128).reshape(rounded.shape[:-1])
-    size = np.abs(x)
-    least, largest = to.smallest * 2.0 ** (to.digits + 1), to.largest / 4
-    inside = bool(size.max(initial=0) < largest)  # which is False if one is NaN
-    if inside and size.min(initial=least) < least:
-        inside = not ((size < least) & (size > 0)).any()
-    return (_inside if inside else _anywhere)(x, to, chance, numbers)
-
-
-def _inside(x: Numbers, to: Format, chance: Callable[[Numbers], Numbers], numbers: range | None) -> Numbers:
-    """Numbers that are zero, or well inside of the range of normal ones."""
-    exact = are_numbers(x, to.digits)
-    if exact.all():
-        return x
-    step = _binade(x)
-    step *= COARSE * 2.0 ** (1 - to.digits)
-    near = chance(x) - 0.5
-    near = near * step if near.shape != x.shape else np.multiply(near, step, out=near)
-    near += x
-    whole = _binade(near)  # what is added to it is rounded to the step
-    whole *= 1.5 * 2.0 ** (53 - to.digits)
-    result = near + whole
-    result -= whole
-    if numbers is not None:
-        between = slice((1 - numbers.start) % 4, None, 4)
-        result[between] = near[between]
-    np.copyto(result, x, where=exact)
-    return result
-
-
-def _anywhere(x: Numbers, to: Format, chance: Callable[[Numbers], Numbers], numbers: range | None) -> Numbers:
-    """Any numbers."""
     first = 0 if numbers is None else numbers.start
     step, finite, size = _step(x, to), np.isfinite(x), np.abs(x)
     parts = x / step
-    exact = np.rint(parts) == parts
-    exact |= ~finite
-    small = (size < to.normal) & (size > 0) if to.normal else np.zeros((), bool)
+    exact = (np.rint(parts) == parts) | ~finite
+    small = (size < to.normal) & (size > 0)
     if exact.all() and not small.any() and not (size > to.largest).any():
         return x
-    near = chance(x) - 0.5
-    near = near * step if near.shape != x.shape else np.multiply(near, step, out=near)
-    near *= COARSE
-    near += x
-    np.copyto(near, x, where=exact)
+    near = np.where(exact, x, x + (chance(x) - 0.5) * (COARSE * step))
     step = _step(near, to)
-    result = near / step
-    np.rint(result, out=result)
-    result *= step
-    np.copyto(result, x, where=~finite)
+    result = np.where(finite, np.rint(near / step) * step, x)
     if numbers is not None:
         between = slice((1 - first) % 4, None, 4)
         result[between] = near[between]
-    beyond = np.abs(result) > to.largest
-    if beyond.any():
-        np.copyto(result, np.copysign(np.inf, result), where=beyond)
+    result = np.where(np.abs(result) > to.largest, np.copysign(np.inf, result), result)
     if small.any():
         flushes = ((first + np.arange(len(result))) % 4 > 1).reshape(-1, *(1,) * (result.ndim - 1))
-        np.copyto(result, 0.0, where=small & flushes)
+        result = np.where(small & flushes, 0.0, result)
     return result
 
 

@@ -53,14 +53,7 @@ Nearby = Callable[[], np.ndarray] | None
 
 
 class _Judge:
-    """The judge of an implementation's results on several data sets.
-
-    Arguments:
-        kind: as what its program is made ready.
-        implementation: the implementation.
-        case: the case.
-        sets: the data sets.
-    """
+    """The judge of an implementation's results on several data sets."""
 
     def __init__(self, kind: str, implementation: Implementation, case: Case, sets: Sets) -> None:
         self.kind, self.implementation, self.case, self.sets = kind, implementation, case, sets
@@ -74,7 +67,6 @@ class _Judge:
             index: which data set.
             leaf: which result of the program.
             exact: what the reference says of it.
-            dtype: its dtype.
             view: makes of what the program returns what the reference is of.
             nearby: the reference off by a few roundings of doubles: of directions, or of its own.
         """
@@ -197,7 +189,6 @@ def bound_of(
         exact: what is right.
         double: the results in double precision.
         samples: the results with each operation rounded at random, along a first dimension.
-        dtype: that of the results.
         more: how far off they may be besides.
         finite: whether they must be finite where `double` is, whatever overflows before.
     """
@@ -264,13 +255,7 @@ def value_references(implementation: Implementation, case: Case, sets: Sets) -> 
 
 
 def _reference(
-    judge: _Judge,
-    index: int,
-    leaf: int,
-    exact: np.ndarray,
-    dtype: np.dtype,
-    view: View,
-    nearby: Nearby = None,
+    judge: _Judge, index: int, leaf: int, exact: np.ndarray, dtype: np.dtype, view: View, nearby: Nearby
 ) -> Reference:
     return Reference(exact, dtype, partial(judge.judged, index, leaf, exact, dtype, view, nearby))
 
@@ -290,12 +275,8 @@ def derivative_references(
 
     Arguments:
         kind: as what the program is made ready, whose results are values, tangents in forward mode, then gradients.
-        implementation: the implementation.
-        case: the case.
         sets: operands, tangents and cotangents.
         right: the oracle's tangents and gradients.
-        dtypes: those of each.
-        placements: how each result leaves.
         modes: whether the program has tangents, and gradients.
         nearby: the oracle's on a data set in directions that are off by a few roundings of doubles.
     """
@@ -328,8 +309,8 @@ def is_a_number(right: Reference) -> Reference:
 
     def judge() -> Judged:
         finite, largest = np.isfinite(right.exact), largest_finite(right.dtype)
-        if right.double is not None and right.double.shape == finite.shape:
-            finite &= ~np.isfinite(right.double)
+        if right.judged is not None and right.judged.double.shape == finite.shape:
+            finite &= ~np.isfinite(right.judged.double)
         far = largest > LARGE and magnitude(right.exact).max(initial=0, where=finite) < largest**0.5
         none = np.full(right.exact.shape, np.inf)
         return Judged(right.exact, np.where(finite & far, ANY_FINITE, -np.inf), none)
@@ -340,23 +321,11 @@ def is_a_number(right: Reference) -> Reference:
 def check_mathematics(
     case: Case, data: Data, of: Of, what: str, right: Reference, *, leaf: int = 0, view: View = np.asarray
 ) -> None:
-    """In double precision the results equal the reference's, where they are known.
-
-    Arguments:
-        case: the case.
-        data: the data set.
-        of: what the blocks are.
-        what: the same in words.
-        right: the reference.
-        leaf: which of the results, or operands, it is.
-        view: makes blocks of the reference's arrays, if they are none.
-
-    Raises:
-        Broken: if they do not.
-    """
-    if (right.is_exact and not right.asked) or right.double is None or right.leeway is None:
+    """Compares results in double precision where they are known, as `compare` does."""
+    if (right.is_exact and not right.asked) or right.judged is None:
         return
-    exact = right.exact.astype(right.double.dtype)
-    bound = np.where(np.isinf(right.leeway), -np.inf, right.leeway)
-    compare(case, data, of, f"{what} in double precision", actual=view(right.double), leaf=leaf, view=view,
-            right=Reference(exact, exact.dtype, lambda: Judged(exact, bound, bound)))  # fmt: skip
+    double, leeway = right.judged.double, right.judged.leeway
+    exact, bound = right.exact.astype(double.dtype), np.where(np.isinf(leeway), -np.inf, leeway)
+    reference = Reference(exact, exact.dtype, lambda: Judged(exact, bound, bound))
+    what = f"{what} in double precision"
+    compare(case, data, of, what, actual=view(double), right=reference, view=view, leaf=leaf)

@@ -18,14 +18,13 @@ from jax.extend import core
 
 from shardproof.oracles.dtypes import is_float, real_of
 from shardproof.properties.cases.case import Case
-from shardproof.properties.engines import Interpreted, Sets, SimulateEngine
-from shardproof.properties.engines.engine import failing_as_a_limit
+from shardproof.properties.engines import Sets, SimulateEngine
 from shardproof.properties.engines.running import ready
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.interpreter import evaluate
 from shardproof.properties.engines.simulate.liveness import equations, opened, scan_counts, subjaxprs, widest
-from shardproof.properties.engines.simulate.prepare import beside, of_set
+from shardproof.properties.engines.simulate.prepare import beside, failing_as_a_limit, of_set
 from shardproof.properties.precision.arithmetic import (
     ACROSS_DEVICES,
     ADDITIONS,
@@ -242,22 +241,14 @@ MOST = 2**19
 
 
 def interpret_doubles(closed_jaxpr: Any, sets: Sets) -> list[list[np.ndarray]]:
-    """The results of a closed jaxpr on several data sets in double precision, given what may be doubles already.
-
-    Raises:
-        InterpreterLimit: if the interpreter cannot run it.
-    """
+    """The results on several data sets, in double precision; raises InterpreterLimit if it cannot be run."""
     stacked = [np.stack(column) for column in zip(*sets, strict=True)]
     results = evaluated(beside(len(sets)), closed_jaxpr, stacked, Doubles())
     return [[np.array(of_set(x, i)) for x in results] for i in range(len(sets))]
 
 
 def evaluated(env: Env, closed_jaxpr: Any, values: Sequence[np.ndarray], arithmetic: Doubles) -> list[np.ndarray]:
-    """The results of a closed jaxpr in an arithmetic.
-
-    Raises:
-        InterpreterLimit: if the interpreter cannot run it.
-    """
+    """The results of a closed jaxpr in an arithmetic; raises InterpreterLimit if it cannot be run."""
     with np.errstate(all="ignore"), failing_as_a_limit():
         held = [x.astype(double(x.dtype), copy=False) for x in values]
         return evaluate(dataclasses.replace(env, arithmetic=arithmetic), closed_jaxpr, held)
@@ -269,8 +260,6 @@ def run_samples(
     """The results of a traced program on several data sets, `[samples, ...]` each, all of them run at once.
 
     Arguments:
-        program: the program.
-        sets: the data sets.
         arithmetic: in what it is run.
         samples: how many there are of each data set.
         chosen: those that are run; None: all of them.
@@ -293,14 +282,7 @@ def run_samples(
 
 
 class Runs:
-    """The runs of a case's program, made ready as `kind`, on several data sets; each is made when it is asked for.
-
-    Arguments:
-        kind: as what it is made ready.
-        implementation: the implementation.
-        case: the case.
-        sets: the data sets.
-    """
+    """The runs of a case's program, made ready as `kind`, on several data sets; each is made when it is asked for."""
 
     def __init__(self, kind: str, implementation: Implementation, case: Case, sets: Sets) -> None:
         self.kind, self.implementation, self.case, self.sets = kind, implementation, case, sets
@@ -311,21 +293,12 @@ class Runs:
     def program(self) -> Simulated:
         """The traced program."""
         prepared = ready(self.kind, self.implementation, self.case, INTERPRETER).prepared
-        assert isinstance(prepared, Interpreted)
-        return prepared.traced.live()
+        assert isinstance(prepared, Simulated)
+        return prepared.live()
 
     def in_doubles(self, index: int) -> list[np.ndarray]:
-        """The results on one data set.
-
-        Raises:
-            InterpreterLimit: if the interpreter cannot run it.
-        """
+        """The results on one data set; raises InterpreterLimit if the interpreter cannot run it."""
         return [np.asarray(x[0]) for x in self._samples("doubles", Doubles(), 1, index)]
-
-    @property
-    def samples(self) -> int:
-        """The number of samples of a data set: on many devices half as many."""
-        return SAMPLES // 2 if self.case.mesh.size > MANY else SAMPLES
 
     def nearly(self, index: int) -> list[np.ndarray]:
         """`[samples, ...]` of what doubles may give that round otherwise, of constants as the source may have them."""
@@ -341,7 +314,7 @@ class Runs:
             sampled = dataclasses.replace(sampled, parts=parts)
         if charges.on_the_way:
             sampled = dataclasses.replace(sampled, own=rounded_on_the_way(self.program.closed_jaxpr))
-        return self._samples(charges, sampled, self.samples, index)
+        return self._samples(charges, sampled, SAMPLES // 2 if self.case.mesh.size > MANY else SAMPLES, index)
 
     @cached_property
     def _fused(self) -> Mapping[int, tuple[frozenset[int], ...]]:

@@ -51,7 +51,6 @@ def bare(function: Callable[..., Any], arguments: Sequence[Argument], mesh: Mesh
     Arguments:
         function: called as `function(*blocks, axis_name)`, or as `function(*blocks)` if it takes no more.
         arguments: the whole arrays, and how they are sharded.
-        mesh: the mesh.
         axes: the axis tuple; empty for a function that takes none.
     """
     more = (axes if len(axes) > 1 else axes[0],) if axes and _takes(function, len(arguments) + 1) else ()

@@ -52,9 +52,6 @@ def product_case(
     """A case whose blocks of the operand that is gathered, or pieces of the sum that is scattered, have these sides.
 
     Arguments:
-        contract: the operation.
-        mesh: the mesh.
-        axis_name: what it runs over.
         m_k_n: rows, contracted size and columns on one device, before anything is gathered.
         batch: leading dimensions of the left operand.
         dtype: of all operands.
@@ -120,11 +117,7 @@ WHOLE = ("all_reduce", "reduce_scatter", "all_to_all")
 
 
 def example(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...]) -> Case:
-    """The example of a contract over an axis tuple; a permute reverses the participants.
-
-    Raises:
-        RequestError: for a contract that has none, or a name that is no axis of the mesh.
-    """
+    """The example of a contract over an axis tuple; raises RequestError if it has none, or no such axis."""
     if contract not in EXAMPLES:
         raise RequestError(f"contract={contract!r}: expected one of {', '.join(EXAMPLES)}")
     if contract in SHARDED:

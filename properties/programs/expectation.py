@@ -219,7 +219,6 @@ class Expectation:
         `exactly:` in front of all asks for just as much where nothing must move.
 
         Arguments:
-            text: what is read.
             names: what expressions may speak of.
             said: the argument or option that it was given by, for messages.
 
@@ -383,7 +382,6 @@ class Overlap:
         An expression is as in `Expectation.parse`.
 
         Arguments:
-            text: what is read.
             names: what expressions may speak of.
             said: the argument or option that it was given by, for messages.
 

@@ -15,8 +15,6 @@ class Implementation:
     """A function that claims to satisfy a contract.
 
     Arguments:
-        contract: the contract.
-        name: the implementation's name.
         function: the device-local function.
         features: what it serves beyond the contract's signature (see `FEATURES`).
         invariant: whether its result is typed invariant along the axis tuple; None: whatever the

@@ -5,25 +5,17 @@ Source: Wang et al., "Overlap Communication with Dependent Computation via Decom
 machine whose busiest link needs as long as p-1 of p products.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from shardproof.properties.contracts.costs import added_up, replicas
 
 
-@dataclass(frozen=True)
-class Form:
-    """A form of a product, as `Claim` has it.
-
-    Arguments:
-        communication: what it sends.
-        overlap: how it hides that; empty: not at all.
-        narrow: whether its sums travel in the operands' dtype.
-        invariant: whether its sum is typed invariant.
-    """
+class Form(NamedTuple):
+    """A form of a product: its claims, as `Claim` has them."""
 
     communication: str
     overlap: str = ""
-    narrow: bool = False
+    narrow: bool = False  # whether its sums travel in the operands' dtype
     invariant: bool = False
 
 

@@ -72,7 +72,6 @@ class Leaf:
     """How an array enters or leaves a `shard_map`.
 
     Arguments:
-        entries: its layout.
         lead: how many dimensions, those that stack blocks, stand before those of a batch.
     """
 
@@ -182,11 +181,7 @@ class Seen:
 
 
 def called(case: Case, implementation: Implementation, **more: Any) -> Callable[..., list[jax.Array]]:
-    """The implementation as a function of the operands alone; gives the leaves of what it returns.
-
-    Raises:
-        WrongResult: when it is called, unless it returns the tree of its contract.
-    """
+    """The function of the operands alone, which raises WrongResult unless it returns the contract's tree."""
     contract = case.contract
 
     def call(*operands: jax.Array) -> list[jax.Array]:
@@ -298,8 +293,6 @@ def forward(case: Case, implementation: Implementation, seen: Seen, *, out: str 
     """The program that computes the results.
 
     Arguments:
-        case: the structure.
-        implementation: what is called.
         seen: filled while tracing.
         out: `"stacked"`: every result as `[*manual sizes, *block]`, all blocks visible.
             `"by type"`: stacked over the axes that `seen.varying` already holds, so that a result typed

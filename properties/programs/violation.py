@@ -75,11 +75,7 @@ class Undecided(NotRun):
 
 
 class NothingToCompare(NotRun):
-    """What a program sends is known, and nothing says what it should be.
-
-    Arguments:
-        sent: what it sends.
-    """
+    """What a program sends is known, and nothing says what it should be."""
 
     final = True
     TEXT = "no expectation or lower bound: nothing to compare communication with"

@@ -25,11 +25,7 @@ class WrongTree(ValueError):
 
 
 def leaves_of(signature: Signature, result: Any) -> list[Any]:
-    """The leaves of what a reference returns.
-
-    Raises:
-        WrongTree: if it has another tree than its description.
-    """
+    """The leaves of what a reference returns; raises WrongTree if it has another tree than described."""
     drawn = (str(jax.tree.structure(tree)) for tree in (signature.result_tree, result))
     right, found = (text.removeprefix("PyTreeDef(").removesuffix(")") for text in drawn)
     if right != found:
@@ -127,7 +123,6 @@ def differences(at: Callable[[float, int], list[np.ndarray]], step: float, aside
     Arguments:
         at: the arrays at a number, of a line that is `aside` for another than 0.
         step: the largest.
-        asides: at how many places aside.
     """
     middle = at(0.0, 0)
     sides = [(at(step / n, 0), at(-step / n, 0), step / n) for n in (4, 2, 1)]

@@ -84,7 +84,7 @@ class JaxReference:
             return right
         farthest = [np.zeros(y.shape) for y in right]
         try:
-            traced = Simulated(program, jax.tree.structure(program.out_avals))
+            traced = Simulated(program)
             for k in range(SAMPLES):  # one at a time: arrays may be large
                 (results,) = run_samples(traced, [arrays], Sampled(), SAMPLES, range(k, k + 1))
                 pairs = zip(results, right, strict=True)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.communication.counted import Bound, moved, needed
+from shardproof.properties.communication.counted import Bound, Unknown, moved, needed
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws.communication import communication_of, stated_by
 from shardproof.properties.performance import tables
@@ -55,9 +55,7 @@ def _row(implementation: Implementation, p: int) -> Row | None:
         case = example(implementation.contract.name, MeshCase(("dp", "tp"), (2, 4)), ("dp", "tp"))
     try:
         found = communication_of(implementation, case, SimulateEngine())
-    except NotImplementedError:  # it does not support the example
-        return None
-    if found.cost is None:
+    except (NotImplementedError, Unknown):  # it does not support the example, or what it sends cannot be told
         return None
     bound = needed(case)
     cost, passed = found.cost, moved(found.participants)

@@ -1,12 +1,11 @@
 """A contract as a pytest test: of each of its implementations, on each engine."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pytest
 
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
-from shardproof.properties.programs.implementations import Implementation
 
 Verify = Callable[[], None]
 """What a test of a contract calls: it asks every law on drawn cases."""
@@ -26,12 +25,7 @@ def of_contract(contract: str) -> pytest.MarkDecorator:
     found = [one for one in IMPLEMENTATIONS if one.contract.name == contract]
     if not found:
         raise ValueError(f"contract={contract!r}: expected one with implementations")
-    return on_every_engine(found)
-
-
-def on_every_engine(implementations: Iterable[Implementation]) -> pytest.MarkDecorator:
-    """Runs a test that takes `verify` once for each implementation and engine."""
-    pairs = [(one, engine) for one in implementations for engine in ENGINES]
+    pairs = [(one, engine) for one in found for engine in ENGINES]
     return pytest.mark.parametrize(
         ("implementation", "engine"),
         [pytest.param(*pair, id=f"{pair[0].name}-{pair[1]}", marks=pytest.mark.engine(pair[1])) for pair in pairs],

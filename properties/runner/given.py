@@ -70,11 +70,7 @@ class Given:
         return cls(contract, module, function, expected, claimed(contract, names), hides)
 
     def imported(self) -> Any:
-        """Imports the function or program, from the current directory as well.
-
-        Raises:
-            GivenError: if it cannot be imported.
-        """
+        """Imports the function or program, from the current directory as well; raises GivenError if it cannot."""
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.insert(0, here)
@@ -162,7 +158,6 @@ def check_contract(contract: object, said: str = "contract") -> None:
     """The contract exists.
 
     Arguments:
-        contract: its name.
         said: where that was said.
 
     Raises:

@@ -93,11 +93,7 @@ class Arrived:
     folder: str
 
     def load(self) -> Implementation:
-        """The implementation, for which modules are imported.
-
-        Raises:
-            NotSent: if it cannot be made here.
-        """
+        """The implementation, for which modules are imported; raises NotSent if it cannot be made here."""
         os.chdir(self.folder)
         sys.path[:] = self.path
         try:
@@ -156,7 +152,6 @@ def check_isolated(task: Task, tell: Tell = lambda law, case, breaks: None) -> F
     still being computed on a large mesh is no violation: larger ones are left out, and the report says so.
 
     Arguments:
-        task: what is checked.
         tell: called with every case that a law is asked of, and with those that break one, before the smallest of them
             is found.
 
@@ -310,7 +305,6 @@ def end() -> None:
 def _run(task: Task, tell: Tell) -> tuple[Finding, Death | None]:
     child = start(main=getattr(task.given, "module", "") == "__main__")
     implementation = task.given.load()
-    began = time.perf_counter()
     try:
         child.connection.send(task)
     except Exception as error:  # whatever pickling raises
@@ -350,8 +344,7 @@ def _run(task: Task, tell: Tell) -> tuple[Finding, Death | None]:
     tally = Tally(
         implementation.contract.name, implementation.name, law.name, task.engine, cases, largest=last.mesh.size
     )
-    seconds = time.perf_counter() - began
-    return Finding(violation, {law.name: tally}, cases, seconds, seconds), message
+    return Finding(violation, {law.name: tally}), message
 
 
 def _receive(child: Child, watch: Watch) -> Any:

@@ -92,10 +92,6 @@ def verify(
     They look at one trace, one run on all data, and one derivative.
 
     Arguments:
-        implementation: the implementation.
-        case: the case.
-        engine: what runs it.
-        laws: those that are asked.
         tallies: where the verdict of each is counted.
         instead: how many structures may be compiled because the interpreter lacks a rule.
         enough: on how many structures a law has to hold to be asked no more.
@@ -157,8 +153,6 @@ def draw_another(
     """Rejects, in a Hypothesis test, a case of which no law says anything since it is not supported, or cannot be run.
 
     Arguments:
-        verdicts: what became of the case.
-        tallies: what was counted so far.
         patience: how many unsupported cases end a search in which fewer than a tenth as many held.
         instead: how many structures may be compiled because the interpreter lacks a rule.
 
@@ -191,11 +185,6 @@ def judge(
     """Judges one case by a law and counts it.
 
     Arguments:
-        law: the law.
-        implementation: the implementation.
-        case: what the law is asked of.
-        engine: what runs it.
-        tally: where it is counted.
         instead: how many structures may be compiled because the interpreter lacks a rule.
         ended_by: the name of the known defect that ended a process on this case, which is not compiled again.
 
@@ -251,7 +240,7 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
         frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
         if frames[-1].endswith("interpreters.mlir"):  # the platform has no lowering, whoever asks for it
             return Verdict("not run", first)
-        declined = law.partial and declines(implementation, case, engine)
+        declined = law.partial and declines(implementation, case)
         if isinstance(error, NotDifferentiable) and not declined:
             return Verdict("unsupported", f"{error}{_line_of(error)}", underived=True)
         return Verdict("unsupported", first, declined=declined)
@@ -298,11 +287,7 @@ def _first_that_raises(
 
 
 def _broken(law: Law, case: Case, error: Exception) -> Broken:
-    """What an exception says of the implementation.
-
-    Raises:
-        SuiteError: nothing: it comes from this suite.
-    """
+    """What an exception says of the implementation; raises SuiteError if it comes from this suite."""
     if isinstance(error, Broken):
         return error
     first = str(error).partition("\n")[0]
@@ -329,11 +314,11 @@ def _ended(law: Law, implementation: Implementation, case: Case, engine: Engine,
     return spared(defect, law, implementation, case)
 
 
-def declines(implementation: Implementation, case: Case, engine: Engine) -> bool:
+def declines(implementation: Implementation, case: Case) -> bool:
     """Whether the function raises NotImplementedError for a case, traced as it is, without any derivative."""
     plain = dataclasses.replace(case, chain=tuple(link.name for link in case.links if not link.derives))
     try:
-        traced(forward(plain, implementation, Seen()), plain, engine)
+        traced(forward(plain, implementation, Seen()), plain)
     except NotImplementedError:
         return True
     return False

@@ -25,11 +25,7 @@ class BuiltIn:
     name: str
 
     def load(self) -> Implementation:
-        """The implementation.
-
-        Raises:
-            NotAFailure: if there is none by this name.
-        """
+        """The implementation; raises NotAFailure if there is none by this name."""
         for one in IMPLEMENTATIONS:
             if (one.contract.name, one.name) == (self.contract, self.name):
                 return one

@@ -96,11 +96,7 @@ def _wrong_arguments(case: Case) -> Iterator[str]:
 
 
 def check_oracle(law: str, case: Case) -> None:
-    """The oracle has an answer, or none to what is forbidden; shapes alone decide, so the data is zeros.
-
-    Raises:
-        ValueError: if not.
-    """
+    """Raises ValueError unless the oracle has an answer, or none to what is forbidden; the data is zeros."""
     if law == "error" and any(_wrong_arguments(case)):
         return
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]

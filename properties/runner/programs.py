@@ -18,7 +18,6 @@ from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.contracts.described import Array, Signature, sizes_in
 from shardproof.properties.contracts.roles import LONG, Conditions, axes_of
 from shardproof.properties.contracts.whole import whole_contract
-from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.running import traced
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
@@ -223,7 +222,7 @@ class Program:
         case = Case(self._described, mesh, mesh.axis_names, tuple(operands), params, roles=of_roles)
         tried = Implementation(self._described, self.name, self.function, whole=self.whole, check_vma=self.check_vma)
         try:
-            jaxpr = traced(forward(case, tried, Seen()), case, engine_named("simulate"))
+            jaxpr = traced(forward(case, tried, Seen()), case)
         except Exception:  # what is wrong with it the laws will say
             return False
         return any("jvp(" in str(equation.source_info.name_stack) for equation in equations(jaxpr))
@@ -338,11 +337,7 @@ class Program:
         )
 
     def served(self, case: Case) -> bool:
-        """Whether the function is said to serve a case.
-
-        Raises:
-            ValueError: if `serves` raises.
-        """
+        """Whether the function is said to serve a case; raises ValueError if `serves` raises."""
         participants = {role: case.mesh.axis_size(axes) for role, axes in axes_of(case.roles).items()}
         return self._serves(sizes_in(self.signature, case), case.keywords, participants)
 
@@ -358,11 +353,7 @@ class Program:
             raise ValueError(f"serves({told}) raises {type(error).__name__}: {error}") from error
 
     def _check_holds(self, holds: Callable[..., Any]) -> None:
-        """The predicate can be called, and needs nothing of the arguments and results that is not described.
-
-        Raises:
-            ValueError: if not.
-        """
+        """Raises ValueError unless the predicate can be called, and needs nothing that is not described."""
         for name, value in (("gradients", self.gradients), ("accumulator", self.accumulator), ("within", self.within)):
             if value:
                 raise ValueError(f"{name}={value!r}, holds: expected a reference besides, which says what is right")
@@ -432,11 +423,7 @@ def _examples(signature: Signature, conditions: Conditions, varied: Collection[s
 
 
 def _choices(name: str, values: Any) -> tuple[Any, ...]:
-    """The values that an option is drawn from.
-
-    Raises:
-        ValueError: for none, or for one value by itself.
-    """
+    """The values that an option is drawn from; raises ValueError for none, or for one by itself."""
     choices = () if isinstance(values, str) or not isinstance(values, Iterable) else tuple(values)
     if not choices:
         raise ValueError(f"options: {name}={values!r}: expected the values to draw from, such as ({values!r},)")

@@ -38,25 +38,12 @@ EQUATIONS = 1_500
 """The most equations of a forward pass on a large mesh: its derivatives have several times as many."""
 
 
-_last: tuple[Implementation, int, int] | None = None
-
-
-def reached(implementation: Implementation, most: int, before: Callable[[Case], object]) -> int:
-    """What `reach` says, kept for the last function: it is searched once more for each law that it breaks."""
-    global _last
-    if _last is None or _last[:2] != (implementation, most):
-        _last = implementation, most, reach(implementation, most, before)
-    return _last[2]
-
-
 def reach(implementation: Implementation, most: int, before: Callable[[Case], object]) -> int:
     """On how many devices, up to `most`, the function is interpreted in seconds, by how its equations grow.
 
     On `most`, if it cannot be interpreted on a small mesh: a law will say why.
 
     Arguments:
-        implementation: the function.
-        most: the most devices that are asked for.
         before: called with every case before it runs.
     """
     for meshes in PROBES:
@@ -112,11 +99,7 @@ def probe(implementation: Implementation, sizes: tuple[int, ...]) -> Case | None
 
 
 def equations(implementation: Implementation, case: Case, before: Callable[[Case], object]) -> int:
-    """How many equations a case executes, those of a loop in every iteration.
-
-    Raises:
-        Exception: whatever tracing or interpreting the function raises.
-    """
+    """The number of equations that a case executes, in every iteration of loops; raises what the function does."""
     before(case)
     program = forward(case, implementation, Seen())
     arrays = [generate(Data("exact", 0), a.shape, np.dtype(a.dtype)) for a in program.arguments]

@@ -28,7 +28,7 @@ from shardproof.properties.laws.law import LARGE
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, SuiteError
 from shardproof.properties.runner.judging import ENOUGH, answered, asked, draw_another, judge, tallies_of, verify
-from shardproof.properties.runner.reach import reached
+from shardproof.properties.runner.reach import reach
 from shardproof.properties.runner.tally import Enough, Tally, Verdict
 from shardproof.properties.runner.violation import LawViolation, first_of, once
 
@@ -106,17 +106,11 @@ class Finding:
     Arguments:
         violation: the smallest case that breaks a law, or None.
         tallies: what was checked, by law.
-        caught_after: how many structures were tried until the first that broke one.
-        caught_seconds: how long that took.
-        seconds: how long it took in all, shrinking included.
         ended: after how many structures of how many the time was spent, if it was.
     """
 
     violation: LawViolation | None
     tallies: Mapping[str, Tally]
-    caught_after: int = 0
-    caught_seconds: float = 0.0
-    seconds: float = 0.0
     ended: str = ""
 
     @property
@@ -167,9 +161,8 @@ def search(
     """
     laws = asked(implementation, engine.name, laws)
     tallies = tallies_of(implementation, engine.name, laws)
-    start = time.perf_counter()
     tried = 0
-    caught: tuple[int, float] | None = None
+    caught = False
     ended = ""
 
     def exclude(case: Case) -> None:
@@ -198,7 +191,7 @@ def search(
         nonlocal tried, caught, kind, laws, ended
         if all(answered(tally, max_examples) for tally in tallies.values()):
             raise Enough
-        if until is not None and caught is None and time.perf_counter() > until:
+        if until is not None and not caught and time.perf_counter() > until:
             ended = f"after {tried} of at most {2 * max_examples} structures"
             raise Enough
         tried += 1
@@ -214,7 +207,7 @@ def search(
                     return
                 if was_told(violation) or violation.kind == "ended":
                     raise StopSearch(violation) from violation.__cause__
-                caught = caught or (tried, time.perf_counter() - start)
+                caught = True
                 kind = kind or (violation.data.kind if violation.data else "")  # the others would only take their time
                 laws = [violation.law]
                 raise
@@ -226,13 +219,12 @@ def search(
         seed(seed_of("fixed", implementation, engine.name) if random_seed is None else random_seed)(test)()
     except (LawViolation, FlakyFailure) as error:
         violation = first_of(error) if isinstance(error, FlakyFailure) else error
-        assert caught is not None
-        return Finding(violation, tallies, *caught, time.perf_counter() - start)
+        return Finding(violation, tallies)
     except StopSearch as again:
-        return Finding(again.violation, tallies, tried, seconds=time.perf_counter() - start)
+        return Finding(again.violation, tallies)
     except (Unsatisfiable, Enough):  # the tallies say what became of what was drawn
         pass
-    return Finding(None, tallies, seconds=time.perf_counter() - start, ended=ended)
+    return Finding(None, tallies, ended)
 
 
 SMALLER = {"simulate": 30, "xla": 10}
@@ -262,9 +254,6 @@ def find_violation(
     One that differs by rounding alone is the result only if none is found that is worse.
 
     Arguments:
-        laws: the laws.
-        implementation: the implementation.
-        engine: what runs it.
         scope: what cases may use; no mesh is larger than one on which the function ends in seconds (see `reach`).
         max_examples: how many structures each law is to hold on; at most twice as many are drawn for that.
         random_seed: another seed draws other cases; None derandomizes.
@@ -275,9 +264,8 @@ def find_violation(
         database: where Hypothesis keeps what broke a law, and looks for it first.
         until: when to draw no more, by `time.perf_counter`, unless something was found.
     """
-    start = time.perf_counter()
     wanted = scope.large if engine.name == "simulate" else 0
-    scope = dataclasses.replace(scope, large=reached(implementation, wanted, partial(before, laws[0])) if wanted else 0)
+    scope = dataclasses.replace(scope, large=reach(implementation, wanted, partial(before, laws[0])) if wanted else 0)
     found = search(
         laws, implementation, engine, scope, max_examples, random_seed, shrink, before, was_told, patience,
         database=database,
@@ -299,7 +287,7 @@ def find_violation(
     if found.violation is None or found.violation.diagnosis is not None or not shrink:
         return found
     least = smallest(found.violation, scope, engine, random_seed=random_seed, before=before)
-    return dataclasses.replace(found, violation=least, seconds=time.perf_counter() - start)
+    return dataclasses.replace(found, violation=least)
 
 
 def smallest(

@@ -110,11 +110,7 @@ def _check_option(name: str, value: Any) -> None:
 
 
 def check_call(function: Callable[..., Any], signature: Signature, conditions: Conditions, *, whole: bool) -> None:
-    """A function can be called with the arguments, roles and options that are stated, as far as Python tells.
-
-    Raises:
-        ValueError: if not.
-    """
+    """Raises ValueError unless a function takes the arguments, roles and options, as far as Python tells."""
     by_name = [*signature.roles, *conditions.options, *(["mesh"] if whole else [])]
     try:
         inspect.signature(function).bind(*signature.tree, **dict.fromkeys(by_name))
@@ -148,11 +144,7 @@ def _unknown(function: Callable[..., Any], signature: Signature, by_name: Sequen
 
 
 def named(argument: str, names: str | Iterable[str] | None, default: Iterable[str]) -> tuple[str, ...]:
-    """The names that an argument of `check` lists, or its one name; None stands for the default.
-
-    Raises:
-        GivenError: if it is neither a name nor some.
-    """
+    """The names that an argument of `check` lists, or its one name; raises GivenError for anything else."""
     if names is None:
         return tuple(default)
     if isinstance(names, str):
@@ -163,11 +155,7 @@ def named(argument: str, names: str | Iterable[str] | None, default: Iterable[st
 
 
 def check_kinds(kinds: Iterable[str]) -> None:
-    """Kinds of data are such.
-
-    Raises:
-        GivenError: if one is not.
-    """
+    """Raises GivenError unless kinds of data are such."""
     for kind in kinds:
         if kind not in KINDS:
             near = suggestion.near(kind, KINDS)
@@ -176,11 +164,7 @@ def check_kinds(kinds: Iterable[str]) -> None:
 
 
 def check_draws(max_examples: object, random_seed: object, max_seconds: object = None) -> None:
-    """Numbers of draws, seeds and seconds are such, and in their ranges.
-
-    Raises:
-        GivenError: if one is not.
-    """
+    """Raises GivenError unless numbers of draws, seeds and seconds are such, and in their ranges."""
     whole = isinstance(random_seed, Integral) and not isinstance(random_seed, bool)
     if random_seed is not None and not (whole and random_seed >= 0):  # type: ignore[operator]
         raise GivenError(f"random_seed={random_seed!r}: expected None, or a whole number that is not negative")

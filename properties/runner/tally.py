@@ -94,10 +94,6 @@ class Tally:
     """The cases that one test checked, as the report shows them; JSON-able, and additive.
 
     Arguments:
-        contract: the contract.
-        implementation: the implementation.
-        law: the law.
-        engine: what ran it.
         cases: how many data sets were checked against the oracle.
         structures: how many structures they ran on.
         compilations: how many programs were traced and compiled for them.
@@ -239,18 +235,8 @@ class Tally:
 
     def add(self, other: "Tally") -> None:
         """Adds what another tally counted."""
-        numbers = (
-            "cases",
-            "structures",
-            "compilations",
-            "seconds",
-            "declined",
-            "underived",
-            "uncompared",
-            "undecided",
-            "excluded",
-        )
-        for number in numbers:
+        numbers = "cases structures compilations seconds declined underived uncompared undecided excluded"
+        for number in numbers.split():
             setattr(self, number, getattr(self, number) + getattr(other, number))
         for histogram in ("unsupported", "defects", "instead", "not_run", "exchanging"):
             _add(getattr(self, histogram), getattr(other, histogram))

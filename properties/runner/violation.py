@@ -33,11 +33,7 @@ class LawViolation(AssertionError):
     """An implementation breaks a law on a case.
 
     Arguments:
-        implementation: the implementation.
-        law: the law.
-        case: the case.
         engine: the name of the engine that ran it.
-        broken: what is wrong.
         origin: the implementation's own traceback, where it raised.
         diagnosis: what is wrong in words, where that was found out already.
     """
@@ -122,25 +118,12 @@ class LawViolation(AssertionError):
 
 def once(violation: LawViolation) -> LawViolation:
     """The violation, of a case on which another thing happened when it was run again."""
-    found = LawViolation(
-        violation.implementation,
-        violation.law,
-        violation.case,
-        violation.engine,
-        violation.broken,
-        origin=violation.origin,
-        diagnosis=[OTHER],
-    )
-    found.__cause__ = violation.__cause__
-    return found
+    violation.diagnosis = [OTHER]
+    return violation
 
 
 def first_of(failure: FlakyFailure) -> LawViolation:
-    """What was found where Hypothesis ran the same case once more, and another thing happened.
-
-    Raises:
-        FlakyFailure: if no law was broken.
-    """
+    """The violation that Hypothesis did not find again; raises FlakyFailure if no law was broken."""
     found = [error for error in failure.exceptions if isinstance(error, LawViolation)]
     if not found:
         raise failure

@@ -273,7 +273,6 @@ def simulated(trial: Trial, form: Form, optimiser: Any) -> tuple[Cost, list[tupl
         records.append(record)
         found.append((loss, jax.tree.leaves(params)))
     cost = of_record(records[0]).cost
-    assert cost is not None
     return cost, found
 
 
@@ -302,7 +301,6 @@ def compiled(trial: Trial, form: Form, optimiser: Any) -> tuple[Cost, list[tuple
             assert held * parts <= leaf.size, f"of {leaf.size} numbers of the optimiser's a device holds {held}"
         found.append((np.asarray(loss), [np.asarray(x) for x in jax.tree.leaves(params)]))
     cost = of_compiled(text).cost
-    assert cost is not None
     return cost, found
 
 

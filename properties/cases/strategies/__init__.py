@@ -7,7 +7,6 @@ Hypothesis reaches the smallest mesh on which something fails.
 """
 
 from shardproof.properties.cases.chain import PLAIN, Chains, chains
-from shardproof.properties.cases.strategies.arrays import arrays, data_sets, kinds_of
 from shardproof.properties.cases.strategies.dtypes import dtypes
 from shardproof.properties.cases.strategies.meshes import (
     AXIS_NAMES,
@@ -20,13 +19,12 @@ from shardproof.properties.cases.strategies.meshes import (
     permutations_of_participants,
     specs,
 )
-from shardproof.properties.cases.strategies.shapes import shapes
+from shardproof.properties.cases.strategies.shapes import data_sets, kinds_of, shapes
 
 __all__ = [
     "AXIS_NAMES",
     "PLAIN",
     "Chains",
-    "arrays",
     "axis_names",
     "axis_tuples",
     "chains",

@@ -40,11 +40,7 @@ FAMILIES = (
 
 
 def as_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of a name, ml_dtypes' own included.
-
-    Raises:
-        ValueError: if there is no such dtype.
-    """
+    """The NumPy dtype of a name, ml_dtypes' own included; raises ValueError if there is none."""
     if name not in (*ALL, *WIDE):
         raise ValueError(f"dtype={name!r}: expected one of {', '.join((*ALL, *WIDE))}")
     return np.dtype(getattr(ml_dtypes, name, name))

@@ -217,9 +217,6 @@ def meshes(
     """Meshes of `min_devices` to `max_devices` devices in one to `max_axes` axes, some of size 1.
 
     Arguments:
-        min_devices: the fewest devices.
-        max_devices: the most devices.
-        max_axes: the most axes.
         available: how many devices there are to choose from (`max_devices` by default); a mesh may
             use fewer, in any order.
         explicit: whether axes may be of the explicit type.

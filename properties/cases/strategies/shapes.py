@@ -1,8 +1,13 @@
-"""Shapes of blocks, small: bugs of layout show on few elements, and every element costs time."""
+"""Shapes of blocks, small: bugs of layout show on few elements, and every element costs time; and what they hold."""
+
+from collections.abc import Sequence
 
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
+from shardproof.oracles.dtypes import is_float
+from shardproof.properties.cases.data import Data
+from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.strategies.making import Composite, sampled
 
 LONG = (5, 6, 7, 8, 9, 12, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 300)
@@ -38,3 +43,20 @@ def shapes(
         shape = [min(side, max(min_side, most)) for side in shape]
         shape[at] = other
     return tuple(shape)
+
+
+@Composite
+def data_sets(draw: st.DrawFn, kinds: Sequence[str], *, count: int = 6) -> tuple[Data, ...]:
+    """Several data sets for one structure, of all kinds in turn, under one drawn seed.
+
+    Shrinks to the first seed. Compiling a structure costs a hundred times as much as running it,
+    so each is run on `count` of them.
+    """
+    seed = draw(st.integers(0, 2**16), label="seed")
+    return tuple(Data(kinds[i % len(kinds)], seed + i) for i in range(count))
+
+
+def kinds_of(dtype: str) -> tuple[str, ...]:
+    """All kinds of data that suit a dtype; distinct ones first: a misplaced block is told by its values."""
+    usual = ("distinct", "exact", "special")
+    return (*usual[:2], "real", *usual[2:], "nan", "scaled") if is_float(as_dtype(dtype)) else usual

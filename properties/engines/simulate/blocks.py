@@ -38,12 +38,6 @@ def reshape(env: Env, equation: Any, x: np.ndarray, *_: np.ndarray) -> np.ndarra
     return x.reshape(result_shape(env, equation, x))
 
 
-@rule("transpose")
-def transpose(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
-    """Dimension i of the result is dimension `permutation[i]` of the operand."""
-    return x.transpose(*range(env.lead), *shifted(env, equation.params["permutation"]))
-
-
 @rule("broadcast_in_dim")
 def broadcast_in_dim(env: Env, equation: Any, x: np.ndarray, *_: np.ndarray) -> np.ndarray:
     """Dimension i of the operand becomes dimension `broadcast_dimensions[i]`; all else is repetition."""
@@ -54,41 +48,19 @@ def broadcast_in_dim(env: Env, equation: Any, x: np.ndarray, *_: np.ndarray) -> 
     return np.broadcast_to(x.reshape(placed), shape)
 
 
-@rule("concatenate")
-def concatenate(env: Env, equation: Any, *operands: np.ndarray) -> np.ndarray:
-    """The operands, one after the other along a dimension."""
-    return np.concatenate(together(env, operands), axis=env.lead + equation.params["dimension"])
+AS_IN_NUMPY: dict[str, Rule] = {
+    "transpose": lambda env, e, x: x.transpose(*range(env.lead), *shifted(env, e.params["permutation"])),
+    "concatenate": lambda env, e, *xs: np.concatenate(together(env, xs), axis=env.lead + e.params["dimension"]),
+    "stack": lambda env, e, *xs: np.stack(together(env, xs), axis=env.lead + e.params["axis"]),
+    "unstack": lambda env, e, x: list(map(np.asarray, np.moveaxis(x, env.lead + e.params["axis"], 0))),
+    "split": lambda env, e, x: np.split(x, np.cumsum(e.params["sizes"])[:-1], axis=env.lead + e.params["axis"]),
+    "tile": lambda env, e, x: np.tile(x, (1,) * env.lead + tuple(e.params["reps"])),
+    "rev": lambda env, e, x: np.flip(x, shifted(env, e.params["dimensions"])),
+}
+"""What NumPy does to the block's dimensions, which are behind the leading ones."""
 
-
-@rule("stack")
-def stack(env: Env, equation: Any, *operands: np.ndarray) -> np.ndarray:
-    """The operands along a new dimension."""
-    return np.stack(together(env, operands), axis=env.lead + equation.params["axis"])
-
-
-@rule("unstack")
-def unstack(env: Env, equation: Any, x: np.ndarray) -> list[np.ndarray]:
-    """The slices along a dimension, which goes."""
-    return [np.asarray(part) for part in np.moveaxis(x, env.lead + equation.params["axis"], 0)]
-
-
-@rule("split")
-def split(env: Env, equation: Any, x: np.ndarray) -> list[np.ndarray]:
-    """The consecutive pieces of the given sizes along a dimension."""
-    ends = np.cumsum(equation.params["sizes"])[:-1]
-    return np.split(x, ends, axis=env.lead + equation.params["axis"])
-
-
-@rule("tile")
-def tile(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
-    """The block, repeated along its dimensions."""
-    return np.tile(x, (1,) * env.lead + tuple(equation.params["reps"]))
-
-
-@rule("rev")
-def rev(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
-    """The elements in reverse order along dimensions."""
-    return np.flip(x, shifted(env, equation.params["dimensions"]))
+for _name, _rule in AS_IN_NUMPY.items():
+    rule(_name)(_rule)
 
 
 @rule("slice")

@@ -14,7 +14,7 @@ from shardproof.properties.engines.simulate.env import Env, Rule, rule
 from shardproof.properties.engines.simulate.errors import CollectiveMismatch, RaggedMetadata, SimulationError, location
 from shardproof.properties.engines.simulate.exchange import Groups, device_name, process_groups
 from shardproof.properties.engines.simulate.liveness import equations, subjaxprs
-from shardproof.properties.engines.simulate.record import Collective, Traffic, bytes_of
+from shardproof.properties.engines.simulate.record import bytes_of
 
 COLLECTIVE_KINDS: dict[str, str] = {
     "psum": "all_reduce",
@@ -51,11 +51,7 @@ def axes_of(equation: Any) -> tuple[str, ...]:
 
 
 def check_agreement(env: Env, equation: Any, axes: tuple[str, ...], groups: Groups) -> None:
-    """Every process group executes the collective as a whole, or not at all.
-
-    Raises:
-        CollectiveMismatch: naming two devices of one group, and where in the program each is.
-    """
+    """Raises CollectiveMismatch unless every process group executes the collective as a whole, or not at all."""
     if env.active is None:
         return
     active = np.asarray(env.active).reshape(-1)
@@ -85,7 +81,7 @@ def whereabouts(env: Env, device: int, axes: tuple[str, ...]) -> str:
     return "does not execute it"
 
 
-def executed(env: Env, equation: Any, traffic: Traffic = ()) -> tuple[tuple[str, ...], Groups]:
+def executed(env: Env, equation: Any) -> tuple[tuple[str, ...], Groups]:
     """Checks that a collective can run, writes it to the record, and returns its axes and groups.
 
     Raises:
@@ -94,21 +90,15 @@ def executed(env: Env, equation: Any, traffic: Traffic = ()) -> tuple[tuple[str,
     axes, groups = axes_of(equation), equation.params.get("axis_index_groups")
     check_agreement(env, equation, axes, groups)
     if env.recorder is not None and axes:
-        name, perm = equation.primitive.name, equation.params.get("perm")
+        perm = equation.params.get("perm")
         env.recorder.executed(
-            Collective(
-                kind=COLLECTIVE_KINDS[name],
-                primitive=name,
-                axes=axes,
-                mesh=env.mesh,
-                groups=None if groups is None else tuple(tuple(group) for group in groups),
-                perm=None if perm is None else tuple((int(source), int(target)) for source, target in perm),
-                operand_bytes=sum(bytes_of(v.aval) for v in equation.invars[: len(equation.outvars)]),
-                result_bytes=sum(bytes_of(v.aval) for v in equation.outvars),
-                location=location(equation),
-                devices=env.mesh.size if env.active is None else int(np.count_nonzero(env.active)),
-                traffic=traffic,
-            )
+            kind=COLLECTIVE_KINDS[equation.primitive.name],
+            axes=axes,
+            mesh=env.mesh,
+            groups=None if groups is None else tuple(tuple(group) for group in groups),
+            perm=None if perm is None else tuple((int(source), int(target)) for source, target in perm),
+            operand_bytes=sum(bytes_of(v.aval) for v in equation.invars[: len(equation.outvars)]),
+            devices=env.mesh.size if env.active is None else int(np.count_nonzero(env.active)),
         )
     return axes, groups
 
@@ -215,11 +205,5 @@ def ragged_all_to_all(env: Env, equation: Any, *operands: np.ndarray) -> np.ndar
     slices = exchange.Slices(lists, env.mesh, axes, groups)
     over = f"ragged_all_to_all over {axes} on the mesh {env.mesh}"
     result = exchange.ragged_all_to_all(operand, output, slices, env.mesh, over)
-    sent: dict[tuple[int, int], int] = {}
-    if env.recorder is not None:
-        row = bytes_of(equation.invars[0].aval) // max(1, equation.invars[0].aval.shape[0])
-        for source, destination, size in zip(slices.source, slices.destination, slices.size, strict=True):
-            pair = int(source), int(destination)
-            sent[pair] = sent.get(pair, 0) + int(size) * row
-    executed(env, equation, traffic=tuple((*pair, size) for pair, size in sent.items() if size))
+    executed(env, equation)
     return result.reshape(*env.mesh.sizes, *result.shape[1:])

@@ -150,7 +150,7 @@ def exchange(
     held = mesh if sizes == mesh.sizes else MeshCase(mesh.axis_names, sizes)
     blocks = np.broadcast_to(x, (*sizes, *x.shape[rank:])).reshape(held.size, *x.shape[rank:])
     members = process_groups(held, axes, groups)
-    received = [collective(_rows(blocks, devices)) for devices in members]
+    received = [collective(blocks[devices]) for devices in members]
     if len({part.shape[2:] for part in received}) > 1:
         raise InvalidGroups(
             f"groups={groups}: expected groups of equal length, on which results' shapes depend, on {mesh}"
@@ -158,24 +158,10 @@ def exchange(
     shape = received[0].shape[2:]
     if groups is None and received[0].shape[1] == 1:
         return received[0].reshape(*(1 if name in axes else n for name, n in held.shape.items()), *shape)
-    if groups is None and _are_in_order(members[0]):
-        return received[0].reshape(*sizes, *shape)
     result = np.empty((held.size, *shape), received[0].dtype)
     for devices, part in zip(members, received, strict=True):
         result[devices] = part
     return result.reshape(*sizes, *shape)
-
-
-def _are_in_order(numbers: np.ndarray) -> bool:
-    """Whether they are 0, 1, 2, …."""
-    return bool((numbers.reshape(-1) == np.arange(numbers.size)).all())
-
-
-def _rows(blocks: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """The blocks of those numbers; all of them in order are not copied."""
-    if numbers.size == len(blocks) and _are_in_order(numbers):
-        return blocks.reshape(*numbers.shape, *blocks.shape[1:])
-    return blocks[numbers]
 
 
 def all_reduce(blocks: np.ndarray, op: str, exact: Callable[[np.dtype], np.dtype] = wide) -> np.ndarray:
@@ -244,9 +230,6 @@ class Slices:
     Arguments:
         lists: input offsets, send sizes, output offsets and receive sizes: `[devices, entries]` each. Entry
             j * k + i of p * k is of slice i to, or from, participant j.
-        mesh: the mesh of the devices.
-        axes: the axis tuple over which they exchange.
-        groups: the `axis_index_groups`.
 
     Raises:
         RaggedMetadata: if the entries do not divide among the participants.
@@ -308,8 +291,6 @@ def ragged_all_to_all(operand: np.ndarray, output: np.ndarray, slices: Slices, m
     Arguments:
         operand: `[devices, rows, …]`.
         output: `[devices, rows, …]`.
-        slices: what is sent.
-        mesh: the mesh of the devices.
         over: the exchange, for messages.
 
     Raises:

@@ -93,9 +93,6 @@ def evaluate(env: Env, jaxpr: Any, args: Sequence[np.ndarray], rounds: Sequence[
     """The results of a jaxpr on operands `[*lead, *block]`.
 
     Arguments:
-        env: what the equations around it say of devices, and what the run keeps.
-        jaxpr: what to evaluate.
-        args: its operands.
         rounds: for the recorder, if there is one: the rounds after which each of them is known. If that is not
             said, everything in the jaxpr waits for all operands of the equation under way.
 

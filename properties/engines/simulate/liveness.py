@@ -102,7 +102,6 @@ def flattened(body: Any, names: dict[Any, Any], calls: Callable[[Any], bool]) ->
     """The equations of a body, calls replaced by what they call, and its results: values, and literals.
 
     Arguments:
-        body: an open jaxpr.
         names: the values of its arguments; those of the rest are added.
         calls: whether an equation with a single inner jaxpr is a call of that.
     """

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,12 +14,73 @@ from jaxtyping import PyTree
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.env import SETS, Choice, Env, Found, Left, check_determined
-from shardproof.properties.engines.simulate.errors import CollectiveMismatch
+from shardproof.properties.engines.simulate.errors import (
+    OF_THE_PROGRAM,
+    CollectiveMismatch,
+    InterpreterLimit,
+    raised_in,
+)
 from shardproof.properties.engines.simulate.interpreter import as_value, evaluate, held_as
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.engines.simulate.record import Record, Recorder
 
 Meshes = jax.sharding.Mesh | jax.sharding.AbstractMesh
+
+
+Sets = Sequence[Sequence[np.ndarray]]
+"""Data sets: of each, one global array per argument."""
+
+
+class Prepared:
+    """A program made ready: global arrays in, global arrays out.
+
+    Arguments:
+        run: what runs it.
+        jaxpr: what was traced; None of what is traced anew in every run.
+    """
+
+    def __init__(self, run: Callable[[Sequence[np.ndarray]], list[np.ndarray]], jaxpr: Any = None) -> None:
+        self._run = run
+        self.jaxpr = jaxpr
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The results in the dtypes that were traced."""
+        return self._run(arrays)
+
+    def evidence(self, arrays: Sequence[np.ndarray]) -> Record | str:
+        """What says what the program sends: what is seen executed on these global arrays, or the compiled text."""
+        raise NotImplementedError("what is not under jit is no one program")
+
+    def each(self, sets: Sets) -> Iterator[list[np.ndarray]]:
+        """The results on each of several data sets."""
+        return map(self, sets)
+
+    def since(self, place: int) -> "Prepared":
+        """The program of the results from this place on, and of nothing that they do not need."""
+        raise NotImplementedError("what is not under jit is no one program")
+
+
+OWN = ("shardproof.properties.engines.simulate.", "shardproof.properties.precision.")
+"""Where the interpreter's rules are, and what runs them on doubles."""
+
+
+@contextlib.contextmanager
+def failing_as_a_limit() -> Iterator[None]:
+    """An interpreter that fails itself says nothing of the program: that is a limit of it, like a rule it lacks.
+
+    Raises:
+        InterpreterLimit: in place of an error of the interpreter's own.
+    """
+    try:
+        yield
+    except OF_THE_PROGRAM:
+        raise
+    except Exception as error:
+        if not raised_in(error).startswith(OWN):
+            raise
+        first = str(error).partition("\n")[0]
+        what = f"this program, for an error of its own ({type(error).__name__}: {first})"
+        raise InterpreterLimit(f"the interpreter cannot run {what}", what) from error
 
 
 NOTHING = Env()
@@ -62,11 +123,7 @@ def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None, aro
 
 
 def check_that_all_meet(closed_jaxpr: Any, arrays: Sequence[np.ndarray]) -> None:
-    """No device of a closed jaxpr waits for ever at a collective, as far as it can be interpreted.
-
-    Raises:
-        CollectiveMismatch: if one does.
-    """
+    """Raises CollectiveMismatch if a device waits for ever at a collective, as far as can be interpreted."""
     try:
         interpret(closed_jaxpr, *arrays)
     except CollectiveMismatch:
@@ -80,16 +137,42 @@ def beside(count: int) -> Env:
     return Env(mesh=MeshCase((SETS,), (count,)), lead=1)
 
 
-class Simulated:
+MOST_TOGETHER = 2**14
+"""The most elements of data sets that are run at once: of larger ones, NumPy's time is not spent in calls."""
+
+
+class Simulated(Prepared):
     """A traced program.
 
     Arguments:
         closed_jaxpr: the program.
-        structure: the tree of its results.
+        structure: the tree of its results; None: a list.
     """
 
-    def __init__(self, closed_jaxpr: Any, structure: Any) -> None:
-        self.closed_jaxpr, self.structure = closed_jaxpr, structure
+    def __init__(self, closed_jaxpr: Any, structure: Any = None) -> None:
+        super().__init__(self._alone, closed_jaxpr)
+        self.closed_jaxpr = closed_jaxpr
+        self.structure = jax.tree.structure(list(closed_jaxpr.out_avals)) if structure is None else structure
+
+    def _alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        with failing_as_a_limit():
+            return [np.asarray(result) for result in jax.tree.leaves(self.run(*arrays))]
+
+    def since(self, place: int) -> "Simulated":
+        """The program of the results from this place on."""
+        return Simulated(giving(self.jaxpr, [i >= place for i in range(len(self.jaxpr.out_avals))]))
+
+    def evidence(self, arrays: Sequence[np.ndarray]) -> Record:
+        """What a run does besides computing, less what `jit` would not run because nothing reads it."""
+        with failing_as_a_limit():
+            return self.live().run_recorded(*arrays)[1]
+
+    def each(self, sets: Sets) -> Iterator[list[np.ndarray]]:
+        """The results on each of several data sets: of small ones at once, if all of them can be run."""
+        if len(sets) > 1 and sum(array.size for arrays in sets for array in arrays) <= MOST_TOGETHER:
+            with contextlib.suppress(Exception):  # that of the first data set that has one is raised below
+                return iter(self.run_together(sets))
+        return super().each(sets)
 
     def run(self, *args: PyTree, record: Recorder | None = None) -> PyTree:
         """The results on one data set: a tree of ndarrays.
@@ -106,7 +189,7 @@ class Simulated:
         """All equations that something reads, those of inner programs included."""
         return [*equations(self.live().closed_jaxpr)]
 
-    def run_together(self, sets: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
+    def run_together(self, sets: Sets) -> list[list[np.ndarray]]:
         """The flat results on several data sets, which are run at once, as if each were on devices of its own.
 
         Raises:
@@ -116,16 +199,12 @@ class Simulated:
         results = interpret(self.closed_jaxpr, *self.stacked(sets), around=beside(len(sets)))
         return [[np.array(of_set(x, i)) for x in results] for i in range(len(sets))]
 
-    def stacked(self, sets: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
+    def stacked(self, sets: Sets) -> list[np.ndarray]:
         """The arguments of several data sets, one behind the other along a new dimension in front."""
         return [np.stack(column) for column in zip(*map(self.typed, sets), strict=True)]
 
     def typed(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Arguments in the dtypes that were traced.
-
-        Raises:
-            TypeError: if their shapes are others.
-        """
+        """Arguments in the dtypes that were traced; raises TypeError if their shapes are others."""
         avals = self.closed_jaxpr.in_avals
         shapes, traced = [v.shape for v in values], [tuple(a.shape) for a in avals]
         if shapes != traced:
@@ -137,14 +216,13 @@ class Simulated:
         recorder = Recorder()
         return self.run(*args, record=recorder), recorder.record
 
-    @functools.cached_property
-    def _live(self) -> "Simulated":
-        closed = self.closed_jaxpr
-        return Simulated(giving(closed, [True] * len(closed.out_avals)), self.structure)
-
     def live(self) -> "Simulated":
         """The same program without what nothing reads, as `jit` would run it."""
         return self._live
+
+    @functools.cached_property
+    def _live(self) -> "Simulated":  # one, whose equations are told apart by their identities
+        return Simulated(giving(self.closed_jaxpr, [True] * len(self.closed_jaxpr.out_avals)), self.structure)
 
 
 def giving(closed_jaxpr: Any, wanted: Sequence[bool]) -> Any:

@@ -31,42 +31,12 @@ def threefry2x32(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndar
     return [x0, x1]
 
 
-@rule("random_wrap")
-def random_wrap(env: Env, equation: Any, words: np.ndarray) -> np.ndarray:
-    """Words `[…, words]` as keys `[…]`."""
-    return as_keys(words)
-
-
-@rule("random_unwrap")
-def random_unwrap(env: Env, equation: Any, keys: np.ndarray) -> np.ndarray:
-    """Keys `[…]` as words `[…, words]`."""
-    return keys["key"]
-
-
 @rule("iota_2x32_shape")
 def iota_2x32_shape(env: Env, equation: Any) -> list[np.ndarray]:
     """0, 1, 2, … in row-major order over a shape, as high and low 32-bit words."""
     shape = tuple(equation.params["shape"])
     counts = np.arange(math.prod(shape), dtype=np.uint64).reshape((1,) * env.lead + shape)
     return [(counts >> np.uint64(32)).astype(np.uint32), counts.astype(np.uint32)]
-
-
-@rule("random_seed")
-def random_seed(env: Env, equation: Any, seeds: np.ndarray) -> np.ndarray:
-    """A key from every seed."""
-    return as_keys(on_each(env, equation.params["impl"].seed, (), [seeds]))
-
-
-@rule("random_split")
-def random_split(env: Env, equation: Any, keys: np.ndarray) -> np.ndarray:
-    """New keys `[…, *shape]` from every key."""
-    return as_keys(on_each(env, generator(equation).split, (tuple(equation.params["shape"]),), [keys]))
-
-
-@rule("random_fold_in")
-def random_fold_in(env: Env, equation: Any, keys: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """A new key from every key and number."""
-    return as_keys(on_each(env, generator(equation).fold_in, (), aligned(env, equation, (keys, data))))
 
 
 @rule("random_bits")
@@ -98,6 +68,22 @@ def on_each(env: Env, function: Callable[..., Any], static: tuple[Any, ...], ope
     (result,) = evaluate(env.mapped(rank), jaxpr, values)
     mapped = np.broadcast_shapes(*(x.shape[: env.lead + rank] for x in operands))
     return np.broadcast_to(result, mapped + result.shape[env.lead + rank :])
+
+
+# keys `[…]` of words `[…, words]` and back; from seeds; new ones `[…, *shape]`; and one for each number
+rule("random_wrap")(lambda env, equation, words: as_keys(words))
+rule("random_unwrap")(lambda env, equation, keys: keys["key"])
+rule("random_seed")(lambda env, equation, seeds: as_keys(on_each(env, equation.params["impl"].seed, (), [seeds])))
+rule("random_split")(
+    lambda env, equation, keys: as_keys(
+        on_each(env, generator(equation).split, (tuple(equation.params["shape"]),), [keys])
+    )
+)
+rule("random_fold_in")(
+    lambda env, equation, keys, data: as_keys(
+        on_each(env, generator(equation).fold_in, (), aligned(env, equation, (keys, data)))
+    )
+)
 
 
 def partitionable() -> bool:

@@ -21,7 +21,6 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.numbers import operands
-from shardproof.properties.engines.engine import Interpreted
 from shardproof.properties.engines.running import all_blocks, ready, reference_blocks
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.collectives import axes_of
@@ -179,8 +178,8 @@ def _found(implementation: Implementation, case: Case, data: Data) -> list[str]:
 def program_of(implementation: Implementation, case: Case) -> Simulated:
     """A case's program, as the interpreter runs it."""
     prepared = ready("value", implementation, case, INTERPRETER).prepared
-    assert isinstance(prepared, Interpreted)
-    return prepared.traced
+    assert isinstance(prepared, Simulated)
+    return prepared
 
 
 def _trials(implementation: Implementation, case: Case, sets: Sequence[Data]) -> Iterator[Trial]:

@@ -14,7 +14,7 @@ from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import laid_out, stacked_axes
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.numbers import operands
-from shardproof.properties.engines import Prepared, XlaEngine
+from shardproof.properties.engines import Prepared
 from shardproof.properties.engines.running import MODES, Ready, traced
 from shardproof.properties.laws.gradient import cotangents, held, tangents_of
 from shardproof.properties.precision.comparison import Reference
@@ -247,7 +247,7 @@ class Script:
         """Forward mode, reverse mode, or both, whichever is wrong, give the right tangents and gradients."""
         broken, case, moving = self.violation.broken, self.case, self.contract.call.moving(self.case)
         implementation, seen = self.violation.implementation, Seen()
-        traced(forward(case, implementation, seen), case, XlaEngine())  # the type of its result decides
+        traced(forward(case, implementation, seen), case)  # the type of its result decides
         placements = tuple(derivatives(case, implementation, seen)[1])
         cotangent = cotangents(case, Ready(Prepared(lambda arrays: []), seen, placements), self.data)
         primal, tangent = operands(case, self.data), tangents_of(case, self.data)

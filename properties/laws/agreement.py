@@ -34,10 +34,10 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
     theirs = ready("value", implementation, case, REFERENCE)
     check_results(case, ours.seen)
     sets = [operands(case, data) for data in case.data]
-    compiled = [*ours.prepared.each(sets)]
+    compiled = [*map(ours.prepared, sets)]
     if implementation.check_vma and not case.manual and all(link.checked for link in case.links):
         check_replicated(case, ours.seen.varying, compiled)
-    runs = zip(compiled, theirs.prepared.each(sets), strict=True)
+    runs = zip(compiled, map(theirs.prepared, sets), strict=True)
     for data, right, both in zip(case.data, value_references(implementation, case, sets), runs, strict=True):
         for i, (got, expected) in enumerate(zip(*both, strict=True)):
             blocks, actual = all_blocks(case, expected), all_blocks(case, got)
@@ -83,7 +83,7 @@ def _check_gradients(implementation: Implementation, case: Case, engine: Engine)
     given = [(operands(case, data), tangents_of(case, data), cotangents(case, ours, data)) for data in case.data]
     sets = [[*primal, *tangents, *cts] for primal, tangents, cts in given]
     right = held(kind, implementation, case, ours.placements, given)
-    runs = zip(ours.prepared.each(sets), theirs.prepared.each(sets), strict=True)
+    runs = zip(map(ours.prepared, sets), map(theirs.prepared, sets), strict=True)
     for data, (_, pulled), both in zip(case.data, right, runs, strict=True):
         got, expected = (outputs[-len(moving) :] for outputs in both)
         for i, reference, left, other in zip(moving, pulled, got, expected, strict=True):

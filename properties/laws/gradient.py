@@ -208,7 +208,7 @@ def _check(
     """
     (forward_mode, reverse_mode), moving = MODES[kind], case.contract.call.moving(case)
     given = [(operands(case, data), tangents_of(case, data), cotangents(case, program, data)) for data in chosen]
-    runs = program.prepared.each([[*primal, *tangents, *cts] for primal, tangents, cts in given])
+    runs = map(program.prepared, [[*primal, *tangents, *cts] for primal, tangents, cts in given])
     rights = held(kind, implementation, case, program.placements, given)
     told, undecided = [], 0
     for data, (_, tangents, cts), outputs, (pushed, pulled) in zip(chosen, given, runs, rights, strict=True):

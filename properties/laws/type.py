@@ -48,7 +48,7 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
         texts = [", ".join(sorted(map(str, axes))) or "nothing" for axes in (varying[at], declared[at])]
         name = case.contract.call.leaf(case, at)
         raise Broken("type", f"{name} is typed varying over {texts[0]}: expected {texts[1]}")
-    check_replicated(case, varying, program.prepared.each([operands(case, data) for data in case.data]))
+    check_replicated(case, varying, map(program.prepared, [operands(case, data) for data in case.data]))
     if case.out is not None:
         _check_acceptance(implementation, case, engine, varying)
     return len(case.data)

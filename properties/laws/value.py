@@ -35,11 +35,11 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
     told, undecided = [], 0
     sets = [operands(case, data) for data in case.data]
     if case.contract.oracle.holds is not None:
-        for data, arrays, results in zip(case.data, sets, program.prepared.each(sets), strict=True):
+        for data, arrays, results in zip(case.data, sets, map(program.prepared, sets), strict=True):
             check_results(case, program.seen)  # without `jit` nothing is seen before it runs
             check_relation(case, data, arrays, [all_blocks(case, result) for result in results])
         return Checked(len(sets)).saying(findings=[*lines_that_round(implementation, case)])
-    rights, runs = value_references(implementation, case, sets), program.prepared.each(sets)
+    rights, runs = value_references(implementation, case, sets), map(program.prepared, sets)
     for data, right, results in zip(case.data, rights, runs, strict=True):
         for i, result in enumerate(results):
             what = case.contract.call.leaf(case, i)

@@ -1,4 +1,4 @@
-"""Data sets interpreted together have the results of data sets interpreted one by one."""
+"""Data sets that are run together in double precision have the results of data sets that are run one by one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from shardproof.properties.engines.simulate import CollectiveMismatch, prepare
+from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.precision.arithmetic import Doubles
 from shardproof.properties.precision.runs import run_samples
 from shardproof.properties.report.diagnosis.repairs import run_in_doubles
@@ -93,20 +93,9 @@ def finite(name: str) -> list[list[np.ndarray]]:
     return [[x] for x in SETS_OF_DATA if name != "loop" or not np.isinf(x).any()]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_each_is_run_as_if_it_were_alone(name: str) -> None:
-    """A data set has the same results together with others as alone."""
-    program = prepare(PROGRAMS[name], SETS_OF_DATA[0])
-    sets = finite(name)
-    for arrays, results in zip(sets, program.run_together(sets), strict=True):
-        alone = jax.tree.leaves(program.run(*arrays))
-        for one, other in zip(results, alone, strict=True):
-            np.testing.assert_array_equal(one, other, strict=True)
-
-
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "loop"])
 def test_doubles_of_one_are_those_that_it_has_alone(name: str) -> None:
-    """In double precision as well."""
+    """A data set has the same results together with others as alone."""
     program = prepare(PROGRAMS[name], SETS_OF_DATA[0]).live()
     sets = finite(name)
     for arrays, results in zip(sets, run_samples(program, sets, Doubles(), 1), strict=True):
@@ -114,35 +103,7 @@ def test_doubles_of_one_are_those_that_it_has_alone(name: str) -> None:
             np.testing.assert_array_equal(one[0], other, strict=True)
 
 
-def test_what_one_cannot_be_run_on_is_told_of_it_alone() -> None:
-    """A deadlock of the second data set raises only where its results are taken."""
-
-    def deadlocks(x: Any) -> Any:
-        return lax.cond(x.sum() > 0, lambda x: x + lax.psum(x, "y"), lambda x: x, x)
-
-    program = prepare(on_mesh(deadlocks), SETS_OF_DATA[0])
-    right = np.ones((ROWS, 3), np.float32)
-    some = right * np.array([1, -1, 1], np.float32)
-    runs = program.each([[right], [some]])
-    np.testing.assert_array_equal(next(runs)[0], right + 3)
-    with pytest.raises(CollectiveMismatch):
-        next(runs)
-
-
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
-
-
-def test_different_constants_are_told_apart() -> None:
-    """Zeros of two signs, and equal numbers of two dtypes, are different constants."""
-
-    def function(x: Any) -> Any:
-        return lax.div(x, x * 0 + np.float32(0.0)), lax.div(x, x * 0 - np.float32(0.0)), x.astype(np.int32) * 1, x * 1.0
-
-    x = np.ones(1, np.float32)
-    results = [np.asarray(one) for one in prepare(function, jax.ShapeDtypeStruct((1,), np.float32)).run(x)]
-    assert [one.dtype.kind for one in results] == ["f", "f", "i", "f"]
-    signed = prepare(lambda x: (x * 0.0, x * -0.0), jax.ShapeDtypeStruct((1,), np.float32)).run(x)
-    assert [bool(np.signbit(one[0])) for one in signed] == [False, True]
 
 
 def test_a_recorded_run_takes_every_step() -> None:

@@ -304,7 +304,7 @@ def results_of(law: str, implementation: Implementation, case: Case) -> list[np.
                     [*operands(case, data), *tangents_of(case, data), *cotangents(case, program, data)]
                     for data in case.data
                 ]
-            return [x for results in program.prepared.each(sets) for x in results]
+            return [x for results in map(program.prepared, sets) for x in results]
     except Exception:
         return []
 

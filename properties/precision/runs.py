@@ -272,7 +272,8 @@ def run_samples(
         new: dict[str, Any] = {"inexact": {}, "turns": {}, "marks": {}, "steps": {}}
         arithmetic = dataclasses.replace(arithmetic, samples=samples, chosen=chosen, sets=len(sets), **new)
     count = len(chosen)
-    values = [np.repeat(x, count, axis=0) for x in program.stacked(sets)]
+    columns = zip(*map(program.typed, sets), strict=True)
+    values = [np.repeat(np.stack(column), count, axis=0) for column in columns]
     results = evaluated(beside(len(sets) * count), program.closed_jaxpr, values, arithmetic)
     jax.monitoring.record_event(SAMPLED)
     return [

@@ -1,7 +1,6 @@
 """Traces a function once, and runs the traced program on as many data sets as wanted."""
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -51,10 +50,6 @@ class Prepared:
         """What says what the program sends: what is seen executed on these global arrays, or the compiled text."""
         raise NotImplementedError("what is not under jit is no one program")
 
-    def each(self, sets: Sets) -> Iterator[list[np.ndarray]]:
-        """The results on each of several data sets."""
-        return map(self, sets)
-
     def since(self, place: int) -> "Prepared":
         """The program of the results from this place on, and of nothing that they do not need."""
         raise NotImplementedError("what is not under jit is no one program")
@@ -83,18 +78,13 @@ def failing_as_a_limit() -> Iterator[None]:
         raise InterpreterLimit(f"the interpreter cannot run {what}", what) from error
 
 
-NOTHING = Env()
-"""What is around a program by itself."""
-
-
-def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None, around: Env = NOTHING) -> list[np.ndarray]:
+def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None) -> list[np.ndarray]:
     """The results of a closed jaxpr, in NumPy, for all devices of its meshes together.
 
     Arguments:
         closed_jaxpr: what `jax.make_jaxpr` returns.
         *args: one global array per argument of the jaxpr.
         record: if given, the executed collectives are written to it.
-        around: what is around the jaxpr, and in front of the dimensions of the arrays.
 
     Raises:
         UnknownPrimitive: if a primitive has no rule.
@@ -109,14 +99,14 @@ def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None, aro
 
     def left(other: Choice | None) -> Left:
         blocks: Left = []
-        evaluate(dataclasses.replace(around, left=blocks, other=other), closed_jaxpr, values)
+        evaluate(Env(left=blocks, other=other), closed_jaxpr, values)
         return blocks
 
     with np.errstate(all="ignore"):  # infinities and wrapping are the program's business, as they are XLA's
         found: Found = {}
-        results = evaluate(dataclasses.replace(around, recorder=record, found=found), closed_jaxpr, values)
+        results = evaluate(Env(recorder=record, found=found), closed_jaxpr, values)
         for choice in dict.fromkeys(choice for choice, _ in found):
-            again = evaluate(dataclasses.replace(around, other=choice), closed_jaxpr, values)
+            again = evaluate(Env(other=choice), closed_jaxpr, values)
             own = [equation for (open_, _), equation in found.items() if open_ == choice]
             check_determined(choice, own, results, again, left)
         return results
@@ -135,10 +125,6 @@ def check_that_all_meet(closed_jaxpr: Any, arrays: Sequence[np.ndarray]) -> None
 def beside(count: int) -> Env:
     """What is around a program that is run on that many data sets at once: an axis more, which nothing names."""
     return Env(mesh=MeshCase((SETS,), (count,)), lead=1)
-
-
-MOST_TOGETHER = 2**14
-"""The most elements of data sets that are run at once: of larger ones, NumPy's time is not spent in calls."""
 
 
 class Simulated(Prepared):
@@ -167,13 +153,6 @@ class Simulated(Prepared):
         with failing_as_a_limit():
             return self.live().run_recorded(*arrays)[1]
 
-    def each(self, sets: Sets) -> Iterator[list[np.ndarray]]:
-        """The results on each of several data sets: of small ones at once, if all of them can be run."""
-        if len(sets) > 1 and sum(array.size for arrays in sets for array in arrays) <= MOST_TOGETHER:
-            with contextlib.suppress(Exception):  # that of the first data set that has one is raised below
-                return iter(self.run_together(sets))
-        return super().each(sets)
-
     def run(self, *args: PyTree, record: Recorder | None = None) -> PyTree:
         """The results on one data set: a tree of ndarrays.
 
@@ -188,20 +167,6 @@ class Simulated(Prepared):
     def equations(self) -> list[Any]:
         """All equations that something reads, those of inner programs included."""
         return [*equations(self.live().closed_jaxpr)]
-
-    def run_together(self, sets: Sets) -> list[list[np.ndarray]]:
-        """The flat results on several data sets, which are run at once, as if each were on devices of its own.
-
-        Raises:
-            TypeError: if an argument's shape is not what was traced.
-            Whatever `interpret` raises for one of the data sets, which its message does not tell from the others.
-        """
-        results = interpret(self.closed_jaxpr, *self.stacked(sets), around=beside(len(sets)))
-        return [[np.array(of_set(x, i)) for x in results] for i in range(len(sets))]
-
-    def stacked(self, sets: Sets) -> list[np.ndarray]:
-        """The arguments of several data sets, one behind the other along a new dimension in front."""
-        return [np.stack(column) for column in zip(*map(self.typed, sets), strict=True)]
 
     def typed(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Arguments in the dtypes that were traced; raises TypeError if their shapes are others."""

@@ -199,7 +199,7 @@ def ratios(name: str, dtype: str, number: int) -> Ratios:
     implementation, result = program(name, dtype).implementation, Ratios(name, dtype)
     for case in drawn(implementation, number):
         sets = [operands(case, data) for data in case.data]
-        actual = ready("value", implementation, case, XlaEngine()).prepared.each(sets)
+        actual = map(ready("value", implementation, case, XlaEngine()).prepared, sets)
         for arrays, found, (right,) in zip(sets, actual, value_references(implementation, case, sets), strict=True):
             # runs that round to the nearest, and are independent of the judge's samples
             traced = Runs("value", implementation, case, [arrays]).program

@@ -27,7 +27,6 @@ from shardproof.properties.engines.simulate.collectives import axes_of
 from shardproof.properties.engines.simulate.env import RULES, Env, Rule
 from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.engines.simulate.interpreter import as_value
-from shardproof.properties.engines.simulate.prepare import NOTHING
 from shardproof.properties.precision.arithmetic import Doubled, Doubles, double
 from shardproof.properties.precision.formats import Numbers
 from shardproof.properties.precision.runs import INTERPRETER, evaluated
@@ -92,7 +91,7 @@ def run_in_doubles(program: Simulated, *arrays: np.ndarray, change: Change = NOT
         InterpreterLimit: if the interpreter cannot run it.
     """
     values = program.typed([as_value(a) for a in arrays])
-    return [np.array(x) for x in evaluated(NOTHING, program.live().closed_jaxpr, values, Changed(change=change))]
+    return [np.array(x) for x in evaluated(Env(), program.live().closed_jaxpr, values, Changed(change=change))]
 
 
 MOST_CHANGES = 400

@@ -169,11 +169,7 @@ class CompiledCollective:
 
 
 def collectives(text: str) -> list[CompiledCollective]:
-    """The collectives of a compiled program.
-
-    Raises:
-        HloError: if the text, or the line of a collective, cannot be read.
-    """
+    """The collectives of a compiled program; raises HloError if the text, or a line of one, cannot be read."""
     module = read(text)
     return list(_reached(module, module.entry, ()))
 
@@ -219,11 +215,7 @@ def _called(instruction: Instruction) -> Iterator[tuple[str, tuple[Loop | Branch
 
 
 def known_trips(instruction: Instruction) -> int | None:
-    """How often a while loop runs its body, where the compiler found out; None otherwise.
-
-    Raises:
-        HloError: if what it wrote down cannot be read.
-    """
+    """The trips of a while loop, None where the text has none; raises HloError if it has what cannot be read."""
     text = instruction.attributes.get("backend_config", "")
     if not text.startswith("{"):
         return None

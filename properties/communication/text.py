@@ -121,11 +121,7 @@ def read_instruction(line: str) -> Instruction:
 
 
 def read(text: str) -> Module:
-    """The computations of a text.
-
-    Raises:
-        HloError: if a line inside of a computation is no instruction, or there is no ENTRY.
-    """
+    """The computations of a text; raises HloError if a line in one is no instruction, or there is no ENTRY."""
     computations: dict[str, Computation] = {}
     entry = name = ""
     held: dict[str, Instruction] = {}
@@ -193,11 +189,7 @@ def element_bits(dtype: str) -> int:
 
 
 def arrays(text: str) -> Iterator[Shape]:
-    """The arrays of a type, those of a tuple one after the other; layouts are not looked at.
-
-    Raises:
-        HloError: if the text is no type.
-    """
+    """The arrays of a type, those of a tuple in turn, without layouts; raises HloError if it is none."""
     text = text.strip()
     if text.startswith("("):
         for part in split(text[1 : closing(text)]):
@@ -236,15 +228,12 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def replica_groups(text: str) -> Groups:
-    """The groups of a collective, in any of the three spellings.
+    """The groups of a collective, in any of the three spellings; raises HloError for any other text.
 
     `{{0,1},{2,3}}` lists them. `[2,4]<=[8]` is iota: the numbers below 8, as 2 groups of 4; with
     `T(1,0)` they are shaped as on the right, transposed, and then cut. `mesh['a'=2,'b'=4] {'a'}` names
     the axes of a mesh over which devices are connected, the last one varying fastest; which devices these are
     may be said in between, as in `mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}`, or `device_ids=(0,2,1,3)`.
-
-    Raises:
-        HloError: for any other text.
     """
     text = text.strip()
     try:

@@ -82,12 +82,9 @@ def ready(kind: str, implementation: Implementation, case: Case, engine: Engine)
 
 
 def derived(implementation: Implementation, case: Case, engine: Engine) -> tuple[str, Ready]:
-    """The derivative in both modes, or in the one that there is, and which of `MODES` that is.
+    """The derivative in both modes, or in the one that there is, and which; raises NotImplementedError for none.
 
     A custom_vjp has no forward mode, a while_loop no reverse mode.
-
-    Raises:
-        NotImplementedError: if the implementation has no derivative in any mode.
     """
     first: NotImplementedError | None = None
     for kind in MODES:
@@ -110,11 +107,7 @@ def reverse_mode(implementation: Implementation, case: Case, engine: Engine) -> 
 
 
 def values_and_gradients(implementation: Implementation, case: Case, engine: Engine) -> Any:
-    """The closed jaxpr of values and gradients together.
-
-    Raises:
-        NotImplementedError: if JAX has no reverse mode of the function.
-    """
+    """The closed jaxpr of values and gradients; raises NotImplementedError without reverse mode."""
     made = _with_gradients(implementation, case, engine)
     jaxpr, values, gradients = made.prepared.jaxpr, len(made.placements), len(case.contract.call.moving(case))
     tangents = len(jaxpr.out_avals) - values - gradients

@@ -94,11 +94,7 @@ def check_flags(flags: str) -> None:
 
 
 def make_devices() -> None:
-    """Lets JAX make virtual devices of the CPU, if that is not settled yet.
-
-    Raises:
-        GivenError: if XLA does not know the flags of the environment.
-    """
+    """Lets JAX make virtual devices, if that is not settled; raises GivenError for flags that XLA does not know."""
     flags = os.environ.get("XLA_FLAGS", "")
     check_flags(flags)
     flag = DEVICE_COUNT in flags

@@ -240,11 +240,7 @@ class Program:
 
     @cached_property
     def contract(self) -> Contract:
-        """What it must satisfy, which is in no list.
-
-        Raises:
-            ValueError: if the reference cannot be called with arrays as they are described.
-        """
+        """What it must satisfy, which is in no list; raises ValueError if the reference cannot be called so."""
         if not self.takes_gradients:
             return self._described
         asked = self.conditions.gradients and self.gradients is not None  # second derivatives
@@ -284,11 +280,7 @@ class Program:
 
     @cached_property
     def implementation(self) -> Implementation:
-        """The function, as what claims to satisfy its contract.
-
-        Raises:
-            ValueError: if the reference cannot be called, or what is expected of communication not be read.
-        """
+        """The function as what claims its contract; raises ValueError for a reference or claim that does not fit."""
         names = names_of(self.contract)
         expectation = Expectation.parse(self.communication, names) if self.communication else None
         return Implementation(

@@ -82,11 +82,7 @@ def whereabouts(env: Env, device: int, axes: tuple[str, ...]) -> str:
 
 
 def executed(env: Env, equation: Any) -> tuple[tuple[str, ...], Groups]:
-    """Checks that a collective can run, writes it to the record, and returns its axes and groups.
-
-    Raises:
-        CollectiveMismatch: if only a part of a process group executes it.
-    """
+    """Checks a collective (see `check_agreement`), writes it to the record, and returns its axes and groups."""
     axes, groups = axes_of(equation), equation.params.get("axis_index_groups")
     check_agreement(env, equation, axes, groups)
     if env.recorder is not None and axes:

@@ -11,6 +11,8 @@ Implementations are in `shardproof.impl`, what they are compared with in `shardp
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+__version__ = "0.2.0"
+
 __all__ = [
     "CONTRACTS",
     "Array",

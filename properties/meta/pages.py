@@ -31,26 +31,15 @@ from shardproof.properties.runner.given import signature_of
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-CONTRACTS_PAGE = ROOT / "properties/contracts/README.md"
-DEFECTS_PAGE = ROOT / "properties/known_defects/README.md"
-IMPL_PAGE = ROOT / "impl/README.md"
-PERFORMANCE_PAGE = ROOT / "properties/performance/README.md"
-PRECISION_PAGE = ROOT / "properties/precision/README.md"
-REPORT_PAGE = ROOT / "properties/report/README.md"
-SUITE_PAGE = ROOT / "properties/README.md"
-VERIFIED = ROOT / "properties/suite/VERIFIED.md"
-ENGINES_PAGE = ROOT / "properties/engines/README.md"
-PAGES = (
-    README,
-    SUITE_PAGE,
-    CONTRACTS_PAGE,
-    DEFECTS_PAGE,
-    ENGINES_PAGE,
-    IMPL_PAGE,
-    PERFORMANCE_PAGE,
-    PRECISION_PAGE,
-    REPORT_PAGE,
-)
+DOCS = ROOT / "docs"
+CONTRACTS_PAGE = DOCS / "contracts.md"
+DESCRIBE_PAGE = DOCS / "describe.md"
+EXAMPLES_PAGE = DOCS / "examples.md"
+IMPL_PAGE = DOCS / "implementations.md"
+PERFORMANCE_PAGE = DOCS / "performance.md"
+REPORT_PAGE = DOCS / "failures.md"
+VERIFIED = DOCS / "verified.md"
+PAGES = (README, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")))
 PROLOGUE = "from shardproof.properties.meta import pages"
 
 WORST = (
@@ -90,7 +79,7 @@ def defects() -> str:
 def worst_defects() -> str:
     """The defects of the front page, and how many others there are."""
     rows = [(f"`{name}`", DEFECTS[name].sentence, ", ".join(DEFECTS[name].seen_on)) for name in WORST]
-    more = f"{len(DEFECTS) - len(WORST)} more: [all {len(DEFECTS)}](properties/known_defects/README.md)."
+    more = f"{len(DEFECTS) - len(WORST)} more: [all {len(DEFECTS)}](docs/defects.md)."
     return f"{markdown(('script', 'defect', 'JAX'), rows)}\n\n{more}"
 
 

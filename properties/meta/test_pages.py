@@ -15,11 +15,10 @@ from shardproof.command import main
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.meta import pages
 from shardproof.properties.meta.pages import (
-    CONTRACTS_PAGE,
+    DESCRIBE_PAGE,
     IMPL_PAGE,
     PAGES,
     PERFORMANCE_PAGE,
-    README,
     ROOT,
     VERIFIED,
     block,
@@ -81,16 +80,15 @@ def test_programs_of_the_page_on_implementations_run(name: str, tmp_path: Path) 
     )
 
 
-@pytest.mark.parametrize(("page", "name"), [(README, "choose"), (PERFORMANCE_PAGE, "choose-compiled")])
-def test_the_choice_of_a_form_runs(page: Path, name: str, tmp_path: Path) -> None:
-    """Each program prints what stands below it."""
-    assert run("-c", block(page, name, "python"), folder=tmp_path).split() == block(page, name, "text").split()
+def test_the_choice_of_a_form_runs(tmp_path: Path) -> None:
+    """The program's assertions hold."""
+    run("-c", block(PERFORMANCE_PAGE, "choose-compiled", "python"), folder=tmp_path)
 
 
-def test_the_step_of_the_page_on_contracts_is_right() -> None:
+def test_the_step_of_the_page_on_descriptions_is_right() -> None:
     """It passes, and a mean of gradients that JAX has added up already, which many write, is reported."""
     its: dict[str, Any] = {}
-    exec(block(CONTRACTS_PAGE, "step", "python"), its)  # noqa: S102
+    exec(block(DESCRIBE_PAGE, "step", "python"), its)  # noqa: S102
 
     def mean_of_sums(weights: Any, x: Any, y: Any, *, data: Any) -> Any:
         gradients = jax.grad(its["error"])(weights, x, y)
@@ -102,15 +100,13 @@ def test_the_step_of_the_page_on_contracts_is_right() -> None:
         check_program(mean_of_sums, its["unsharded"], **its["STEP"], **few)
 
 
-@pytest.mark.parametrize(
-    ("page", "name", "pictures"),
-    [(README, "timeline", 1), (PERFORMANCE_PAGE, "timelines", 2), (PERFORMANCE_PAGE, "crossover", 1)],
-)
-def test_timelines_are_printed_and_drawn(page: Path, name: str, pictures: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "pictures"), [("timelines", 2), ("crossover", 1)])
+def test_timelines_are_printed_and_drawn(name: str, pictures: int, tmp_path: Path) -> None:
     """The commands print what stands below them, and draw it."""
-    printed = [run("-m", *shlex.split(line), folder=tmp_path) for line in block(page, name, "sh").splitlines()]
+    commands = block(PERFORMANCE_PAGE, name, "sh").splitlines()
+    printed = [run("-m", *shlex.split(line), folder=tmp_path) for line in commands]
     lines = [line.rstrip() for text in printed for line in text.splitlines() if not line.startswith("wrote ")]
-    assert lines == block(page, name, "text").splitlines()
+    assert lines == block(PERFORMANCE_PAGE, name, "text").splitlines()
     assert len(list(tmp_path.glob("*.svg"))) == pictures
 
 

@@ -15,7 +15,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.plugin import ASKING, FILES, OPTIONS
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
-from shardproof.properties.meta.pages import README, REPORT_PAGE, block
+from shardproof.properties.meta.pages import CONTRACTS_PAGE, REPORT_PAGE, block
 from shardproof.properties.meta.runs import PYTEST, pytest_apart, python
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.program import of_products, precision_of
@@ -191,9 +191,9 @@ def test_a_report_is_not_lost(tmp_path: Path) -> None:
 
 @pytest.mark.lengthy
 def test_the_failure_of_the_readme_is_what_happens(tmp_path: Path) -> None:
-    """The failure printed in the README is that of its function, except for file names."""
-    (tmp_path / "mine.py").write_text(block(README, "mine", "python"), encoding="utf-8")
-    program, *given = block(README, "mine", "sh").split()
+    """The failure printed in the pages is that of its function, except for file names."""
+    (tmp_path / "mine.py").write_text(block(CONTRACTS_PAGE, "mine", "python"), encoding="utf-8")
+    program, *given = block(CONTRACTS_PAGE, "mine", "sh").split()
     assert program == "pytest"
     ended = python(*PYTEST, "--color=no", *given, "--laws=value", "--engine=simulate", folder=tmp_path)
     shown = block(REPORT_PAGE, "failure", "text").rstrip()

@@ -153,7 +153,7 @@ def choose(
 
     Nothing is run or compiled: every form is traced, and scheduled as `performance.timeline` does. Where the plain form
     (one collective and one product) is best, `plain` is true and the text says so. Some products were compiled for TPUs
-    (`properties/performance/README.md`): there XLA's schedules decide, and where the shortest is that of global arrays
+    (`docs/performance.md`): there XLA's schedules decide, and where the shortest is that of global arrays
     under `jit`, `left_to_compiler` is true and the text says so.
 
     Arguments:

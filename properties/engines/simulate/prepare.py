@@ -230,7 +230,7 @@ def simulate(fn: Callable[..., Any], *args: PyTree, mesh: Meshes | None = None) 
         The results, as a tree of ndarrays.
 
     Raises:
-        Whatever tracing raises, and whatever `interpret` does.
+        Exception: what tracing raises, and what `interpret` does.
 
     Example:
         mesh = jax.sharding.AbstractMesh((4096,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -137,11 +137,13 @@ def runs_of(violation: LawViolation) -> list[Run]:
     engine = _engine(violation, difference)
     if engine is not None and data is not None:
         size = math.prod(difference.actual.shape[len(case.mesh.sizes) :])
-        found += [_observed(violation, case, more, engine) for more in _others(case, data, size)]
+        # of derivatives of a user's program little is asked at integers, where there may be kinks
+        usual = "real" if violation.broken.of_derivative and case.contract.oracle.generic else "exact"
+        found += [_observed(violation, case, more, engine) for more in _others(case, data, size, usual)]
         if engine.name == "simulate" and case.mesh.size <= MOST:  # larger blocks are others to be compiled
             both = (enlarged(case, violation.implementation, sharded=sharded) for sharded in (True, False))
             cases = [larger for larger in both if larger is not None]
-            tried = ([_observed(violation, one, more, engine) for more in _others(one, data, MOST)] for one in cases)
+            tried = ([_observed(violation, one, more, engine) for more in _others(one, data, MOST, usual)] for one in cases)
             longer = next((runs for runs in tried if any(runs)), [])
             # larger blocks on which all is right do not show the bug
             found += [run for run in longer if run is not None and run.wrong.any()]
@@ -167,11 +169,11 @@ def _engine(violation: LawViolation, difference: Difference) -> Engine | None:
     return None
 
 
-def _others(case: Case, data: Data, elements: int) -> list[Data]:
+def _others(case: Case, data: Data, elements: int, usual: str) -> list[Data]:
     """Data sets on which to run the function again: of small blocks more, and some like that of the failure."""
     seed, count = data.seed + FURTHER, min(3 + _enough(case) // max(elements, 1), MOST_RUNS)
     like = [] if data.kind in ("distinct", "exact") else [data.kind, data.kind, "special" if data.kind == "nan" else ""]
-    kinds = ["distinct" if is_moved(case.structure) else "exact", *["exact"] * count, *like]
+    kinds = ["distinct" if is_moved(case.structure) else usual, *[usual] * count, *like]
     return [Data(kind or data.kind, seed + i) for i, kind in enumerate(kinds[: 1 if case.mesh.size > MOST else None])]
 
 

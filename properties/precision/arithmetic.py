@@ -138,6 +138,9 @@ class Doubles:
     repeats = True
     """The same equation gives the same results again, so that they may be kept."""
 
+    planned = "live"
+    """How the steps of a program are planned (see `plan_of`)."""
+
     def held(self, dtype: np.dtype) -> np.dtype:
         """The dtype of the elements that hold numbers of a traced one."""
         return double(dtype)

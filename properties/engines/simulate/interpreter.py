@@ -71,7 +71,7 @@ class Plan(NamedTuple):
 
 
 _PLANS: dict[str, weakref.WeakKeyDictionary[Any, Plan]] = {
-    how: weakref.WeakKeyDictionary() for how in ("traced", "short", "live")
+    how: weakref.WeakKeyDictionary() for how in ("traced", "short", "live", "apart")
 }
 
 
@@ -81,14 +81,14 @@ def plan_of(jaxpr: Any, how: str = "traced") -> Plan:
     Arguments:
         jaxpr: the jaxpr.
         how: step by step as it was `"traced"`; `"short"`, without steps that are done twice; or, with those alone
-            that something reads, `"live"`.
+            that something reads, `"live"`; or `"apart"`, which is that with the steps that are done twice.
 
     Raises:
         UnknownPrimitive: if an equation's primitive has no rule.
     """
     plan = _PLANS[how].get(jaxpr)
     if plan is None:
-        plan = _Planner(short=how != "traced").plan(jaxpr, live=how == "live")
+        plan = _Planner(short=how != "traced", merges=how != "apart").plan(jaxpr, live=how in ("live", "apart"))
         _PLANS[how][jaxpr] = plan
     return plan
 
@@ -114,8 +114,8 @@ def as_value(x: Any) -> np.ndarray:
 class _Planner:
     """Makes a plan: a `short` one does nothing twice, has no calls, and knows what depends on no operand."""
 
-    def __init__(self, *, short: bool) -> None:
-        self.short = short
+    def __init__(self, *, short: bool, merges: bool) -> None:
+        self.short, self.merges = short, merges
         self.slots = 0
         self.constants: dict[Hashable, tuple[int, np.ndarray]] = {}
         self.done: dict[Hashable, tuple[int, ...]] = {}
@@ -175,7 +175,7 @@ class _Planner:
             return self.follow(*opened(called(equation)), reads)
         if self.short and name in SAME:
             return reads
-        key = _repeated(equation, reads) if self.short else None
+        key = _repeated(equation, reads) if self.short and self.merges else None
         if key is None or key not in self.done:
             writes = tuple(self.fresh() for _ in equation.outvars)
             if name not in RULES:
@@ -260,7 +260,7 @@ def evaluate(env: Env, jaxpr: Any, args: Sequence[np.ndarray], rounds: Sequence[
     if env.recorder is not None or env.active is not None:  # what is recorded, or where devices may miss one another
         plan = plan_of(jaxpr)
     else:
-        plan = plan_of(jaxpr, "short" if env.arithmetic is None else "live")
+        plan = plan_of(jaxpr, "short" if env.arithmetic is None else env.arithmetic.planned)
     values = start(env, plan)
     for position, argument in zip(plan.arguments, args, strict=True):
         values[position] = argument

@@ -124,7 +124,7 @@ def _check_results(
         if tuple(result.shape) != shape:
             given = ", ".join(str(one.shape(sizes, participants)) for one in signature.arrays)
             strange = dict.fromkeys(
-                d.name for d in array.dimensions if d.name and d.fixed is None and d.name not in known
+                d.name for d in array.dimensions if d.name and d.simple and d.fixed is None and d.name not in known
             )
             told = [f"; no argument has {one}: {suggestion.near(one, known)}".removesuffix(": ") for one in strange]
             expected = f"{shape}, {str(array)!r}, of arguments of shapes {given}{''.join(told)}"

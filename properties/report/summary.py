@@ -52,6 +52,12 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
         if tally.undecided:
             many = f"{counted(tally.undecided, 'number')} may be off by more than an eighth of the largest"
             lines.append(f"undecided: {tally.name}: {many}, by roundings alone: not held to anything")
+        accepted = [
+            f"{name} ({counted(n, 'structure')})" for name, n in tally.changed.items() if name not in tally.refused
+        ]
+        if accepted:
+            told = "the predicate of holds= never refused a result that was changed, to zeros, by one, a hundred times"
+            lines.append(f"says nothing: {tally.name}: {told}: {', '.join(accepted)}")
         for what, where in tally.findings.items():
             if told is None or told not in what:
                 lines.append(f"finding: {tally.name}: {what}, first for {where}")

@@ -280,7 +280,14 @@ def _held(checked: int) -> Verdict:
     if not isinstance(checked, Checked):
         return Verdict("held", checked=checked)
     told = tuple(checked.findings)
-    return Verdict("held", checked=int(checked), undecided=checked.undecided, findings=told, sent=checked.sent)
+    return Verdict(
+        "held",
+        checked=int(checked),
+        undecided=checked.undecided,
+        findings=told,
+        sent=checked.sent,
+        refused=checked.refused,
+    )
 
 
 def _first_that_raises(

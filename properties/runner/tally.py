@@ -44,6 +44,7 @@ class Verdict:
         underived: of an unsupported case, whether JAX has no derivative of the function in it.
         findings: what is worth knowing and breaks no law.
         sent: what the case sends, and what that was compared with, if anything counted it.
+        refused: of each result that was changed, whether a predicate of results refused it then.
     """
 
     kind: Kind
@@ -56,6 +57,7 @@ class Verdict:
     underived: bool = False
     findings: tuple[str, ...] = ()
     sent: Mapping[str, Any] | None = None
+    refused: Mapping[str, bool] | None = None
 
 
 class Enough(BaseException):
@@ -123,6 +125,8 @@ class Tally:
             held to (`against`: a formula, an expectation, or only the lower bound).
         unclaimed: the features that a user's function does not claim, so that they were not drawn.
         stated: what a program is said to need, so that nothing else was drawn.
+        changed: in how many structures each result was changed, and a predicate of results asked once more.
+        refused: in how many of them it refused that.
         outcome: `passed`, `failed`, or `skipped` where the law does not apply.
         failure: what a person needs of a failure: its headline, text, script and case.
     """
@@ -155,6 +159,8 @@ class Tally:
     communication: dict[str, Any] = field(default_factory=dict)
     unclaimed: tuple[str, ...] = ()
     stated: tuple[str, ...] = ()
+    changed: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
     outcome: str = "passed"
     failure: dict[str, str] = field(default_factory=dict)
 
@@ -186,6 +192,9 @@ class Tally:
         self.uncompared += verdict.kind == "not run" and verdict.sent is not None
         for finding in verdict.findings:
             self.finding(str(case), finding)
+        if verdict.refused is not None:
+            _add(self.changed, dict.fromkeys(verdict.refused, 1))
+            _add(self.refused, {name: 1 for name, refused in verdict.refused.items() if refused})
         if verdict.sent is not None:
             self._keep(verdict.sent)
         if verdict.instead:
@@ -252,7 +261,7 @@ class Tally:
         )
         for number in numbers:
             setattr(self, number, getattr(self, number) + getattr(other, number))
-        for histogram in ("unsupported", "defects", "instead", "not_run", "exchanging"):
+        for histogram in ("unsupported", "defects", "instead", "not_run", "exchanging", "changed", "refused"):
             _add(getattr(self, histogram), getattr(other, histogram))
         for ours, others in ((self.drawn, other.drawn), (self.pairs, other.pairs)):
             for name, values in others.items():

@@ -215,7 +215,7 @@ def _stated(implementation: Implementation | None, operand: int) -> set[int]:
     if program is None:
         return set()
     dimensions, sizes = program.signature.arrays[operand].dimensions, program.conditions.sizes
-    return {i for i, d in enumerate(dimensions) if d.fixed or not d.name or d.name in sizes}
+    return {i for i, d in enumerate(dimensions) if d.fixed or not d.name or not d.simple or d.name in sizes}
 
 
 def _compared(violation: LawViolation, implementation: Implementation, case: Case, engine: Engine) -> Difference | None:

@@ -339,8 +339,10 @@ def test_what_a_compiler_sends_is_asked_of_the_compiler() -> None:
     described: Any = {"arguments": ("m k@data", "k@data n"), "results": "m n", "whole": True, "max_examples": 6}
     right = check_program(constrained, np.matmul, **described, laws="communication", communication="all_reduce=1")
     assert {tally.outcome for tally in right.tallies} == {"passed"}
-    with pytest.raises(AssertionError, match=r"1 all_reduce of .* in the compiled program: expected all_gather=1"):
+    told = r"1 all_reduce of .* in the compiled program: expected all_gather=1"
+    with pytest.raises(AssertionError, match=told) as raised:
         check_program(constrained, np.matmul, **described, laws="communication", communication="all_gather=1")
+    assert "simulate" not in str(raised.value).partition("\nlaw ")[0]
 
 
 def heads_merged(q: Any, w: Any, *, model: Any) -> Any:

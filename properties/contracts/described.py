@@ -221,8 +221,8 @@ class Signature:
         for name, array in zip((*signature.names, *jax.tree.leaves(tree)), (*signature.arrays, *leaves), strict=True):
             for dimension in (d for d in array.dimensions if not d.simple):
                 own = [n for term in dimension.terms for n in term if not n.isdigit()]
-                if unknown := [n for n in own if n not in known]:
-                    wanted = f"{unknown[0]!r} to be a dimension of an argument by itself"
+                if missing := [n for n in own if n not in known]:
+                    wanted = f"{missing[0]!r} to be a dimension of an argument by itself"
                     raise ValueError(f"{name}: {str(array)!r}: {dimension.name}: expected {wanted}")
         if any(array.only for array in signature.arrays):
             raise ValueError("only: expected of results alone: arguments are those that every participant gets")

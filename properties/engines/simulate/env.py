@@ -124,6 +124,10 @@ class Arithmetic(Protocol):
     def repeats(self) -> bool:
         """Whether the same equation gives the same results again, so that they may be kept."""
 
+    @property
+    def planned(self) -> str:
+        """How the steps of a program are planned (see `plan_of`)."""
+
     def held(self, dtype: np.dtype) -> np.dtype:
         """The dtype of the elements that hold numbers of a traced one."""
 

@@ -132,6 +132,7 @@ SAID = options(
     click.option("--communication", metavar="EXPRESSIONS", help="What it sends: permute=p-1,bytes=(p-1)*n/p."),
     click.option("--overlap", metavar="LIMITS", help="How it hides that: exposed<=1/p."),
     click.option("--claims", metavar="NAMES", help="What it supports beyond its contract's signature: all, or names."),
+    click.option("--data", metavar="KINDS", help="The kinds of data that it is run on: exact,real. [default: all]"),
 )
 
 
@@ -142,7 +143,9 @@ SAID = options(
 @click.option("--max-seconds", type=click.FloatRange(0, min_open=True), help="How long it may draw.")
 @click.option("--seed", "random_seed", type=click.IntRange(0), help="Draws other cases. [default: the same every time]")
 @SAID
-def check(name: str, communication: str | None, overlap: str | None, claims: str | None, **how: Any) -> None:
+def check(
+    name: str, communication: str | None, overlap: str | None, claims: str | None, data: str | None, **how: Any
+) -> None:
     """Check a function, and print what held.
 
     NAME is CONTRACT=MODULE:FUNCTION, or MODULE:PROGRAM of a shardproof.Program.
@@ -152,7 +155,7 @@ def check(name: str, communication: str | None, overlap: str | None, claims: str
     from shardproof.properties.runner.platforms import make_devices
 
     make_devices()
-    implementation = Given.parse(name, communication, claims, overlap).load()
+    implementation = Given.parse(name, communication, claims, overlap, data).load()
     try:
         click.echo(checked(implementation, **how))
     except AssertionError as error:
@@ -191,7 +194,7 @@ def suite(arguments: tuple[str, ...], *, smoke: bool) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--impl", metavar="NAME", help="CONTRACT=MODULE:FUNCTION or MODULE:PROGRAM. [default: the built-in one]")
 @SAID
-def replay(file: Path, impl: str | None, communication: str | None, overlap: str | None, claims: str | None) -> None:
+def replay(file: Path, impl: str | None, **said: str | None) -> None:
     """Check a recorded failure again.
 
     FILE is one of .shardproof/failures/*.json. Nothing in it is executed.
@@ -202,7 +205,9 @@ def replay(file: Path, impl: str | None, communication: str | None, overlap: str
     from shardproof.properties.runner.violation import LawViolation
 
     recorded = read(file)
-    given = [Given.parse(impl, communication, claims, overlap)] if impl else []
+    given = (
+        [Given.parse(impl, *(said[name] for name in ("communication", "claims", "overlap", "data")))] if impl else []
+    )
     try:
         run_isolated(recorded, source_of(recorded, given))
     except AssertionError as error:

@@ -18,7 +18,15 @@ import pytest
 SUITE, REPORTS = "shardproof.properties.report.plugin", "shardproof reports"
 REPORTING = ("pytest_runtest_makereport", "pytest_sessionfinish", "pytest_terminal_summary")
 """The hooks of the suite that tests made by `program_test` need, in any project and without an option."""
-ASKING = ("--impl", "--replay", "--keep-regression", "--claims", "--expect-communication", "--expect-overlap")
+ASKING = (
+    "--impl",
+    "--replay",
+    "--keep-regression",
+    "--claims",
+    "--expect-communication",
+    "--expect-overlap",
+    "--data-kinds",
+)
 """The options that ask for the suite. The others belong to these, and some to the tests of programs as well."""
 FILES = ("--replay", "--keep-regression", "--report", "--profile")
 """The options whose values are files or folders, which pytest takes for tests until it knows the options."""
@@ -82,6 +90,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
             "most of the time in which something is sent that nothing is computed in, as in exposed<=1/p, on a machine "
             "whose busiest link needs as long as the products; directions=2, if blocks go both ways round a ring; "
             "memory<=EXPRESSION, the most bytes alive on a device; the first belongs to the first --impl, and so on"
+        ),
+    },
+    "--data-kinds": {
+        **SEVERAL,
+        "metavar": "KINDS",
+        "help": (
+            "the kinds of data that the function of --impl is run on, of exact, distinct, real, special, nan, scaled, "
+            "partial and zeros (default: all that its contract has); the first belongs to the first --impl, and so on"
         ),
     },
     "--replay": {

@@ -15,7 +15,8 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.reading import shown
 from shardproof.properties.cases.strategies.dtypes import WIDE, as_dtype
 
-DIMENSION = re.compile(r"(?P<name>([A-Za-z_]\w*|[1-9]\d*)?)(?P<roles>(@[A-Za-z_]\w*)*)")
+NAME = r"([A-Za-z_]\w*|[1-9]\d*)"
+DIMENSION = re.compile(rf"(?P<name>({NAME}([*+]{NAME})*)?)(?P<roles>(@[A-Za-z_]\w*)*)")
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Dimension:
     """A dimension of a global array.
 
     Arguments:
-        name: what its size is called, or that size itself; empty: one for every participant.
+        name: what its size is called, or that size itself, or a sum of products of such, as `heads*size` is where both
+            are flattened; empty: one for every participant.
         roles: the axis tuples that shard it, the first varying slowest.
     """
 
@@ -34,6 +36,20 @@ class Dimension:
     def fixed(self) -> int | None:
         """Its size, if that is a number."""
         return int(self.name) if self.name.isdigit() else None
+
+    @property
+    def terms(self) -> list[list[str]]:
+        """The sizes that are multiplied in each of the terms that are added; none where it has no name."""
+        return [term.split("*") for term in self.name.split("+")] if self.name else []
+
+    @property
+    def simple(self) -> bool:
+        """Whether its name is that of one size, or a number."""
+        return not {*"*+"} & {*self.name}
+
+    def size(self, sizes: Mapping[str, int]) -> int:
+        """Its size, given those that have names."""
+        return sum(math.prod(int(n) if n.isdigit() else sizes[n] for n in term) for term in self.terms)
 
 
 @dataclass(frozen=True, init=False)
@@ -133,7 +149,7 @@ class Array:
         def size(dimension: Dimension) -> int:
             if not dimension.name:
                 return math.prod(participants[role] for role in dimension.roles)
-            return sizes[dimension.name] if dimension.fixed is None else dimension.fixed
+            return dimension.size(sizes)
 
         return tuple(map(size, self.dimensions))
 
@@ -151,7 +167,8 @@ def _dimensions(text: str) -> tuple[Dimension, ...]:
     for word in text.split():
         match = DIMENSION.fullmatch(word)
         if match is None:
-            raise ValueError(f"array {text!r}: {word!r}: expected NAME, NAME@ROLE, NAME@ROLE@ROLE, @ROLE, or a size")
+            forms = "NAME, NAME@ROLE, NAME@ROLE@ROLE, @ROLE, or a size; NAME may be a product or sum, heads*size"
+            raise ValueError(f"array {text!r}: {word!r}: expected {forms}")
         found.append(Dimension(match["name"], tuple(match["roles"].split("@")[1:])))
     return tuple(found)
 
@@ -201,6 +218,12 @@ class Signature:
             _named("hidden", hidden or {})[1],
         )
         known = {dimension.name for array in signature.arrays for dimension in array.dimensions}
+        for name, array in zip((*signature.names, *jax.tree.leaves(tree)), (*signature.arrays, *leaves), strict=True):
+            for dimension in (d for d in array.dimensions if not d.simple):
+                own = [n for term in dimension.terms for n in term if not n.isdigit()]
+                if missing := [n for n in own if n not in known]:
+                    wanted = f"{missing[0]!r} to be a dimension of an argument by itself"
+                    raise ValueError(f"{name}: {str(array)!r}: {dimension.name}: expected {wanted}")
         if any(array.only for array in signature.arrays):
             raise ValueError("only: expected of results alone: arguments are those that every participant gets")
         unknown = {role for array in signature.results for role, _ in array.only} - {*signature.roles}
@@ -230,11 +253,15 @@ class Signature:
     def parts(self, sizes_of_roles: Mapping[str, int]) -> dict[str, int]:
         """Of each dimension by its name, what its size must be a multiple of."""
         found: dict[str, int] = {}
+        fixed = {d.name for array in self.every for d in array.dimensions if d.fixed}
         for dimension in (d for array in self.every for d in array.dimensions):
             parts = math.prod(sizes_of_roles[role] for role in dimension.roles)
-            if dimension.name:
-                found[dimension.name] = math.lcm(found.get(dimension.name, 1), parts)
-        return found
+            for term in dimension.terms:  # of a product the first size, which varies slowest, is shared
+                for name in term if not dimension.simple else ():
+                    found.setdefault(name, 1)
+                first = next((name for name in term if not name.isdigit()), term[0])
+                found[first] = math.lcm(found.get(first, 1), parts)
+        return {name: n for name, n in found.items() if not name.isdigit() or name in fixed}
 
 
 def sizes_in(signature: Signature, case: Case) -> dict[str, int]:
@@ -243,6 +270,7 @@ def sizes_in(signature: Signature, case: Case) -> dict[str, int]:
         d.name: n * case.mesh.axis_size(axes)
         for array, o in zip(signature.arrays, case.operands, strict=True)
         for d, n, axes in zip(array.dimensions, o.block, o.placement.spec, strict=True)
+        if d.simple
     }
 
 

@@ -74,11 +74,13 @@ class Checked(int):
         undecided: how many numbers in them were held to nothing.
         findings: what is worth knowing and breaks no law.
         sent: what the case sends, and what that was compared with.
+        refused: of each result that was changed, whether a predicate of results refused it then.
     """
 
     undecided: int = 0
     findings: Sequence[str] = ()
     sent: Mapping[str, Any] | None = None
+    refused: Mapping[str, bool] | None = None
 
     def saying(
         self, *, undecided: int = 0, findings: Sequence[str] = (), sent: Mapping[str, Any] | None = None

@@ -35,10 +35,15 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
     told, undecided = [], 0
     sets = [operands(case, data) for data in case.data]
     if case.contract.oracle.holds is not None:
+        refused: dict[str, bool] = {}
         for data, arrays, results in zip(case.data, sets, map(program.prepared, sets), strict=True):
             check_results(case, program.seen)  # without `jit` nothing is seen before it runs
-            check_relation(case, data, arrays, [all_blocks(case, result) for result in results])
-        return Checked(len(sets)).saying(findings=[*lines_that_round(implementation, case)])
+            blocks = [all_blocks(case, result) for result in results]
+            check_relation(case, data, arrays, blocks)
+            refused = refused or refused_changes(case, arrays, blocks)
+        checked = Checked(len(sets)).saying(findings=[*lines_that_round(implementation, case)])
+        checked.refused = refused
+        return checked
     rights, runs = value_references(implementation, case, sets), map(program.prepared, sets)
     for data, right, results in zip(case.data, rights, runs, strict=True):
         for i, result in enumerate(results):
@@ -61,6 +66,30 @@ def check_relation(
     """
     for wrong in unrelated_over_batch(case, [case.blocks(i, array) for i, array in enumerate(arrays)], results):
         raise Broken("values", f"{wrong}{where}", data=data)
+
+
+def refused_changes(case: Case, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> dict[str, bool]:
+    """Of each result, whether what is said of results does not hold once that one is changed, the same everywhere."""
+    if case.chain:
+        return {}
+    found, inputs = {}, [case.blocks(i, array) for i, array in enumerate(arrays)]
+    for i, y in enumerate(results):
+        last = tuple(range(len(case.mesh.sizes), y.ndim))[-1:]
+        others = [np.zeros_like(y), np.roll(y, 1, last), ~y if y.dtype == bool else y + np.ones((), y.dtype)]
+        others += [] if y.dtype == bool else [y * np.array(100, y.dtype), y - y.max() - np.ones((), y.dtype)]
+        others = [other for other in others if not np.array_equal(other, y)]
+        with np.errstate(all="ignore"):
+            if others:
+                trees = ([*results[:i], other, *results[i + 1 :]] for other in others)
+                found[case.contract.call.leaf(case, i)] = any(_refuses(case, inputs, tree) for tree in trees)
+    return found
+
+
+def _refuses(case: Case, inputs: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> bool:
+    try:
+        return any(unrelated_over_batch(case, inputs, results))
+    except Exception:  # a predicate may raise anything of what it was not written for, such as an index that is none
+        return True
 
 
 def lines_that_round(implementation: Implementation, case: Case) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from shardproof.properties.report.failures.causes import by_cause, told
 from shardproof.properties.report.failures.files import paths
 from shardproof.properties.report.failures.text import report
 from shardproof.properties.report.programs import check_program
-from shardproof.properties.runner.search import find_violation
+from shardproof.properties.runner.programs import Program
+from shardproof.properties.runner.search import find_violation, search
 from shardproof.properties.runner.violation import LawViolation
 
 CASE = Case(
@@ -91,6 +93,30 @@ def test_rounding_does_not_hide_what_is_worse() -> None:
     assert found is not None
     assert not found.rounding
     assert found.case.mesh.size == 3
+
+
+def doubled_or_narrow(x: Any, *, data: Any) -> Any:
+    """Twice the sum over several participants; of the smallest block on two of them a result of another dtype."""
+    total, p = lax.psum(x.sum(0), data), lax.axis_size(data)
+    total = total if p == 1 else 2 * total
+    return total.astype(jnp.float16) if p == 2 and x.shape == (1, 1) else total
+
+
+def test_what_is_shrunk_stays_what_was_found() -> None:
+    """A search that finds wrong values ends with wrong values, whatever else is wrong with smaller cases."""
+    described: Any = {"arguments": ("n@data k",), "results": "k", "dtypes": "float32"}
+    program = Program(doubled_or_narrow, lambda x: x.sum(0), **described)
+    kinds = []
+    for seed in range(4):
+        search_of = partial(
+            search, [LAWS["value"]], program.implementation, SimulateEngine(), Scope(), 20, seed, before=lambda *_: ""
+        )
+        first, least = (search_of(shrink=shrink).violation for shrink in (False, True))
+        assert first is not None
+        assert least is not None
+        assert least.kind == first.kind
+        kinds.append(first.kind)
+    assert "values" in kinds
 
 
 @pytest.mark.parametrize(("factor", "rounding"), [(1 + 2**-22, True), (2.0, False), (np.inf, False), (1.001, False)])

@@ -239,3 +239,7 @@ def test_kinds_of_data_can_be_declined(tmp_path: Path, monkeypatch: pytest.Monke
     assert "all_reduce[without_infinities]: data: exact, distinct, real, and not special, nan, scaled" in str(summary)
     with pytest.raises(ValueError, match="data='specal': no such kind of data; did you mean 'special'"):
         check("all_reduce", without_infinities, data="specal")
+    (given,) = parse_all(["all_reduce=a:b"], [], [], [], ["exact,real"])
+    assert given.data == ("exact", "real")
+    with pytest.raises(ValueError, match="data='specal': no such kind of data; did you mean 'special'"):
+        parse_all(["all_reduce=a:b"], [], [], [], ["specal"])

@@ -157,3 +157,34 @@ def test_pytest_skips_laws_that_do_not_apply(tmp_path: Path) -> None:
     assert "1 skipped" in done.stdout
     assert re.search(r"SKIPPED .*gradient \(simulate\): does not apply: every case was declined: ", done.stdout)
     assert "ERROR: --impl: no law that covers all cases held for all_reduce[extreme]" in done.stdout
+
+
+def test_what_supports_nothing_holds_nothing() -> None:
+    """A function that only raises NotImplementedError is told as that, whatever JAX makes of a case around it."""
+
+    def unwritten(x: Array, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Array:
+        raise NotImplementedError("later")
+
+    with pytest.raises(HeldOnNothing) as raised:
+        check("all_gather", unwritten, laws=["value", "gradient", "communication"], max_examples=10)
+    told = str(raised.value)
+    assert re.search(r"value \(simulate\).*: held on no case: [\d,]+ unsupported \(NotImplementedError: later", told)
+    assert "VIOLATED" not in told
+    assert "communication NOT as expected" not in told
+    assert re.search(r"value +simulate +held nothing +0 ", told)
+
+
+def test_what_is_declined_is_declined_under_a_transformation() -> None:
+    """Where another thing goes wrong under a transformation, a function that declines the case is unsupported."""
+
+    def declines_alone(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
+        if x.shape and inspect.currentframe() and any("vmap" in f.function for f in inspect.stack()):
+            raise ValueError("a batch")
+        raise NotImplementedError("later")
+
+    result = found(declines_alone, "value", ("vmap",))
+    assert result.violation is None
+    assert set(result.tally.unsupported) <= {
+        "NotImplementedError: later", "NotImplementedError without the transformations around the call",
+    }  # fmt: skip
+    assert len(result.tally.unsupported) == 2

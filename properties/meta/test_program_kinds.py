@@ -339,5 +339,74 @@ def test_what_a_compiler_sends_is_asked_of_the_compiler() -> None:
     described: Any = {"arguments": ("m k@data", "k@data n"), "results": "m n", "whole": True, "max_examples": 6}
     right = check_program(constrained, np.matmul, **described, laws="communication", communication="all_reduce=1")
     assert {tally.outcome for tally in right.tallies} == {"passed"}
-    with pytest.raises(AssertionError, match=r"1 all_reduce of .* in the compiled program: expected all_gather=1"):
+    told = r"1 all_reduce of .* in the compiled program: expected all_gather=1"
+    with pytest.raises(AssertionError, match=told) as raised:
         check_program(constrained, np.matmul, **described, laws="communication", communication="all_gather=1")
+    assert "simulate" not in str(raised.value).partition("\nlaw ")[0]
+
+
+def heads_merged(q: Any, w: Any, *, model: Any) -> Any:
+    """Heads in one dimension, multiplied with the rows that belong to them."""
+    return lax.psum(q.reshape(len(q), -1) @ w, model), q.reshape(len(q), -1)
+
+
+def test_a_dimension_is_a_product_or_a_sum_of_sizes() -> None:
+    """The first size of a product is shared where the product is; each has to be a dimension of an argument."""
+    arguments, results = ("b heads@model size", "heads*size@model m"), ("b m", "b heads*size@model")
+    how: Any = {"dtypes": "float32", "laws": "value", "max_examples": 8}
+
+    def reference(q: Any, w: Any) -> Any:
+        return q.reshape(len(q), -1) @ w, q.reshape(len(q), -1)
+
+    summary = check_program(heads_merged, reference, arguments=arguments, results=results, **how)
+    assert {tally.outcome for tally in summary.tallies} == {"passed"}
+
+    def joined(x: Any, y: Any, *, data: Any) -> Any:
+        return jnp.concatenate([x, y, x], 1)
+
+    both: Any = {"arguments": ("b@data n", "b@data m"), "results": "b@data 2*n+m"}
+    summary = check_program(joined, lambda x, y: np.concatenate([x, y, x], 1), **both, **how)
+    assert {tally.outcome for tally in summary.tallies} == {"passed"}
+    with pytest.raises(
+        ValueError, match=r"q: 'b k\*size@model': k\*size: expected 'k' to be a dimension of an argument"
+    ):
+        Program(heads_merged, reference, arguments=("b k*size@model", "size m"), results=results)
+    with pytest.raises(ValueError, match=r"result: the reference returns shape .*: expected .*, 'b@data n'"):
+        check_program(joined, lambda x, y: np.concatenate([x, y], 1), **both | {"results": "b@data n"}, **how)
+
+
+def test_kinds_of_data_are_declined() -> None:
+    """A program may be run on one kind of data alone, which the summary tells; others are none of programs."""
+
+    def inverse(x: Any, *, data: Any) -> Any:
+        return jnp.where(x == 0, 7, 1 / x)
+
+    described: Any = {"arguments": ("n@data",), "results": "n@data", "laws": "value", "max_examples": 20}
+    with pytest.raises(AssertionError, match="inverse: value"):
+        check_program(inverse, lambda x: 1 / x, **described)
+    summary = check_program(inverse, lambda x: 1 / x, **described, data="real")
+    assert "stated, so nothing else was drawn: inverse: data: real, and not exact" in str(summary)
+    with pytest.raises(ValueError, match="data='nan': expected some of exact, real, which programs have"):
+        check_program(inverse, lambda x: 1 / x, **described, data="nan")
+
+
+def around_a_branch(x: Any, *, data: Any) -> Any:
+    """Neighbours with an odd number behind them change places."""
+    p, me = lax.axis_size(data), lax.axis_index(data)
+    other = lax.ppermute(x, data, [(i, i ^ 1) for i in range(p) if i ^ 1 < p])
+    return jnp.where((me ^ 1 < p) & (x.sum() > other.sum())[None], other, x)
+
+
+def test_a_reference_whose_loop_may_be_empty_is_numpys() -> None:
+    """What JAX traces of one row alone, where a loop does nothing, is called with arrays of NumPy."""
+
+    def reference(x: Any) -> Any:
+        x = np.array(x) if isinstance(x, np.ndarray) else x
+        for i in range(0, len(x) - 1, 2):
+            if x[i].sum() > x[i + 1].sum():
+                x[[i, i + 1]] = x[[i + 1, i]]
+        return x
+
+    described: Any = {"arguments": ("@data k",), "results": "@data k", "one_axis": ["data"], "dtypes": "float32"}
+    with pytest.raises(AssertionError, match=r"around_a_branch: value: mesh \(dp=2\).* blocks? wrong"):
+        check_program(around_a_branch, reference, **described, laws="value", max_examples=16)

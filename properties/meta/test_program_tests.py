@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Unpack, get_type_hints
 
 import pytest
@@ -17,6 +18,7 @@ from shardproof.properties.contracts.described import Array
 from shardproof.properties.meta.runs import PYTEST, ROOT, Done, pytest_run, python
 from shardproof.properties.meta.whole_programs import mlp, numpy_mlp
 from shardproof.properties.report.failures.replay import OF_PROGRAMS
+from shardproof.properties.report.plugin import nothing_selected
 from shardproof.properties.report.program_tests import program_test
 from shardproof.properties.report.programs import check_program
 from shardproof.properties.runner.given import Given
@@ -102,6 +104,20 @@ def test_a_run_that_checks_nothing_ends_with_a_sentence(project: Path, monkeypat
     done = ran(project)
     assert "expected flags that XLA knows: it ends the process for --xla_no_such_flag=1\n" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_file_that_is_missing_is_told_before_an_expression(tmp_path: Path) -> None:
+    """Under pytest-xdist pytest itself says nothing of it."""
+    (tmp_path / "test_total.py").touch()
+    for file, told in (("test_ttl.py::test", "test_ttl.py: no such file"), ("test_total.py", "-k 'totl': nothing was")):
+        config: Any = SimpleNamespace(
+            option=SimpleNamespace(pyargs=False),
+            args=[file],
+            invocation_params=SimpleNamespace(dir=tmp_path),
+            getoption={"keyword": "totl", "markexpr": "", "collectonly": False}.get,
+        )
+        (line,) = nothing_selected(config, pytest.ExitCode.NO_TESTS_COLLECTED)
+        assert line.startswith(told)
 
 
 def test_programs_have_the_options_and_their_settings(project: Path) -> None:

@@ -224,6 +224,14 @@ def test_a_function_may_be_described_anew() -> None:
         check_program(doubled, lambda x: 3 * x, results="n@data", **right)
     with pytest.raises(AssertionError, match=r"returns .*: expected a tree like"):
         check_program(doubled, lambda x: {"y": 2 * x}, results={"y": "n@data"}, **right)
+    listed = r"returns \[float32.*\]: expected a tree like \('result\[0\]', 'result\[1\]'\); a list is no tuple"
+    both: Any = {"results": ("n@data", "n@data")}
+    with pytest.raises(AssertionError, match=listed):
+        check_program(lambda x, *, data: [x, x], lambda x: (x, x), **both, **right)
+    with pytest.raises(
+        ValueError, match=r"the reference returns \[\*, \*\]: expected \(\*, \*\), .*; a list is no tuple$"
+    ):
+        check_program(lambda x, *, data: (x, x), lambda x: [x, x], **both, **right)
 
 
 def doubled(x: Any, *, data: Any) -> Any:

@@ -195,6 +195,28 @@ def test_a_predicate_that_says_nothing_is_refused() -> None:
             check_program(noise, holds=holds, **ROWS, max_examples=2, laws="value")
 
 
+def sum_and_double(x: Any, *, data: Any) -> Any:
+    """The sum of all elements, and twice each of them."""
+    return lax.psum(x.sum(), data), 2 * x
+
+
+@pytest.mark.parametrize(
+    ("holds", "accepted"),
+    [
+        (lambda y, x: True, "result[0], result[1]"),
+        (lambda y, x: bool(np.allclose(y[0], x.sum(), atol=1e-3)), "result[1]"),
+        (lambda y, x: bool(np.allclose(y[0], x.sum(), atol=1e-3) and np.allclose(y[1], 2 * x)), ""),
+    ],
+)
+def test_a_predicate_that_refuses_nothing_is_told(holds: Any, accepted: str) -> None:
+    """Results are changed, one at a time, and those that the predicate never missed are in the summary."""
+    described: Any = {"arguments": (Array("n@data", "float32"),), "results": ("", "n@data"), "laws": "value"}
+    told = str(check_program(sum_and_double, holds=holds, **described, max_examples=6))
+    (line,) = [line for line in told.splitlines() if line.startswith("says nothing: ")] or [""]
+    assert ("the predicate of holds= never refused a result that was changed" in line) is bool(accepted)
+    assert re.sub(r" \(\d+ structures?\)", "", line.rpartition(": ")[2]) == accepted
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

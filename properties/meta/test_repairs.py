@@ -55,6 +55,41 @@ def summed_twice(x: Any, *, data: Any) -> Any:
     return jnp.tanh(lax.psum(total, data))
 
 
+def ring_that_ends(x: Any, y: Any, *, data: Any) -> Any:
+    """Products with what comes round a ring, which does not close."""
+    p, total = lax.axis_size(data), 0 * (x @ y.T).sum()
+    for _ in range(p):
+        total = total + jnp.tanh(x @ y.T).sum()
+        y = lax.ppermute(y, data, [(i, i + 1) for i in range(p - 1)])
+    return lax.psum(total, data)
+
+
+def halo_of_one_side(x: Any, *, data: Any) -> Any:
+    """Both neighbours are the one before."""
+    p = lax.axis_size(data)
+    before = lax.ppermute(x[-1:], data, [(i, i + 1) for i in range(p - 1)])
+    after = lax.ppermute(x[:1], data, [(i, i + 1) for i in range(p - 1)])
+    return jnp.convolve(jnp.concatenate([before, x, after]), jnp.array([1.0, -2.0, 1.5], x.dtype), "valid")
+
+
+def joined_in_another_order(x: Any, *, outer: Any, inner: Any) -> Any:
+    """An all-to-all in two steps, the second of which joins pieces behind those of the first."""
+    o, i = lax.axis_size(outer), lax.axis_size(inner)
+    y = lax.all_to_all(x.reshape(-1, o, i, x.shape[1] // (o * i)), inner, split_axis=2, concat_axis=0)
+    return lax.all_to_all(y, outer, split_axis=2, concat_axis=1).reshape(len(x) * o * i, -1)
+
+
+def rolled_back(x: Any, *, data: Any) -> Any:
+    """Each column meets the one behind it."""
+    return jnp.tanh(x) * jnp.roll(x, -1, 1)
+
+
+def prefix_of_those_and_itself(x: Any, *, data: Any) -> Any:
+    """The totals of those before and of the participant itself."""
+    index, totals = lax.axis_index(data), lax.all_gather(x.sum(), data)
+    return jnp.cumsum(x) + jnp.where(jnp.arange(len(totals)) <= index, totals, 0).sum()
+
+
 def of_no_repair(x: Any, *, data: Any) -> Any:
     """Another function, whose participants need nothing of one another."""
     return lax.psum(jnp.sum(x**3, 0), data)
@@ -97,10 +132,40 @@ PROGRAMS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
         {"arguments": ("n@data k",), "results": "k"},
         r"(no psum at|a mean in place of the psum at) test_repairs.py:\d+:\d+ \(summed_twice\)",
     ),
+    "a ring": (
+        ring_that_ends,
+        lambda x, y: jnp.tanh(x @ y.T).sum(),
+        {"arguments": ("n@data k", "n@data k"), "results": "", "dtypes": "float32"},
+        r"the ppermute at test_repairs.py:\d+:\d+ \(ring_that_ends\) that sends block i to \(i \+ 1\) % p, with p=2",
+    ),
+    "a halo": (
+        halo_of_one_side,
+        lambda x: np.convolve(np.pad(x, 1), np.array([1, -2, 1.5]), "valid"),
+        {"arguments": ("n@data",), "results": "n@data", "one_axis": ["data"], "dtypes": "float32"},
+        r"the ppermute at test_repairs.py:\d+:\d+ \(halo_of_one_side\) with source and destination swapped",
+    ),
+    "a dimension": (
+        joined_in_another_order,
+        lambda x: x,
+        {"arguments": ("n@outer@inner k",), "results": "n k@outer@inner"},
+        r"the all_to_all at test_repairs.py:\d+:\d+ \(joined_in_another_order\) with another concat_axis: 0",
+    ),
+    "a roll": (
+        rolled_back,
+        lambda x: np.tanh(x) * np.roll(x, 1, 1),
+        {"arguments": ("n@data k",), "results": "n@data k"},
+        r"the roll at test_repairs.py:\d+:\d+ \(rolled_back\) the other way",
+    ),
+    "a prefix": (
+        prefix_of_those_and_itself,
+        np.cumsum,
+        {"arguments": ("n@data",), "results": "n@data"},
+        r"lt in place of le at test_repairs.py:\d+:\d+ \(prefix_of_those_and_itself\)",
+    ),
 }
 
 
-@pytest.mark.parametrize("name", marked(PROGRAMS, ["a role", "a norm"]))
+@pytest.mark.parametrize("name", marked(PROGRAMS, ["a role", "a norm", "a halo"]))
 def test_the_line_and_the_change_are_told(name: str) -> None:
     """In the report of a check, where nothing else is known."""
     function, reference, described, told = PROGRAMS[name]

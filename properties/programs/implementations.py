@@ -9,6 +9,9 @@ from shardproof.properties.cases.data import KINDS
 from shardproof.properties.contracts.contract import CONCESSIONS, Communication, Contract
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 
+OF_PROGRAMS = ("exact", "real")
+"""The kinds of data that programs of users' own are run on."""
+
 
 @dataclass(frozen=True)
 class Implementation:
@@ -62,7 +65,8 @@ class Implementation:
     @property
     def stated(self) -> tuple[str, ...]:
         """What it is said to need, in words."""
-        declined = ", ".join(kind for kind in KINDS if self.data and kind not in self.data)
+        known = KINDS if self.program is None else OF_PROGRAMS
+        declined = ", ".join(kind for kind in known if self.data and kind not in self.data)
         of_data = (f"data: {', '.join(self.data)}, and not {declined}",) if declined else ()
         return (*of_data, *(() if self.program is None else self.program.stated))
 

@@ -197,6 +197,8 @@ def called(case: Case, implementation: Implementation, **more: Any) -> Callable[
                 wanted = f"a tree like its operand, {shown(right)}"
             elif contract.call.results is not None:
                 wanted = f"a tree like {right}"
+            if {list, tuple} == {type(result), type(right)}:
+                wanted += "; a list is no tuple"
             raise WrongResult(f"returns {shown(result)}: expected {wanted}")
         for leaf in leaves:
             if not isinstance(leaf, jax.Array | np.ndarray | np.generic):

@@ -23,6 +23,17 @@ from shardproof.properties.references.traced import DOUBT_OF_TABLES, JaxReferenc
 
 __all__ = ["JaxReference", "NumpyReference", "reference_of"]
 
+LARGER = 4
+"""How many times as large arrays are on which it is tried once more, since a loop over few may have no iteration."""
+
+NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+"""What JAX raises of a function that it cannot trace."""
+
 
 def reference_of(
     function: Callable[..., Any],
@@ -48,11 +59,19 @@ def reference_of(
     dtypes = [np.dtype("float32") if a.dtype == "float" else np.dtype(a.dtype) for a in signature.arrays]
     small = arrays_like(signature, shapes, dtypes)
     traceable = JaxReference(function, signature)
+    traced = True
     try:
         traceable.result_dtypes(shapes, dtypes, options)
     except Exception:
-        pass  # what NumPy does and JAX does not, JAX refuses in many ways: below it is called
-    else:
+        traced = False  # what NumPy does and JAX does not, JAX refuses in many ways: below it is called
+    larger, more = ({name: LARGER * n for name, n in given.items()} for given in (sizes, participants))
+    try:
+        traceable.result_dtypes([array.shape(larger, more) for array in signature.arrays], dtypes, options)
+    except NEEDS_VALUES:
+        traced = False
+    except Exception:  # it may serve no such sizes
+        pass
+    if traced:
         program, exact = traceable.run_program("value", traceable.called, shapes, dtypes, options)
         _check_results(signature, program.out_avals, sizes, participants)
         _check_run(traceable, program, small, options, exact=exact)
@@ -105,7 +124,7 @@ def _check_results(
         if tuple(result.shape) != shape:
             given = ", ".join(str(one.shape(sizes, participants)) for one in signature.arrays)
             strange = dict.fromkeys(
-                d.name for d in array.dimensions if d.name and d.fixed is None and d.name not in known
+                d.name for d in array.dimensions if d.name and d.simple and d.fixed is None and d.name not in known
             )
             told = [f"; no argument has {one}: {suggestion.near(one, known)}".removesuffix(": ") for one in strange]
             expected = f"{shape}, {str(array)!r}, of arguments of shapes {given}{''.join(told)}"

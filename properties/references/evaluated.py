@@ -29,7 +29,10 @@ def leaves_of(signature: Signature, result: Any) -> list[Any]:
     drawn = (str(jax.tree.structure(tree)) for tree in (signature.result_tree, result))
     right, found = (text.removeprefix("PyTreeDef(").removesuffix(")") for text in drawn)
     if right != found:
-        raise WrongTree(f"the reference returns {found}: expected {right}, as results are described; * is an array")
+        also = "; a list is no tuple" if ("[" in found) != ("[" in right) else ""
+        raise WrongTree(
+            f"the reference returns {found}: expected {right}, as results are described; * is an array{also}"
+        )
     return list(jax.tree.leaves(result))
 
 

@@ -211,7 +211,11 @@ def tallies_of(config: pytest.Config) -> list[Tally]:
 
 
 def nothing_selected(config: pytest.Config, exitstatus: int) -> list[str]:
-    """That no test was selected, and by which options, in one sentence."""
+    """That no test was selected, and by which options, in one sentence; or that a file is not there."""
+    files = [] if config.option.pyargs else [str(arg).partition("::")[0] for arg in config.args]
+    missing = [file for file in files if not (config.invocation_params.dir / file).exists()]
+    if missing and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        return [f"{missing[0]}: no such file or folder"]
     chosen = {"-k": config.getoption("keyword"), "-m": config.getoption("markexpr")}
     by = ", ".join(f"{option} {text!r}" for option, text in chosen.items() if text)
     nothing = exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not config.getoption("collectonly")

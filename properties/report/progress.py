@@ -41,6 +41,7 @@ class Progress(ExitStack):
         self.first: Law | None = None
         self.bar: Bar | None = None
         self.structures, self.asked, self.began = 0, 0, self.told
+        self.more: dict[str, int] = {}  # of how many structures each law was asked
         self.reporter, self.written = terminal(), False
         if self.reporter is not None:
             self.callback(self._erase)
@@ -54,7 +55,7 @@ class Progress(ExitStack):
         """The laws are about to be asked of so many structures on an engine."""
         self.done += 1
         self.line, self.violated, self.first = f"{self.title}: on {name} ({self.done} of {self.total})", False, None
-        self.structures, self.asked, self.began = structures, 0, time.monotonic()
+        self.structures, self.asked, self.more, self.began = structures, 0, {}, time.monotonic()
         if self.bar is not None:
             self.bar.reset(self.task, total=structures)
         self._say(self.line)
@@ -67,15 +68,24 @@ class Progress(ExitStack):
         elif not self.violated:
             self.first = self.first or law
             self.asked = min(self.asked + (law is self.first), self.structures)
+            self.more[law.name] = self.more.get(law.name, 0) + 1
             if self.bar is not None:
                 self.bar.advance(self.task, float(law is self.first))
             else:
-                self._say(f"{self.line}: {self.asked} of {self.structures} structures, {self.left} left")
+                self._say(f"{self.line}: {self.far}")
 
     def before(self, law: Law, case: Case) -> str:
         """A law is about to be asked of a case; nothing speaks against it."""
         self.case(law, case, False)
         return ""
+
+    @property
+    def far(self) -> str:
+        """How far the first law has come; once it has been asked of all, the one that was asked of the fewest."""
+        if self.asked < self.structures:
+            return f"{self.asked} of {self.structures} structures, {self.left} left"
+        name = min(self.more, key=self.more.__getitem__)
+        return f"{self.structures} structures, and more for those that {name} lacks: it was asked of {self.more[name]}"
 
     @property
     def left(self) -> timedelta:

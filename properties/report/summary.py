@@ -32,7 +32,7 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
     broken = {
         (t.contract, t.implementation): t.failure.get("headline", "")
         for t in by_law
-        if t.law == "communication" and t.outcome == "failed"
+        if t.law == "communication" and t.outcome == "failed" and not held_nothing(t)
     }
     tallies = merge(by_law)
     met: Counter[str] = sum((Counter(tally.defects) for tally in tallies), Counter())
@@ -52,6 +52,12 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
         if tally.undecided:
             many = f"{counted(tally.undecided, 'number')} may be off by more than an eighth of the largest"
             lines.append(f"undecided: {tally.name}: {many}, by roundings alone: not held to anything")
+        accepted = [
+            f"{name} ({counted(n, 'structure')})" for name, n in tally.changed.items() if name not in tally.refused
+        ]
+        if accepted:
+            told = "the predicate of holds= never refused a result that was changed, to zeros, by one, a hundred times"
+            lines.append(f"says nothing: {tally.name}: {told}: {', '.join(accepted)}")
         for what, where in tally.findings.items():
             if told is None or told not in what:
                 lines.append(f"finding: {tally.name}: {what}, first for {where}")
@@ -90,6 +96,11 @@ def alike(reasons: Mapping[str, int]) -> list[tuple[str, int, int]]:
     return [(texts[0], len(texts), sum(reasons[text] for text in texts)) for texts in kinds.values()]
 
 
+def held_nothing(tally: Tally) -> bool:
+    """Whether a law failed because all that was drawn for it is unsupported, or was not run."""
+    return tally.outcome == "failed" and not tally.failure and not tally.structures and tally.drawn_structures > 0
+
+
 def verdict_row(tally: Tally) -> tuple[str, ...]:
     """What became of the structures that one law drew, in the order of `VERDICTS`.
 
@@ -101,7 +112,7 @@ def verdict_row(tally: Tally) -> tuple[str, ...]:
         f"{count:,} ({count / whole:.0%})" if count and tally.outcome != "failed" else f"{count:,}" for count in kinds
     ]
     excluded = f"{tally.excluded:,} ({tally.excluded_share:.0%} of all)" if tally.excluded else "0"
-    outcome = OUTCOMES[tally.outcome]
+    outcome = "held nothing" if held_nothing(tally) else OUTCOMES[tally.outcome]
     if tally.outcome == "passed" and not tally.structures:
         outcome = "excused" if tally.defects else "unsupported" if tally.unsupported else "not run"
     return (tally.law, tally.engine, outcome, *shares, excluded)

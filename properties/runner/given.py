@@ -17,9 +17,9 @@ from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.programs import Program
-from shardproof.properties.runner.stated import GivenError
+from shardproof.properties.runner.stated import GivenError, check_kinds, named
 
-SAID = ("--expect-communication", "--claims", "--expect-overlap")
+SAID = ("--expect-communication", "--claims", "--expect-overlap", "--data-kinds")
 """What is said of the functions that `--impl` names, each option once for every function."""
 
 ALL = "all"
@@ -36,10 +36,16 @@ class Given:
     expectation: Expectation | None = None
     features: frozenset[str] = frozenset()
     overlap: Overlap | None = None
+    data: tuple[str, ...] = ()
 
     @classmethod
     def parse(
-        cls, text: str, expectation: str | None = None, claims: str | None = None, overlap: str | None = None
+        cls,
+        text: str,
+        expectation: str | None = None,
+        claims: str | None = None,
+        overlap: str | None = None,
+        data: str | None = None,
     ) -> "Given":
         """Reads `CONTRACT=MODULE:FUNCTION`, of which something may be expected, and which may claim features.
 
@@ -55,7 +61,7 @@ class Given:
             forms = "CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather, or MODULE:PROGRAM"
             raise GivenError(f"--impl={text}: expected {forms}")
         if not contract:
-            for option, said in zip(SAID, (expectation, claims, overlap), strict=True):
+            for option, said in zip(SAID, (expectation, claims, overlap, data), strict=True):
                 if said is not None:
                     raise GivenError(f"{option}={said}: expected none of {text}: a Program says it itself")
             return cls("", module, function)
@@ -67,7 +73,9 @@ class Given:
             hides = None if overlap is None else Overlap.parse(overlap, known, SAID[2])
         except ExpectationError as error:
             raise GivenError(str(error)) from error
-        return cls(contract, module, function, expected, claimed(contract, names), hides)
+        kinds = named("data", data, ())
+        check_kinds(kinds)
+        return cls(contract, module, function, expected, claimed(contract, names), hides, kinds)
 
     def imported(self) -> Any:
         """Imports the function or program, from the current directory as well; raises GivenError if it cannot."""
@@ -104,6 +112,7 @@ class Given:
             overlap=self.overlap,
             given=self,
             whole=contract.whole,
+            data=self.data,
         )
 
     def _of(self, program: Any) -> Implementation:

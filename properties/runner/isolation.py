@@ -371,7 +371,9 @@ def _finding(answer: Answer, implementation: Implementation, task: Task) -> Find
     """The child's finding, about the parent's own copy of the function."""
     if answer.violation is None:
         return answer.found
-    law, text, broken, origin, told = answer.violation
+    law, text, engine, broken, origin, told = (
+        answer.violation
+    )  # another engine than the task's, where that lacks something
     case = Case.from_json(text, lambda name: implementation.contract)
-    violation = LawViolation(implementation, LAWS[law], case, task.engine, broken, origin=origin, diagnosis=told)
+    violation = LawViolation(implementation, LAWS[law], case, engine, broken, origin=origin, diagnosis=told)
     return dataclasses.replace(answer.found, violation=violation)

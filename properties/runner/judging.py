@@ -62,6 +62,9 @@ sent."""
 STEPS = 5_000
 """The most equations, as `steps_of` counts them, of all data sets of a case; there is always one."""
 
+DECLINED_ALONE = "NotImplementedError without the transformations around the call"
+"""Why a case is unsupported under which something else goes wrong."""
+
 SHOWN_BY_DATA: tuple[Kind, ...] = ("deadlock", "order", "unwritten")
 """What a program does on some data sets, and not on others, where none is compared."""
 
@@ -248,6 +251,8 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
         verdict = excused(law, implementation, case, engine, error)
         if verdict is not None:
             return verdict
+        if case.chain and declines(implementation, dataclasses.replace(case, chain=()), engine):
+            return Verdict("unsupported", DECLINED_ALONE, declined=True)  # where JAX raises before the function does
         origin = () if isinstance(error, Broken | WrongResult) else origin_of(error)
         broken = _broken(law, case, error)
         if broken.kind in SHOWN_BY_DATA and broken.data is None:
@@ -269,7 +274,14 @@ def _held(checked: int) -> Verdict:
     if not isinstance(checked, Checked):
         return Verdict("held", checked=checked)
     told = tuple(checked.findings)
-    return Verdict("held", checked=int(checked), undecided=checked.undecided, findings=told, sent=checked.sent)
+    return Verdict(
+        "held",
+        checked=int(checked),
+        undecided=checked.undecided,
+        findings=told,
+        sent=checked.sent,
+        refused=checked.refused,
+    )
 
 
 def _first_that_raises(

@@ -21,11 +21,11 @@ from shardproof.properties.contracts.whole import whole_contract
 from shardproof.properties.engines.running import traced
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
-from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.implementations import OF_PROGRAMS, Implementation
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.references import JaxReference, NumpyReference, reference_of
 from shardproof.properties.runner.platforms import DEVICES
-from shardproof.properties.runner.stated import by_name, check_call, check_conditions, names_in, several
+from shardproof.properties.runner.stated import by_name, check_call, check_conditions, named, names_in, several
 
 MOST_TIMES, MOST_TRIED = 6, 20_000
 """How many times as long a dimension is made in small steps to try a reference, and how many cases are looked at."""
@@ -60,6 +60,7 @@ class Description(TypedDict, total=False):
     accumulator: str
     within: float
     relative_to: str
+    data: str | Iterable[str]
     communication: str
     overlap: str
 
@@ -113,6 +114,8 @@ class Program:
         within: what the function may be off by design, relative to the largest number of the right result: what is sent
             in fewer bits, or approximated. Its roundings are checked all the same.
         relative_to: `"array"`, or `"row"`: the largest number of each row, along the last dimension.
+        data: the kinds of data that it is run on: `"real"` numbers, and `"exact"` ones, whole and small, of which sums
+            have no rounding; by default both.
         communication: what it sends, as `--expect-communication` takes it; `p` is how many devices all roles connect.
         overlap: how it hides that, as `--expect-overlap` takes it.
 
@@ -143,6 +146,7 @@ class Program:
     accumulator: str = ""
     within: float = 0.0
     relative_to: str = "array"
+    data: str | Iterable[str] = ()
     communication: str = ""
     overlap: str = ""
 
@@ -174,6 +178,8 @@ class Program:
             raise ValueError(f"within={self.within!r}: expected a part of the largest number, such as 0.01")
         if self.relative_to not in ("array", "row"):
             raise ValueError(f"relative_to={self.relative_to!r}: expected 'array' or 'row'")
+        if unknown := [kind for kind in self.kinds if kind not in OF_PROGRAMS]:
+            raise ValueError(f"data={unknown[0]!r}: expected some of {', '.join(OF_PROGRAMS)}, which programs have")
         if self.serves is not None:
             self._check_serves(self.serves)
         check_call(self.function, self.signature, self.conditions, whole=self.whole)
@@ -203,6 +209,11 @@ class Program:
             self.check_vma,
             (self.check_vma and not self.within and not self.holds) if self.gradients is None else self.gradients,
         )
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of data that it is run on, where others are declined."""
+        return named("data", self.data, ())
 
     @cached_property
     def takes_gradients(self) -> bool:
@@ -296,6 +307,7 @@ class Program:
             accumulator=self.accumulator,
             within=self.within,
             by_row=self.relative_to == "row",
+            data=self.kinds,
         )
 
     @cached_property
@@ -350,7 +362,7 @@ class Program:
             if value:
                 raise ValueError(f"{name}={value!r}, holds: expected a reference besides, which says what is right")
         known = {dimension.name for array in self.signature.arrays for dimension in array.dimensions}
-        for name in sorted({d.name for array in self.signature.results for d in array.dimensions} - known):
+        for name in sorted({d.name for a in self.signature.results for d in a.dimensions if d.simple} - known):
             if name and not name.isdigit():
                 raise ValueError(f"results: {name!r}: expected a dimension of an argument, or a size, beside holds")
         options = self.conditions.options
@@ -361,7 +373,7 @@ class Program:
             raise ValueError(f"holds={holds!r}: cannot be called as holds({given}): {error}") from error
 
     def _check_serves(self, serves: Callable[..., bool]) -> None:
-        sizes = {d.name for a in self.signature.arrays for d in a.dimensions if d.name and not d.name.isdigit()}
+        sizes = {d.name for a in self.signature.arrays for d in a.dimensions if d.name and d.simple and not d.fixed}
         names = [*sorted(sizes), *self.signature.roles, *self.conditions.options]
         unknown = [name for name in _parameters(serves) if name not in names]
         if unknown:

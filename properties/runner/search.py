@@ -145,6 +145,7 @@ def search(
     *,
     past_rounding: bool = False,
     kind: str = "",
+    mistake: tuple[object, ...] = (),
     like: Case | None = None,
     database: ExampleDatabase | None = None,
     until: float | None = None,
@@ -155,6 +156,7 @@ def search(
         max_examples: how many structures each law is to hold on; at most twice as many are drawn for that.
         past_rounding: whether what differs by rounding alone is taken to hold.
         kind: the kind of the only data sets to run; after the first violation those of its kind alone are.
+        mistake: that of the only violations that are taken for one; after the first those of its own alone are.
         like: a case whose options all others are to have.
         database: where Hypothesis keeps what broke a law, and looks for it first.
         until: when to draw no more, by `time.perf_counter`, unless something was found.
@@ -188,7 +190,7 @@ def search(
     )
 
     def holds(drawn: tuple[Case, ...]) -> None:
-        nonlocal tried, caught, kind, laws, ended
+        nonlocal tried, caught, kind, laws, ended, mistake
         if all(answered(tally, max_examples) for tally in tallies.values()):
             raise Enough
         if until is not None and not caught and time.perf_counter() > until:
@@ -207,7 +209,9 @@ def search(
                     return
                 if was_told(violation) or violation.kind == "ended":
                     raise StopSearch(violation) from violation.__cause__
-                caught = True
+                if mistake and violation.mistake != mistake:
+                    return
+                caught, mistake = True, violation.mistake
                 kind = kind or (violation.data.kind if violation.data else "")  # the others would only take their time
                 laws = [violation.law]
                 raise
@@ -385,6 +389,7 @@ def on_a_smaller_mesh(
                 before,
                 past_rounding=not violation.rounding,
                 kind=violation.data.kind if violation.data else "",
+                mistake=violation.mistake,
                 like=violation.case,
             )
             if found.violation is not None:

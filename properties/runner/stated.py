@@ -49,7 +49,7 @@ def check_conditions(signature: Signature, conditions: Conditions) -> None:
     Raises:
         ValueError: if not, naming the argument, its value and what was expected.
     """
-    dimensions = {d.name for a in (*signature.arrays, *signature.results) for d in a.dimensions}
+    dimensions = {d.name for a in (*signature.arrays, *signature.results) for d in a.dimensions if d.simple}
     for what, names, known in (
         ("one_axis", conditions.one_axis, set(signature.roles)),
         ("powers_of_two", conditions.powers_of_two, set(signature.roles)),
@@ -88,8 +88,9 @@ def _check_elements(signature: Signature, conditions: Conditions) -> None:
     """No array has more elements than fit into memory, of the largest sizes that are stated."""
     for name, array in zip(signature.names, signature.arrays, strict=True):
         stated = {
-            d.name: d.fixed or max(conditions.sizes.get(d.name, ()), default=conditions.multiples.get(d.name, 1))
+            name: d.fixed or max(conditions.sizes.get(name, ()), default=conditions.multiples.get(name, 1))
             for d in array.dimensions
+            for name in ([d.name] if d.simple else d.terms[0])
         }
         if (elements := math.prod(stated.values())) > MOST_STATED:
             where = next((w for w in ("sizes", "multiples") if {*stated} & {*getattr(conditions, w)}), "arguments")

@@ -44,6 +44,7 @@ class Verdict:
         underived: of an unsupported case, whether JAX has no derivative of the function in it.
         findings: what is worth knowing and breaks no law.
         sent: what the case sends, and what that was compared with, if anything counted it.
+        refused: of each result that was changed, whether a predicate of results refused it then.
     """
 
     kind: Kind
@@ -56,6 +57,7 @@ class Verdict:
     underived: bool = False
     findings: tuple[str, ...] = ()
     sent: Mapping[str, Any] | None = None
+    refused: Mapping[str, bool] | None = None
 
 
 class Enough(BaseException):
@@ -119,6 +121,8 @@ class Tally:
             held to (`against`: a formula, an expectation, or only the lower bound).
         unclaimed: the features that a user's function does not claim, so that they were not drawn.
         stated: what a program is said to need, so that nothing else was drawn.
+        changed: in how many structures each result was changed, and a predicate of results asked once more.
+        refused: in how many of them it refused that.
         outcome: `passed`, `failed`, or `skipped` where the law does not apply.
         failure: what a person needs of a failure: its headline, text, script and case.
     """
@@ -151,6 +155,8 @@ class Tally:
     communication: dict[str, Any] = field(default_factory=dict)
     unclaimed: tuple[str, ...] = ()
     stated: tuple[str, ...] = ()
+    changed: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
     outcome: str = "passed"
     failure: dict[str, str] = field(default_factory=dict)
 
@@ -182,6 +188,9 @@ class Tally:
         self.uncompared += verdict.kind == "not run" and verdict.sent is not None
         for finding in verdict.findings:
             self.finding(str(case), finding)
+        if verdict.refused is not None:
+            _add(self.changed, dict.fromkeys(verdict.refused, 1))
+            _add(self.refused, {name: 1 for name, refused in verdict.refused.items() if refused})
         if verdict.sent is not None:
             self._keep(verdict.sent)
         if verdict.instead:
@@ -238,7 +247,7 @@ class Tally:
         numbers = "cases structures compilations seconds declined underived uncompared undecided excluded"
         for number in numbers.split():
             setattr(self, number, getattr(self, number) + getattr(other, number))
-        for histogram in ("unsupported", "defects", "instead", "not_run", "exchanging"):
+        for histogram in ("unsupported", "defects", "instead", "not_run", "exchanging", "changed", "refused"):
             _add(getattr(self, histogram), getattr(other, histogram))
         for ours, others in ((self.drawn, other.drawn), (self.pairs, other.pairs)):
             for name, values in others.items():

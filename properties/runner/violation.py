@@ -15,7 +15,7 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.laws import Law
 from shardproof.properties.laws.law import LARGE
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.violation import Broken, Difference, Kind
+from shardproof.properties.programs.violation import RAISED, Broken, Difference, Kind
 
 PROPERTIES = Path(__file__).parents[1]
 INNER = ("jax", "jaxlib", "jaxtyping", "beartype", "hypothesis", "_pytest", "pluggy")
@@ -93,6 +93,13 @@ class LawViolation(AssertionError):
     def rounding(self) -> bool:
         """Whether values differ by no more than rounding may make them."""
         return self.difference is not None and self.difference.rounding
+
+    @property
+    def mistake(self) -> tuple[object, ...]:
+        """What stays the same while a smaller case is sought: the law, what is wrong, of what, and what it raises."""
+        raised = self.finding.partition(":")[0] if self.kind in RAISED else ""
+        of = "derivative" if self.broken.of_derivative else self.broken.of
+        return self.law.name, self.kind, of, raised, self.rounding
 
     def resembles(self, other: "LawViolation") -> bool:
         """Whether another violation has the same blocks, or where none are compared is told in the same words."""

@@ -419,7 +419,7 @@ def diagnose(violation: LawViolation) -> list[str]:
         return ["rounded too much: off by no more than a small part of the numbers about"]
     if found is None or found.open:
         cause = None if found is None else _first(why, runs)
-        lines += [cause.text] if cause else repaired(violation)
+        lines += [*([cause.text] if cause else []), *repaired(violation)]
     named = [*map(runs[0].name, runs[0].places[:LISTED]), *(["others"] if len(runs[0].places) > LISTED else [])]
     formula = "another formula: in double precision too, " * (difference.by_formula or violation.in_doubles)
     return lines or [f"{formula}other values: on {', '.join(named)}"]

@@ -1,8 +1,9 @@
 """Which single change would make a program right: tried in the interpreter, in double precision, one after the other.
 
-A collective over other axes, or none; one that is missing; participants that are numbered in another order. It knows of
-no contract, so that it tells the mistakes of a user's own program, by the line. What is told was tried on several data
-sets, and made all results right on each of them.
+A collective over other axes, or none; one that is missing; participants that are numbered in another order, or
+sent to; another dimension of an all-to-all, a roll the other way. It knows of no contract, so that it tells the
+mistakes of a user's own program, by the line. What is told was tried on several data sets, and made all results right
+on each of them.
 """
 
 import contextlib
@@ -15,9 +16,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from jax import lax
+from jax.extend import core
 
 from shardproof.oracles.dtypes import is_float, unit_roundoff
-from shardproof.oracles.mesh import MeshCase
+from shardproof.oracles.layout import nan_equal
+from shardproof.oracles.mesh import MeshCase, as_axes
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.numbers import operands
@@ -27,6 +31,8 @@ from shardproof.properties.engines.simulate.collectives import axes_of
 from shardproof.properties.engines.simulate.env import RULES, Env, Rule
 from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.engines.simulate.interpreter import as_value
+from shardproof.properties.engines.simulate.liveness import equations as within
+from shardproof.properties.engines.simulate.liveness import subjaxprs
 from shardproof.properties.precision.arithmetic import Doubled, Doubles, double
 from shardproof.properties.precision.formats import Numbers
 from shardproof.properties.precision.runs import INTERPRETER, evaluated
@@ -42,9 +48,13 @@ class Change:
     equations: frozenset[int] = frozenset()  # their identities
     params: tuple[tuple[str, Any], ...] = ()  # parameters, by name, in place of their own
     # what their results go through: `psum`, `pmean`, `pmax`, `pmin`, or `once`, which divides them by how many
-    # participants there are, or `rounded`, to the dtype that was traced; empty for nothing
+    # participants there are, or `rounded`, to the dtype that was traced, or `back`, as a roll the other way, or
+    # `whole`, where they number the elements of a block, to those of all blocks; empty for nothing
     then: str = ""
     axes: tuple[str, ...] = ()  # the mesh axes over which they do
+    primitive: str = ""  # what they do, if it is another thing
+    times: int = 1  # by what their results are multiplied
+    of: tuple[int, ...] = ()  # or the operand, and the dimension of its block, by whose size they are
 
 
 NOTHING_ELSE = Change()
@@ -62,7 +72,14 @@ class Changed(Doubles):
         if id(equation) not in self.change.equations:
             return super().run(env, rule, equation, operands)
         changed = equation.replace(params={**equation.params, **dict(self.change.params)})
+        if other := self.change.primitive:
+            changed, rule = changed.replace(primitive=getattr(lax, f"{other}_p")), RULES[other]
         results = super().run(env, rule, changed, operands)
+        if equation.primitive.name == "all_to_all":  # along another dimension; a reshape may follow
+            lead = results[0].ndim - equation.outvars[0].aval.ndim
+            results = [results[0].reshape(*results[0].shape[:lead], *equation.outvars[0].aval.shape)]
+        if self.change.times != 1:
+            return [x * self.change.times for x in results]
         if not self.change.then:
             return results
         return [self._then(env, equation, x, v) for x, v in zip(results, equation.outvars, strict=True)]
@@ -72,6 +89,13 @@ class Changed(Doubles):
         if then == "rounded":
             with np.errstate(over="ignore"):  # what the dtype does not reach is infinite in it
                 return np.asarray(x.astype(variable.aval.dtype).astype(double(variable.aval.dtype)))
+        if then == "whole":
+            number = RULES["axis_index"](env, SimpleNamespace(params={"axis_name": axes}))
+            return np.asarray(x + (number * variable.aval.shape[equation.params["dimension"]]).astype(x.dtype))
+        if then == "back":
+            dimension = equation.params["dimension"]
+            by = -2 * equation.invars[0].aval.shape[dimension]
+            return np.roll(x, by, dimension - variable.aval.ndim)
         if then != "once":
             reduction = SimpleNamespace(
                 primitive=SimpleNamespace(name="psum" if then == "pmean" else then),
@@ -94,6 +118,9 @@ def run_in_doubles(program: Simulated, *arrays: np.ndarray, change: Change = NOT
     return [np.array(x) for x in evaluated(Env(), program.live().closed_jaxpr, values, Changed(change=change))]
 
 
+UNKNOWN = "an unknown place"
+"""What `location` says of what has none."""
+
 MOST_CHANGES = 400
 """How many are tried, at most."""
 
@@ -105,6 +132,12 @@ DATA = (("exact", 1), ("real", 2), ("real", 3))
 
 REDUCES = {"reduce_sum": "psum", "dot_general": "psum", "reduce_max": "pmax", "reduce_min": "pmin"}
 """What is missing behind an operation that reduces a participant's own part of what is sharded."""
+
+MOST_STEPS = 6
+"""How many distances are tried that a block may be sent, the shortest first."""
+
+OTHERS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "add": "sub", "sub": "add"}
+"""What is mistaken for one another where participants, steps and elements are counted."""
 
 REDUCTIONS = ("psum", "psum_invariant", "pmax", "pmin")
 
@@ -124,29 +157,40 @@ class Trial:
     case: Case
     arrays: Blocks
     right: Blocks
+    within: float = ALIKE  # how far off they may be, by the largest of them
 
     def holds(self, places: Places = (), change: Change = NOTHING_ELSE) -> bool:
         """Whether all results are right if the program is changed."""
-        change = dataclasses.replace(change, equations=frozenset(id(self.program.equations[i]) for i in places))
+        times = self.case.operands[change.of[0]].block[change.of[1]] if change.of else change.times
+        own = frozenset(id(self.program.equations[i]) for i in places)
+        change = dataclasses.replace(change, equations=own, times=times)
         try:
             results = run_in_doubles(self.program, *self.arrays, change=change)
         except Exception:  # shapes that do not fit one another, devices that wait for ever
             return False
         blocks = [all_blocks(self.case, x) for x in results]
-        leeways = [ALIKE * float(np.abs(x).max(initial=0)) if is_float(x.dtype) else 0 for x in self.right]
         return all(
-            came.shape == right.shape and bool((np.abs(came - right) <= leeway).all())
-            for came, right, leeway in zip(blocks, self.right, leeways, strict=False)
+            came.shape == right.shape and self._near(came, right)
+            for came, right in zip(blocks, self.right, strict=False)
         )
+
+    def _near(self, came: np.ndarray, right: np.ndarray) -> bool:
+        """Whether blocks are right; what is NaN or infinite must be the same."""
+        finite = np.isfinite(right)
+        leeway = self.within * float(np.abs(right[finite]).max(initial=0)) if is_float(right.dtype) else 0
+        off = np.abs(np.where(finite, came, 0) - np.where(finite, right, 0))
+        return bool((off <= leeway).all() and nan_equal(came[~finite], right[~finite]).all())
 
 
 def repaired(violation: LawViolation) -> list[str]:
     """One line that says which change makes the results right, if one does."""
     case, data = violation.case, violation.data
-    if data is None or not _told_by_values(violation) or not case.mesh.longer(case.mesh.axis_names):
+    if data is None or not _told_by_values(violation):
         return []
-    with contextlib.suppress(Exception):  # a function may refuse other data, and the interpreter the function
-        return [f"one change makes it right: {found}" for found in _found(violation.implementation, case, data)]
+    for one in filter(None, (case, enlarged(case, violation.implementation))):  # of one element some steps are left out
+        with contextlib.suppress(Exception):  # a function may refuse other data, and the interpreter the function
+            if found := _found(violation.implementation, one, data):
+                return [f"one change makes it right: {found}"]
     return []
 
 
@@ -156,22 +200,29 @@ def _told_by_values(violation: LawViolation) -> bool:
     return of_result and not violation.law.between_engines and violation.case.mesh.size <= MOST
 
 
-def _found(implementation: Implementation, case: Case, data: Data) -> list[str]:
+def _found(implementation: Implementation, case: Case, data: Data) -> str:
     program = program_of(implementation, case)
     tried = [*itertools.islice(_changes(case, program), MOST_CHANGES)]
     own = [data, *(Data(kind, data.seed + more) for kind, more in DATA)]
     trials = [*_trials(implementation, case, own)] if tried else []
     wrong = [trial for trial in trials if not trial.holds()]
     if not wrong or len(trials) < 2:
-        return []
+        return ""
     larger = enlarged(case, implementation)  # of single elements much is true by coincidence
     with contextlib.suppress(Exception):  # sizes that a function does not serve
         more = [] if larger is None else [*_trials(implementation, larger, own[1:])]
         trials += [trial for trial in more if _same(trial.program, program)]
     for text, places, change in tried:
         if wrong[0].holds(places, change) and all(trial.holds(places, change) for trial in trials):
-            return [text]
-    return []
+            return text.replace(UNKNOWN, _called_at(program.equations, places[0]))
+    return ""
+
+
+def _called_at(equations: Sequence[Any], number: int) -> str:
+    """The innermost known place from which an equation of one of JAX's own functions is called."""
+    around = [e for e in equations if any(equations[number] is one for inner in subjaxprs(e) for one in within(inner))]
+    known = [location(e).rpartition("/")[2] for e in around]
+    return next((text for text in reversed(known) if text != UNKNOWN), UNKNOWN)
 
 
 def program_of(implementation: Implementation, case: Case) -> Simulated:
@@ -182,13 +233,13 @@ def program_of(implementation: Implementation, case: Case) -> Simulated:
 
 
 def _trials(implementation: Implementation, case: Case, sets: Sequence[Data]) -> Iterator[Trial]:
-    """A case's program on data sets on which all that is right is finite."""
+    """A case's program on data sets on which some of what is right is finite."""
     program = program_of(implementation, case)
     for data in sets:
         arrays = operands(case, data)
         right = reference_blocks(case, [case.blocks(i, array) for i, array in enumerate(arrays)])
-        if all(np.isfinite(x).all() for x in right if is_float(x.dtype)):
-            yield Trial(program, case, arrays, right)
+        if all(np.isfinite(x).any() for x in right if is_float(x.dtype) and x.size):
+            yield Trial(program, case, arrays, right, max(ALIKE, implementation.within))
 
 
 def _same(one: Simulated, other: Simulated) -> bool:
@@ -202,13 +253,18 @@ def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
     equations, long = program.equations, case.mesh.longer(case.mesh.axis_names)
     some = [*((name,) for name in long), *([tuple(long)] if len(long) > 1 else [])]  # every axis, and all of them
     yield from _orders(case, program)
+    yield from _permutations(case, equations)
+    yield from _dimensions(equations)
+    yield from _counts(equations)
+    yield from _local_numbers(case, equations)
     for places in alike(equations, lambda e: e.primitive.name in REDUCTIONS):
         yield from _other_axes(equations[places[0]], places, long)
     floats = _floats(equations)
     reducing = [places for places in floats if equations[places[0]].primitive.name in REDUCES]
     for places in [*reducing, *((i,) for same in reducing if len(same) > 1 for i in same)]:
-        then = REDUCES[equations[places[0]].primitive.name]
-        yield from _behind(equations, places, then, some)
+        name = equations[places[0]].primitive.name
+        for then in (REDUCES[name], *(["pmean"] if name == "reduce_sum" else [])):
+            yield from _behind(equations, places, then, some)
     for places in floats:
         yield from _behind(equations, places, "once", some)
     for places in floats:
@@ -257,6 +313,62 @@ def _orders(case: Case, program: Simulated) -> Iterator[Repair]:
             change = Change(params=(("perm", tuple((at[s], at[t]) for s, t in perm)),))
             text = f"the {place(first)} numbered by {axes}, as `lax.axis_index` is; JAX numbers its devices in the"
             yield f"{text} order of the mesh, {tuple(ordered)}", places, change
+
+
+def _permutations(case: Case, equations: Sequence[Any]) -> Iterator[Repair]:
+    """Blocks are sent the other way, or further, or round the ring, or not round it."""
+    for places in alike(equations, lambda e: e.primitive.name == "ppermute"):
+        first = equations[places[0]]
+        perm, p = tuple(first.params["perm"]), case.mesh.axis_size(axes_of(first))
+        ways = {"with source and destination swapped": tuple((to, source) for source, to in perm)}
+        for by in sorted(range(1 - p, p), key=lambda by: (abs(by), -by))[1 : MOST_STEPS + 1]:
+            to = f"i {'+' if by > 0 else '-'} {abs(by)}"
+            ways[f"that sends block i to ({to}) % p, with p={p}"] = tuple((i, (i + by) % p) for i in range(p))
+            ways[f"that sends block i to {to} and none round"] = tuple((i, i + by) for i in range(p) if 0 <= i + by < p)
+        for text, other in ways.items():
+            if {*other} != {*perm}:
+                yield f"the {place(first)} {text}", places, Change(params=(("perm", other),))
+
+
+def _dimensions(equations: Sequence[Any]) -> Iterator[Repair]:
+    """An all-to-all splits or joins another dimension, and a roll goes the other way."""
+    for places in alike(equations, lambda e: e.primitive.name == "all_to_all"):
+        first = equations[places[0]]
+        for name, other in itertools.product(("split_axis", "concat_axis"), range(first.invars[0].aval.ndim)):
+            if other != first.params[name]:
+                text = f"the {place(first)} with another {name}: {other} of its operand {first.invars[0].aval.shape}"
+                yield text, places, Change(params=((name, other),))
+    made = {variable: equation for equation in equations for variable in equation.outvars}
+    for places in alike(equations, lambda e: e.primitive.name == "concatenate" and len(e.invars) == 2):
+        first = equations[places[0]]
+        parts = [made.get(x) for x in first.invars if not isinstance(x, core.Literal)]
+        of = {part.invars[0] for part in parts if part is not None and part.primitive.name == "slice"}
+        if len(of) == 1 and len(parts) == 2 and all(parts) and of.pop().aval.shape == first.outvars[0].aval.shape:
+            yield f"the roll at {place(first).partition(' at ')[2]} the other way", places, Change(then="back")
+
+
+def _counts(equations: Sequence[Any]) -> Iterator[Repair]:
+    """Integers are compared or added in another way."""
+    for places in alike(equations, lambda e: e.primitive.name in OTHERS and e.invars[0].aval.dtype.kind in "iu"):
+        first = equations[places[0]]
+        other = OTHERS[first.primitive.name]
+        yield f"{other} in place of {place(first)}", places, Change(primitive=other)
+
+
+def _local_numbers(case: Case, equations: Sequence[Any]) -> Iterator[Repair]:
+    """Elements are numbered within a block, and not within all blocks."""
+    roles = [case.mesh.longer(as_axes(axes)) for _, axes in case.roles]
+    some = [
+        *dict.fromkeys(tuple(axes) for axes in (*roles, *([axis] for axis in case.mesh.longer(case.mesh.axis_names))))
+    ]
+    for places in alike(equations, lambda e: e.primitive.name == "iota" and e.outvars[0].aval.dtype.kind in "iu"):
+        for axes in filter(None, some):
+            text = f"what {place(equations[places[0]])} numbers from where the block begins along {_words(axes)}"
+            yield text, places, Change(then="whole", axes=axes)
+    sizes = {n: (i, d) for i, o in enumerate(case.operands) for d, n in enumerate(o.block) if n > 1}
+    for places in alike(equations, lambda e: e.primitive.name == "axis_index"):
+        for n, of in sizes.items():
+            yield f"{n} times what {place(equations[places[0]])} gives, the size of a block", places, Change(of=of)
 
 
 def numbers_by_the_mesh(mesh: MeshCase, axes: Sequence[str], ordered: Sequence[str]) -> list[int]:

@@ -143,7 +143,8 @@ def runs_of(violation: LawViolation) -> list[Run]:
         if engine.name == "simulate" and case.mesh.size <= MOST:  # larger blocks are others to be compiled
             both = (enlarged(case, violation.implementation, sharded=sharded) for sharded in (True, False))
             cases = [larger for larger in both if larger is not None]
-            tried = ([_observed(violation, one, more, engine) for more in _others(one, data, MOST, usual)] for one in cases)
+            pairs = ((one, _others(one, data, MOST, usual)) for one in cases)
+            tried = ([_observed(violation, one, more, engine) for more in others] for one, others in pairs)
             longer = next((runs for runs in tried if any(runs)), [])
             # larger blocks on which all is right do not show the bug
             found += [run for run in longer if run is not None and run.wrong.any()]
@@ -217,7 +218,7 @@ def _stated(implementation: Implementation | None, operand: int) -> set[int]:
     if program is None:
         return set()
     dimensions, sizes = program.signature.arrays[operand].dimensions, program.conditions.sizes
-    return {i for i, d in enumerate(dimensions) if d.fixed or not d.name or d.name in sizes}
+    return {i for i, d in enumerate(dimensions) if d.fixed or not d.name or not d.simple or d.name in sizes}
 
 
 def _compared(violation: LawViolation, implementation: Implementation, case: Case, engine: Engine) -> Difference | None:

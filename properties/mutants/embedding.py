@@ -39,18 +39,6 @@ def lookup_of_unique_ids(table: Array, ids: Array, axis_name: AxisName) -> Array
     return lax.psum(found.astype(table.dtype), axes)
 
 
-@mutant("embedding_lookup", smallest=(1,), claims=("invalid_indices",))
-def lookup_that_wraps(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """Counts negative ids from the back of the table, as NumPy does."""
-    axes = names(axis_name)
-    whole = all_gather_invariant(cast_varying(table, axes), axes, tiled=True)
-    rows = ids.astype(jnp.int32)
-    v = whole.shape[0]
-    inside = (rows >= -v) & (rows < v)
-    found = jnp.take(whole, jnp.where(inside, rows % v, 0), axis=0)
-    return jnp.where(inside[:, None], found, 0).astype(table.dtype)
-
-
 @mutant("embedding_lookup", law="communication", smallest=(1,), communication=formula_of("embedding_lookup", "masked"))
 def embedding_by_gathering_the_table(table: Array, ids: Array, axis_name: AxisName) -> Array:
     """Gathers the table for the sake of a few rows."""

@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import algorithms, halo
+from shardproof.impl import halo
 from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.catalogue import mutant
 
 
 @mutant("halo_exchange", smallest=(1,))
@@ -33,12 +33,3 @@ def halo_of_the_nearest_only(x: Array, axis_name: AxisName, *, before: int, afte
     near = lax.slice_in_dim(whole, before - n, before, axis=axis)
     again = lax.slice_in_dim(near, 2 * n - before, n, axis=axis)
     return jnp.concatenate([again, lax.slice_in_dim(whole, before - n, None, axis=axis)], axis)
-
-
-@mutant("halo_exchange", law="communication", smallest=(2,), communication=formula_of("halo_exchange", "permutes"))
-def halo_the_long_way_round(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
-    """Passes all blocks round the ring, and takes the rows out of them."""
-    axes, n = names(axis_name), x.shape[axis]
-    whole = algorithms.ring_all_gather(x, axes, axis=axis, tiled=True)
-    rows = (lax.axis_index(axes) * n - before + jnp.arange(before + n + after)) % whole.shape[axis]
-    return jnp.take(whole, rows, axis=axis, mode="clip")

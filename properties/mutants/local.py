@@ -23,14 +23,6 @@ def shard_roll_the_other_way(x: Array, *, shift: int) -> Array:
     return local.shard_roll_of_block(x, -shift)
 
 
-@mutant("shard_roll", smallest=(1,))
-def shard_roll_at_an_open_end(x: Array, *, shift: int) -> Array:
-    """Shifts zeros in where the rows wrap round."""
-    rows = lax.broadcasted_iota(jnp.int32, x.shape, 0)
-    inside = (rows >= shift) & (rows < x.shape[0] + shift)
-    return jnp.where(inside, jnp.roll(x, shift, axis=0), jnp.zeros_like(x)) - x
-
-
 @mutant("shard_mean", law="communication", smallest=(2,), communication=formula_of("shard_mean", "mean"))
 def shard_mean_sent_there_and_back(x: Array) -> Array:
     """Sends the block to another device, and back."""

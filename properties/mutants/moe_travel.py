@@ -7,12 +7,12 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from shardproof.impl.collectives import all_gather, all_to_all
-from shardproof.impl.moe import Dispatcher, all_gather_moe
+from shardproof.impl.collectives import all_to_all
+from shardproof.impl.moe import Dispatcher
 from shardproof.impl.moe.capacity import counted, places
 from shardproof.impl.moe.experts import in_buffers, in_turn
 from shardproof.impl.moe.plan import Plan, planned
-from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.catalogue import mutant
 
 Step = Callable[[Plan, Array], Array]
 """Something that is done with rows, or with numbers."""
@@ -35,13 +35,11 @@ def _slots(plan: Plan) -> Array:
     return jnp.where(plan.kept, place, plan.count * plan.most_sent)
 
 
-def _buffers(plan: Plan, *, masked: bool = True, last: bool = False) -> Array:
-    """Buffers of a fixed size for every sender and expert; `last`: dropped pairs stand in their last rows before."""
+def _buffers(plan: Plan) -> Array:
+    """Buffers of a fixed size for every sender and expert, in whose last rows dropped pairs stand before."""
     place, rows = _slots(plan), plan.count * plan.most_sent
-    written, token = place, plan.token
-    if last:
-        before = jnp.where(plan.kept, rows, (plan.experts + 1) * plan.most_sent - 1)
-        written, token = jnp.concatenate([before, place]), jnp.concatenate([token, token])
+    before = jnp.where(plan.kept, rows, (plan.experts + 1) * plan.most_sent - 1)
+    written, token = jnp.concatenate([before, place]), jnp.concatenate([plan.token, plan.token])
     source = jnp.full(rows, -1).at[written].set(token, mode="drop")
     filled = jnp.where(source[:, None] >= 0, plan.tokens[jnp.maximum(source, 0)], 0)
     arrived = exchanged(plan, filled.reshape(plan.count, plan.most_sent, -1))
@@ -50,20 +48,13 @@ def _buffers(plan: Plan, *, masked: bool = True, last: bool = False) -> Array:
     outputs = in_buffers(jnp.swapaxes(arrived, 0, 1).reshape(held, p * plan.most_sent, -1), plan.weights)
     outputs = jnp.swapaxes(outputs.reshape(held, p, plan.most_sent, -1), 0, 1)
     home = exchanged(plan, outputs.reshape(p * held, plan.most_sent, -1)).reshape(rows, -1)
-    plan = plan if masked else replace(plan, kept=jnp.full_like(plan.kept, True))
     return plan.combined(home[jnp.minimum(place, rows - 1)])
 
 
 @mutant("moe_layer", smallest=(1,))
 def moe_written_over(*operands: Any, **options: Any) -> Array:
     """What is dropped is written to the last row, and what is kept over it: a scatter may do so the other way round."""
-    return plan_for(operands, options).result(lambda plan: _buffers(plan, last=True))
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_writing_what_is_dropped(*operands: Any, **options: Any) -> Array:
-    """A dropped choice gets what stands in the last row of the buffer."""
-    return plan_for(operands, options).result(lambda plan: _buffers(plan, masked=False))
+    return plan_for(operands, options).result(_buffers)
 
 
 def _ragged(
@@ -107,11 +98,3 @@ def moe_received_as_sent(*operands: Any, **options: Any) -> Array:
         return replace(dispatcher, recv_sizes=dispatcher.send_sizes)
 
     return plan_for(operands, options).result(lambda plan: _ragged(plan, there=as_sent))
-
-
-@mutant("moe_layer", law="communication", smallest=(1,), communication=formula_of("moe_layer", "all_gather"))
-def moe_sending_tokens_twice(tokens: Array, *operands: Any, **options: Any) -> Array:
-    """Gathers tokens once more, for nothing."""
-    right = all_gather_moe(tokens, *operands, **options)
-    again = jnp.max(all_gather(tokens, operands[-1], tiled=True)) * 0
-    return right + again.astype(right.dtype)

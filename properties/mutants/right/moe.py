@@ -8,10 +8,9 @@ from jax import Array, lax
 
 from shardproof.impl.moe import GlobalMoeLayer
 from shardproof.impl.moe.chunked import dispatch_in_chunks
-from shardproof.impl.moe.gathered import dispatch_by_all_gather
 from shardproof.properties.mutants import moe
 from shardproof.properties.mutants.axes import AxisName
-from shardproof.properties.mutants.moe import Layer, Pairs, keep, order, places, serve
+from shardproof.properties.mutants.moe import Layer, keep, order, places
 from shardproof.properties.mutants.moe_expert_choice import chosen
 from shardproof.properties.mutants.moe_gated import gated
 from shardproof.properties.mutants.right.catalogue import right
@@ -34,58 +33,9 @@ def moe_choosing_one_by_one(*operands: Any, **options: Any) -> Array:
 
 
 @right("moe_layer")
-def moe_weighing_by_a_mask(*operands: Any, **options: Any) -> Array:
-    """Takes the softmax over all logits, of which those that are not chosen are minus infinity."""
-
-    def masked(logits: Array, chosen: Array) -> Array:
-        mask = jnp.any(jnp.arange(logits.shape[1]) == chosen[..., None], axis=1)
-        weights = jax.nn.softmax(jnp.where(mask, logits, -jnp.inf), axis=1)
-        return jnp.take_along_axis(weights, chosen, axis=1)
-
-    return Layer(weigh=masked)(*operands, **options)
-
-
-@right("moe_layer")
-def moe_without_a_division(*operands: Any, **options: Any) -> Array:
-    """A gate is one by the sum of the exponentials of how much higher each chosen logit is."""
-
-    def of_differences(logits: Array, chosen: Array) -> Array:
-        best = jnp.take_along_axis(logits, chosen, axis=1)
-        return 1 / jnp.sum(jnp.exp(best[:, None, :] - best[:, :, None]), axis=2)
-
-    return Layer(weigh=of_differences)(*operands, **options)
-
-
-@right("moe_layer")
-def moe_with_room_for_all(*operands: Any, **options: Any) -> Array:
-    """Takes no capacity for that of all pairs, and compares places all the same."""
-
-    def counted(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        return keep(pairs, pairs.token.size if capacity is None else capacity, policy)
-
-    return Layer(keep=counted)(*operands, **options)
-
-
-@right("moe_layer")
 def moe_multiplying_by_zero(*operands: Any, **options: Any) -> Array:
     """What is dropped counts as often as a mask of floats says, zero times."""
     return Layer(count=lambda gates, kept: gates * kept.astype(gates.dtype))(*operands, **options)
-
-
-@right("moe_layer")
-def moe_with_a_gradient_of_its_own(*operands: Any, **options: Any) -> Array:
-    """The product has a derivative that is written by hand, linear in tokens and in weights."""
-
-    @jax.custom_jvp
-    def product(rows: Array, weights: Array) -> Array:
-        return serve(rows, weights)
-
-    @product.defjvp
-    def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
-        (rows, weights), (drows, dweights) = primals, tangents
-        return product(rows, weights), serve(drows, weights) + serve(rows, dweights)
-
-    return Layer(serve=product)(*operands, **options)
 
 
 @right("moe_layer")
@@ -134,12 +84,6 @@ def global_moe_in_chunks(*operands: Any, **options: Any) -> Array:
     return GlobalMoeLayer("in_chunks", dispatch_in_chunks)(*operands, **options)
 
 
-@right("global_moe_layer", whole=True)
-def global_moe_of_gathered_tokens(*operands: Any, **options: Any) -> Array:
-    """Gathers the tokens of each group of devices that share the experts."""
-    return GlobalMoeLayer("gathered", dispatch_by_all_gather)(*operands, **options)
-
-
 @right("load_balancing_loss")
 def balance_of_a_stable_sort(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
     """Chooses by the ranks of a stable sort of the negatives."""
@@ -156,18 +100,6 @@ def balance_of_a_stable_sort(logits: Array, axis_name: AxisName, *, top_k: int) 
 def z_of_log_probabilities(logits: Array, axis_name: AxisName) -> Array:
     """Takes the logarithm of the sum as a logit less its log-probability, of the last expert."""
     return z_of(logits, axis_name, log_sum=lambda x: (x - jax.nn.log_softmax(x, axis=1))[:, -1])
-
-
-@right("shard_router_z_loss")
-def shard_z_of_a_loop(logits: Array) -> Array:
-    """Adds up squares token by token, in a loop."""
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-
-    def added(total: Array, x: Array) -> tuple[Array, None]:
-        return total + jax.nn.logsumexp(x) ** 2, None
-
-    total, _ = lax.scan(added, jnp.sum(wide[0]) * 0, wide)
-    return (total / len(logits)).astype(logits.dtype)
 
 
 @right("shard_router_z_loss")

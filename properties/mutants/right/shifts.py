@@ -40,19 +40,6 @@ def shift_with_lax(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
 
 
 @right("ring_shift")
-def shift_rows_under_vmap(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Shifts the slices of the last dimension, mapped over them."""
-    if x.ndim == 0 or x.shape[-1] == 0:  # nothing to map over
-        return collectives.ring_shift(x, axis_name, offset=offset)
-
-    def shift(row: Array) -> Array:
-        return collectives.ring_shift(row, axis_name, offset=offset)
-
-    moved: Array = jax.vmap(shift, in_axes=-1, out_axes=-1)(x)
-    return moved
-
-
-@right("ring_shift")
 def shift_with_its_own_gradient(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """A custom_vjp whose gradient is shifted back."""
 
@@ -97,12 +84,6 @@ def broadcast_name_by_name(x: Array, axis_name: AxisName, *, root: int = 0) -> A
         root, coordinate = divmod(root, lax.axis_size(name))
         x = collectives.broadcast(x, name, root=coordinate)
     return x
-
-
-@right("broadcast")
-def broadcast_typed_invariant(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Takes the root's block out of an invariant gather."""
-    return collectives.all_gather_invariant(x, axis_name)[root]
 
 
 @right("all_to_all")

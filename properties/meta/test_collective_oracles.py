@@ -5,59 +5,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from shardproof.oracles import collectives, layout, transposes
-from shardproof.oracles.layout import shard, unshard
+from shardproof.oracles import collectives, transposes
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.meta import small_meshes
 
 PAIR = MeshCase(("dp",), (2,))
-
-
-def integers(shape: tuple[int, ...], dtype: Any, *, stream: int = 0) -> np.ndarray:
-    """Small integers in no order."""
-    return np.asarray(np.random.default_rng(stream).integers(-999, 1000, shape), dtype)
-
-
-@st.composite
-def placements(draw: st.DrawFn) -> tuple[MeshCase, tuple[tuple[str, ...], ...], tuple[int, ...]]:
-    """A mesh, a spec of up to two entries and a global shape that it divides.
-
-    Shrinks towards a scalar on one device. Draws such as `(dp=2, tp=4)`, `(("tp",), ("dp",))`, `[8, 2]`.
-    """
-    mesh = draw(small_meshes())
-    rank = draw(st.integers(0, 2))
-    spec: list[tuple[str, ...]] = [()] * rank
-    for name in draw(st.permutations(mesh.axis_names)):
-        dimension = draw(st.integers(-1, rank - 1))
-        if dimension >= 0:
-            spec[dimension] += (name,)
-    return mesh, tuple(spec), tuple(mesh.axis_size(axes) * draw(st.integers(1, 2)) for axes in spec)
-
-
-@given(placement=placements())
-def test_enter_is_the_transpose_of_unshard(placement: Any) -> None:
-    """<unshard(b), c> = <b, enter(c)> exactly, for all blocks b that agree where they are replicas."""
-    mesh, spec, shape = placement
-    blocks = shard(integers(shape, np.int64), mesh, spec)
-    cotangent = integers(shape, np.int64, stream=1)
-    entered = layout.enter(cotangent, mesh, spec)
-    assert entered.shape == blocks.shape
-    assert np.vdot(unshard(blocks, mesh, spec), cotangent) == np.vdot(blocks, entered)
-
-
-@given(placement=placements())
-def test_leave_is_the_transpose_of_shard(placement: Any) -> None:
-    """<shard(x), c> = <x, leave(c)> exactly, for all blocks c, replicas or not."""
-    mesh, spec, shape = placement
-    array = integers(shape, np.int64)
-    blocks = shard(array, mesh, spec)
-    cotangent = integers(blocks.shape, np.int64, stream=1)
-    left = layout.leave(cotangent, mesh, spec)
-    assert left.shape == array.shape
-    assert np.vdot(blocks, cotangent) == np.vdot(array, left)
 
 
 LARGEST = 2**64 - 1

@@ -76,13 +76,6 @@ def attention_causal_by_local_positions(q: Array, k: Array, v: Array, axis_name:
 
 
 @mutant("attention", smallest=(1,))
-def attention_scaled_by_features(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Scales the logits by 1 / D, and not by 1 / sqrt(D)."""
-    logits, values = _whole(q, k, v, axis_name, causal)
-    return _values(jax.nn.softmax(logits / q.shape[-1] ** 0.5), values).astype(q.dtype)
-
-
-@mutant("attention", smallest=(1,))
 def attention_without_the_maximum(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
     """Takes powers of the logits as they are, which overflow."""
     logits, values = _whole(q, k, v, axis_name, causal)
@@ -118,11 +111,3 @@ def heads_interleaved(q: Array, k: Array, v: Array, axis_name: AxisName, *, caus
     rows, heads, features = whole.shape
     p = lax.axis_size(axis_name)
     return whole.reshape(rows, p, heads // p, features).swapaxes(1, 2).reshape(whole.shape)
-
-
-@mutant("attention", smallest=(1,))
-def attention_with_a_shallow_mask(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool) -> Array:
-    """Takes -10,000 for minus infinity, which is more than some logits."""
-    logits, values = _whole(q, k, v, axis_name, causal)
-    weights = jax.nn.softmax(jnp.where(logits == -jnp.inf, -10_000, logits), axis=-1)
-    return _values(weights, values).astype(q.dtype)

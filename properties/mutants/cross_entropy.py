@@ -58,14 +58,6 @@ def loss_of_clamped_labels(logits: Array, labels: Array, axis_name: AxisName, **
     return loss_with(logits, labels, axis_name, **options, of_labels=lambda *args: args[-1])
 
 
-@mutant("vocab_parallel_cross_entropy", smallest=(1,))
-def loss_that_ignores_no_class(logits: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
-    """Ignores labels that are below zero, and not those of a class that is to be ignored."""
-    return cross_entropy.vocab_parallel_cross_entropy(
-        logits, jnp.where(labels < 0, -1, labels.astype(jnp.int32)), axis_name, **{**options, "ignore_index": -1}
-    )
-
-
 @mutant("vocab_parallel_cross_entropy", smallest=(1,), claims=("invalid_indices",))
 def loss_of_labels_that_wrap(logits: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
     """Counts labels below zero from the last class back, as NumPy does."""

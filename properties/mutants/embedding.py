@@ -46,12 +46,6 @@ def embedding_by_gathering_the_table(table: Array, ids: Array, axis_name: AxisNa
     return jnp.take(whole.astype(accumulator(whole)), ids.astype(jnp.int32), axis=0).astype(table.dtype)
 
 
-@mutant("embedding_lookup", law="error", smallest=(1,), claims=("explained_errors",))
-def lookup_in_a_table_of_any_rank(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """Takes a table of more than two dimensions, and of these further ones the first element alone."""
-    return embedding.embedding_lookup(table[(..., *(0,) * (table.ndim - 2))], ids, axis_name)
-
-
 @mutant("embedding_lookup", smallest=(1,))
 def lookup_by_narrow_positions(table: Array, ids: Array, axis_name: AxisName) -> Array:
     """Numbers the elements of the table in the dtype of the ids, which is too narrow for all of them."""

@@ -17,19 +17,6 @@ def gather_in_the_inverse_order(x: Array, axis_name: AxisName, *, axis: int = 0,
 
 
 @mutant("all_gather", smallest=(1,))
-def gather_of_three_parts(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Sends float32 as three parts of bfloat16, the first of which the largest numbers round up to infinity."""
-    if x.dtype != jnp.float32:
-        return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
-    left, parts = x, []
-    for _ in range(3):
-        parts.append(left.astype(jnp.bfloat16))
-        left = jnp.where(jnp.isfinite(x), left - parts[-1].astype(jnp.float32), 0)
-    high, middle, low = (collectives.all_gather(part, axis_name, axis=axis, tiled=tiled) for part in parts)
-    return high.astype(jnp.float32) + (middle.astype(jnp.float32) + low.astype(jnp.float32))
-
-
-@mutant("all_gather", smallest=(1,))
 def gather_always_in_front(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Ignores the axis and gathers along the first."""
     return collectives.all_gather(x, axis_name, axis=0, tiled=tiled)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import halo
-from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import mutant
 
 
@@ -12,15 +12,6 @@ from shardproof.properties.mutants.catalogue import mutant
 def halo_sides_swapped(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
     """Attaches as many rows in front as belong behind."""
     return halo.halo_exchange(x, axis_name, before=after, after=before, axis=axis)
-
-
-@mutant("halo_exchange", smallest=(2,))
-def halo_that_does_not_wrap(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
-    """Gives the first participant zeros in front, as at an open end."""
-    whole = halo.halo_exchange(x, axis_name, before=before, after=after, axis=axis)
-    rows = lax.broadcasted_iota(jnp.int32, whole.shape, axis % whole.ndim)
-    outside = (lax.axis_index(names(axis_name)) == 0) & (rows < before)
-    return jnp.where(outside, jnp.zeros_like(whole), whole) if lax.axis_size(axis_name) > 1 else whole
 
 
 @mutant("halo_exchange", smallest=(3,))

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collective_matmul, collectives
-from shardproof.properties.mutants.axes import AxisName, mesh_names, mesh_size
+from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.gradients import with_gradient
 
@@ -13,13 +13,6 @@ from shardproof.properties.mutants.gradients import with_gradient
 def broadcast_with_four_bits(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
     """Keeps the root in four bits, which is too few for more than 16 participants."""
     return collectives.broadcast(x, axis_name, root=root & 15)
-
-
-@mutant("ring_shift", smallest=(101,), runs="large")
-def shift_gives_up_beyond_a_hundred(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Does nothing on meshes of more than 100 devices."""
-    small = mesh_size(mesh_names()) <= 100
-    return collectives.ring_shift(x, axis_name, offset=offset if small else 0)
 
 
 @mutant("broadcast", law="gradient", smallest=(9,), runs="large")

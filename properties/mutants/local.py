@@ -11,12 +11,6 @@ from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
-@mutant("shard_mean", smallest=(1,))
-def shard_mean_of_the_columns(x: Array) -> Array:
-    """Takes the mean over the wrong dimension where both are equally long."""
-    return local.shard_mean_of_block(x.T if x.shape[0] == x.shape[1] else x)
-
-
 @mutant("shard_roll", smallest=(1,))
 def shard_roll_the_other_way(x: Array, *, shift: int) -> Array:
     """Rolls towards lower indices: of two rows both ways are the same."""

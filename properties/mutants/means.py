@@ -56,34 +56,11 @@ def weighted_mean_of_rows(values: Array, weights: Array, axis_name: AxisName) ->
     return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1), 0).mean().astype(values.dtype)
 
 
-@mutant("weighted_mean", smallest=(1,))
-def weighted_mean_of_a_least_weight(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """Divides by at least a millionth, although all weights may be smaller."""
-    kept, factors = _parts(values, weights, axis_name)
-    total, by = lax.psum((jnp.sum(kept * factors), jnp.sum(factors)), names(axis_name))
-    return (total / jnp.maximum(by, 1e-6)).astype(values.dtype)
-
-
-@mutant("weighted_mean", smallest=(1,))
-def weighted_mean_times_infinity(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """Leaves out NaN, and multiplies what is infinite by a weight of zero."""
-    _, factors = _parts(values, weights, axis_name)
-    wide = cast_varying(widened(values), names(axis_name))
-    kept = jnp.where((factors == 0) & jnp.isnan(wide), 0, wide)
-    return _quotient(lax.psum((jnp.sum(kept * factors), jnp.sum(factors)), names(axis_name)), values)
-
-
 @mutant("masked_mean", smallest=(2,))
 def mean_of_means(values: Array, mask: Array, axis_name: AxisName) -> Array:
     """Takes the mean of the participants' own means, which count different numbers of elements."""
     kept, factors = _parts(values, mask, axis_name)
     return lax.pmean(_divided(jnp.sum(kept), jnp.sum(factors), kept), names(axis_name)).astype(values.dtype)
-
-
-@mutant("masked_mean", smallest=(1,))
-def mean_over_all_elements(values: Array, mask: Array, axis_name: AxisName) -> Array:
-    """Divides by the number of all elements, masked ones included."""
-    return means.masked_mean(jnp.where(mask, values, 0), jnp.ones_like(mask), axis_name)
 
 
 @mutant("masked_mean", smallest=(1,))

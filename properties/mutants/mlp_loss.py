@@ -86,13 +86,6 @@ def loss_without_its_sum(params: Any, batch: Any, *, mesh: Any, **roles: Any) ->
 
 
 @mutant("mlp_loss", smallest=(2, 2), whole=True)
-def loss_of_targets_in_another_order(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Shares inputs over data and model, and targets over model and data."""
-    layout = Layout((("data", "model"), ()), targets=(("model", "data"), ()))
-    return of_layers(linear_of_examples, layout, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", smallest=(2, 2), whole=True)
 def loss_of_rows_gathered_in_mesh_order(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
     """Gathers rows in the order of the mesh, whatever that of the axis tuple is."""
 

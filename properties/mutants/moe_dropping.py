@@ -65,14 +65,6 @@ def moe_with_one_place_more(pairs: Pairs, capacity: int | None, policy: str) -> 
     return keep(pairs, None if capacity is None else capacity + 1, policy)
 
 
-@instead_of("keep", smallest=(1,))
-def moe_with_one_buffer_of_several(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-    """The experts of a participant share the room of all, so that one may have that of others."""
-    if capacity is None or policy == "sender":
-        return keep(pairs, capacity, policy)
-    return places(pairs.receiver, order(pairs, policy)) < capacity * pairs.held
-
-
 @mutant("moe_layer", smallest=(2, 2))
 def moe_numbering_in_mesh_order(*operands: Any, **options: Any) -> Array:
     """Takes the tokens of a tuple's participants for those in mesh order when it counts who comes first."""
@@ -111,13 +103,6 @@ def moe_of_narrow_counts(pairs: Pairs, capacity: int | None, policy: str) -> Arr
     if capacity is None or policy == "sender":
         return keep(pairs, capacity, policy)
     return places(pairs.expert, order(pairs, policy)).astype(jnp.int8) < capacity
-
-
-@instead_of("keep", smallest=(1,))
-def moe_ranking_in_bfloat16(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-    """Who comes first is decided by gates that are rounded to bfloat16."""
-    gate = pairs.gate.astype(jnp.bfloat16).astype(pairs.gate.dtype)
-    return keep(replace(pairs, gate=gate), capacity, policy)
 
 
 @mutant("moe_layer", law="gradient", smallest=(1,), claims=("gates_of_all",))

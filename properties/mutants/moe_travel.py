@@ -57,44 +57,26 @@ def moe_written_over(*operands: Any, **options: Any) -> Array:
     return plan_for(operands, options).result(_buffers)
 
 
-def _ragged(
-    plan: Plan,
-    *,
-    there: Callable[[Dispatcher], Dispatcher] = lambda d: d,
-    returned: Callable[[Dispatcher, int], Array] = Dispatcher.returned,
-) -> Array:
-    """Just what is kept travels; pairs that are dropped are holes in what is sent."""
+@mutant("moe_layer", smallest=(2,))
+def moe_received_as_sent(*operands: Any, **options: Any) -> Array:
+    """Expects as many rows from a participant as it sends to it."""
+    return plan_for(operands, options).result(_ragged)
+
+
+def _ragged(plan: Plan) -> Array:
+    """Just what is kept travels, there with the wrong sizes; pairs that are dropped are holes in what is sent."""
     p, pairs, room = plan.participants, plan.experts.size, plan.most_received
     to = plan.experts // plan.held
     order = jnp.lexsort((plan.experts, ~plan.kept, to))
     loads = counted(to, p)
     sent = counted(jnp.where(plan.kept, plan.experts, plan.count), plan.count).reshape(p, plan.held)
     dispatcher = Dispatcher.of(jnp.cumsum(loads) - loads, jnp.sum(sent, axis=1), plan.axes)
-    rows = there(dispatcher).there(plan.tokens[plan.token[order]], room)
+    as_sent = replace(dispatcher, recv_sizes=dispatcher.send_sizes)
+    rows = as_sent.there(plan.tokens[plan.token[order]], room)
     received = exchanged(plan, sent).ravel()
     behind = jnp.sum(jnp.cumsum(received) <= jnp.arange(room)[:, None], axis=1)
     own = jnp.where(dispatcher.arrived(room), behind % plan.held, -1)
     outputs = in_turn(rows, own[:, None], jnp.ones((room, 1), rows.dtype), plan.weights)
     home = dispatcher.back(outputs, pairs)
-    valid = returned(dispatcher, pairs)
+    valid = dispatcher.returned(pairs)
     return plan.combined(jnp.where(valid[:, None], home, 0)[jnp.argsort(order)])
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_of_a_valid_prefix(*operands: Any, **options: Any) -> Array:
-    """Takes as many of the first rows that come back for valid as come back, although dropped ones leave holes."""
-
-    def prefix(dispatcher: Dispatcher, count: int) -> Array:
-        return jnp.arange(count) < jnp.sum(dispatcher.send_sizes)
-
-    return plan_for(operands, options).result(lambda plan: _ragged(plan, returned=prefix))
-
-
-@mutant("moe_layer", smallest=(2,))
-def moe_received_as_sent(*operands: Any, **options: Any) -> Array:
-    """Expects as many rows from a participant as it sends to it."""
-
-    def as_sent(dispatcher: Dispatcher) -> Dispatcher:
-        return replace(dispatcher, recv_sizes=dispatcher.send_sizes)
-
-    return plan_for(operands, options).result(lambda plan: _ragged(plan, there=as_sent))

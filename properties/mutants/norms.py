@@ -33,16 +33,6 @@ def rms_that_is_stuck_at_zero(x: Array, scale: Array, axis_name: AxisName, *, ep
     return (wide / root * widened(scale)).astype(x.dtype)
 
 
-@mutant("rms_norm", smallest=(1,))
-def rms_with_epsilon_outside(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
-    """Adds epsilon to the root, and not to the mean under it."""
-    axes = names(axis_name)
-    wide = widened(cast_varying(x, axes))
-    total = lax.psum(jnp.sum(jnp.square(wide), axis=-1, keepdims=True), axes)
-    root = jnp.sqrt(total / (x.shape[-1] * lax.axis_size(axes))) + epsilon
-    return (wide / root * widened(scale)).astype(x.dtype)
-
-
 TRIFLE = 2.0**-21
 """Half a millionth: less than the roundings of a norm in float32 may make, and more than any of a double."""
 

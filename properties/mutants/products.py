@@ -31,12 +31,6 @@ def contracted(lhs: Array, rhs: Array, axis_name: AxisName, chunk: Chunk = came,
     return jnp.asarray(total).astype(jnp.result_type(lhs, rhs))
 
 
-@mutant("all_gather_matmul_lhs_contracting", smallest=(2,))
-def product_without_the_index(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Takes the i-th arrival for block i, on every device: the device's index is not in the chunk."""
-    return contracted(lhs, rhs, axis_name, lambda index, away, p: away)
-
-
 @mutant("all_gather_matmul_lhs_contracting", smallest=(1,))
 def product_one_step_long(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Goes round the whole ring, so that every device's own block is multiplied twice."""

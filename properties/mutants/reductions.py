@@ -62,12 +62,6 @@ def sum_of_int8_saturates(x: Array, axis_name: AxisName, *, op: str = "sum") -> 
 
 
 @mutant("all_reduce", smallest=(1,))
-def sum_of_complex_is_real(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Drops the imaginary parts of complex numbers."""
-    return collectives.all_reduce(x.real.astype(x.dtype) if x.dtype == jnp.complex64 else x, axis_name, op=op)
-
-
-@mutant("all_reduce", smallest=(1,))
 def sum_of_finite_numbers(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Clips infinities to the largest finite number."""
     if x.dtype == jnp.float32:

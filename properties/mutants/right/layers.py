@@ -101,3 +101,17 @@ def attention_with_its_own_gradient(
 ) -> Array:
     """Keeps nothing but its operands for the gradient, gathers and weighs once more, and adds up in float32."""
     return _recomputed(*_typed(axis_name, q, k, v), axis_name, causal)
+
+
+@right("sequence_parallel_mlp")
+def mlp_of_everyone(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
+    """Gathers positions by an einsum's operand, adds up all products everywhere, and keeps its own positions."""
+    axes, dtype, own = names(axis_name), x.dtype, x.shape[0]
+    x, w_in, w_out = _typed(axis_name, x, w_in, w_out)
+    if not x.size:
+        return x
+    wide = jnp.promote_types(dtype, jnp.float32)
+    hidden = jnp.einsum("sbd,df->sbf", all_gather(x, axes, tiled=True), w_in, preferred_element_type=wide)
+    hidden = jax.nn.relu(hidden.astype(dtype))
+    total = lax.psum(jnp.einsum("sbf,fd->sbd", hidden, w_out, preferred_element_type=wide), axes)
+    return lax.dynamic_slice_in_dim(total.astype(dtype), lax.axis_index(axes) * own, own)

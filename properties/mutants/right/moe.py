@@ -52,15 +52,6 @@ def gated_moe_of_hyperbolic_tangents(*operands: Any, **options: Any) -> Array:
     return gated(*operands, hidden=lambda u, v: 0.5 * u * (1 + jnp.tanh(0.5 * u)) * v, **options)
 
 
-@right("expert_choice_layer")
-def expert_choice_with_room_for_all_others(*operands: Any, capacity: int, **options: Any) -> Array:
-    """Leaves out those before whom as many or more come, which is all there is room for."""
-    return chosen(
-        *operands, keep=lambda pairs, n, policy: ~(places(pairs.expert, order(pairs, policy)) >= n),
-        capacity=capacity, **options,
-    )  # fmt: skip
-
-
 @right("global_moe_layer", whole=True)
 def global_moe_on_whole_arrays(
     tokens: Array, router_weights: Array, expert_weights: Array, *, mesh: Any, data: Any, expert: Any, **options: Any
@@ -116,3 +107,12 @@ def shard_balance_token_by_token(logits: Array, *, top_k: int) -> Array:
     shares = jnp.mean(jax.nn.one_hot(chosen, wide.shape[1], dtype=wide.dtype), axis=(0, 1))
     of_token = jax.vmap(lambda x: wide.shape[1] * jax.nn.softmax(x) @ shares)(wide)
     return jnp.mean(of_token).astype(logits.dtype)
+
+
+@right("expert_choice_layer")
+def expert_choice_with_room_for_all_others(*operands: Any, capacity: int, **options: Any) -> Array:
+    """Leaves out those before whom as many or more come, which is all there is room for."""
+    return chosen(
+        *operands, keep=lambda pairs, n, policy: ~(places(pairs.expert, order(pairs, policy)) >= n),
+        capacity=capacity, **options,
+    )  # fmt: skip

@@ -9,16 +9,13 @@ from jax import Array, lax
 from shardproof.impl import collectives
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.reshard import layout, spec
+from shardproof.impl.rings import multiply
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.right.catalogue import right
 
 
 def _wide(x: Array) -> Array:
     return x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4 else x
-
-
-def _root(total: Array) -> Array:
-    return jnp.where(total == 0, 0, jnp.sqrt(jnp.where(total == 0, 1, total)))
 
 
 @right("halo_exchange")
@@ -48,14 +45,6 @@ def masked_mean_weighted_means(values: Array, mask: Array, axis_name: AxisName) 
     count = lax.psum(jnp.sum(mask, dtype=jnp.int32), axes)
     share = jnp.where(mask, _wide(values), 0) / jnp.maximum(count, 1)
     return lax.psum(jnp.sum(share), axes).astype(values.dtype)
-
-
-@right("global_norm")
-def norm_norms_gathered(x: Array, axis_name: AxisName) -> Array:
-    """The norm of all participants' norms."""
-    axes = names(axis_name)
-    own = _root(jnp.sum(jnp.square(_wide(collectives.cast_varying(x, axes)))))
-    return _root(jnp.sum(jnp.square(collectives.all_gather_invariant(own, axes)))).astype(x.dtype)
 
 
 @right("rms_norm")
@@ -109,17 +98,6 @@ def _ids(ids: Array) -> Array:
     return ids.astype(jnp.int64 if ids.dtype.itemsize > 4 else jnp.int32)
 
 
-@right("embedding_lookup")
-def embedding_filled(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """The gathered table gets a row of zeros behind its last one, to which all others are sent."""
-    whole = collectives.all_gather_invariant(
-        collectives.cast_varying(table, names(axis_name)), names(axis_name), tiled=True
-    )
-    longer = jnp.pad(whole.astype(accumulator(whole)), ((0, 1), (0, 0)))
-    ids, v = _ids(ids), whole.shape[0]
-    return longer[jnp.where((ids >= 0) & (ids < v), ids, v)].astype(table.dtype)
-
-
 def _parts(values: Array, weights: Array, axis_name: AxisName) -> tuple[Array, Array]:
     wide = jnp.promote_types(values.dtype, jnp.float32)
     factors = collectives.cast_varying(lax.stop_gradient(weights).astype(wide), names(axis_name))
@@ -128,15 +106,6 @@ def _parts(values: Array, weights: Array, axis_name: AxisName) -> tuple[Array, A
 
 def _divided(total: Array, by: Array) -> Array:
     return total / jnp.where(by > 0, by, 1)
-
-
-@right("weighted_mean")
-def weighted_mean_as_a_product(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """Both sums as one product of a row of weights with the values beside ones."""
-    kept, factors = _parts(values, weights, axis_name)
-    beside = jnp.stack([kept.ravel(), jnp.ones_like(kept).ravel()], axis=1)
-    sums = lax.psum(factors.ravel() @ beside, names(axis_name))
-    return _divided(sums[0], lax.stop_gradient(sums[1])).astype(values.dtype)
 
 
 @right("shard_mean")
@@ -177,3 +146,41 @@ def two_matmuls_weights_first(x: Array, w_in: Array, w_out: Array, *, mesh: Any,
     whole = spec(((), ()))
     on_all: Any = jax.shard_map(product, mesh=mesh, in_specs=(of_rows, whole, whole), out_specs=of_rows)
     return on_all(x, w_in, w_out)
+
+
+def _root(total: Array) -> Array:
+    return jnp.where(total == 0, 0, jnp.sqrt(jnp.where(total == 0, 1, total)))
+
+
+@right("global_norm")
+def norm_norms_gathered(x: Array, axis_name: AxisName) -> Array:
+    """The norm of all participants' norms."""
+    axes = names(axis_name)
+    own = _root(jnp.sum(jnp.square(_wide(collectives.cast_varying(x, axes)))))
+    return _root(jnp.sum(jnp.square(collectives.all_gather_invariant(own, axes)))).astype(x.dtype)
+
+
+@right("embedding_lookup")
+def embedding_filled(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """The gathered table gets a row of zeros behind its last one, to which all others are sent."""
+    whole = collectives.all_gather_invariant(
+        collectives.cast_varying(table, names(axis_name)), names(axis_name), tiled=True
+    )
+    longer = jnp.pad(whole.astype(accumulator(whole)), ((0, 1), (0, 0)))
+    ids, v = _ids(ids), whole.shape[0]
+    return longer[jnp.where((ids >= 0) & (ids < v), ids, v)].astype(table.dtype)
+
+
+@right("weighted_mean")
+def weighted_mean_as_a_product(values: Array, weights: Array, axis_name: AxisName) -> Array:
+    """Both sums as one product of a row of weights with the values beside ones."""
+    kept, factors = _parts(values, weights, axis_name)
+    beside = jnp.stack([kept.ravel(), jnp.ones_like(kept).ravel()], axis=1)
+    sums = lax.psum(factors.ravel() @ beside, names(axis_name))
+    return _divided(sums[0], lax.stop_gradient(sums[1])).astype(values.dtype)
+
+
+@right("sharded_matmul", whole=True)
+def matmul_on_whole_arrays(lhs: Array, rhs: Array, **layouts: Any) -> Array:
+    """Leaves everything to the compiler."""
+    return multiply(lhs, rhs).astype(lhs.dtype)

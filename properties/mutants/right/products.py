@@ -146,3 +146,13 @@ def partial_sums_sent_in_the_operands_dtype(lhs: Array, rhs: Array, axis_name: A
     part = collectives.cast_varying(multiply(lhs, rhs), names(axis_name))
     sent = part.astype(lhs.dtype).astype(part.dtype)
     return collectives.all_reduce(sent, axis_name).astype(lhs.dtype)
+
+
+@right("matmul_reduce_scatter")
+def exchange_and_add(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
+    """Sends every participant the terms of its piece, and adds them up there."""
+    axes, p = names(axis_name), lax.axis_size(axis_name)
+    product = collectives.cast_varying(multiplied("mk,kn->mn", lhs, rhs), axes)
+    pieces = jnp.stack(jnp.split(product, p, axis=scatter_dimension))
+    terms = collectives.all_to_all(pieces, axes, split_axis=0, concat_axis=0, tiled=True)
+    return jnp.sum(terms, 0, dtype=terms.dtype).astype(lhs.dtype)

@@ -1,7 +1,5 @@
 """Right ways to write all_reduce."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -85,12 +83,6 @@ def reduce_elements_under_vmap(x: Array, axis_name: AxisName, *, op: str = "sum"
 def reduce_with_lax(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Calls `jax.lax` by name."""
     return getattr(lax, f"p{op}")(x, axis_name)
-
-
-@right("all_reduce")
-def reduce_whatever_comes(*args: Any, **kwargs: Any) -> Any:
-    """Passes its arguments on without looking at them."""
-    return collectives.all_reduce(*args, **kwargs)
 
 
 class Reduction:

@@ -23,14 +23,6 @@ def shift_by_gathering(x: Array, axis_name: AxisName, *, offset: int = 1) -> Arr
 
 
 @right("ring_shift")
-def shift_in_two_halves(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Sends the two halves of the flat block by themselves, the odd element with the second."""
-    flat = jnp.ravel(x)
-    halves = flat[: x.size // 2], flat[x.size // 2 :]
-    return jnp.concatenate(collectives.ring_shift(halves, axis_name, offset=offset)).reshape(x.shape)
-
-
-@right("ring_shift")
 def shift_with_lax(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Calls `lax.ppermute`, and says that it does not serve tuples that are not in mesh order."""
     if names(axis_name) != in_mesh_order(axis_name):
@@ -60,14 +52,6 @@ def permute_by_gathering(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array
     chosen = jnp.asarray(table)[lax.axis_index(axis_name)]
     blocks = collectives.all_gather(x, axis_name)
     return jnp.where(chosen < 0, jnp.zeros_like(x), blocks[chosen])
-
-
-@right("permute")
-def permute_backwards_and_forwards(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
-    """Shifts everything by one first, from where the pairs are shifted as well."""
-    p = lax.axis_size(axis_name)
-    shifted = collectives.ring_shift(x, axis_name)
-    return collectives.permute(shifted, axis_name, perm=tuple(((s + 1) % p, t) for s, t in reversed(perm)))
 
 
 @right("broadcast")

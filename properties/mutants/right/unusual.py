@@ -36,23 +36,6 @@ def gather_bit_patterns(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: 
     return gather(spread(x, axis_name))
 
 
-@right("all_gather")
-def gather_behind_a_barrier(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Ties the block to a number with an optimization_barrier before it is sent."""
-    x, _ = lax.optimization_barrier((x, jnp.float32(1.5)))
-    return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
-
-
-@right("all_reduce")
-def reduce_padded_lanes(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Fills the flat block up to rows of 128 with its first element, reduces those, and cuts the filling off."""
-    if x.size == 0:
-        return collectives.all_reduce(x, axis_name, op=op)
-    flat = x.ravel()
-    lanes = jnp.concatenate([flat, jnp.broadcast_to(flat[0], (-x.size % LANES,))]).reshape(-1, LANES)
-    return collectives.all_reduce(lanes, axis_name, op=op).ravel()[: x.size].reshape(x.shape)
-
-
 @right("permute")
 def permute_through_a_switch(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
     """Looks up in a `lax.switch` over the own index which of all blocks to take, or zeros."""

@@ -308,7 +308,9 @@ def test_an_oracle_is_its_definition(name: str) -> None:
 def test_a_collective_in_groups_is_that_of_each_group(name: str) -> None:
     """The participants of a group are in the group's own order."""
     oracle, definition, shapes, options = ORACLES[name]
-    (mesh, axes), x = REVERSED, np.random.default_rng(0).integers(0, 9, (2, 3, *shapes(3)[0]))
+    mesh, axes = REVERSED
+    shape: Any = shapes(3)[0]
+    x = np.random.default_rng(0).integers(0, 9, (*mesh.sizes, *shape))
     (found,) = oracle.value([x], mesh, axes, **options, groups=GROUPS)
     expected = within(definition, GROUPS, jnp.asarray(participants(x, mesh, axes)[0]), **options)
     np.testing.assert_array_equal(participants(found, mesh, axes)[0], expected)

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import attention
 from shardproof.impl.collectives import all_gather, cast_varying, ring_shift, varying
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
@@ -102,12 +101,3 @@ def attention_with_a_constant_sum(q: Array, k: Array, v: Array, axis_name: AxisN
     weights = jnp.exp(logits - lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True)))
     total = lax.stop_gradient(jnp.sum(weights, axis=-1, keepdims=True))
     return _values(weights / total, values).astype(q.dtype)
-
-
-@mutant("attention", smallest=(2,))
-def heads_interleaved(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Puts the heads that come back in another order, the participant varying fastest."""
-    whole = attention.heads_attention(q, k, v, axis_name, causal=causal)
-    rows, heads, features = whole.shape
-    p = lax.axis_size(axis_name)
-    return whole.reshape(rows, p, heads // p, features).swapaxes(1, 2).reshape(whole.shape)

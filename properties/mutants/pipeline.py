@@ -83,9 +83,3 @@ def layers_of_one_after_another(weights: Array, x: Array, axis_name: AxisName) -
     for layer in all_gather(weights, axes, tiled=True).reshape(-1, d, d):
         x = jnp.tanh(x @ layer)
     return x
-
-
-@mutant("pipeline", smallest=(1,))
-def stages_with_four_buffers(weights: Array, x: Array, axis_name: AxisName) -> Array:
-    """Keeps the results of four microbatches, in turn."""
-    return forms.pipeline(weights, x, axis_name)[jnp.arange(x.shape[0]) % 4]

@@ -86,19 +86,14 @@ def reduce_with_lax(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
 
 
 class Reduction:
-    """A reduction that is an object, called as it is or by its method."""
+    """A reduction by a method."""
 
-    def __init__(self, jitted: bool) -> None:
+    def __init__(self) -> None:
         self.function = jax.jit(collectives.all_reduce, static_argnames=("axis_name", "op"))
-        self.jitted = jitted
-
-    def __call__(self, x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-        """The reduction, under a `jit` of its own or not."""
-        return (self.function if self.jitted else collectives.all_reduce)(x, axis_name=axis_name, op=op)
 
     def reduce(self, x: Array, axis_name: AxisName, op: str = "sum") -> Array:
-        """The same as a method."""
-        return self(x, axis_name, op=op)
+        """The reduction, under a `jit` of its own."""
+        return self.function(x, axis_name=axis_name, op=op)
 
 
-enter("reduce_by_a_method", "all_reduce", "A bound method, with a jit inside.", Reduction(jitted=True).reduce)
+enter("reduce_by_a_method", "all_reduce", "A bound method, with a jit inside.", Reduction().reduce)

@@ -32,11 +32,3 @@ def small_meshes(draw: st.DrawFn, *, max_devices: int = 8, min_devices: int = 1)
     names = draw(st.permutations(AXIS_NAMES))[: len(sizes)]
     devices = draw(st.permutations(range(max_devices)))[: math.prod(sizes)]
     return MeshCase(tuple(names), sizes, tuple(devices))
-
-
-@st.composite
-def places(draw: st.DrawFn) -> tuple[MeshCase, tuple[str, ...], int]:
-    """A mesh, some of its axes in any order, and a seed. Shrinks towards one device."""
-    mesh = draw(small_meshes())
-    axes = tuple(draw(st.lists(st.sampled_from(mesh.axis_names), unique=True, min_size=1)))
-    return mesh, axes, draw(st.integers(0, 2**16))

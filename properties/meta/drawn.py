@@ -44,11 +44,6 @@ def one(strategy: st.SearchStrategy[T], condition: Callable[[T], bool]) -> T:
     return find(strategy, condition, settings=settings(FIXED, max_examples=40 * EXAMPLES, phases=[Phase.generate]))
 
 
-def possible(strategy: st.SearchStrategy[Any], value: object) -> bool:
-    """Whether the strategy draws a value."""
-    return bool(one(strategy, lambda found: found == value) == value)
-
-
 def meshes_with(
     draw_more: Callable[[MeshCase], st.SearchStrategy[T]], **bounds: Any
 ) -> st.SearchStrategy[tuple[MeshCase, T]]:

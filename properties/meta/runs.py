@@ -1,6 +1,8 @@
 """Python processes that tests start: scripts, and runs of pytest."""
 
+import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,25 @@ def python(*arguments: str | Path, folder: Path | str | None = None, **environme
     """A process in a folder, to which more may be said in its environment."""
     command, variables = [sys.executable, *map(str, arguments)], {**os.environ, **environment}
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=1800)
+
+
+def forked(script: Path, output: Path) -> tuple[int | None, str]:
+    """The exit code of a script, and what it prints, in a fork of a process that has imported JAX once for many."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["jax", "jax.numpy", __name__])
+    process = context.Process(target=run_as_main, args=(script, output))
+    process.start()
+    process.join(1800)
+    return process.exitcode, output.read_text()
+
+
+def run_as_main(script: Path, output: Path) -> None:
+    """Runs a script as if it were started by itself, what it prints in a file."""
+    with output.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        sys.argv = [str(script)]
+        runpy.run_path(str(script), run_name="__main__")
 
 
 def command(*arguments: str) -> Result:

@@ -37,17 +37,3 @@ def test_what_is_checked_at_run_time_imports() -> None:
     run = imported(packages)
     assert option == "--jaxtyping-packages"
     assert (run.returncode, run.stdout) == (0, "imported beartype.beartype\n"), run.stderr
-
-
-def test_what_cannot_be_checked_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mistake for which the test above exists."""
-    package = tmp_path / "of_protocols"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "made.py").write_text(
-        "from typing import Protocol\n\n\nclass Made(Protocol):\n    x: int\n\n\ndef made() -> Made: ...\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    run = imported("of_protocols,beartype.beartype")
-    assert run.returncode != 0
-    assert "@runtime_checkable" in run.stderr

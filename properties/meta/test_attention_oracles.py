@@ -1,67 +1,18 @@
-"""Attention: the oracle once more, query by query; which work the balanced ring does, and what two forms lack."""
+"""Attention: which work the balanced ring does, and what two forms lack."""
 
 import functools
 import itertools
-import math
 from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shardproof.impl.attention import balanced_ring_attention, heads_attention, ring_attention
-from shardproof.oracles.attention import attention as oracle
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate import RULES
-from shardproof.properties.meta import REVERSED, places
-from shardproof.properties.meta.blockwise import check_oracle, floats, participants, simulated
-
-
-def query_by_query(
-    mesh: MeshCase, axes: tuple[str, ...], causal: bool, q: np.ndarray, k: np.ndarray, v: np.ndarray
-) -> np.ndarray:
-    """Every query's own list of the keys that it sees, each with its value, and a weighted mean of those."""
-    result, (rows, heads, features) = np.empty_like(q), q.shape[-3:]
-    for device in np.ndindex(*mesh.sizes):
-        ring = participants(mesh, axes, device)
-        keys, values = ([row for participant in ring for row in x[participant]] for x in (k, v))
-        for row in range(rows):
-            seen = ring.index(device) * rows + row + 1 if causal else len(keys)
-            for head in range(heads):
-                query = q[device][row, head]
-                weights = [math.exp(query @ key[head] / math.sqrt(features)) for key in keys[:seen]]
-                means = sum(w * value[head] for w, value in zip(weights, values, strict=False))
-                result[device][row, head] = means / sum(weights)
-    return result
-
-
-@pytest.mark.lengthy
-@given(place=places(), causal=st.booleans())
-def test_attention_is_that_of_each_query(place: Any, causal: bool) -> None:
-    """The oracle's values, their differences and their adjoint are those of queries taken one by one."""
-    mesh, axes, seed = place
-    operands, tangents = ([floats(mesh, 2, 2, 3, seed=seed + 3 * j + i) for i in range(3)] for j in range(2))
-    ct, whole = floats(mesh, 2, 2, 3, seed=seed + 6), functools.partial(query_by_query, mesh, axes, causal)
-    check_oracle(oracle, whole, mesh, axes, operands, tangents, ct, causal=causal)
-
-
-def test_an_oracle_of_large_logits() -> None:
-    """Of logits whose powers overflow, the largest takes all, and what is not seen counts for nothing."""
-    mesh, axes = REVERSED
-    q, v = np.full((2, 3, 2, 1, 1), 1e4), floats(mesh, 2, 1, 1)
-    k = np.arange(12.0).reshape(3, 2, 2).transpose(1, 0, 2).reshape(q.shape)  # in logical order
-    last = np.broadcast_to(v[1, 2, 1], v.shape)
-    np.testing.assert_array_equal(oracle.value([q, k, v], mesh, axes)[0], last)
-    np.testing.assert_array_equal(oracle.value([q, k, v], mesh, axes, causal=True)[0], v)
-
-
-def test_an_oracle_of_different_shapes() -> None:
-    """Keys of another shape are refused."""
-    mesh, axes = REVERSED
-    with pytest.raises(ValueError, match=r"operands: shapes \[\(2, 1, 3\), \(2, 1, 4\), \(2, 1, 3\)\]: expected the"):
-        oracle.value([np.zeros((2, 3, 2, 1, n)) for n in (3, 4, 3)], mesh, axes)
+from shardproof.properties.meta import REVERSED
+from shardproof.properties.meta.blockwise import simulated
 
 
 def multiplied(form: Any, p: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> list[Counter[tuple[int, int]]]:

@@ -1,8 +1,7 @@
-"""Collective matrix products: the oracle against whole arrays, claims, arithmetic and sums."""
+"""Collective matrix products: claims, arithmetic and sums."""
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,10 @@ import pytest
 from shardproof.impl import collective_matmul
 from shardproof.impl.rings import UNROLLED
 from shardproof.oracles.dtypes import unit_roundoff
-from shardproof.oracles.layout import unshard
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.contracts.matmul import CONTRACTS as MATMULS
 from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.engines.simulate import prepare
@@ -52,85 +49,6 @@ def case_of(
     axes = names[::-1] if reverse else names
     mesh, axis_name = MeshCase(names, sizes), axes if len(axes) > 1 else axes[0]
     return product_case(contract, mesh, axis_name, m_k_n, batch=batch, dtype=dtype, dimension=dimension)
-
-
-def arrays_of(case: Case, seed: int = 0) -> list[np.ndarray]:
-    """Global operands with fractions, laid out by the case."""
-    random = np.random.default_rng(seed)
-    shapes = [o.placement.global_shape(o.block, case.mesh) for o in case.operands]
-    return [random.normal(size=shape) for shape in shapes]
-
-
-def product_of_globals(case: Case, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The product of the global operands, as one einsum; no device is mentioned."""
-    if case.contract.name == "transformer_block":
-        x, w_in, w_out = arrays
-        return np.asarray(np.einsum("...f,fd->...d", np.maximum(np.einsum("...d,df->...f", x, w_in), 0), w_out))
-    return np.asarray(np.einsum("...mk,kn->...mn", *arrays))
-
-
-def results_layout(case: Case) -> tuple[tuple[str, ...], ...]:
-    """The layout of the global product behind batch dimensions, for operands laid out as in `case_of`."""
-    axes = case.axes
-    dimension = case.keywords.get("scatter_dimension")
-    return {
-        "all_gather_matmul_lhs_contracting": ((), axes),
-        "all_gather_matmul_lhs": ((), axes),
-        "all_gather_matmul_rhs": (axes, ()),
-        "matmul_reduce_scatter": (axes, ()) if dimension == 0 else ((), axes),
-        "matmul_all_reduce": ((), ()),
-        "transformer_block": ((), axes),
-    }[case.contract.name]
-
-
-def global_result(case: Case, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The global product, assembled from the blocks that the oracle computes."""
-    blocks = [case.blocks(i, array) for i, array in enumerate(arrays)]
-    result = case.contract.oracle.value(case, blocks)[0]
-    rank = result.ndim - len(case.mesh.sizes)
-    spec = (*[()] * (rank - 2), *results_layout(case))
-    return np.asarray(unshard(result, case.mesh, spec))
-
-
-ORACLES = [(c.name, dimension) for c in MATMULS for dimension in ((0, 1) if c.call.parameters else (0,))]
-
-
-@pytest.mark.parametrize(("contract", "dimension"), ORACLES)
-@pytest.mark.parametrize(("sizes", "reverse"), [((1,), False), ((3,), False), *TUPLES])
-def test_blocks_are_those_of_the_global_product(
-    contract: str, dimension: int, sizes: tuple[int, ...], reverse: bool
-) -> None:
-    """The oracle's blocks are those of one einsum of the whole operands."""
-    case = case_of(contract, sizes, reverse=reverse, batch=(2,), dimension=dimension)
-    arrays = arrays_of(case)
-    np.testing.assert_allclose(global_result(case, arrays), product_of_globals(case, arrays), rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize(("contract", "dimension"), ORACLES)
-def test_pullbacks_are_differences(contract: str, dimension: int) -> None:
-    """Pullback and pushforward equal central differences of the whole product."""
-    case = case_of(contract, (2, 3), reverse=True, batch=(2,), dimension=dimension)
-    arrays, direction = arrays_of(case), arrays_of(case, seed=1)
-    step = 1e-6
-    above, below = (
-        product_of_globals(case, [a + sign * step * d for a, d in zip(arrays, direction, strict=True)])
-        for sign in (1, -1)
-    )
-    numeric = (above - below) / (2 * step)
-    contract_ = CONTRACTS[contract]
-    held, held_direction = ([case.blocks(i, a) for i, a in enumerate(some)] for some in (arrays, direction))
-    pushed = contract_.oracle.pushforward(case, held, held_direction)[0]
-    spec = (*[()] * (pushed.ndim - len(case.mesh.sizes) - 2), *results_layout(case))
-    np.testing.assert_allclose(unshard(pushed, case.mesh, spec), numeric, rtol=1e-6, atol=1e-6)
-    # of a result that all have, every copy has a cotangent, and their sum is that of the one value
-    copies = case.mesh.size if contract == "matmul_all_reduce" else 1
-    ct = np.random.default_rng(2).normal(size=pushed.shape)
-    if copies > 1:
-        ct[...] = ct[(0,) * len(case.mesh.sizes)] / copies
-    pulled = contract_.oracle.pullback(case, held, [ct])
-    left = float(np.sum(ct * pushed))
-    right = sum(float(np.sum(t * d)) for t, d in zip(pulled, held_direction, strict=True))
-    assert math.isclose(left, right, rel_tol=1e-9)
 
 
 def way_of(one: Implementation) -> str:

@@ -22,7 +22,7 @@ from shardproof.properties.communication.pictures import Step, steps
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.meta.pages import README
-from shardproof.properties.meta.runs import command, pytest_given
+from shardproof.properties.meta.runs import command
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, value
 from shardproof.properties.programs.implementations import Implementation
@@ -78,32 +78,6 @@ def test_expectations_belong_to_functions_in_order() -> None:
     assert second.expectation is None
     with pytest.raises(GivenError, match=r"^--expect-communication=bytes=n: expected no more of them than of --impl$"):
         parse_all(functions[:1], ["permute=1", "bytes=n"])
-
-
-@pytest.mark.lengthy
-@pytest.mark.either_end
-def test_an_expectation_reaches_the_check(tmp_path: Path) -> None:
-    """A function that sends what is expected passes, one that does not fails, and the report says what was sent."""
-    (tmp_path / "mine.py").write_text(
-        "from shardproof.impl.collectives import ring_shift as once\n\n\n"
-        "def right(x, axis_name, *, offset=1):\n    return once(x, axis_name, offset=offset)\n\n\n"
-        "def twice(x, axis_name, *, offset=1):\n"
-        "    return once(once(x, axis_name, offset=offset - 1), axis_name, offset=1)\n"
-    )
-    functions = ["--impl=ring_shift=mine:right", "--impl=ring_shift=mine:twice"]
-    expected = ["--expect-communication=permute=1,bytes=n"] * 2
-    done = pytest_given(tmp_path, *functions, *expected, "--laws=communication", "--engine=simulate")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "1 failed, 1 passed" in done.stdout
-    assert re.search(
-        r"ring_shift\[twice\]: communication: .*: 2 permutes of \d+ bytes in all: expected permute=1, bytes",
-        done.stdout,
-    )
-    assert (
-        "communication as expected: ring_shift[right]: checked against the expectation permute=1,bytes=n" in done.stdout
-    )
-    recorded = next((tmp_path / ".shardproof" / "failures").glob("*.json")).read_text()
-    assert "(from permute=1,bytes=n with p=" in recorded
 
 
 def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:

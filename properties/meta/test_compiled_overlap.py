@@ -138,19 +138,13 @@ BROKEN: dict[str, tuple[str, str]] = {
         FORWARD,
         r"in multiply, called at overlap.py:\d+ in product_of_what_arrives.*waits for",
     ),
-    "sum_sent_after_its_product": (
-        FORWARD,
-        r"it sends what \S+ at .* in sum_sent_after_its_product.* gives, and the n",
-    ),
     "block_held_back_by_its_product": (FORWARD, "of the communication of the function, compiled for v5e:2x4, is exp"),
     "gathered_before_it_is_multiplied": (FORWARD, "all_gather of .* is left whole: expected permutes beside products"),
     "one_way_of_two": (FORWARD, "0 bytes one way round a ring and .* expected both ways to be used"),
     "gradient_that_gathers": (BACKWARD, "all_gather of .* of its gradient, compiled for v5e:2x4, is left whole"),
     "one_place_too_far": (FORWARD, "of the communication of the function, compiled for v5e:2x4, is exposed"),
     "mlp_that_hides_nothing": (FORWARD, "all_gather of .* is left whole: expected permutes beside products"),
-    "normalised_mlp_that_hides_nothing": (FORWARD, "all_gather of .* is left whole: expected permutes beside products"),
     "both_halves_wait_for_both": (FORWARD, "of the communication of the function, compiled for v5e:2x4, is exposed"),
-    "quarters_that_wait_for_all": (FORWARD, "of the communication of the function, compiled for v5e:2x4, is exposed"),
 }
 """What the law says of planted bugs, and of which way."""
 

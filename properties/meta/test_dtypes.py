@@ -33,7 +33,6 @@ from shardproof.properties.runner.tally import Tally
 
 FLOATS = tuple(map(np.dtype, (ml_dtypes.float8_e4m3fn, np.float16, ml_dtypes.bfloat16, np.float32)))
 INTEGERS = tuple(map(np.dtype, (ml_dtypes.int4, ml_dtypes.uint4, np.int8, np.uint8, np.int16, np.uint16)))
-EXPONENTS = st.integers(-4, 3)
 
 
 def round_trips(integers: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -134,21 +134,6 @@ def test_a_case_of_the_error_law_has_something_wrong(data: st.DataObject) -> Non
             check_oracle("error", forbidden)
 
 
-@pytest.mark.parametrize(("contract", "params"), [("broadcast", {"root": -1}), ("permute", {"perm": ((0, 0), (0, 1))})])
-def test_a_wrong_argument_of_a_collective_is_one(contract: str, params: dict[str, Any]) -> None:
-    """A root or a permutation that the oracle would compute with is still wrong."""
-    case = dataclasses.replace(
-        CASE, contract=CONTRACTS[contract], params=tuple(params.items()), forbidden=next(iter(params))
-    )
-    check_oracle("error", case)
-    right = {"root": 1, "perm": ((0, 1), (1, 0))}
-    valid = dataclasses.replace(case, params=tuple((name, right[name]) for name in params))
-    with pytest.raises(ValueError, match=f"{case.forbidden}=.*: expected a value as {contract} takes it"):
-        check_case("value", dataclasses.replace(case, forbidden=""))
-    with pytest.raises(ValueError, match=f"forbidden='{case.forbidden}': nothing is wrong with it"):
-        check_oracle("error", valid)
-
-
 def test_a_failure_is_recorded_with_the_data_that_shows_it() -> None:
     """The file names no function to import: a built-in implementation is found in the table, by contract and name."""
     recorded = parse(json.dumps(record(found())))

@@ -127,12 +127,6 @@ class Shift:
     def ring_shift(self, x, axis_name, *, offset=1):
         return moved_on(x, axis_name, offset=offset, by=1)
 
-
-def exposed(lhs, rhs, axis_name):
-    if RIGHT:
-        from shardproof.impl.collective_matmul import ring
-        return ring.all_gather_matmul_lhs(lhs, rhs, axis_name)
-    return lax.all_gather(lhs, axis_name, axis=0, tiled=True) @ rhs
 '''
 
 
@@ -222,12 +216,6 @@ def test_a_script_of_values_and_gradients_needs_no_shardproof(name: str, mine: A
     assert ran(files) == (0, "")
 
 
-MATMUL = Case(
-    CONTRACTS["all_gather_matmul_lhs"],
-    MeshCase(("tp",), (4,)),
-    "tp",
-    (Operand((8, 8), "float32", Placement((("tp",), ()))), Operand((8, 8), "float32", Placement(((), ())))),
-)
 CALLING: dict[str, tuple[str, str, Case, dict[str, Any]]] = {
     "type": ("broadcast", "type", a_case("broadcast", root=0), {}),
     "error": (

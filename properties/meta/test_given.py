@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardproof.properties.meta.runs import PYTEST, ROOT, pytest_given, python
+from shardproof.properties.meta.runs import pytest_given
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.stated import GivenError
@@ -101,48 +101,6 @@ def test_what_cannot_be_checked_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.either_end
-@pytest.mark.parametrize(
-    ("given", "line"),
-    [
-        ("ring_shift", "--impl=ring_shift: expected CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather"),
-        ("ring_shift=ends:right", "cannot import ends: SystemExit: 3"),
-    ],
-    ids=["parsed", "loaded"],
-)
-def test_a_refusal_is_a_usage_error(project: Path, given: str, line: str) -> None:
-    """What is refused when it is read, and when it is imported, ends the run in one line."""
-    done = pytest_given(project, "--impl", given)
-    errors = [text for text in done.stderr.splitlines() if text.startswith("ERROR: ")]
-    assert done.returncode == 4
-    assert len(errors) == 1
-    assert line in errors[0]
-
-
-@pytest.mark.lengthy
-def test_a_right_function_passes_and_only_its_contract_runs(project: Path) -> None:
-    """With `--impl` the named contract is checked against every law, and nothing else."""
-    done = pytest_given(project, "--impl", "ring_shift=mine:right")
-    assert done.returncode == 0, done.stdout
-    assert "2 passed" in done.stdout, done.stdout
-    assert "contracts: ring_shift\n" in done.stdout
-    assert "all_gather" not in done.stdout
-
-
-@pytest.mark.lengthy
-@pytest.mark.either_end
-def test_a_function_of_wrong_values_is_not_checked_for_what_these_imply(project: Path) -> None:
-    """Engines are not compared with one another, and that is told."""
-    done = pytest_given(project, "--impl=ring_shift=mine:wrong", "--laws=value,agreement")
-    assert "2 failed" in done.stdout, done.stdout
-    assert re.search(r"^value +xla +VIOLATED", done.stdout, re.MULTILINE)
-    assert re.search(r"^not checked, since the values are wrong: .*\bagreement$", done.stdout, re.MULTILINE)
-    assert "apply" not in done.stdout
-    alone = pytest_given(project, "--impl=ring_shift=mine:wrong", "--laws=agreement")
-    assert re.search(r"^agreement +xla +held", alone.stdout, re.MULTILINE), alone.stdout
-    assert "the values are wrong" not in alone.stdout
-
-
 MEETING = {
     "ring_shift=mine:ragged": "ragged_all_to_all_cpu",
     "all_reduce=mine:summed": "complex_constant_sum",
@@ -218,20 +176,3 @@ def test_what_takes_all_of_the_machine_is_a_result(project: Path) -> None:
     assert re.search(rf"broadcast\[broadcast_eats_memory\]: {VALUE}: mesh .*: takes more than 6 GiB of memory", text)
     assert "2 failed, 1 passed" in text
     assert scripts(project) == 2
-
-
-@pytest.mark.lengthy
-def test_check_works_in_a_project_of_its_own(project: Path) -> None:
-    """`check` passes a right function, and raises an AssertionError with the whole report for a wrong one."""
-    (project / "test_mine.py").write_text(
-        "import pytest\n\nimport mine\nfrom shardproof import check\n\n\n"
-        "def test_right():\n    check('ring_shift', mine.right, max_examples=10)\n\n\n"
-        "def test_wrong():\n    check('ring_shift', mine.wrong, laws=['value'], max_examples=20)\n\n\n"
-        "def test_names():\n"
-        "    with pytest.raises(ValueError, match=\"did you mean 'ring_shift'\"):\n"
-        "        check('ringshift', mine.right)\n"
-    )
-    done = python(*PYTEST, "-q", "test_mine.py", folder=project, PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu")
-    assert "1 failed, 2 passed" in done.stdout, done.stdout
-    assert "AssertionError: ring_shift[wrong]: value: mesh (dp=2), axis 'dp': 2 of 2 blocks wrong" in done.stdout
-    assert re.search(r"the blocks are the right ones for offset=[01]\b", done.stdout)

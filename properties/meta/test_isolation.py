@@ -16,7 +16,6 @@ from jax import lax
 
 from shardproof.impl import collectives
 from shardproof.properties.contracts import Scope
-from shardproof.properties.programs.program import of_products
 from shardproof.properties.runner import child, isolation
 from shardproof.properties.runner.child import Task, Watch
 from shardproof.properties.runner.given import Given
@@ -31,20 +30,10 @@ def computes_for_ever(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
         offset += 1
 
 
-def waits_for_ever(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
-    """Never ends, and uses no processor."""
-    time.sleep(10**6)
-
-
 def says_who_it_is_and_waits(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
     """Names its process, and never ends."""
     print(os.getpid(), flush=True)
     time.sleep(10**6)
-
-
-def says_its_precision(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
-    """Refuses all cases, and names the precision of products in its process."""
-    raise NotImplementedError(f"told {of_products()}")
 
 
 def slow_beyond_sixteen(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
@@ -80,15 +69,6 @@ def no_memory() -> Iterator[None]:
     isolation.end()
 
 
-def test_the_process_multiplies_as_precisely_as_it_is_told() -> None:
-    """The child process uses the precision of products of its task."""
-    for told in ("float32", None, "bfloat16"):
-        found = check_isolated(
-            dataclasses.replace(task("says_its_precision"), options={"jax_default_matmul_precision": told})
-        )
-        assert {reason.rsplit(": ", 1)[-1] for reason in found.tally.unsupported} == {f"told {told}"}
-
-
 @pytest.mark.lengthy
 def test_what_computes_for_ever_is_a_failure_once() -> None:
     """An endless computation is reported once, and its other laws do not wait for it."""
@@ -118,14 +98,6 @@ def test_samples_are_no_time_of_the_function(monkeypatch: pytest.MonkeyPatch) ->
     given = Given("global_norm", "shardproof.impl.norms", "global_norm")
     assert check_isolated(Task(given, ("value",), "simulate", Scope(), 3, 0, "cpu")).violation is None
     assert child.WORKED in said
-
-
-def test_what_waits_for_ever_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function that waits without computing is reported as such."""
-    monkeypatch.setattr(child, "IDLE_SECONDS", 5.0)
-    found = check_isolated(task("waits_for_ever"))
-    assert found.violation is not None
-    assert found.violation.finding == "does not finish: it waits, and has computed nothing for 5 s"
 
 
 @pytest.mark.lengthy

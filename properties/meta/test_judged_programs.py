@@ -14,6 +14,7 @@ from shardproof import Array, Program, check_program
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws import LAWS
+from shardproof.properties.meta.brief import marked
 from shardproof.properties.runner.search import find_violation
 
 
@@ -93,11 +94,11 @@ def whole_fixed_point(w: Any, b: Any) -> Any:
     return settled(b, lambda z: b + jnp.tanh(w @ z) / (8 * b.shape[0]))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", marked(["bfloat16", "float32"], ["bfloat16"]))
 def test_a_loop_to_a_residual_holds(dtype: str) -> None:
     """Roundings decide how many steps there are, on one device as on many."""
     described: dict[str, Any] = {"arguments": ("n@model n", "n"), "results": "n", "dtypes": dtype}
-    check_program(fixed_point, whole_fixed_point, **described, laws="value", max_examples=8)
+    check_program(fixed_point, whole_fixed_point, **described, laws="value", max_examples=6)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -144,7 +145,7 @@ def test_a_gradient_below_the_smallest_number_holds() -> None:
         results="t",
         dtypes="float32",
         laws=["value", "gradient"],
-        max_examples=24,
+        max_examples=12,
     )
 
 
@@ -231,7 +232,7 @@ def test_gradients_may_be_off_by_row() -> None:
         relative_to="row",
         gradients=True,
         laws=["value", "gradient"],
-        max_examples=6,
+        max_examples=4,
     )
 
 
@@ -256,7 +257,7 @@ def steeper(x: Any, *, data: Any) -> Any:
 
 def test_a_reference_by_hand_has_reverse_mode_alone() -> None:
     """JAX has no forward mode of it: gradients are compared all the same."""
-    described: dict[str, Any] = {"arguments": ("t@data",), "results": "", "laws": "gradient", "max_examples": 8}
+    described: dict[str, Any] = {"arguments": ("t@data",), "results": "", "laws": "gradient", "max_examples": 6}
     summary = check_program(plainly, partial(squares, slope=2.0), **described)
     assert {tally.outcome for tally in summary.tallies} == {"passed"}
     with pytest.raises(AssertionError, match=r"steeper: gradient: mesh .*reverse mode"):

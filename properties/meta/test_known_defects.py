@@ -3,12 +3,13 @@
 import ast
 import re
 import sys
+from pathlib import Path
 
 import jax
 import pytest
 
 from shardproof.properties.known_defects import DEFECTS, Defect, release
-from shardproof.properties.meta.runs import python
+from shardproof.properties.meta.runs import forked
 from shardproof.properties.meta.test_rooms import imported
 from shardproof.properties.runner.platforms import BACKENDS
 
@@ -43,19 +44,21 @@ def test_an_entry_says_what_and_where(defect: Defect) -> None:
 
 
 @ENTRIES
-def test_a_script_shows_its_defect_where_it_was_seen(defect: Defect, pytestconfig: pytest.Config) -> None:
+def test_a_script_shows_its_defect_where_it_was_seen(
+    defect: Defect, pytestconfig: pytest.Config, tmp_path: Path
+) -> None:
     """A script exits with 1 on the versions that are taken to have its defect, with 0 on all others, and says which."""
     if defect.platform not in ("", "cpu", pytestconfig.getoption("--platform")):
         pytest.skip(f"{defect.script.name} shows a defect on a {defect.platform.upper()}: expected --platform, on one")
     if defect.platform == "gpu" and not defect.in_version(jax.__version__):
         pytest.skip(f"{defect.script.name} was run with JAX {', '.join(defect.seen_on)} alone")
     expected = defect.in_version(jax.__version__)
-    run = python(defect.script)
-    assert run.returncode == int(expected), (
-        f"{defect.script.name} exited with {run.returncode} on JAX {jax.__version__}, "
-        f"but seen_on={defect.seen_on}:\n{run.stdout}{run.stderr}"
+    exitcode, printed = forked(defect.script, tmp_path / "printed")
+    assert exitcode == int(expected), (
+        f"{defect.script.name} exited with {exitcode} on JAX {jax.__version__}, "
+        f"but seen_on={defect.seen_on}:\n{printed}"
     )
-    assert run.stdout.startswith("defect: " if expected else "fixed\n")
+    assert re.search("^defect: " if expected else "^fixed$", printed, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -94,25 +94,6 @@ def test_the_loop_ends_when_nobody_has_anything_left() -> None:
             assert np.array_equal(chunked(favourite, chunk)[0], right)
 
 
-INFINITE: dict[tuple[float, ...], tuple[list[int], list[float]]] = {
-    (np.inf, 1.0, np.inf): ([0, 2], [0.5, 0.5]),
-    (np.inf, 1.0, 0.0): ([0, 1], [1, 0]),
-    (-np.inf, -np.inf, -np.inf): ([0, 1], [0.5, 0.5]),
-    (-np.inf, np.nan, 3.0): ([2, 0], [1, 0]),
-    (1.0, -np.inf, 1.0): ([0, 2], [0.5, 0.5]),
-}
-"""Logits, the two experts that are chosen, and their gates."""
-
-
-@pytest.mark.parametrize("logits", INFINITE, ids=str)
-def test_infinite_logits_have_a_meaning(logits: tuple[float, ...]) -> None:
-    """Infinite logits share the gates equally, and NaN counts as minus infinity."""
-    experts, gates = INFINITE[logits]
-    routing = moe.route(jnp.ones((1, 1), jnp.float32), jnp.asarray([logits], jnp.float32), 2)
-    assert routing.experts[0].tolist() == experts
-    assert routing.gates[0].tolist() == gates
-
-
 def test_equal_logits_in_another_order_have_equal_gates() -> None:
     """A permutation of logits permutes the gates, bit for bit."""
     rng = np.random.default_rng(0)
@@ -122,30 +103,3 @@ def test_equal_logits_in_another_order_have_equal_gates() -> None:
     np.testing.assert_array_equal(found[:, order], turned, strict=True)
     powers = np.exp(logits)
     assert (powers.sum(axis=1) != powers[:, order].sum(axis=1)).any()
-
-
-def test_drops_are_counted_of_all_tokens_of_a_mesh() -> None:
-    """Counters on a mesh equal those of one device, and padding counts the rows of the holder."""
-    rng = np.random.default_rng(0)
-    experts = np.argsort(rng.random((16, 4)), axis=1)[:, :2].astype(np.int32)
-    gates = rng.random((16, 2)).astype(np.float32)
-    room = moe.Room(5, "probability")
-
-    def counted(sizes: tuple[int, int]) -> moe.Counters:
-        mesh = AbstractMesh(sizes, ("dp", "ep"), axis_types=(AxisType.Auto,) * 2)
-
-        def local(experts: Any, gates: Any) -> Any:
-            return moe.count_drops(experts, gates, 4, room, ("dp", "ep"), holders=("ep",))
-
-        mapped: Any = jax.shard_map(local, mesh=mesh, in_specs=P(("dp", "ep")), out_specs=P())
-        found: moe.Counters = simulate(mapped, experts, gates)
-        return found
-
-    alone = counted((1, 1))
-    for sizes in ((8, 2), (2, 4), (4, 1)):
-        told = counted(sizes)
-        for name in ("chosen", "sent", "dropped_by_sender", "dropped_by_receiver", "kept"):
-            assert getattr(told, name).tolist() == getattr(alone, name).tolist(), name
-        held = np.asarray(alone.kept).reshape(sizes[1], -1)
-        assert told.padded.tolist() == (5 * held.shape[1] - held.sum(axis=1)).tolist()
-    assert np.sum(alone.dropped_by_receiver) > 0

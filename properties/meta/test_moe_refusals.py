@@ -12,42 +12,6 @@ from shardproof.impl import moe
 from shardproof.properties.engines.simulate import simulate
 from shardproof.properties.meta.test_moe_dispatch import PLACES, over
 
-WRONG_ROOMS: dict[str, tuple[moe.Room, str]] = {
-    "policy": (moe.Room(1, "POSITION"), "policy='POSITION': expected one of"),
-    "capacity": (moe.Room(-1, "position"), "capacity=-1: expected an integer of at least 0"),
-    "senders": (moe.Room(1, "position", -2), "capacity_per_sender=-2: expected an integer of at least 0"),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG_ROOMS)
-@pytest.mark.parametrize("name", ["kept", "count_drops"])
-def test_what_is_no_room_is_refused(name: str, wrong: str) -> None:
-    """Wherever it is used."""
-    room, text = WRONG_ROOMS[wrong]
-    experts, gates = np.zeros((PLACES, 1), np.int32), np.ones((PLACES, 1), np.float32)
-    with pytest.raises(ValueError, match=rf"^{name}: {text}"):
-        simulate(
-            over(lambda e, g: getattr(moe, name)(e, g, PLACES, room, ("ep",)), P("ep"), P("ep"), P("ep")),
-            experts,
-            gates,
-        )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ((10.5, 8, 2, 1.0), "tokens=10.5: expected an integer of at least 0"),
-        ((10, 0, 2, 1.0), "experts=0: expected an integer of at least 1"),
-        ((10, 8, True, 1.0), "top_k=True: expected an integer of at least 0"),
-        ((10, 8, 2, "1.2"), "factor='1.2': expected a finite number of at least 0"),
-        ((10, 8, 2, float("nan")), "factor=nan: expected a finite number of at least 0"),
-    ],
-)
-def test_what_is_no_capacity_is_refused(arguments: tuple[Any, ...], text: str) -> None:
-    """`capacity_of` refuses numbers that are no integers and factors that are not finite."""
-    with pytest.raises(ValueError, match=f"^capacity_of: {text}"):
-        moe.capacity_of(*arguments)
-
 
 @pytest.mark.parametrize(
     ("lists", "room", "text"),

@@ -22,55 +22,6 @@ def shift(x, axis_name, *, offset=1):
 """
 
 
-@pytest.mark.lengthy
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--hypothesis-profile=nosuch", "expected one of dev, ci, matrix, few, thorough, debug"),
-        ("--claims=x64", "expected --impl as well, whose function it is said of"),
-        ("--expect-communication=permute=1", "expected --impl as well, whose function it is said of"),
-    ],
-)
-def test_an_option_that_cannot_be_used_is_one_line(option: str, message: str, tmp_path: Path) -> None:
-    """Its value and what was expected are said in one line, in this checkout and from another folder."""
-    asking = () if "--impl" in message else ("--impl=all_gather=shardproof.impl.collectives:all_gather",)
-    done = pytest_run(option, *asking, folder=tmp_path)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert [line for line in done.stderr.splitlines() if line.strip()] == [f"ERROR: {option}: {message}"]
-    run = run_pytest("properties/suite/test_collectives.py", option)
-    assert run.code == pytest.ExitCode.USAGE_ERROR
-    assert [line for line in run.output.splitlines() if line.strip()] == [f"ERROR: {option}: {message}"]
-
-
-@pytest.mark.lengthy
-def test_a_replay_judges_the_function_that_is_given(tmp_path: Path) -> None:
-    """A failure of a module from elsewhere is checked of that with `--impl` alone: it fails while that is wrong."""
-    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
-    for folder in (here, elsewhere):
-        folder.mkdir()
-    module = elsewhere / "mine.py"
-    module.write_text(MINE)
-    given = ("--impl=ring_shift=mine:shift", "-o", f"pythonpath={elsewhere}")
-    chosen = ("--engine=simulate", "--hypothesis-profile=ci", "--laws=value")
-    failed = pytest_run(*given, *chosen, folder=here)
-    assert failed.returncode == pytest.ExitCode.TESTS_FAILED, failed.stdout
-    (saved,) = (here / ".shardproof" / "failures").glob("ring_shift-*-value-*.json")
-
-    refused = pytest_run(f"--replay={saved}", *given[1:], folder=here)
-    assert refused.returncode == pytest.ExitCode.TESTS_FAILED
-    assert "expected --impl ring_shift=MODULE:FUNCTION as well" in refused.stdout
-    again = pytest_run(f"--replay={saved}", *given, folder=here)
-    assert again.returncode == pytest.ExitCode.TESTS_FAILED, again.stdout
-    headline = re.search(r"^ring_shift\[shift\]: value: .*$", failed.stdout, re.MULTILINE)
-    assert headline is not None
-    assert f"\n{headline[0]}\n" in again.stdout
-    assert "ERROR" not in again.stdout
-    module.write_text(MINE.replace("offset + 1", "offset"))
-    fixed = pytest_run(f"--replay={saved}", *given, folder=here)
-    assert fixed.returncode == pytest.ExitCode.OK, fixed.stdout
-    assert "ERROR" not in fixed.stdout
-
-
 def drawn(folder: Path, *options: str) -> dict[str, Any]:
     """What was drawn for each implementation of a product, of which the law of values was asked."""
     report = folder / "report.json"

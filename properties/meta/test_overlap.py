@@ -260,7 +260,7 @@ def test_the_command_of_the_page(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(GIVEN, encoding="utf-8")
     text = PERFORMANCE_PAGE.read_text(encoding="utf-8")
     (line,) = re.findall(r"^pytest (--impl all_gather_matmul_lhs=.*)$", text, re.MULTILINE)
-    ended = python(*PYTEST, "--color=no", *shlex.split(line), folder=tmp_path)
+    ended = python(*PYTEST, "--color=no", "--hypothesis-profile=matrix", *shlex.split(line), folder=tmp_path)
     assert ended.returncode == 1, ended.stdout
     assert (
         "all of the communication is exposed, on a machine whose busiest link needs as long as p-1 of p" in ended.stdout

@@ -1,58 +1,21 @@
-"""Pipelines: the oracle once more, microbatch by microbatch, and the steps of both implementations."""
+"""Pipelines: the steps of both implementations."""
 
 import functools
-import math
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import PartitionSpec
 
 from shardproof.impl import pipeline as module
 from shardproof.impl.pipeline import circular_pipeline, pipeline
 from shardproof.oracles.mesh import MeshCase
-from shardproof.oracles.pipeline import pipeline as oracle
 from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.meta import REVERSED, places
-from shardproof.properties.meta.blockwise import check_oracle, floats, participants, simulated
-
-
-def row_by_row(mesh: MeshCase, axes: tuple[str, ...], weights: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Every row by itself, walked from participant to participant as often as each has layers."""
-    result, features = np.empty_like(x), x.shape[-1]
-    for device in np.ndindex(*mesh.sizes):
-        for place in np.ndindex(*x.shape[len(mesh.sizes) : -1]):
-            row = x[device][place]
-            for n in range(weights.shape[-2] // features):
-                for participant in participants(mesh, axes, device):
-                    layer = weights[participant][n * features : (n + 1) * features]
-                    row = np.array([math.tanh(row @ layer[:, column]) for column in range(features)])
-            result[device][place] = row
-    return result
-
-
-@pytest.mark.lengthy
-@given(place=places(), layers=st.integers(1, 3))
-def test_a_pipeline_is_that_of_each_row(place: Any, layers: int) -> None:
-    """The oracle's values, their differences and their adjoint are those of rows taken one by one."""
-    mesh, axes, seed = place
-    operands, tangents = (
-        [floats(mesh, 2 * layers, 2, seed=seed + j), floats(mesh, 2, 1, 2, seed=seed + j + 2)] for j in (0, 4)
-    )
-    ct, whole = floats(mesh, 2, 1, 2, seed=seed + 9), functools.partial(row_by_row, mesh, axes)
-    check_oracle(oracle, whole, mesh, axes, operands, tangents, ct)
-
-
-def test_an_oracle_of_no_layers() -> None:
-    """Weights that are no whole layers are refused."""
-    mesh, axes = REVERSED
-    with pytest.raises(ValueError, match="weights: blocks of 3 by 2: expected layers of 2 features"):
-        oracle.value([np.zeros((2, 3, 3, 2)), np.zeros((2, 3, 1, 1, 2))], mesh, axes)
+from shardproof.properties.meta import REVERSED
+from shardproof.properties.meta.blockwise import simulated
 
 
 def traced(form: Any, p: int, microbatches: int, layers: int) -> Any:

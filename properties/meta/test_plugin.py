@@ -116,6 +116,7 @@ def test_the_markdown_report_is_the_printed_table(checked: Run, reports: Path) -
 def test_the_json_report_agrees_with_the_printed_table(checked: Run, reports: Path) -> None:
     """The JSON report has the numbers and the header that were printed."""
     record = json.loads((reports / "report.json").read_text(encoding="utf-8"))
+    assert f"shardproof: wrote {reports / 'report.json'}" in checked.output.splitlines()
     assert set(record["header"]) <= set(checked.output.splitlines())
     assert record["total"] in checked.output.splitlines()
     for row in checked.table:
@@ -128,12 +129,6 @@ def test_the_json_report_agrees_with_the_printed_table(checked: Run, reports: Pa
         assert all(1 <= entry["compilations"] <= entry["cases"] for entry in entries)
         for entry in entries:  # the histograms count the same structures
             assert {sum(histogram.values()) for histogram in entry["drawn"].values()} == {entry["structures"]}
-
-
-def test_the_written_reports_are_announced(checked: Run, reports: Path) -> None:
-    """A line for each report names the file."""
-    for name in ("report.json", "report.md"):
-        assert f"shardproof: wrote {reports / name}" in checked.output.splitlines()
 
 
 @pytest.mark.lengthy
@@ -155,13 +150,18 @@ def test_workers_verify_what_one_process_verifies(checked: Run) -> None:
     [
         (("--devices", "0"), "ERROR: --devices=0: expected at least 1"),
         (("--laws", "valu"), "ERROR: --laws='valu': no such law; did you mean 'value'?"),
+        (("--claims=x64",), "ERROR: --claims=x64: expected --impl as well, whose function it is said of"),
+        (
+            ("--hypothesis-profile=nosuch",),
+            "ERROR: --hypothesis-profile=nosuch: expected one of dev, ci, matrix, few, thorough, debug",
+        ),
         (("--report", "x.txt"), "ERROR: --report=x.txt: expected a file name that ends in .json or .md"),
         (
             ("--report", "no/such/x.md"),
             "ERROR: --report=no/such/x.md: expected a file in a folder that exists, no/such does not",
         ),
     ],
-    ids=["devices", "laws", "ending of a report", "folder of a report"],
+    ids=["devices", "laws", "claims", "profile", "ending of a report", "folder of a report"],
 )
 def test_a_wrong_option_is_one_clear_line(arguments: tuple[str, ...], message: str) -> None:
     """A wrong option is a usage error in one line with its value and what was expected."""

@@ -216,16 +216,6 @@ def test_once_values_are_wrong_what_follows_is_left_out(project: Path) -> None:
 
 
 @pytest.mark.lengthy
-def test_a_program_is_given_by_its_name(project: Path) -> None:
-    """`--impl` takes a program by its module and name."""
-    done = ran(project, "--impl=tests.test_total:TOTAL", "--hypothesis-profile=ci", "--laws=value", "-k", "simulate")
-    assert "FAILED" in done.stdout
-    assert "test_given[total-simulate] - total: value: mesh" in done.stdout, done.stdout
-    assert found_in(done)
-    assert "\ncontracts: total\n" in done.stdout
-
-
-@pytest.mark.lengthy
 def test_a_program_that_ends_its_process_is_given_and_replayed(project: Path) -> None:
     """An abort of a program ends neither the run nor its replay, and its regression runs in another process."""
     source = "import os\n" + RIGHT.replace(

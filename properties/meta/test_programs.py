@@ -25,7 +25,7 @@ MLP: dict[str, Any] = {
 }
 
 
-BRIEF = ("mlp", "counted")
+BRIEF = ("mlp",)
 """Those that are tried in every run."""
 
 
@@ -38,7 +38,7 @@ def checked(written: Written, function: Any, **more: Any) -> Any:
 @pytest.mark.parametrize("name", marked(PROGRAMS, BRIEF))
 def test_a_right_program_passes(name: str) -> None:
     """Every law holds for a right program or does not apply to it."""
-    summary = checked(PROGRAMS[name], PROGRAMS[name].right, max_examples=16)
+    summary = checked(PROGRAMS[name], PROGRAMS[name].right, max_examples=12)
     assert {tally.outcome for tally in summary.tallies} <= {"passed", "skipped"}
     assert {tally.law for tally in summary.tallies if tally.outcome == "passed"} >= {"value", "agreement"}
     assert any(tally.drawn["transformations"].keys() != {"none"} for tally in summary.tallies if tally.structures)
@@ -136,7 +136,6 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"arguments": (3, "b c", "c d")}, "x=3: expected dimensions in a string, an Array, or a pytree of them"),
         ({"arguments": ("a b", "b c", "c d"), "results": "a d"}, "expected a role that shards a dimension"),
         ({"results": "batch@data"}, "result: the reference returns shape (2, 3): expected (2,), 'batch@data', of arg"),
-        ({"results": "embed batch"}, "result: the reference returns shape (2, 3): expected (3, 2), 'embed batch', of"),
         (
             {"results": "batch@data embd"},
             "of arguments of shapes (2, 3), (3, 4), (4, 3); no argument has embd: did you ",
@@ -149,7 +148,6 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"one_axis": ["expert"]}, "one_axis: 'expert': expected some of data, model"),
         ({"sizes": {"heads": 4}}, "sizes: 'heads': expected some of batch, embed, hidden"),
         ({"dtypes": ["float"]}, "dtype='float': expected one of"),
-        ({"dtypes": []}, "dtypes: expected at least one"),
         ({"powers_of_two": ["expert"]}, "powers_of_two: 'expert': expected some of data, model"),
         (
             {"options": {"scale": (0.5, [1])}},
@@ -159,7 +157,6 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"optional": ["expert"]}, "optional: 'expert': expected some of data, model"),
         ({"optional": ["model"], "one_axis": ["model"]}, "optional: 'model': expected none of one_axis"),
         ({"sizes": {"embed": -1}}, "sizes: embed=-1: expected a whole number of at least 1"),
-        ({"multiples": {"embed": 0}}, "multiples: embed=0: expected a whole number of at least 1"),
         ({"most_devices": 0}, "most_devices=0: expected a whole number of at least 1"),
         ({"random_seed": -1}, "random_seed=-1: expected"),
         ({"serves": lambda heads: True}, "serves: 'heads': expected parameters out of batch, embed, hidden, data"),
@@ -169,20 +166,12 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ),
         ({"check_vma": False, "whole": True}, "check_vma=False, whole=True: a function of global arrays says it in"),
         ({"sizes": {"embed": 10**9}}, "sizes: embed=1000000000: x, 'batch@data embed', has 1,000,000,000 elements at"),
-        ({"multiples": {"embed": 10**9}}, "multiples: embed=1000000000: x, 'batch@data embed', has 1,000,000,000"),
-        ({"arguments": ("1000000000@data", "b", "c")}, "arguments: x, '1000000000@data', has 1,000,000,000 elements"),
-        ({"sizes": {"embed": 8.0}}, "sizes: embed=8.0: expected a whole number of at least 1"),
         ({"sizes": ("embed", 8)}, "sizes=('embed', 8): expected a dict, by names"),
-        ({"options": ("causal",)}, "options=('causal',): expected a dict, by names"),
         ({"roles": 3}, "roles=3: expected roles"),
         ({"whole": "yes"}, "whole='yes': expected True or False"),
-        ({"gradients": 3}, "gradients=3: expected True or False"),
         ({"serves": 3}, "serves=3: expected a function"),
-        ({"reference": 3}, "reference=3: expected a function"),
-        ({"arguments": (None, "b c", "c d")}, "x=None: expected dimensions in a string, an Array, or a pytree of them"),
         ({"arguments": (np.ones((9, 99)), "b", "c")}, "…: expected dimensions in a string, an Array, or a pytree"),
         ({"laws": ["values"]}, "laws='values': no such law; did you mean 'value'"),
-        ({"max_examples": 0}, "max_examples=0: expected a whole number"),
         ({"arguments": MISSPELT}, "; arguments: role 'dta': did you mean 'data'?"),
         (
             {"arguments": MISSPELT, "function": lambda a, b, c, /, *, model, eps=1: a},
@@ -254,7 +243,7 @@ def test_a_function_that_takes_gradients_is_seen() -> None:
 
     square.defvjp(lambda x: (x**2, x), lambda x, ct: (lax.stop_gradient(2 * x) * ct,))
     described: Any = {"arguments": ("", "n@data"), "results": "", "dtypes": "float32", "max_examples": 48}
-    summary = check_program(step, whole, **described)
+    summary = check_program(step, whole, **described | {"max_examples": 6})
     assert {tally.outcome for tally in summary.tallies} <= {"passed", "skipped"}
     assert "gradient" not in {tally.law for tally in summary.tallies}
     assert "differentiates, so that no second derivatives are checked" in str(summary)
@@ -289,7 +278,7 @@ def test_a_role_may_shard_nothing() -> None:
         arguments=("n@data",),
         results="n@data",
         roles=["model"],
-        max_examples=16,
+        max_examples=6,
         laws=["value", "gradient"],
     )
     assert {tally.outcome for tally in summary.tallies} == {"passed"}
@@ -307,7 +296,6 @@ def test_a_reference_that_cannot_be_called_is_told() -> None:
 
 SERVED: dict[str, tuple[Any, dict[str, Any]]] = {
     "participants": (lambda x, **_: x.shape[0] > 1, {"arguments": ("@data k",), "serves": lambda data: data > 1}),
-    "sizes": (lambda x, **_: x.shape[0] % 4 == 0, {"serves": lambda n, data: n % 4 == 0 and data % 2 == 0}),
     "long": (lambda x, **_: x.shape[0] >= 64, {"serves": lambda n: n >= 64 and n % 4 == 0}),
     "option": (
         lambda x, heads: x.shape[1] % heads == 0,
@@ -458,7 +446,7 @@ def test_a_dimension_may_be_sharded_over_two_roles() -> None:
     def reference(x: Any) -> Any:
         return x + np.arange(len(x))[:, None]
 
-    check_program(numbered, reference, **described, laws=["value"], max_examples=32)
+    check_program(numbered, reference, **described, laws=["value"], max_examples=8)
     with pytest.raises(AssertionError, match="blocks wrong"):
         check_program(numbered_the_other_way, reference, **described, laws=["value"], max_examples=100)
 
@@ -466,7 +454,7 @@ def test_a_dimension_may_be_sharded_over_two_roles() -> None:
 def test_a_law_that_has_nothing_to_ask_is_said() -> None:
     """A law that does not apply to a program is named in the summary."""
     written = PROGRAMS["counts"]
-    summary = checked(written, written.right, max_examples=8, laws=("value", "gradient"))
+    summary = checked(written, written.right, max_examples=2, laws=("value", "gradient"))
     assert "not checked, since there is nothing to ask: gradient" in str(summary)
 
 
@@ -519,7 +507,7 @@ def test_a_large_constant_hides_nothing(mask: float, dtype: str) -> None:
     def right(x: Any, count: Any, *, context: Any) -> Any:
         return masked_softmax(x, count, context=context, mask=mask, right=True)
 
-    check_program(right, whole_masked_softmax, **described)
+    check_program(right, whole_masked_softmax, **described | {"max_examples": 16})
     with pytest.raises(AssertionError, match="wrong: value"):
         check_program(wrong, whole_masked_softmax, **described)
 
@@ -537,7 +525,7 @@ def test_what_cancels_in_the_reference_alone_is_its_own_rounding() -> None:
     def wrong(x: Any, *, data: Any) -> Any:
         return 1e-9 * x
 
-    check_program(right, cancels, **described, max_examples=20)
+    check_program(right, cancels, **described, max_examples=8)
     with pytest.raises(AssertionError, match="wrong: value"):
         check_program(wrong, cancels, **described, max_examples=20)
 
@@ -573,25 +561,6 @@ def normed_whole(x: Any) -> Any:
     """The same on whole rows."""
     squares = jnp.sum(x * x, -1, keepdims=True)
     return jnp.where(squares > 0, x / jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
-
-
-def mean_square(x: Any, *, data: Any, dtype: str) -> Any:
-    """The mean square of each column, added up in float32, as another dtype."""
-    total = lax.psum(jnp.sum(jnp.square(x.astype(jnp.float32)), axis=0), data)
-    return (total / lax.psum(x.shape[0], data)).astype(dtype)
-
-
-def test_the_dtype_of_a_result_is_what_it_is_described_as() -> None:
-    """A float32 loss of bfloat16 activations is right where it is described so, whatever the reference returns."""
-    reference = lambda x: jnp.mean(jnp.square(x), axis=0)  # noqa: E731
-    narrow, single = (partial(mean_square, dtype=dtype) for dtype in ("bfloat16", "float32"))
-    given: dict[str, Any] = {"arguments": ("k@data n",), "dtypes": "bfloat16", "max_examples": 8}
-    check_program(single, reference, results=Array("n", "float32"), laws=["value", "gradient"], **given)
-    check_program(narrow, reference, results="n", laws=["value"], **given)
-    with pytest.raises(AssertionError, match="has dtype bfloat16: expected float32"):
-        check_program(narrow, reference, results=Array("n", "float32"), laws=["value"], **given)
-    with pytest.raises(AssertionError, match="has dtype float32: expected bfloat16"):
-        check_program(single, reference, results="n", laws=["value"], **given)
 
 
 @pytest.mark.parametrize("reference", [counted_whole, lambda ids: np.bincount(ids, minlength=5)], ids=["jax", "numpy"])

@@ -1,4 +1,4 @@
-"""The loss of a projection: the oracle once more on whole arrays, and the memory of both implementations."""
+"""The loss of a projection: the memory of both implementations."""
 
 import functools
 import math
@@ -7,17 +7,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import projected_cross_entropy as forms
 from shardproof.oracles.mesh import MeshCase
-from shardproof.oracles.projected_cross_entropy import projected_cross_entropy as oracle
 from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.meta import places
-from shardproof.properties.meta.blockwise import check_oracle, floats, participants, simulated
+from shardproof.properties.meta.blockwise import simulated
 from shardproof.properties.performance.operations import peak_of
 from shardproof.properties.programs.program import Argument, Program
 
@@ -25,46 +21,6 @@ TOKENS, FEATURES, CLASSES, CHUNK = 512, 4, 256, 16
 """Of the memory's test: a participant's logits are far more than everything else."""
 
 PARTICIPANTS = MeshCase(("tp",), (4,))
-
-
-def token_by_token(
-    mesh: MeshCase, axes: tuple[str, ...], labels: np.ndarray, s: float, ignored: int, x: np.ndarray, w: np.ndarray
-) -> np.ndarray:
-    """Every token's loss, by the probabilities of all classes, each with the x of the participant that has it."""
-    result = np.zeros(labels.shape)
-    for device in np.ndindex(*mesh.sizes):
-        columns = [
-            (x[participant], column) for participant in participants(mesh, axes, device) for column in w[participant].T
-        ]
-        for token, label in enumerate(labels[device]):
-            if label == ignored:
-                continue
-            logits = [math.fsum(a * b for a, b in zip(rows[token], c, strict=True)) for rows, c in columns]
-            powers = [math.exp(logit) for logit in logits]
-            surprises = [-math.log(power / sum(powers)) for power in powers]
-            result[(*device, token)] = (1 - s) * surprises[label] + s * sum(surprises) / len(surprises)
-    return result
-
-
-@given(place=places(), smoothing=st.sampled_from([0.0, 0.1]), ignored=st.sampled_from([-1, 0]))
-def test_the_loss_is_that_of_whole_tokens(place: Any, smoothing: float, ignored: int) -> None:
-    """The oracle's losses, differences and adjoint are those of tokens with all of their classes."""
-    mesh, axes, seed = place
-    shapes = [(3, 2), (2, 2), (3, 2), (2, 2), (3,)]
-    x, w, dx, dw, ct = (floats(mesh, *shape, seed=seed + i) for i, shape in enumerate(shapes))
-    one = np.random.default_rng(seed).integers(0, 2 * mesh.axis_size(axes), 3)
-    labels = np.broadcast_to(one, (*mesh.sizes, 3))
-    options: dict[str, Any] = {"label_smoothing": smoothing, "ignore_index": ignored}
-    whole = functools.partial(token_by_token, mesh, axes, labels, smoothing, ignored)
-    check_oracle(oracle, whole, mesh, axes, [x, w], [dx, dw], ct, [labels], rtol=1e-6, **options)
-
-
-def test_the_oracle_refuses() -> None:
-    """A projection of other features."""
-    with pytest.raises(ValueError, match=r"w: \[1, 3, 2\]: expected a row for each column of x \[1, 1, 2\]"):
-        oracle.value(
-            [np.zeros((1, 1, 2)), np.zeros((1, 3, 2)), np.zeros((1, 1), int)], MeshCase(("tp",), (1,)), ("tp",)
-        )
 
 
 def test_a_chunk_has_a_class() -> None:

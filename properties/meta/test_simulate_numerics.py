@@ -1,11 +1,9 @@
-"""Programs of numerics: transforms, decompositions, convolutions and pooling over a mesh, right ones and wrong ones."""
+"""Programs of numerics: transforms, decompositions and pooling over a mesh, right ones and wrong ones."""
 
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 
@@ -15,11 +13,6 @@ from shardproof import Array, Program, check_program
 def spectrum(x: Any, *, data: Any, second: Any = jnp.fft.fft) -> Any:
     """The 2-D transform of rows that are sharded: each device's rows, then its columns of all rows."""
     return second(lax.all_to_all(jnp.fft.fft(x, axis=1), data, 1, 0, tiled=True), axis=0)
-
-
-def power(x: Any, *, data: Any, total: Any = lax.psum) -> Any:
-    """The power at each frequency of rows of real numbers, added up over all rows."""
-    return total((jnp.abs(jnp.fft.rfft(x)) ** 2).sum(0), data)
 
 
 def rows_of_all(x: Any, axes: Any) -> Any:
@@ -43,28 +36,6 @@ def positive(r: Any) -> Any:
     return r * jnp.sign(jnp.diagonal(r))[:, None]
 
 
-def whitened(x: Any, *, data: Any, total: Any = lax.psum) -> Any:
-    """Columns that are orthogonal but for a ridge, by the Cholesky factor of their products."""
-    factor = jnp.linalg.cholesky(total(x.T @ x, data) + jnp.eye(x.shape[1], dtype=x.dtype))
-    return lax.linalg.triangular_solve(factor, x, lower=True, transpose_a=True)
-
-
-def whole_whitened(x: Any) -> Any:
-    """The same on whole arrays."""
-    factor = jnp.linalg.cholesky(x.T @ x + jnp.eye(x.shape[1], dtype=x.dtype))
-    return jax.scipy.linalg.solve_triangular(factor, x.T, lower=True).T
-
-
-def convolved(x: Any, kernel: Any, *, data: str, wraps: bool = False) -> Any:
-    """A convolution of a sequence with zeros beside it, of which the neighbours have the elements beside a block."""
-    p = lax.axis_size(data)
-    ring = [(i, (i + 1) % p) for i in range(p if wraps else p - 1)]
-    before = lax.ppermute(x[..., -1:], data, ring)
-    after = lax.ppermute(x[..., :1], data, [(j, i) for i, j in ring])
-    padded = jnp.concatenate([before, x, after], axis=-1)
-    return lax.conv_general_dilated(padded, kernel, (1,), "VALID")
-
-
 def pooled_loss(x: Any, *, data: Any, mean: Any = lax.pmean) -> Any:
     """The mean square of what max pooling leaves of images."""
     pooled = lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2), (1, 2, 2), "VALID")
@@ -79,37 +50,19 @@ def whole_pooled_loss(x: Any) -> Any:
 
 COMPLEX = {"arguments": [Array("n@data m", "complex64")], "results": Array("n m@data", "complex64")}
 TALL: dict[str, Any] = {"arguments": [Array("n@data 3", "float32")], "results": "3 3", "multiples": {"n": 3}}
-ROWS = {"arguments": [Array("n@data k", "float32")], "results": "n@data k"}
 IMAGES: dict[str, Any] = {
     "arguments": [Array("n@data h w", "float32")], "results": "", "multiples": {"h": 2, "w": 2},
 }  # fmt: skip
-SEQUENCES: dict[str, Any] = {
-    "arguments": [Array("b c n@data", "float32"), Array("o c 3", "float32")], "results": "b o n@data",
-    "one_axis": ["data"],
-}  # fmt: skip
-
-
-def whole_convolved(x: Any, kernel: Any) -> Any:
-    """The same on whole arrays."""
-    return lax.conv_general_dilated(x, kernel, (1,), "SAME")
 
 
 PROGRAMS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
     "fft": (spectrum, partial(spectrum, second=jnp.fft.ifft), jnp.fft.fft2, COMPLEX),
-    "power": (
-        power,
-        partial(power, total=lax.pmean),
-        lambda x: (np.abs(np.fft.rfft(x)) ** 2).sum(0),
-        {"arguments": [Array("n@data 6", "float32")], "results": "4"},
-    ),
     "qr": (
         tall_skinny,
         partial(tall_skinny, gather=lax.psum),
         lambda x: jnp.linalg.cholesky(well_conditioned(x).T @ well_conditioned(x)).T,
         TALL,
     ),
-    "cholesky": (whitened, partial(whitened, total=lax.pmean), whole_whitened, ROWS),
-    "convolution": (convolved, partial(convolved, wraps=True), whole_convolved, SEQUENCES),
     "pooling": (pooled_loss, partial(pooled_loss, mean=lax.psum), whole_pooled_loss, IMAGES),
 }
 """The right function, a wrong one, the reference, and how both are described."""

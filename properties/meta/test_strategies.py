@@ -18,7 +18,7 @@ from shardproof.properties.cases.strategies import (
     meshes,
     permutations_of_participants,
 )
-from shardproof.properties.meta.drawn import TWO_BY_FOUR, TWO_BY_TWO, drawn, meshes_with, possible, smallest
+from shardproof.properties.meta.drawn import TWO_BY_FOUR, TWO_BY_TWO, drawn, meshes_with, smallest
 
 pytestmark = pytest.mark.either_end
 
@@ -97,24 +97,6 @@ def test_meshes_shrink_to_the_fewest_devices_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    "sample",
-    [
-        MeshCase(("dp",), (2,)),
-        MeshCase(("tp", "dp"), (2, 4)),
-        MeshCase(("dp", "tp"), (1, 2), (3, 0)),
-        MeshCase(("sp", "ep"), (2, 3), axis_types=("explicit", "auto")),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("part", ["axis_names", "sizes", "devices", "axis_types"])
-def test_sample_meshes_are_possible(sample: MeshCase, part: str) -> None:
-    """Each part of each mesh in the docstring is drawn; the parts are drawn independently."""
-    count = sample.size
-    same_size = meshes(min_devices=count, max_devices=count, available=4 if count == 2 else count)
-    assert possible(same_size.map(lambda mesh: getattr(mesh, part)), getattr(sample, part))
-
-
-@pytest.mark.parametrize(
     ("bounds", "texts"),
     [
         ({"min_devices": 0}, ["min_devices=0", "max_devices=8", "max_axes=4", "available=8"]),
@@ -131,17 +113,6 @@ def test_meshes_refuse_impossible_bounds(bounds: dict[str, Any], texts: Sequence
 
 
 # Axis tuples and what refers to their participants
-
-
-@pytest.mark.lengthy
-def test_both_orders_of_two_axes_appear() -> None:
-    """Within 500 draws of a mesh and an axis tuple, two real axes appear in mesh order and in the other."""
-    found = [
-        axes == mesh.in_mesh_order(axes)
-        for mesh, axes in drawn(meshes_with(axis_tuples))
-        if len(axes) == 2 and all(mesh.shape[name] > 1 for name in axes)
-    ]
-    assert set(found) == {True, False}
 
 
 @pytest.mark.lengthy
@@ -184,13 +155,6 @@ def test_permutations_of_participants_are_partial_permutations() -> None:
         assert len(dict(pairs)) == len({destination for _, destination in pairs}) == len(pairs)
 
 
-@pytest.mark.lengthy
-@pytest.mark.parametrize("sample", [(), ((0, 1),), ((0, 2), (1, 0), (3, 3))], ids=str)
-def test_sample_permutations_are_possible(sample: object) -> None:
-    """Each permutation in the docstring is drawn for 4 participants."""
-    assert possible(permutations_of_participants(4), sample)
-
-
 def test_permutations_of_participants_shrink() -> None:
     """A permutation shrinks to no pair, and one with a pair to that pair alone."""
     assert smallest(permutations_of_participants(4)) == ()
@@ -204,12 +168,6 @@ def test_index_groups_partition() -> None:
         assert sorted(index for group in groups for index in group) == list(range(6))
         assert len({len(group) for group in groups}) == 1
     assert {len(groups) for groups in found} == {1, 2, 3, 6}
-
-
-@pytest.mark.parametrize("sample", [((0, 1, 2, 3),), ((0, 1), (2, 3)), ((3, 0), (1, 2))], ids=str)
-def test_sample_groups_are_possible(sample: object) -> None:
-    """Each partition in the docstring is drawn for 4 participants."""
-    assert possible(index_groups(4), sample)
 
 
 def test_index_groups_shrink() -> None:

@@ -251,16 +251,6 @@ def test_other_failures_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert drawing(broken) == ""
 
 
-def test_a_failure_is_told_without_drawsvg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failure of overlap is reported in letters where drawsvg is missing."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "drawsvg", None)
-    told = report(violation("one_place_too_far"))["text"]
-    assert "# computes, = sends, ! sends while nothing is computed" in told
-    assert "drawn in" not in told
-    assert "python .shardproof/failures/" in told
-
-
 def test_crossovers_are_drawn(mine: Path) -> None:
     """The best form by size is printed and drawn, with a line for each form and the floor."""
     given = ["all_gather_matmul_lhs", "--sides", "4096,8192,8192", "--vary", "k", "--machine", "v5e"]
@@ -272,22 +262,3 @@ def test_crossovers_are_drawn(mine: Path) -> None:
     svg = (mine / "all_gather_matmul_lhs-v5e-crossover.svg").read_text(encoding="utf-8")
     check_nothing_is_clipped(svg)
     assert {"naive", "ring", "floor", "best", "64", "65,536", "k, of the whole array"} <= words(svg)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["all_reduce"], "contract='all_reduce': expected a product"),
-        (["matmul_all_reduce", "--sides", "1,2"], "--sides=1,2: expected rows, contracted size and columns"),
-        (["matmul_all_reduce", "--sides", "512,3,64"], "expected sides that divide by 4"),
-        (["matmul_all_reduce", "--machine", "x"], "'--machine': 'x' is not one of"),
-        (["matmul_all_reduce", "--output", "missing/plot.svg"], "--output=missing/plot.svg: "),
-    ],
-)
-def test_what_cannot_be_plotted_is_one_line(arguments: list[str], reason: str, mine: Path) -> None:
-    """A wrong argument is refused in one line with its value and what was expected."""
-    done = command("crossover", *arguments)
-    assert done.exit_code == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("Error: ")
-    assert reason in line

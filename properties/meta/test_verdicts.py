@@ -3,7 +3,6 @@
 import dataclasses
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -201,64 +200,6 @@ def test_results_have_the_right_tree_shapes_and_dtypes_first(law: str, name: str
     assert re.fullmatch(words, finding.violation.finding)
 
 
-def exchange(x: Array, axis_name: Any, *, split_axis: int, concat_axis: int, tiled: bool = False) -> Array:
-    """JAX's own."""
-    return lax.all_to_all(x, axis_name, split_axis, concat_axis, tiled=tiled)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
-def _exchange(x: Array, axis_name: Any, split_axis: int, concat_axis: int, tiled: bool) -> Array:
-    return exchange(x, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
-
-
-def _backward(axis_name: Any, split_axis: int, concat_axis: int, tiled: bool, saved: None, ct: Array) -> Any:
-    raise ValueError("Expected cotangent type float32[2], got float32[1]")
-
-
-_exchange.defvjp(lambda x, *static: (_exchange(x, *static), None), _backward)
-
-
-def exchange_without_gradient(
-    x: Array, axis_name: Any, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
-    """JAX's own, with a backward pass that raises in JAX's words."""
-    return _exchange(x, axis_name, split_axis, concat_axis, tiled)
-
-
-def scatter(x: Array, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False) -> Array:
-    """JAX's own."""
-    return lax.psum_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
-
-
-def scatter_that_raises(x: Array, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False) -> Array:
-    """JAX's own, with an IndexError of its own where it is untiled."""
-    if not tiled:
-        raise IndexError("list index out of range")
-    return scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize(
-    ("contract", "law", "chain", "right", "wrong", "defect"),
-    [
-        *(
-            ("all_to_all", law, chain, exchange, exchange_without_gradient, "all_to_all_untiled_transpose")
-            for law, chain in (("gradient", ()), ("gradient", ("vmap",)), ("agreement", ()))
-        ),
-        ("reduce_scatter", "value", ("vmap_last",), scatter, scatter_that_raises, "psum_scatter_untiled_vmap"),
-    ],
-)
-def test_an_error_of_the_functions_own_in_the_words_of_a_defect_is_not_excused(
-    contract: str, law: str, chain: Chain, right: Function, wrong: Function, defect: str
-) -> None:
-    """JAX's own function is excused for its defect, and one that raises the same words by itself is reported."""
-    engine = first_engine(law, contract)
-    finding = found(contract, right, law, engine, 25, chain=chain)
-    assert finding.violation is None
-    assert set(finding.tally.defects) == {defect}
-    assert found(contract, wrong, law, engine, 100, chain=chain).violation is not None
-
-
 def test_a_defect_is_of_its_versions_and_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect excuses only in its versions of JAX and on its platform."""
     lost, negative = DEFECTS["pmax_loses_nan"], DEFECTS["negative_scatter_dimension"]
@@ -322,23 +263,6 @@ def test_a_law_that_ran_on_nothing_is_not_called_held() -> None:
     tally.structures = 1
     assert verdict_row(tally)[2] == "held"
     assert verdict_row(dataclasses.replace(tally, structures=0, defects={"empty_product": 7}))[2] == "excused"
-
-
-@pytest.mark.lengthy
-def test_a_function_that_keeps_state_is_told() -> None:
-    """A function that differs between two calls is reported as not the same twice."""
-    seen = set()
-
-    def shift(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
-        key = x.shape, str(x.dtype), axis_name, offset
-        if key in seen or lax.axis_size(axis_name) == 1:
-            return collectives.ring_shift(x, axis_name, offset=offset)
-        seen.add(key)
-        return collectives.ring_shift(x, axis_name, offset=offset + 1)
-
-    with pytest.raises(AssertionError, match=r"value: mesh .*blocks wrong") as caught:
-        check("ring_shift", shift, laws=["value"], max_examples=20)
-    assert "not the same twice: called again on this case, the function does another thing" in str(caught.value)
 
 
 def test_a_function_that_counts_its_calls_is_told() -> None:

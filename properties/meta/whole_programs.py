@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardproof.properties.contracts.described import Array
@@ -42,23 +41,6 @@ def mlp_without_its_sum(x: Any, w_in: Any, w_out: Any, *, data: Any, model: Any)
 def numpy_mlp(x: Any, w_in: Any, w_out: Any) -> Any:
     """On whole arrays, in NumPy."""
     return np.maximum(x @ w_in, 0) @ w_out
-
-
-def normalised(x: Any, *, data: Any) -> Any:
-    """Statistics over the whole batch."""
-    mean = lax.pmean(x.mean(0), data)
-    return (x - mean) / jnp.sqrt(lax.pmean(((x - mean) ** 2).mean(0), data) + 1e-3)
-
-
-def normalised_locally(x: Any, *, data: Any) -> Any:
-    """The variance about the device's own mean."""
-    mean = lax.pmean(x.mean(0), data)
-    return (x - mean) / jnp.sqrt(lax.pmean(x.var(0), data) + 1e-3)
-
-
-def whole_normalised(x: Any) -> Any:
-    """In NumPy."""
-    return (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-3)
 
 
 def softmax(x: Any, *, model: Any, temperature: float) -> Any:
@@ -231,18 +213,6 @@ def whole_step(params: Any, batch: Any) -> Any:
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), value
 
 
-def lookup(table: Any, ids: Any, *, model: Any) -> Any:
-    """Rows of a sharded table."""
-    local = ids - lax.axis_index(model) * table.shape[0]
-    inside = (local >= 0) & (local < table.shape[0])
-    return lax.psum(jnp.where(inside[:, None], table[jnp.where(inside, local, 0)], 0), model)
-
-
-def lookup_without_its_mask(table: Any, ids: Any, *, model: Any) -> Any:
-    """Every device adds some row."""
-    return lax.psum(table[(ids - lax.axis_index(model) * table.shape[0]) % table.shape[0]], model)
-
-
 def counts(ids: Any, *, data: Any) -> Any:
     """Counts of five numbers: integers alone."""
     return lax.psum((ids[:, None] == jnp.arange(5)).astype(jnp.int32).sum(0, dtype=jnp.int32), data)
@@ -296,22 +266,11 @@ def whole_turned(x: Any, w: Any, *, mesh: Any, data: Any, model: Any) -> Any:
     return function(x, w)
 
 
-def constrained(x: Any, w: Any, *, mesh: Any, data: Any, model: Any) -> Any:
-    """A function of global arrays whose communication is the compiler's."""
-    return lax.with_sharding_constraint(x @ w, NamedSharding(mesh, P(data, None)))
-
-
-def constrained_twice(x: Any, w: Any, *, mesh: Any, data: Any, model: Any) -> Any:
-    """And adds a product that should not be."""
-    return lax.with_sharding_constraint(x @ w + x @ w, NamedSharding(mesh, P(data, None)))
-
-
 PROGRAMS: dict[str, Written] = {
     "mlp": Written(
         mlp, mlp_without_its_sum, numpy_mlp,
         ("batch@data embed", "embed hidden@model", "hidden@model embed"), "batch@data embed",
     ),
-    "normalised": Written(normalised, normalised_locally, whole_normalised, ("b@data f",), "b@data f"),
     "softmax": Written(
         softmax, softmax_with_a_trifle, whole_softmax, ("t c@model",), "t c@model",
         {"options": {"temperature": (1.0, 2.0)}, "dtypes": ["float32"]},
@@ -346,10 +305,6 @@ PROGRAMS: dict[str, Written] = {
         ({"w": "i o", "b": "o"}, {"x": "batch@data i", "y": "batch@data o"}), ({"w": "i o", "b": "o"}, ""),
         {"differentiates": True},
     ),
-    "lookup": Written(
-        lookup, lookup_without_its_mask, lambda table, ids: table[ids],
-        ("vocab@model d", Array("n", "int32", below="vocab")), "n d",
-    ),
     "counts": Written(
         counts, counts_on_each, whole_counts, (Array("n@data", "int32", below=5),), Array("5", "int32"),
     ),
@@ -360,9 +315,5 @@ PROGRAMS: dict[str, Written] = {
     ),
     "whole": Written(
         whole, whole_turned, lambda x, w: x @ w, ("b@data k@model", "k@model n"), "b@data n", {"whole": True},
-    ),
-    "constrained": Written(
-        constrained, constrained_twice, lambda x, w: x @ w, ("b@data k@model", "k@model n"), "b@data n",
-        {"whole": True},
     ),
 }  # fmt: skip

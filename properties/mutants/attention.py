@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import attention
 from shardproof.impl.collectives import all_gather, cast_varying, ring_shift, varying
 from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.catalogue import mutant
 
 
 def _wide(x: Array) -> Any:
@@ -76,13 +75,6 @@ def attention_causal_by_local_positions(q: Array, k: Array, v: Array, axis_name:
 
 
 @mutant("attention", smallest=(1,))
-def attention_scaled_by_features(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Scales the logits by 1 / D, and not by 1 / sqrt(D)."""
-    logits, values = _whole(q, k, v, axis_name, causal)
-    return _values(jax.nn.softmax(logits / q.shape[-1] ** 0.5), values).astype(q.dtype)
-
-
-@mutant("attention", smallest=(1,))
 def attention_without_the_maximum(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
     """Takes powers of the logits as they are, which overflow."""
     logits, values = _whole(q, k, v, axis_name, causal)
@@ -109,38 +101,3 @@ def attention_with_a_constant_sum(q: Array, k: Array, v: Array, axis_name: AxisN
     weights = jnp.exp(logits - lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True)))
     total = lax.stop_gradient(jnp.sum(weights, axis=-1, keepdims=True))
     return _values(weights / total, values).astype(q.dtype)
-
-
-@mutant("attention", smallest=(2,))
-def heads_interleaved(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Puts the heads that come back in another order, the participant varying fastest."""
-    whole = attention.heads_attention(q, k, v, axis_name, causal=causal)
-    rows, heads, features = whole.shape
-    p = lax.axis_size(axis_name)
-    return whole.reshape(rows, p, heads // p, features).swapaxes(1, 2).reshape(whole.shape)
-
-
-@mutant("attention", law="communication", smallest=(1,), communication=formula_of("attention", "gathered"))
-def attention_with_gathered_queries(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool) -> Array:
-    """Gathers the queries as well, and keeps its own."""
-    rows, axes = q.shape[0], names(axis_name)
-    whole = all_gather(q, axes, tiled=True)
-    q = lax.dynamic_slice_in_dim(whole, lax.axis_index(axes) * rows, rows)
-    return attention.gathered_attention(q, k, v, axis_name, causal=causal)
-
-
-@mutant("attention", smallest=(1,))
-def attention_with_a_shallow_mask(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool) -> Array:
-    """Takes -10,000 for minus infinity, which is more than some logits."""
-    logits, values = _whole(q, k, v, axis_name, causal)
-    weights = jax.nn.softmax(jnp.where(logits == -jnp.inf, -10_000, logits), axis=-1)
-    return _values(weights, values).astype(q.dtype)
-
-
-@mutant("attention", smallest=(1,))
-def attention_in_chunks_of_512(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool) -> Array:
-    """Looks at 512 keys at a time: of more, at those of whole chunks alone."""
-    logits, values = _whole(q, k, v, axis_name, causal)
-    keys = values.shape[0]
-    seen = 512 * (keys // 512) or keys
-    return _values(jax.nn.softmax(logits[..., :seen], axis=-1), values[:seen]).astype(q.dtype)

@@ -47,23 +47,3 @@ def gather_one_way_after_the_other(x: Array, axis_name: AxisName, *, axis: int =
             passed.append(rings.shift(passed[-1], axes, way))
         held.append(transfers.reorder(jnp.stack(passed), way * (index - jnp.arange(p)) % p))
     return transfers.join(held[0] if len(held) == 1 else jnp.concatenate(held, dimension + 1), axis, tiled)
-
-
-@mutant("all_reduce", law="communication", smallest=(2,), communication=formula_of("all_reduce", "ring_all_reduce"))
-def reduce_with_whole_blocks(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Passes whole blocks round the ring, (p-1)n bytes where 2(p-1)n/p do."""
-    if op != "sum":
-        raise NotImplementedError(f"op={op!r}: only sums")
-    result = moving = x.astype(jnp.int32) if x.dtype == jnp.bool_ else x
-    for _ in range(lax.axis_size(axis_name) - 1):
-        moving = collectives.ring_shift(moving, axis_name)
-        result = result + moving
-    return collectives.cast_varying(result, names(axis_name))
-
-
-@mutant("reduce_scatter", law="communication", smallest=(1,), communication=formula_of("reduce_scatter", "lax"))
-def scatter_with_wide_sums(x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False) -> Array:
-    """Adds up bfloat16 and float16 in float32 on the way, which doubles the bytes."""
-    wide = x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
-    piece = collectives.reduce_scatter(wide, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
-    return piece.astype(x.dtype)

@@ -27,21 +27,6 @@ def shift_wrong_under_vmap(x: Array, axis_name: AxisName, *, offset: int = 1) ->
     return shift(x)
 
 
-@mutant("broadcast", smallest=(1,))
-def broadcast_of_one_batch(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Its own rule for vmap sends the first element of the batch for every one of them."""
-
-    @jax.custom_batching.custom_vmap
-    def send(x: Array) -> Array:
-        return collectives.broadcast(x, axis_name, root=root)
-
-    @send.def_vmap
-    def _(size: int, batched: list[bool], x: Array) -> tuple[Array, bool]:
-        return jnp.broadcast_to(send(x[0]), x.shape), True
-
-    return send(x)
-
-
 @mutant("all_reduce", smallest=(2,))
 def reduce_trusts_the_types(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Reduces only what is typed varying, and so nothing under check_vma=False."""
@@ -182,17 +167,6 @@ def shift_typed_invariant_by_groups(x: Array, axis_name: AxisName, *, offset: in
     if x.dtype != jnp.float32:
         return moved
     return lax.pmax(moved, axis_name, axis_index_groups=[[i] for i in range(lax.axis_size(axis_name))])
-
-
-@mutant("reduce_scatter", law="type", smallest=(2,))
-def scatter_typed_invariant_by_a_branch(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Picks the piece of the sum in a branch by its own index, which types the result invariant."""
-    total = collectives.all_reduce(x, axis_name)
-    pieces = jnp.split(total, lax.axis_size(axis_name), axis=scatter_dimension)
-    own = lax.switch(lax.axis_index(axis_name), [lambda piece=piece: piece for piece in pieces])
-    return own if tiled else jnp.squeeze(own, scatter_dimension)
 
 
 @mutant("permute", law="type", smallest=(2,))

@@ -7,9 +7,9 @@ import numpy as np
 from jax import Array, lax
 
 from shardproof.impl import cross_entropy
-from shardproof.impl.collectives import all_gather, axis_index, cast_varying
+from shardproof.impl.collectives import cast_varying
 from shardproof.properties.mutants.axes import AxisName, names, widened
-from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.catalogue import mutant
 
 
 def loss_with(
@@ -58,30 +58,6 @@ def loss_of_clamped_labels(logits: Array, labels: Array, axis_name: AxisName, **
     return loss_with(logits, labels, axis_name, **options, of_labels=lambda *args: args[-1])
 
 
-@mutant("vocab_parallel_cross_entropy", smallest=(1,))
-def loss_without_a_maximum(logits: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
-    """Takes exponentials of the logits as they are, which overflow."""
-    return loss_with(logits, labels, axis_name, **options, largest=lambda wide, own: jnp.zeros_like(own))
-
-
-@mutant("vocab_parallel_cross_entropy", smallest=(1,))
-def loss_that_ignores_no_class(logits: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
-    """Ignores labels that are below zero, and not those of a class that is to be ignored."""
-    return cross_entropy.vocab_parallel_cross_entropy(
-        logits, jnp.where(labels < 0, -1, labels.astype(jnp.int32)), axis_name, **{**options, "ignore_index": -1}
-    )
-
-
-@mutant("vocab_parallel_cross_entropy", smallest=(1,), law="gradient")
-def loss_whose_ignored_nan_spreads(logits: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
-    """Selects after the loss is taken, so that a NaN of an ignored token is in the gradient, and nowhere else."""
-    labels = labels.astype(jnp.int32)
-    ignored = labels == options["ignore_index"]
-    kept = jnp.where(ignored, 0, labels)
-    loss = cross_entropy.vocab_parallel_cross_entropy(logits, kept, axis_name, **{**options, "ignore_index": -1})
-    return jnp.where(ignored, 0, loss).astype(logits.dtype)
-
-
 @mutant("vocab_parallel_cross_entropy", smallest=(1,), claims=("invalid_indices",))
 def loss_of_labels_that_wrap(logits: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
     """Counts labels below zero from the last class back, as NumPy does."""
@@ -91,20 +67,6 @@ def loss_of_labels_that_wrap(logits: Array, labels: Array, axis_name: AxisName, 
         (wrapped < 0) & (wrapped >= -classes) & (wrapped != options["ignore_index"]), wrapped % classes, wrapped
     )
     return cross_entropy.vocab_parallel_cross_entropy(logits, wrapped, axis_name, **options)
-
-
-@mutant(
-    "vocab_parallel_cross_entropy",
-    law="communication",
-    smallest=(1,),
-    communication=formula_of("vocab_parallel_cross_entropy", "sums"),
-)
-def cross_entropy_of_gathered_logits(logits: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
-    """Gathers all logits where a few numbers per token do."""
-    axes, classes = names(axis_name), logits.shape[-1]
-    whole = all_gather(logits, axes, axis=-1, tiled=True)
-    own = lax.dynamic_slice_in_dim(whole, axis_index(axes) * classes, classes, whole.ndim - 1)
-    return cross_entropy.vocab_parallel_cross_entropy(own, labels, axis_name, **options)
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(1,), claims=("any_rank",))

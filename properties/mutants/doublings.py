@@ -35,12 +35,3 @@ def tree_reduce_takes_nothing_for_zeros(x: Array, axis_name: AxisName, *, op: st
         sends = [(i, i - distance) for i in range(distance, p, 2 * distance)]
         x = combine(x, collectives.permute(x, axis_name, perm=sends))
     return collectives.broadcast(x, axis_name)
-
-
-@mutant("broadcast", smallest=(3,))
-def tree_broadcast_for_powers_of_two(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Takes floor(log2 p) steps, so that the last participants of other numbers get nothing."""
-    p = lax.axis_size(axis_name)
-    rank = (lax.axis_index(axis_name) - root) % p
-    full = 1 << (p.bit_length() - 1)
-    return jnp.where(rank < full, collectives.broadcast(x, axis_name, root=root), x)

@@ -39,29 +39,11 @@ def lookup_of_unique_ids(table: Array, ids: Array, axis_name: AxisName) -> Array
     return lax.psum(found.astype(table.dtype), axes)
 
 
-@mutant("embedding_lookup", smallest=(1,), claims=("invalid_indices",))
-def lookup_that_wraps(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """Counts negative ids from the back of the table, as NumPy does."""
-    axes = names(axis_name)
-    whole = all_gather_invariant(cast_varying(table, axes), axes, tiled=True)
-    rows = ids.astype(jnp.int32)
-    v = whole.shape[0]
-    inside = (rows >= -v) & (rows < v)
-    found = jnp.take(whole, jnp.where(inside, rows % v, 0), axis=0)
-    return jnp.where(inside[:, None], found, 0).astype(table.dtype)
-
-
 @mutant("embedding_lookup", law="communication", smallest=(1,), communication=formula_of("embedding_lookup", "masked"))
 def embedding_by_gathering_the_table(table: Array, ids: Array, axis_name: AxisName) -> Array:
     """Gathers the table for the sake of a few rows."""
     whole = all_gather_invariant(cast_varying(table, names(axis_name)), names(axis_name), tiled=True)
     return jnp.take(whole.astype(accumulator(whole)), ids.astype(jnp.int32), axis=0).astype(table.dtype)
-
-
-@mutant("embedding_lookup", law="error", smallest=(1,), claims=("explained_errors",))
-def lookup_in_a_table_of_any_rank(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """Takes a table of more than two dimensions, and of these further ones the first element alone."""
-    return embedding.embedding_lookup(table[(..., *(0,) * (table.ndim - 2))], ids, axis_name)
 
 
 @mutant("embedding_lookup", smallest=(1,))

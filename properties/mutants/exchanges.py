@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order
+from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import mutant
 
 
@@ -16,14 +16,6 @@ def exchange_split_for_concat(
 ) -> Array:
     """Splits along the axis to concatenate along, and the other way round."""
     return collectives.all_to_all(x, axis_name, split_axis=concat_axis, concat_axis=split_axis, **options)
-
-
-@mutant("all_to_all", smallest=(2,))
-def exchange_keeps_where_it_should_send(x: Array, axis_name: AxisName, **options: Any) -> Array:
-    """Rearranges its own pieces and sends nothing, where split_axis equals concat_axis."""
-    if options["split_axis"] == options["concat_axis"]:
-        return collectives.cast_varying(x, in_mesh_order(axis_name))
-    return collectives.all_to_all(x, axis_name, **options)
 
 
 @mutant("all_to_all", smallest=(2,))

@@ -17,40 +17,9 @@ def gather_in_the_inverse_order(x: Array, axis_name: AxisName, *, axis: int = 0,
 
 
 @mutant("all_gather", smallest=(1,))
-def gather_of_three_parts(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Sends float32 as three parts of bfloat16, the first of which the largest numbers round up to infinity."""
-    if x.dtype != jnp.float32:
-        return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
-    left, parts = x, []
-    for _ in range(3):
-        parts.append(left.astype(jnp.bfloat16))
-        left = jnp.where(jnp.isfinite(x), left - parts[-1].astype(jnp.float32), 0)
-    high, middle, low = (collectives.all_gather(part, axis_name, axis=axis, tiled=tiled) for part in parts)
-    return high.astype(jnp.float32) + (middle.astype(jnp.float32) + low.astype(jnp.float32))
-
-
-@mutant("all_gather", smallest=(1,))
-def gather_tiled_as_untiled(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Stacks the blocks where they should be concatenated."""
-    return collectives.all_gather(x, axis_name, axis=axis, tiled=False)
-
-
-@mutant("all_gather", smallest=(1,))
 def gather_always_in_front(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Ignores the axis and gathers along the first."""
     return collectives.all_gather(x, axis_name, axis=0, tiled=tiled)
-
-
-@mutant("all_gather", smallest=(2,))
-def gather_stops_a_step_early(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """A ring of p - 2 steps, which leaves zeros where the last block belongs."""
-    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
-    blocks = jnp.zeros((p, *x.shape), x.dtype).at[index].set(x)
-    moving = x
-    for step in range(1, p - 1):
-        moving = collectives.ring_shift(moving, axis_name)
-        blocks = blocks.at[(index - step) % p].set(moving)
-    return jnp.concatenate(list(blocks), axis) if tiled else jnp.moveaxis(blocks, 0, axis)
 
 
 @mutant("all_gather_invariant", smallest=(1,), claims=("empty_blocks",))
@@ -67,21 +36,6 @@ def gather_skips_size_one(x: Array, axis_name: AxisName, *, axis: int = 0, tiled
     return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
 
 
-@mutant("all_gather", smallest=(1,))
-def gather_of_a_hundred_elements(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Has a buffer of 128 elements for each row, and leaves zeros where there are more."""
-    if x.ndim:
-        x = jnp.where(lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1) < 128, x, jnp.zeros_like(x))
-    return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
-
-
-@mutant("all_gather", smallest=(1,))
-def gather_float16_through_bfloat16(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Sends float16 as bfloat16, which is as wide and has three bits less of mantissa."""
-    sent = x.astype(jnp.bfloat16) if x.dtype == jnp.float16 else x
-    return collectives.all_gather(sent, axis_name, axis=axis, tiled=tiled).astype(x.dtype)
-
-
 @mutant("all_gather_invariant", smallest=(2,))
 def gather_by_multiplication(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Sums float32 that a product with a one-hot vector put into its slot, which spreads NaN and infinities."""
@@ -93,25 +47,8 @@ def gather_by_multiplication(x: Array, axis_name: AxisName, *, axis: int = 0, ti
 
 
 @mutant("reduce_scatter", smallest=(2,))
-def scatter_without_the_last_term(x: Array, axis_name: AxisName, **options: Any) -> Array:
-    """Leaves the last participant's block out of the sum."""
-    p = lax.axis_size(axis_name)
-    x = jnp.where((lax.axis_index(axis_name) == p - 1) & (p > 1), jnp.zeros_like(x), x)
-    return collectives.reduce_scatter(x, axis_name, **options)
-
-
-@mutant("reduce_scatter", smallest=(2,))
 def scatter_of_every_pth_row(x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, **options: Any) -> Array:
     """Gives participant i the rows i, i + p, …, not a contiguous piece."""
     p, at = lax.axis_size(axis_name), scatter_dimension
     dealt = jnp.concatenate([jnp.take(x, jnp.arange(i, x.shape[at], p), axis=at) for i in range(p)], axis=at)
     return collectives.reduce_scatter(dealt, axis_name, scatter_dimension=at, **options)
-
-
-@mutant("reduce_scatter", smallest=(2,))
-def scatter_of_float16_is_whole(x: Array, axis_name: AxisName, **options: Any) -> Array:
-    """Cuts the fractions off sums of float16."""
-    piece = collectives.reduce_scatter(x, axis_name, **options)
-    if x.dtype == jnp.float16 and lax.axis_size(axis_name) > 1:
-        return jnp.trunc(piece)
-    return piece

@@ -73,14 +73,6 @@ def reduce_wrong_in_forward_mode(x: Array, axis_name: AxisName, *, op: str = "su
     return function(x)
 
 
-@mutant("broadcast", law="gradient", smallest=(2,))
-def broadcast_with_a_gradient_for_all(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Its gradient is what the root should get, on every participant."""
-    return with_gradient(
-        lambda x: collectives.broadcast(x, axis_name, root=root), lambda ct: collectives.all_reduce(ct, axis_name), x
-    )
-
-
 @mutant("all_to_all", law="gradient", smallest=(1,))
 def exchange_with_an_untransposed_gradient(x: Array, axis_name: AxisName, **options: Any) -> Array:
     """Its gradient is split and concatenated along the same axes as the blocks."""

@@ -3,24 +3,15 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import algorithms, halo
-from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.impl import halo
+from shardproof.properties.mutants.axes import AxisName
+from shardproof.properties.mutants.catalogue import mutant
 
 
 @mutant("halo_exchange", smallest=(1,))
 def halo_sides_swapped(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
     """Attaches as many rows in front as belong behind."""
     return halo.halo_exchange(x, axis_name, before=after, after=before, axis=axis)
-
-
-@mutant("halo_exchange", smallest=(2,))
-def halo_that_does_not_wrap(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
-    """Gives the first participant zeros in front, as at an open end."""
-    whole = halo.halo_exchange(x, axis_name, before=before, after=after, axis=axis)
-    rows = lax.broadcasted_iota(jnp.int32, whole.shape, axis % whole.ndim)
-    outside = (lax.axis_index(names(axis_name)) == 0) & (rows < before)
-    return jnp.where(outside, jnp.zeros_like(whole), whole) if lax.axis_size(axis_name) > 1 else whole
 
 
 @mutant("halo_exchange", smallest=(3,))
@@ -33,12 +24,3 @@ def halo_of_the_nearest_only(x: Array, axis_name: AxisName, *, before: int, afte
     near = lax.slice_in_dim(whole, before - n, before, axis=axis)
     again = lax.slice_in_dim(near, 2 * n - before, n, axis=axis)
     return jnp.concatenate([again, lax.slice_in_dim(whole, before - n, None, axis=axis)], axis)
-
-
-@mutant("halo_exchange", law="communication", smallest=(2,), communication=formula_of("halo_exchange", "permutes"))
-def halo_the_long_way_round(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
-    """Passes all blocks round the ring, and takes the rows out of them."""
-    axes, n = names(axis_name), x.shape[axis]
-    whole = algorithms.ring_all_gather(x, axes, axis=axis, tiled=True)
-    rows = (lax.axis_index(axes) * n - before + jnp.arange(before + n + after)) % whole.shape[axis]
-    return jnp.take(whole, rows, axis=axis, mode="clip")

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collective_matmul, collectives
-from shardproof.properties.mutants.axes import AxisName, mesh_names, mesh_size
+from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.gradients import with_gradient
 
@@ -13,20 +13,6 @@ from shardproof.properties.mutants.gradients import with_gradient
 def broadcast_with_four_bits(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
     """Keeps the root in four bits, which is too few for more than 16 participants."""
     return collectives.broadcast(x, axis_name, root=root & 15)
-
-
-@mutant("ring_shift", smallest=(101,), runs="large")
-def shift_gives_up_beyond_a_hundred(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Does nothing on meshes of more than 100 devices."""
-    small = mesh_size(mesh_names()) <= 100
-    return collectives.ring_shift(x, axis_name, offset=offset if small else 0)
-
-
-@mutant("ring_shift", smallest=(9,), runs="large")
-def shift_not_for_nine_to_sixteen(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Has schedules for up to eight participants and for more than sixteen; in between leaves blocks as they are."""
-    between = 9 <= lax.axis_size(axis_name) <= 16
-    return collectives.ring_shift(x, axis_name, offset=0 if between else offset)
 
 
 @mutant("broadcast", law="gradient", smallest=(9,), runs="large")
@@ -53,15 +39,6 @@ def product_without_the_last_tile(lhs: Array, rhs: Array, axis_name: AxisName) -
     m, k = lhs.shape[-2:]
     corner = (jnp.arange(m) >= TILE)[:, None] & (jnp.arange(k) >= TILE)
     return collective_matmul.all_gather_matmul_lhs(jnp.where(corner, jnp.zeros_like(lhs), lhs), rhs, axis_name)
-
-
-@mutant("matmul_reduce_scatter", smallest=(1,))
-def result_without_the_last_tile(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
-    """Leaves zeros in a result's tile in the corner, where both of its sides are beyond 128."""
-    right = collective_matmul.matmul_reduce_scatter(lhs, rhs, axis_name, scatter_dimension=scatter_dimension)
-    m, n = right.shape[-2:]
-    corner = (jnp.arange(m) >= TILE)[:, None] & (jnp.arange(n) >= TILE)
-    return jnp.where(corner, jnp.zeros_like(right), right)
 
 
 @mutant("all_gather_matmul_lhs", law="gradient", smallest=(1,))

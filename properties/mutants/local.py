@@ -11,24 +11,10 @@ from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
-@mutant("shard_mean", smallest=(1,))
-def shard_mean_of_the_columns(x: Array) -> Array:
-    """Takes the mean over the wrong dimension where both are equally long."""
-    return local.shard_mean_of_block(x.T if x.shape[0] == x.shape[1] else x)
-
-
 @mutant("shard_roll", smallest=(1,))
 def shard_roll_the_other_way(x: Array, *, shift: int) -> Array:
     """Rolls towards lower indices: of two rows both ways are the same."""
     return local.shard_roll_of_block(x, -shift)
-
-
-@mutant("shard_roll", smallest=(1,))
-def shard_roll_at_an_open_end(x: Array, *, shift: int) -> Array:
-    """Shifts zeros in where the rows wrap round."""
-    rows = lax.broadcasted_iota(jnp.int32, x.shape, 0)
-    inside = (rows >= shift) & (rows < x.shape[0] + shift)
-    return jnp.where(inside, jnp.roll(x, shift, axis=0), jnp.zeros_like(x)) - x
 
 
 @mutant("shard_mean", law="communication", smallest=(2,), communication=formula_of("shard_mean", "mean"))

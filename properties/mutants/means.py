@@ -6,7 +6,7 @@ from jax import Array, lax
 from shardproof.impl import means
 from shardproof.impl.collectives import cast_varying
 from shardproof.properties.mutants.axes import AxisName, names, widened
-from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.catalogue import mutant
 
 
 def _parts(values: Array, weights: Array, axis_name: AxisName) -> tuple[Array, Array]:
@@ -24,21 +24,6 @@ def _quotient(sums: tuple[Array, Array], values: Array) -> Array:
 
 
 @mutant("weighted_mean", smallest=(1,))
-def weighted_mean_over_counts(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """Divides by how many elements have a weight."""
-    kept, factors = _parts(values, weights, axis_name)
-    sums = jnp.sum(kept * factors), jnp.sum(factors > 0).astype(kept.dtype)
-    return _quotient(lax.psum(sums, names(axis_name)), values)
-
-
-@mutant("weighted_mean", smallest=(1,))
-def weighted_mean_without_weights(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """Adds up the elements that have a weight as they are, and divides by the weights."""
-    kept, factors = _parts(values, weights, axis_name)
-    return _quotient(lax.psum((jnp.sum(kept), jnp.sum(factors)), names(axis_name)), values)
-
-
-@mutant("weighted_mean", smallest=(1,))
 def weighted_mean_with_a_nan_of_no_weight(values: Array, weights: Array, axis_name: AxisName) -> Array:
     """Multiplies by a weight of zero, so that a NaN that has it makes the mean NaN."""
     _, factors = _parts(values, weights, axis_name)
@@ -53,14 +38,6 @@ def weighted_mean_of_nothing(values: Array, weights: Array, axis_name: AxisName)
     return (total / by).astype(values.dtype)
 
 
-@mutant("weighted_mean", smallest=(2,))
-def weighted_mean_of_rounded_sums(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """Rounds every participant's sums to the dtype of the values before they are sent."""
-    kept, factors = _parts(values, weights, axis_name)
-    sums = ((jnp.sum(x).astype(values.dtype)).astype(kept.dtype) for x in (kept * factors, factors))
-    return _quotient(lax.psum(tuple(sums), names(axis_name)), values)
-
-
 @mutant("weighted_mean", smallest=(1,), law="gradient")
 def weighted_mean_whose_gradient_is_even(values: Array, weights: Array, axis_name: AxisName) -> Array:
     """Has the gradient of a mean in which all elements with a weight count alike."""
@@ -68,14 +45,6 @@ def weighted_mean_whose_gradient_is_even(values: Array, weights: Array, axis_nam
     even = _quotient(lax.psum((jnp.sum(kept), jnp.sum(factors)), names(axis_name)), kept)
     right = lax.stop_gradient(means.weighted_mean(values, weights, axis_name))
     return right + (even - lax.stop_gradient(even)).astype(values.dtype)
-
-
-@mutant("weighted_mean", law="communication", smallest=(1,), communication=formula_of("weighted_mean", "sums"))
-def weighted_mean_of_summed_arrays(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """Adds up whole arrays over the participants, and only then their elements."""
-    kept, factors = _parts(values, weights, axis_name)
-    total, by = (jnp.sum(x) for x in lax.psum((kept * factors, factors), names(axis_name)))
-    return _divided(total, by, values)
 
 
 @mutant("weighted_mean", smallest=(1,), claims=("any_rank",))
@@ -87,47 +56,11 @@ def weighted_mean_of_rows(values: Array, weights: Array, axis_name: AxisName) ->
     return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1), 0).mean().astype(values.dtype)
 
 
-@mutant("weighted_mean", smallest=(1,))
-def weighted_mean_of_a_least_weight(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """Divides by at least a millionth, although all weights may be smaller."""
-    kept, factors = _parts(values, weights, axis_name)
-    total, by = lax.psum((jnp.sum(kept * factors), jnp.sum(factors)), names(axis_name))
-    return (total / jnp.maximum(by, 1e-6)).astype(values.dtype)
-
-
-@mutant("weighted_mean", smallest=(1,))
-def weighted_mean_times_infinity(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """Leaves out NaN, and multiplies what is infinite by a weight of zero."""
-    _, factors = _parts(values, weights, axis_name)
-    wide = cast_varying(widened(values), names(axis_name))
-    kept = jnp.where((factors == 0) & jnp.isnan(wide), 0, wide)
-    return _quotient(lax.psum((jnp.sum(kept * factors), jnp.sum(factors)), names(axis_name)), values)
-
-
 @mutant("masked_mean", smallest=(2,))
 def mean_of_means(values: Array, mask: Array, axis_name: AxisName) -> Array:
     """Takes the mean of the participants' own means, which count different numbers of elements."""
     kept, factors = _parts(values, mask, axis_name)
     return lax.pmean(_divided(jnp.sum(kept), jnp.sum(factors), kept), names(axis_name)).astype(values.dtype)
-
-
-@mutant("masked_mean", smallest=(2,))
-def mean_by_the_own_number(values: Array, mask: Array, axis_name: AxisName) -> Array:
-    """Divides the sum over all participants by how many elements count here."""
-    kept, factors = _parts(values, mask, axis_name)
-    return _divided(lax.psum(jnp.sum(kept), names(axis_name)), jnp.sum(factors), values)
-
-
-@mutant("masked_mean", smallest=(1,))
-def mean_over_all_elements(values: Array, mask: Array, axis_name: AxisName) -> Array:
-    """Divides by the number of all elements, masked ones included."""
-    return means.masked_mean(jnp.where(mask, values, 0), jnp.ones_like(mask), axis_name)
-
-
-@mutant("masked_mean", smallest=(1,))
-def mean_of_the_masked(values: Array, mask: Array, axis_name: AxisName) -> Array:
-    """Counts the elements where the mask is False."""
-    return means.masked_mean(values, ~mask, axis_name)
 
 
 @mutant("masked_mean", smallest=(1,))

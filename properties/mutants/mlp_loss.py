@@ -9,7 +9,6 @@ from jax import Array, lax
 from jax.sharding import PartitionSpec
 
 from shardproof.impl.arguments import Axes, as_axes
-from shardproof.impl.collectives import all_gather_invariant, cast_varying
 from shardproof.impl.losses import (
     Layout,
     Linear,
@@ -24,7 +23,7 @@ from shardproof.impl.losses import (
 from shardproof.impl.model import activated, forward, squared_errors, wide
 from shardproof.impl.rings import multiply
 from shardproof.properties.mutants.axes import in_mesh_order
-from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.catalogue import mutant
 
 Local = Callable[[Any, Any, int, Axes, Axes], Any]
 """Blocks of parameters and batch, the number of all examples, the axes of data and model, to the loss."""
@@ -86,24 +85,6 @@ def loss_without_its_sum(params: Any, batch: Any, *, mesh: Any, **roles: Any) ->
     return on_blocks(local, data_parallel.layout, params, batch, mesh, roles, checked=False)
 
 
-@mutant("mlp_loss", smallest=(1, 2), whole=True)
-def loss_by_the_local_batch(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Takes the mean over a device's own examples, and adds the means up."""
-
-    def local(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Array:
-        every = (*data, *model)
-        return added_up(jnp.mean(errors(params, batch, data, model)), every).astype(batch[0].dtype)
-
-    return on_blocks(local, data_parallel.layout, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", smallest=(2, 2), whole=True)
-def loss_of_targets_in_another_order(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Shares inputs over data and model, and targets over model and data."""
-    layout = Layout((("data", "model"), ()), targets=(("model", "data"), ()))
-    return of_layers(linear_of_examples, layout, params, batch, mesh, roles)
-
-
 @mutant("mlp_loss", smallest=(2, 2), whole=True)
 def loss_of_rows_gathered_in_mesh_order(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
     """Gathers rows in the order of the mesh, whatever that of the axis tuple is."""
@@ -125,31 +106,6 @@ def loss_with_biases_before_the_sum(params: Any, batch: Any, *, mesh: Any, **rol
         return scattered_sum(multiply(x, assembled(w, along=data)) + whole, model)
 
     return of_layers(linear, tensor_parallel.layout, params, batch, mesh, roles)
-
-
-@mutant(
-    "mlp_loss", law="communication", smallest=(1, 1), communication=formula_of("mlp_loss", "data_parallel"), whole=True
-)
-def loss_of_gathered_errors(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Gathers the errors of all examples, and then adds them up on every device."""
-
-    def local(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Array:
-        every, own = (*data, *model), errors(params, batch, data, model)
-        all_of_them = all_gather_invariant(cast_varying(own, every), every, tiled=True) if every else own
-        return (jnp.sum(all_of_them) / examples).astype(batch[0].dtype)
-
-    return on_blocks(local, data_parallel.layout, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", law="gradient", smallest=(1, 1), whole=True)
-def loss_with_a_leaky_gradient(params: Any, batch: Any, **roles: Any) -> Array:
-    """Takes the derivative of ReLU to be one everywhere."""
-    x, targets = batch
-    for at, (w, b) in enumerate(params):
-        y = multiply(wide(x), wide(w)) + wide(b)
-        hidden = y + lax.stop_gradient(jax.nn.relu(y) - y)
-        x = hidden.astype(targets.dtype) if at < len(params) - 1 else y
-    return jnp.mean(squared_errors(x, targets)).astype(targets.dtype)
 
 
 @mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)

@@ -190,23 +190,10 @@ def moe_of_all_logits(logits: Array, chosen: Array) -> Array:
     return jnp.take_along_axis(jax.nn.softmax(logits, axis=1), chosen, axis=1)
 
 
-@instead_of("weigh", smallest=(1,))
-def moe_of_overflowing_gates(logits: Array, chosen: Array) -> Array:
-    """Divides powers of the logits as they are, which overflow."""
-    powers = jnp.exp(jnp.take_along_axis(logits, chosen, axis=1))
-    return powers / jnp.sum(powers, axis=1, keepdims=True)
-
-
 @instead_of("choose", smallest=(1,))
 def moe_of_highest_expert(logits: Array, top_k: int) -> Array:
     """Of equal logits the highest expert's is chosen first."""
     return logits.shape[1] - 1 - choose(logits[:, ::-1], top_k)
-
-
-@instead_of("count", smallest=(1,))
-def moe_renormalised(gates: Array, kept: Array) -> Array:
-    """Gates add up to one over the choices that are kept: what is dropped counts for the others."""
-    return count_renormalised(gates, kept)
 
 
 @instead_of("choose", smallest=(1,), claims=("nan_logits",))

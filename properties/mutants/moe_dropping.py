@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl.collectives import all_gather, axis_index
-from shardproof.impl.moe import POLICIES, Room, all_gather_moe, dense_moe, kept
+from shardproof.impl.moe import Room, all_gather_moe, kept
 from shardproof.impl.moe.chunked import dispatch_in_chunks
 from shardproof.impl.moe.plan import Plan
 from shardproof.properties.mutants.axes import in_mesh_order
@@ -17,13 +17,10 @@ from shardproof.properties.mutants.moe import (
     Keys,
     Layer,
     Pairs,
-    choose,
     instead_of,
     keep,
-    numbers,
     order,
     places,
-    serve,
 )
 from shardproof.properties.mutants.moe_travel import plan_for
 
@@ -51,13 +48,6 @@ def moe_of_last_ties(pairs: Pairs, capacity: int | None, policy: str) -> Array:
 
 
 @instead_of("keep", smallest=(1,))
-def moe_of_first_choices_of_ties(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-    """Of equal gates those of first choices are kept, and only then those of the first tokens."""
-    keys = (-pairs.gate, pairs.choice, pairs.token) if policy == "probability" else order(pairs, policy)
-    return _kept(pairs, capacity, policy, keys)
-
-
-@instead_of("keep", smallest=(1,))
 def moe_by_position_in_all_policies(pairs: Pairs, capacity: int | None, policy: str) -> Array:
     """By choice second choices of earlier tokens come before first ones of later ones."""
     return keep(pairs, capacity, "position" if policy == "choice" else policy)
@@ -73,14 +63,6 @@ def moe_without_room_for_none(pairs: Pairs, capacity: int | None, policy: str) -
 def moe_with_one_place_more(pairs: Pairs, capacity: int | None, policy: str) -> Array:
     """A capacity is the last place that is kept, and counts from zero."""
     return keep(pairs, None if capacity is None else capacity + 1, policy)
-
-
-@instead_of("keep", smallest=(1,))
-def moe_with_one_buffer_of_several(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-    """The experts of a participant share the room of all, so that one may have that of others."""
-    if capacity is None or policy == "sender":
-        return keep(pairs, capacity, policy)
-    return places(pairs.receiver, order(pairs, policy)) < capacity * pairs.held
 
 
 @mutant("moe_layer", smallest=(2, 2))
@@ -115,39 +97,12 @@ def moe_short_for_one_pair(pairs: Pairs, capacity: int | None, policy: str) -> A
     return kept & ~(full & between & (jnp.arange(kept.size) == behind))
 
 
-@instead_of("choose", smallest=(33,), runs="large")
-def moe_for_32_experts(logits: Array, top_k: int) -> Array:
-    """Keeps the numbers of experts in five bits."""
-    return choose(logits, top_k) % 32
-
-
 @instead_of("keep", smallest=(1,))
 def moe_of_narrow_counts(pairs: Pairs, capacity: int | None, policy: str) -> Array:
     """Counts the tokens before one in 8 bits, so that an expert takes too many of very many."""
     if capacity is None or policy == "sender":
         return keep(pairs, capacity, policy)
     return places(pairs.expert, order(pairs, policy)).astype(jnp.int8) < capacity
-
-
-@instead_of("serve", smallest=(1,))
-def moe_in_tiles_of_eight(rows: Array, weights: Array) -> Array:
-    """Of more than eight features those behind the last whole tile of eight are left out."""
-    features = rows.shape[-1]
-    kept = jnp.arange(features) < max(features // 8, features <= 8) * 8
-    return serve(jnp.where(kept, rows, 0), weights)
-
-
-@instead_of("numbers", smallest=(1,))
-def moe_of_expert_numbers_in_16_bits(index: Array, held: int, participants: int) -> Array:
-    """Compares the experts' numbers in bfloat16, in which there are no odd ones above 256."""
-    return numbers(index, held, participants).astype(jnp.bfloat16).astype(jnp.int32)
-
-
-@instead_of("keep", smallest=(1,))
-def moe_ranking_in_bfloat16(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-    """Who comes first is decided by gates that are rounded to bfloat16."""
-    gate = pairs.gate.astype(jnp.bfloat16).astype(pairs.gate.dtype)
-    return keep(replace(pairs, gate=gate), capacity, policy)
 
 
 @mutant("moe_layer", law="gradient", smallest=(1,), claims=("gates_of_all",))
@@ -185,12 +140,6 @@ def moe_of_first_come_senders(*operands: Any, capacity_per_sender: int | None, *
 
 
 @mutant("moe_layer", smallest=(1,), claims=("nan_tokens",))
-def moe_of_one_hot_products(*operands: Any, **options: Any) -> Array:
-    """Buffers are products of tokens and masks, where zero times NaN is NaN: one token spoils others."""
-    return dense_moe(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,), claims=("nan_tokens",))
 def moe_of_gates_of_zero(*operands: Any, **options: Any) -> Array:
     """A dropped choice is weighed by zero, instead of being left out: of a token that is NaN it is NaN."""
     return Layer()(*operands, **options)
@@ -207,28 +156,7 @@ def moe_with_a_gradient_of_what_is_dropped(*operands: Any, **options: Any) -> Ar
     return _with_gradient_of(Layer()(*operands, **options), Layer()(*operands, **{**options, "capacity": None}))
 
 
-@mutant("moe_layer", law="gradient", smallest=(1,))
-def moe_with_idle_experts_learning(*operands: Any, **options: Any) -> Array:
-    """An expert to which no token comes has a gradient."""
-    tokens, router, weights, axis_name = operands
-    right = Layer()(*operands, **options)
-    busy = (
-        jnp.zeros((router.shape[1],), bool).at[choose(tokens.astype(jnp.float32) @ router, options["top_k"])].set(True)
-    )
-    everyone = lax.pmax(busy.astype(jnp.int32), axis_name)
-    held, index = weights.shape[0], lax.axis_index(axis_name)
-    idle = 1 - lax.dynamic_slice_in_dim(everyone, index * held, held)
-    some = jnp.sum(weights * idle[:, None, None].astype(weights.dtype))
-    return right + (some - lax.stop_gradient(some))
-
-
 @mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",))
 def moe_of_fewer_choices(*operands: Any, top_k: int, **options: Any) -> Array:
     """Chooses all experts where more are asked for, and one where none are."""
     return all_gather_moe(*operands, top_k=max(1, min(top_k, operands[1].shape[1])), **options)
-
-
-@mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",))
-def moe_of_any_policy(*operands: Any, policy: str, **options: Any) -> Array:
-    """Takes a policy that it does not know for that by position."""
-    return all_gather_moe(*operands, policy=policy if policy in POLICIES else "position", **options)

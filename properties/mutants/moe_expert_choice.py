@@ -6,10 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from shardproof.impl.collectives import all_gather
-from shardproof.impl.moe import expert_choice_moe
 from shardproof.properties.mutants.axes import AxisName
-from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.moe import Layer, Pairs, count_renormalised, places
 
 
@@ -46,16 +44,3 @@ def expert_choice_of_each_sender(*operands: Any, **options: Any) -> Array:
         return best(pairs, capacity, queue, -pairs.gate)
 
     return chosen(*operands, keep=of_senders, **options)
-
-
-@mutant(
-    "expert_choice_layer",
-    law="communication",
-    smallest=(1,),
-    communication=formula_of("expert_choice_layer", "all_to_all"),
-)
-def expert_choice_sending_tokens_twice(tokens: Array, *operands: Any, **options: Any) -> Array:
-    """Gathers tokens as well, for nothing."""
-    right = expert_choice_moe(tokens, *operands, **options)
-    again = jnp.max(all_gather(tokens, operands[-1], tiled=True)) * 0
-    return right + again.astype(right.dtype)

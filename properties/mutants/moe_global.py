@@ -47,16 +47,6 @@ def global_moe_of_groups(*operands: Any, mesh: Any, data: Any, expert: Any, **op
     return on_blocks(local, operands, mesh=mesh, data=data, expert=expert)
 
 
-@mutant("global_moe_layer", smallest=(2, 2), whole=True)
-def global_moe_numbering_experts_first(*operands: Any, mesh: Any, data: Any, expert: Any, **options: Any) -> Array:
-    """Tokens are numbered as if they were shared over the axes of experts, and then over those of data."""
-
-    def local(blocks: Any, data: Axes, expert: Axes) -> Array:
-        return layer(blocks, expert, (*expert, *data), **options)
-
-    return on_blocks(local, operands, mesh=mesh, data=data, expert=expert)
-
-
 @mutant("global_moe_layer", law="gradient", smallest=(1, 2), whole=True)
 def global_moe_of_mean_gradients(*operands: Any, mesh: Any, data: Any, expert: Any, **options: Any) -> Array:
     """The gradient of an expert is the mean over the groups, not the sum."""

@@ -7,12 +7,12 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from shardproof.impl.collectives import all_gather, all_to_all
-from shardproof.impl.moe import Dispatcher, all_gather_moe
+from shardproof.impl.collectives import all_to_all
+from shardproof.impl.moe import Dispatcher
 from shardproof.impl.moe.capacity import counted, places
 from shardproof.impl.moe.experts import in_buffers, in_turn
 from shardproof.impl.moe.plan import Plan, planned
-from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.catalogue import mutant
 
 Step = Callable[[Plan, Array], Array]
 """Something that is done with rows, or with numbers."""
@@ -35,13 +35,11 @@ def _slots(plan: Plan) -> Array:
     return jnp.where(plan.kept, place, plan.count * plan.most_sent)
 
 
-def _buffers(plan: Plan, *, masked: bool = True, last: bool = False) -> Array:
-    """Buffers of a fixed size for every sender and expert; `last`: dropped pairs stand in their last rows before."""
+def _buffers(plan: Plan) -> Array:
+    """Buffers of a fixed size for every sender and expert, in whose last rows dropped pairs stand before."""
     place, rows = _slots(plan), plan.count * plan.most_sent
-    written, token = place, plan.token
-    if last:
-        before = jnp.where(plan.kept, rows, (plan.experts + 1) * plan.most_sent - 1)
-        written, token = jnp.concatenate([before, place]), jnp.concatenate([token, token])
+    before = jnp.where(plan.kept, rows, (plan.experts + 1) * plan.most_sent - 1)
+    written, token = jnp.concatenate([before, place]), jnp.concatenate([plan.token, plan.token])
     source = jnp.full(rows, -1).at[written].set(token, mode="drop")
     filled = jnp.where(source[:, None] >= 0, plan.tokens[jnp.maximum(source, 0)], 0)
     arrived = exchanged(plan, filled.reshape(plan.count, plan.most_sent, -1))
@@ -50,68 +48,35 @@ def _buffers(plan: Plan, *, masked: bool = True, last: bool = False) -> Array:
     outputs = in_buffers(jnp.swapaxes(arrived, 0, 1).reshape(held, p * plan.most_sent, -1), plan.weights)
     outputs = jnp.swapaxes(outputs.reshape(held, p, plan.most_sent, -1), 0, 1)
     home = exchanged(plan, outputs.reshape(p * held, plan.most_sent, -1)).reshape(rows, -1)
-    plan = plan if masked else replace(plan, kept=jnp.full_like(plan.kept, True))
     return plan.combined(home[jnp.minimum(place, rows - 1)])
 
 
 @mutant("moe_layer", smallest=(1,))
 def moe_written_over(*operands: Any, **options: Any) -> Array:
     """What is dropped is written to the last row, and what is kept over it: a scatter may do so the other way round."""
-    return plan_for(operands, options).result(lambda plan: _buffers(plan, last=True))
+    return plan_for(operands, options).result(_buffers)
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_writing_what_is_dropped(*operands: Any, **options: Any) -> Array:
-    """A dropped choice gets what stands in the last row of the buffer."""
-    return plan_for(operands, options).result(lambda plan: _buffers(plan, masked=False))
+@mutant("moe_layer", smallest=(2,))
+def moe_received_as_sent(*operands: Any, **options: Any) -> Array:
+    """Expects as many rows from a participant as it sends to it."""
+    return plan_for(operands, options).result(_ragged)
 
 
-def _ragged(
-    plan: Plan,
-    *,
-    there: Callable[[Dispatcher], Dispatcher] = lambda d: d,
-    returned: Callable[[Dispatcher, int], Array] = Dispatcher.returned,
-) -> Array:
-    """Just what is kept travels; pairs that are dropped are holes in what is sent."""
+def _ragged(plan: Plan) -> Array:
+    """Just what is kept travels, there with the wrong sizes; pairs that are dropped are holes in what is sent."""
     p, pairs, room = plan.participants, plan.experts.size, plan.most_received
     to = plan.experts // plan.held
     order = jnp.lexsort((plan.experts, ~plan.kept, to))
     loads = counted(to, p)
     sent = counted(jnp.where(plan.kept, plan.experts, plan.count), plan.count).reshape(p, plan.held)
     dispatcher = Dispatcher.of(jnp.cumsum(loads) - loads, jnp.sum(sent, axis=1), plan.axes)
-    rows = there(dispatcher).there(plan.tokens[plan.token[order]], room)
+    as_sent = replace(dispatcher, recv_sizes=dispatcher.send_sizes)
+    rows = as_sent.there(plan.tokens[plan.token[order]], room)
     received = exchanged(plan, sent).ravel()
     behind = jnp.sum(jnp.cumsum(received) <= jnp.arange(room)[:, None], axis=1)
     own = jnp.where(dispatcher.arrived(room), behind % plan.held, -1)
     outputs = in_turn(rows, own[:, None], jnp.ones((room, 1), rows.dtype), plan.weights)
     home = dispatcher.back(outputs, pairs)
-    valid = returned(dispatcher, pairs)
+    valid = dispatcher.returned(pairs)
     return plan.combined(jnp.where(valid[:, None], home, 0)[jnp.argsort(order)])
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_of_a_valid_prefix(*operands: Any, **options: Any) -> Array:
-    """Takes as many of the first rows that come back for valid as come back, although dropped ones leave holes."""
-
-    def prefix(dispatcher: Dispatcher, count: int) -> Array:
-        return jnp.arange(count) < jnp.sum(dispatcher.send_sizes)
-
-    return plan_for(operands, options).result(lambda plan: _ragged(plan, returned=prefix))
-
-
-@mutant("moe_layer", smallest=(2,))
-def moe_received_as_sent(*operands: Any, **options: Any) -> Array:
-    """Expects as many rows from a participant as it sends to it."""
-
-    def as_sent(dispatcher: Dispatcher) -> Dispatcher:
-        return replace(dispatcher, recv_sizes=dispatcher.send_sizes)
-
-    return plan_for(operands, options).result(lambda plan: _ragged(plan, there=as_sent))
-
-
-@mutant("moe_layer", law="communication", smallest=(1,), communication=formula_of("moe_layer", "all_gather"))
-def moe_sending_tokens_twice(tokens: Array, *operands: Any, **options: Any) -> Array:
-    """Gathers tokens once more, for nothing."""
-    right = all_gather_moe(tokens, *operands, **options)
-    again = jnp.max(all_gather(tokens, operands[-1], tiled=True)) * 0
-    return right + again.astype(right.dtype)

@@ -22,18 +22,6 @@ def product_with_zeros_for_what_comes_not_finite(lhs: Array, rhs: Array, axis_na
     return jnp.asarray(total).astype(jnp.result_type(lhs, rhs))
 
 
-@mutant("all_gather_matmul_rhs", smallest=(2,))
-def weights_clamped_on_their_way(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Takes the lowest number for minus infinity in the blocks that come from other participants."""
-    p, k, index = lax.axis_size(axis_name), rhs.shape[0], collectives.axis_index(axis_name)
-    own, *others = passed(rhs, axis_name, p - 1)
-    if jnp.issubdtype(rhs.dtype, jnp.floating):
-        others = [jnp.maximum(block, jnp.finfo(block.dtype).min) for block in others]
-    columns = [lax.dynamic_slice_in_dim(lhs, came(index, i, p) * k, k, lhs.ndim - 1) for i in range(p)]
-    total = sum(multiply(some, block) for some, block in zip(columns, [own, *others], strict=True))
-    return jnp.asarray(total).astype(jnp.result_type(lhs, rhs))
-
-
 @mutant("matmul_all_reduce", smallest=(1,))
 def sum_of_products_without_nan(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Puts zero in place of a sum that is NaN."""

@@ -48,19 +48,6 @@ def product_of_what_arrives(lhs: Array, rhs: Array, axis_name: AxisName) -> Arra
     return lax.scan(step, (lhs, own), jnp.arange(1, lax.axis_size(axis_name)))[0][1].astype(dtype)
 
 
-@mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=0")
-def sum_sent_after_its_product(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
-    """Each sum is sent once the product of the same iteration is added, which it has no need to wait for."""
-    dtype, axes, p = jnp.result_type(lhs, rhs), names(axis_name), lax.axis_size(axis_name)
-    term = term_of(lhs, rhs, axis_name, scatter_dimension)
-
-    def step(total: Any, away: Any) -> Any:
-        return shift(total + term(away), axes, 1), None
-
-    start = jnp.zeros_like(term(0))
-    return (lax.scan(step, start, jnp.arange(1, p))[0] + term(0)).astype(dtype)
-
-
 @mutant("all_gather_matmul_lhs", smallest=(2,), law="overlap", overlap="exposed<=0")
 def block_held_back_by_its_product(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Each block is sent on only once it has been multiplied, which a barrier makes it wait for."""

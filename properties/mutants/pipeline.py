@@ -8,7 +8,7 @@ from jax import Array, lax
 from shardproof.impl import pipeline as forms
 from shardproof.impl.collectives import all_gather, cast_varying, permute, varying
 from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.catalogue import mutant
 
 
 def _onward(p: int) -> list[tuple[int, int]]:
@@ -24,7 +24,6 @@ def _handed(
     pairs: Callable[[int], Sequence[tuple[int, int]]] = _onward,
     takes: Callable[[Array, Array, Array], Array] = lambda is_first, own, given: jnp.where(is_first, own, given),
     collected: Callable[[list[Array], int], list[Array]] = lambda done, m: done[-m:],
-    result: Callable[[Array, Array, tuple[str, ...]], Array] | None = None,
 ) -> Array:
     """A pipeline step by step, right as it is, of which a bug changes one thing."""
     axes, dtype = names(axis_name), x.dtype
@@ -38,8 +37,6 @@ def _handed(
         y = jnp.tanh(takes(index == 0, x[min(t, m - 1)], arrived) @ weights).astype(dtype)
         done.append(y)
     outputs = jnp.stack(collected(done, m))
-    if result is not None:
-        return result(outputs, index == p - 1, axes)
     return lax.psum(jnp.where(index == p - 1, outputs, jnp.zeros_like(outputs)), axes)
 
 
@@ -57,12 +54,6 @@ def last_microbatch_dropped(weights: Array, x: Array, axis_name: AxisName) -> Ar
     )
 
 
-@mutant("pipeline", smallest=(2,))
-def bubbles_times_zero(weights: Array, x: Array, axis_name: AxisName) -> Array:
-    """Multiplies what the others have by zero, which keeps a NaN of theirs."""
-    return _handed(weights, x, axis_name, result=lambda y, is_last, axes: lax.psum(y * is_last.astype(y.dtype), axes))
-
-
 @mutant("pipeline", smallest=(1,))
 def bubbles_from_behind(weights: Array, x: Array, axis_name: AxisName) -> Array:
     """Hands on round the ring, and the first participant adds what comes back to what it takes up."""
@@ -73,12 +64,6 @@ def bubbles_from_behind(weights: Array, x: Array, axis_name: AxisName) -> Array:
         pairs=lambda p: [(i, (i + 1) % p) for i in range(p)],
         takes=lambda is_first, own, given: jnp.where(is_first, own, jnp.zeros_like(own)) + given,
     )
-
-
-@mutant("pipeline", smallest=(2,))
-def result_on_the_last_alone(weights: Array, x: Array, axis_name: AxisName) -> Array:
-    """Leaves the result where it is, and gives the others what they happened to compute."""
-    return _handed(weights, x, axis_name, result=lambda y, is_last, axes: y)
 
 
 @mutant("pipeline", smallest=(1,), law="gradient")
@@ -98,20 +83,3 @@ def layers_of_one_after_another(weights: Array, x: Array, axis_name: AxisName) -
     for layer in all_gather(weights, axes, tiled=True).reshape(-1, d, d):
         x = jnp.tanh(x @ layer)
     return x
-
-
-@mutant("pipeline", law="communication", smallest=(1,), communication=formula_of("pipeline", "gpipe"))
-def stages_that_gather_all_layers(weights: Array, x: Array, axis_name: AxisName) -> Array:
-    """Gathers the layers of all participants, where microbatches are handed on."""
-    axes, d, p = names(axis_name), x.shape[-1], lax.axis_size(names(axis_name))
-    weights, x = cast_varying((weights, x), {*axes, *varying(weights), *varying(x)})
-    layers = jnp.swapaxes(all_gather(weights, axes).reshape(p, -1, d, d), 0, 1)
-    for layer in layers.reshape(-1, d, d):
-        x = jnp.tanh(x @ layer)
-    return x
-
-
-@mutant("pipeline", smallest=(1,))
-def stages_with_four_buffers(weights: Array, x: Array, axis_name: AxisName) -> Array:
-    """Keeps the results of four microbatches, in turn."""
-    return forms.pipeline(weights, x, axis_name)[jnp.arange(x.shape[0]) % 4]

@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import collective_matmul, collectives
+from shardproof.impl import collectives
 from shardproof.impl.collective_matmul import multiply
-from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.rings import passed
 
@@ -32,28 +31,10 @@ def contracted(lhs: Array, rhs: Array, axis_name: AxisName, chunk: Chunk = came,
     return jnp.asarray(total).astype(jnp.result_type(lhs, rhs))
 
 
-@mutant("all_gather_matmul_lhs_contracting", smallest=(2,))
-def product_without_the_index(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Takes the i-th arrival for block i, on every device: the device's index is not in the chunk."""
-    return contracted(lhs, rhs, axis_name, lambda index, away, p: away)
-
-
-@mutant("all_gather_matmul_lhs_contracting", smallest=(2,))
-def product_with_one_chunk(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Multiplies every arrival by the rows of the device's own block."""
-    return contracted(lhs, rhs, axis_name, lambda index, away, p: index)
-
-
 @mutant("all_gather_matmul_lhs_contracting", smallest=(1,))
 def product_one_step_long(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Goes round the whole ring, so that every device's own block is multiplied twice."""
     return contracted(lhs, rhs, axis_name, steps=lax.axis_size(axis_name))
-
-
-@mutant("all_gather_matmul_lhs_contracting", smallest=(2,))
-def product_with_the_last_rows_twice(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Multiplies the last arrival by the rows of the one before it."""
-    return contracted(lhs, rhs, axis_name, lambda index, away, p: came(index, max(0, min(away, p - 2)), p))
 
 
 @mutant("all_gather_matmul_lhs_contracting", smallest=(2,))
@@ -64,20 +45,3 @@ def product_in_the_input_dtype(lhs: Array, rhs: Array, axis_name: AxisName) -> A
     for i, block in enumerate(passed(lhs, axis_name, p - 1)):
         total = total + jnp.matmul(block, lax.dynamic_slice_in_dim(rhs, came(index, i, p) * k, k)).astype(total.dtype)
     return total
-
-
-def with_gradient(
-    form: Callable[..., Array], backward: Callable[..., Array], lhs: Array, rhs: Array, axis_name: AxisName
-) -> Array:
-    """A right form whose gradient for the left operand is `backward(ct, rhs)`."""
-    lhs, rhs = collective_matmul.aligned(lhs, rhs, axis_name=names(axis_name))
-
-    def product(lhs: Array, rhs: Array) -> Array:
-        return form(lhs, rhs, axis_name)
-
-    def backwards(kept: tuple[Array, Array], ct: Array) -> tuple[Array, Array]:
-        return backward(ct, kept[1]).astype(lhs.dtype), jax.vjp(lambda rhs: product(kept[0], rhs), kept[1])[1](ct)[0]
-
-    function = jax.custom_vjp(product)
-    function.defvjp(lambda lhs, rhs: (product(lhs, rhs), (lhs, rhs)), backwards)
-    return function(lhs, rhs)

@@ -54,45 +54,6 @@ def halves_without_the_odd_row(lhs: Array, rhs: Array, axis_name: AxisName) -> A
     return both_ways(lhs, rhs, axis_name, cut=cut, meets=cut)
 
 
-@mutant("all_gather_matmul_rhs", smallest=(2,))
-def halves_overlap_at_the_odd_row(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Has the odd row in both halves, and so counts it twice."""
-
-    def cut(rows: int) -> tuple[slice, slice]:
-        return slice(0, rows - rows // 2), slice(rows // 2, rows)
-
-    return both_ways(lhs, rhs, axis_name, cut=cut, meets=cut)
-
-
-Chunk = Callable[[Array, int, int], Array]
-"""Given the index, the step from 1 on, and p: which piece is added."""
-
-
-def reduced(
-    lhs: Array,
-    rhs: Array,
-    axis_name: AxisName,
-    dimension: int,
-    chunk: Chunk = lambda index, step, p: (index - step) % p,
-    *,
-    steps: int | None = None,
-) -> Array:
-    """A ring along which sums of pieces travel, each step adding the piece that `chunk` says."""
-    p, index = lax.axis_size(axis_name), collectives.axis_index(axis_name)
-    lhs, rhs = collectives.cast_varying((lhs, rhs), names(axis_name))
-    cut, along = (lhs, lhs.ndim - 2) if dimension == 0 else (rhs, 1)
-    rows = cut.shape[along] // p
-
-    def term(step: int) -> Array:
-        part = lax.dynamic_slice_in_dim(cut, chunk(index, step, p) * rows, rows, along)
-        return multiply(part, rhs) if dimension == 0 else multiply(lhs, part)
-
-    total = term(1)
-    for step in range(2, (p if steps is None else steps) + 1):
-        total = collectives.ring_shift(total, axis_name) + term(step)
-    return total.astype(jnp.result_type(lhs, rhs))
-
-
 @mutant("matmul_reduce_scatter", smallest=(2,))
 def sum_of_the_first_column_alone(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
     """Scatters rows whatever it is asked for, and takes as many columns as it should have."""
@@ -100,23 +61,6 @@ def sum_of_the_first_column_alone(lhs: Array, rhs: Array, axis_name: AxisName, *
         return collective_matmul.ring_matmul_reduce_scatter(lhs, rhs, axis_name)
     whole = collectives.cast_varying(collectives.all_reduce(multiply(lhs, rhs), axis_name), names(axis_name))
     return whole[..., : rhs.shape[1] // lax.axis_size(axis_name)].astype(jnp.result_type(lhs, rhs))
-
-
-@mutant("matmul_all_reduce", smallest=(2,))
-def tiles_without_the_rest(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Adds up as many columns as p divides, and leaves the rest as the device's own product."""
-    p, dtype = lax.axis_size(axis_name), jnp.result_type(lhs, rhs)
-    product = collectives.cast_varying(multiply(lhs, rhs), names(axis_name))
-    whole = rhs.shape[1] // p * p
-    total = collectives.cast_varying(collectives.all_reduce(product[..., :whole], axis_name), names(axis_name))
-    return jnp.concatenate([total, product[..., whole:]], axis=-1).astype(dtype)
-
-
-@mutant("transformer_block", smallest=(1,))
-def block_without_its_relu(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
-    """Multiplies by both weights with nothing between them."""
-    hidden = collective_matmul.ring_all_gather_matmul_lhs_contracting(x, w_in, axis_name)
-    return collective_matmul.ring_matmul_reduce_scatter(hidden, w_out, axis_name, scatter_dimension=1)
 
 
 @mutant("transformer_block", law="gradient", smallest=(1,))

@@ -32,12 +32,6 @@ def max_over_a_row_too_many(x: Array, axis_name: AxisName, *, op: str = "sum") -
     return lax.dynamic_update_slice(buffer, blocks, (0,) * buffer.ndim).max(axis=0)
 
 
-@mutant("all_reduce", smallest=(1,))
-def max_of_magnitudes(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Takes the maximum of the magnitudes, which is another for negative numbers."""
-    return collectives.all_reduce(jnp.abs(x) if op == "max" and x.dtype != bool else x, axis_name, op=op)
-
-
 @mutant("all_reduce", smallest=(2,))
 def max_ignores_nan(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Skips NaN in a maximum or minimum, as C's fmax does."""
@@ -60,25 +54,11 @@ def max_of_bool_is_parity(x: Array, axis_name: AxisName, *, op: str = "sum") -> 
 
 
 @mutant("all_reduce", smallest=(2,))
-def max_of_words_is_signed(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Takes uint32 for int32 in a maximum, so that everything above 2**31 is below 0."""
-    if op == "max" and x.dtype == jnp.uint32:
-        return collectives.all_reduce(x.astype(jnp.int32), axis_name, op=op).astype(jnp.uint32)
-    return collectives.all_reduce(x, axis_name, op=op)
-
-
-@mutant("all_reduce", smallest=(2,))
 def sum_of_int8_saturates(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Stops a sum of int8 at the end of its range, where it should wrap around."""
     if x.dtype != jnp.int8 or op != "sum":
         return collectives.all_reduce(x, axis_name, op=op)
     return jnp.clip(collectives.all_reduce(x.astype(jnp.int32), axis_name), -128, 127).astype(jnp.int8)
-
-
-@mutant("all_reduce", smallest=(1,))
-def sum_of_complex_is_real(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Drops the imaginary parts of complex numbers."""
-    return collectives.all_reduce(x.real.astype(x.dtype) if x.dtype == jnp.complex64 else x, axis_name, op=op)
 
 
 @mutant("all_reduce", smallest=(1,))

@@ -27,15 +27,6 @@ def reshard_from_mesh_order(x: Array, **roles: Any) -> Array:
     return exchanged(x, _sorted(held), wanted)
 
 
-@mutant("reshard", smallest=(2,))
-def reshard_to_the_first_part(x: Array, **roles: Any) -> Array:
-    """Every device cuts the first part of what is not sharded."""
-    held, wanted = _layouts(roles)
-    whole = exchanged(x, held, ((), ()))
-    sizes = [n // (lax.axis_size(axes) if axes else 1) for n, axes in zip(whole.shape, wanted, strict=True)]
-    return whole[: sizes[0], : sizes[1]]
-
-
 @mutant("reshard", law="communication", smallest=(1,), communication=EXCHANGED)
 def reshard_by_gathering_all(x: Array, **roles: Any) -> Array:
     """Gathers everything, also what stays, or changes places, or of which a slice is enough."""

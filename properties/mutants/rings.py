@@ -4,7 +4,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import algorithms, collectives
-from shardproof.impl.algorithms import transfers
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 
@@ -15,44 +14,6 @@ def passed(x: Array, axis_name: AxisName, steps: int, way: int = 1) -> list[Arra
     for _ in range(steps):
         held.append(collectives.ring_shift(held[-1], axis_name, offset=way))
     return held
-
-
-def placed(held: list[Array], axis_name: AxisName, way: int = 1) -> Array:
-    """Blocks `[p, …]` in logical order, of which the i-th came i participants far."""
-    away = jnp.arange(len(held))
-    return jnp.stack(held)[(way * (lax.axis_index(axis_name) - away)) % len(held)]
-
-
-@mutant("all_gather", smallest=(3,))
-def ring_gather_both_halves_rightward(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Sends both halves to the right, and takes the second for one that came from the right."""
-    p = lax.axis_size(axis_name)
-    parts, dimension = transfers.halves(x, 0)
-    gathered = [placed(passed(part, axis_name, p - 1), axis_name, way) for part, way in zip(parts, (1, -1))]  # noqa: B905
-    return transfers.join(gathered[0] if len(gathered) == 1 else jnp.concatenate(gathered, dimension + 1), axis, tiled)
-
-
-def accumulated(parts: Array, axis_name: AxisName) -> Array:
-    """A ring's reduce-scatter of `[p, …]`: the piece, whose sums travel in bfloat16 if they are float32."""
-    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
-
-    def piece(step: int) -> Array:
-        return lax.dynamic_index_in_dim(parts, (index - step) % p, keepdims=False)
-
-    total = piece(1)
-    for step in range(2, p + 1):
-        sent = total.astype(jnp.bfloat16) if total.dtype == jnp.float32 else total
-        total = collectives.ring_shift(sent, axis_name).astype(parts.dtype) + piece(step)
-    return total
-
-
-@mutant("reduce_scatter", smallest=(2,))
-def ring_scatter_travels_in_bfloat16(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Sends sums of float32 as bfloat16, to save bytes."""
-    p = lax.axis_size(axis_name)
-    return accumulated(transfers.split(x, p, scatter_dimension, tiled), axis_name)
 
 
 @mutant("all_reduce", smallest=(2,))

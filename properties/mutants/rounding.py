@@ -36,15 +36,6 @@ def sum_with_one_block_in_bfloat16(x: Array, axis_name: AxisName, *, op: str = "
     )
 
 
-@mutant("all_reduce", smallest=(1,))
-def mean_divided_in_bfloat16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Divides a float32 sum in bfloat16."""
-    if op != "mean" or x.dtype != jnp.float32:
-        return collectives.all_reduce(x, axis_name, op=op)
-    total = collectives.all_reduce(x, axis_name)
-    return (total.astype(jnp.bfloat16) / lax.axis_size(axis_name)).astype(x.dtype)
-
-
 @mutant("all_reduce", law="gradient", smallest=(1,))
 def reduce_with_a_gradient_in_bfloat16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Its gradient is rounded to bfloat16."""
@@ -59,13 +50,6 @@ def rows_in_two_halves_rounded(lhs: Array, rhs: Array, axis_name: AxisName) -> A
     whole, dtype = collectives.all_gather(lhs, axis_name, tiled=True), lhs.dtype
     half = lhs.shape[1] // 2
     return multiply(whole[:, :half], rhs[:half]).astype(dtype) + multiply(whole[:, half:], rhs[half:]).astype(dtype)
-
-
-@mutant("all_gather_matmul_rhs", smallest=(1,))
-def product_rounded_through_bfloat16(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Rounds what the first participant computes to bfloat16 before it is rounded to float16 or float32."""
-    result = multiply(lhs, collectives.all_gather(rhs, axis_name, tiled=True)).astype(lhs.dtype)
-    return first_only(result, through(result, jnp.bfloat16), axis_name)
 
 
 @mutant("matmul_reduce_scatter", smallest=(3,))

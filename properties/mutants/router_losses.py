@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import router_losses
 from shardproof.impl.collectives import cast_varying, varying
 from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.catalogue import mutant
 
 
 def choices(logits: Array, top_k: int) -> Array:
@@ -56,16 +55,6 @@ def balance_of_each_participant(logits: Array, axis_name: AxisName, *, top_k: in
     return (added_up(own, axis_name) * scale).astype(logits.dtype)
 
 
-@mutant("load_balancing_loss", smallest=(1,))
-def balance_of_bfloat16_counts(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
-    """Choices are counted in bfloat16, which has no odd number above 256."""
-
-    def counts(logits: Array, top_k: int) -> Array:
-        return choices(logits, top_k).astype(jnp.bfloat16)
-
-    return Balance(counts=counts)(logits, axis_name, top_k=top_k)
-
-
 @mutant("router_z_loss", smallest=(1,))
 def z_below_one_maximum(logits: Array, axis_name: AxisName) -> Array:
     """Subtracts the largest logit of all tokens of a participant before powers are taken."""
@@ -81,27 +70,10 @@ def z_of(
     logits: Array,
     axis_name: AxisName,
     *,
-    of_token: Callable[[Array], Array] = lambda z: z**2,
-    tokens: Callable[[int, int], int] = lambda own, participants: own * participants,
     log_sum: Callable[[Array], Array] = lambda x: jax.nn.logsumexp(x, axis=1),
     summed: Callable[[Array, AxisName], Array] = added_up,
 ) -> Array:
     """A right loss that keeps logits small, with one of its parts in place of another."""
     wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    total = summed(jnp.sum(of_token(log_sum(wide))), axis_name)
-    return (total / tokens(len(logits), lax.axis_size(axis_name))).astype(logits.dtype)
-
-
-@mutant("router_z_loss", smallest=(2,))
-def z_by_the_own_tokens(logits: Array, axis_name: AxisName) -> Array:
-    """Divides the sum over all participants by how many tokens each has."""
-    return z_of(logits, axis_name, tokens=lambda own, participants: own)
-
-
-@mutant(
-    "load_balancing_loss", law="communication", smallest=(1,), communication=formula_of("load_balancing_loss", "sums")
-)
-def balance_with_another_sum(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
-    """Adds up zeros over all participants, and adds that."""
-    right = router_losses.load_balancing_loss(logits, axis_name, top_k=top_k)
-    return right + added_up(jnp.zeros_like(right), axis_name)
+    total = summed(jnp.sum(log_sum(wide) ** 2), axis_name)
+    return (total / (len(logits) * lax.axis_size(axis_name))).astype(logits.dtype)

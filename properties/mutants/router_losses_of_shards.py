@@ -6,7 +6,6 @@ from shardproof.impl import router_losses
 from shardproof.impl.collectives import ring_shift, varying
 from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import formula_of, mutant
-from shardproof.properties.mutants.router_losses import z_of
 
 
 def alone(x: Array, axis_name: AxisName) -> Array:
@@ -25,12 +24,6 @@ def shard_z_of_all(logits: Array) -> Array:
     axes = own_axes(logits)
     own = router_losses.shard_router_z_loss(logits)
     return lax.pmean(own, axes) if axes else own
-
-
-@mutant("shard_router_z_loss", law="gradient", smallest=(1,))
-def shard_z_of_a_constant_factor(logits: Array) -> Array:
-    """Of the square, one factor is a constant: half of the gradient."""
-    return z_of(logits, (), of_token=lambda z: z * lax.stop_gradient(z), summed=alone)
 
 
 @mutant(

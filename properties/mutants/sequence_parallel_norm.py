@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import sequence_parallel as forms
-from shardproof.impl.collectives import all_gather, cast_varying, varying
+from shardproof.impl.collectives import cast_varying, varying
 from shardproof.properties.mutants.axes import AxisName, names, widened
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
@@ -34,15 +34,3 @@ def norm_of_the_sequences_together(
     """Takes the mean over the sequences of a position as well as over its features."""
     squares = jnp.mean(jnp.square(widened(x)), axis=(1, 2), keepdims=True)
     return _behind(jnp.sqrt(squares + epsilon), x, scale, w_in, w_out, axis_name)
-
-
-@mutant("normalised_sequence_parallel_mlp", smallest=(1,), law="communication", communication=NAIVE)
-def norm_whose_roots_travel(
-    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
-) -> Array:
-    """Gathers all positions' roots besides, and takes its own out of them."""
-    axes, own = names(axis_name), x.shape[0]
-    root = jnp.sqrt(jnp.mean(jnp.square(widened(x)), axis=-1, keepdims=True) + epsilon)
-    every = all_gather(cast_varying(root, axes), axes, tiled=True)
-    roots = lax.dynamic_slice_in_dim(every, lax.axis_index(axes) * own, own)
-    return _behind(roots, x, scale, w_in, w_out, axis_name)

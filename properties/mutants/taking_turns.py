@@ -10,7 +10,7 @@ from shardproof.impl import collective_matmul, collectives
 from shardproof.impl.collective_matmul import aligned, multiply
 from shardproof.impl.rings import WAYS, shift
 from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.catalogue import mutant
 
 Turn = Callable[[list[Array], int, Callable[[int, int, Any], Array], Callable[[int, Array], Array]], list[Array]]
 """Given both halves' sums, the step, a half's term once something is there, and a half's sum on its way: the next."""
@@ -75,15 +75,3 @@ def both_halves_wait_for_both(lhs: Array, rhs: Array, axis_name: AxisName, *, sc
 def accumulators_sent_in_the_operands_dtype(*operands: Any, **options: Any) -> Array:
     """Rounds its sums to the operands' dtype at every hop, though they are said to travel in the accumulator's."""
     return collective_matmul.alternating_matmul_reduce_scatter(*operands, **options, sums="operands")
-
-
-@mutant(
-    "matmul_reduce_scatter",
-    law="communication",
-    smallest=(2,),
-    communication=formula_of("matmul_reduce_scatter", "alternating_matmul_reduce_scatter"),
-    claims=("narrow_accumulation",),
-)
-def operands_dtype_sent_as_accumulators(*operands: Any, **options: Any) -> Array:
-    """Sends its sums in the accumulator's dtype, twice the bytes, though they are said to travel in the operands'."""
-    return collective_matmul.alternating_matmul_reduce_scatter(*operands, **options, sums="accumulator")

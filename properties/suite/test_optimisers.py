@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import optimisers
-from shardproof.impl.optimisers import Adapting, Transformation, adam
+from shardproof.impl.optimisers import Adapting, Transformation
 from shardproof.impl.training import like_parameters
 from shardproof.oracles import optimisers as oracle
 from shardproof.oracles.dtypes import unit_roundoff
@@ -121,16 +121,6 @@ def own_adam(*, second: float = 0.999, moments: Callable[[Any], Any] = lambda x:
     return Transformation(init, update)
 
 
-def rounded(optimiser: Transformation) -> Transformation:
-    """Its updates are rounded to the gradients' dtype, and then a parameter's sum is rounded again."""
-
-    def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        updates, state = optimiser.update(gradients, state, params)
-        return jax.tree.map(lambda u, g: wide(u.astype(g.dtype)), updates, gradients), state
-
-    return Transformation(optimiser.init, update)
-
-
 def narrow_momentum() -> Transformation:
     """Momentum whose velocity has the parameters' dtype."""
 
@@ -144,7 +134,6 @@ def narrow_momentum() -> Transformation:
 WRONG: dict[str, tuple[str, Callable[[], Any], tuple[str, ...]]] = {
     "adam_in_own_dtype": ("adam", own_adam, NARROW),
     "adam_never_decays": ("adam", partial(own_adam, second=1.0, moments=wide), ("float64", *NARROW)),
-    "adam_rounds_twice": ("adam", lambda: rounded(adam(0.01)), NARROW),
     "velocity_in_own_dtype": ("momentum", narrow_momentum, NARROW),
 }
 """By name: the optimiser that it is to be, itself, and the dtypes in which it is wrong."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -20,7 +19,7 @@ from jax.sharding import NamedSharding
 
 from shardproof.impl.reshard import spec as partition_spec
 from shardproof.oracles import sharding_types as oracle
-from shardproof.oracles.layout import Entries, shard, spec_entries
+from shardproof.oracles.layout import Entries, spec_entries
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.sharding_types import Ambiguous, Refused, ShardedType
 from shardproof.properties.cases.strategies import meshes, specs
@@ -383,31 +382,6 @@ def test_a_result_on_explicit_axes_is_typed(operation: str, data: st.DataObject)
     check(data.draw(calls(operation), label="call"))
 
 
-def tuples_in_mesh_order(xs: Types, params: Any, mesh: MeshCase) -> ShardedType:
-    """The axes of a dimension are in the order of the mesh."""
-    result = oracle.elementwise(*xs)
-    return replace(result, spec=tuple(mesh.in_mesh_order(axes) for axes in result.spec))
-
-
-def a_kept_dimension_keeps_its_axes(xs: Types, params: Any, mesh: MeshCase) -> ShardedType:
-    """What is kept of a reduced dimension is sharded as it was."""
-    result = oracle.reduction(xs[0], params[0], keepdims=params[1])
-    return replace(result, spec=xs[0].spec) if params[1] else result
-
-
-def permuted_the_other_way(xs: Types, params: Any, mesh: MeshCase) -> ShardedType:
-    """Axes are permuted by the inverse: of two dimensions, or three in reversed order, both are the same."""
-    (permutation,) = params
-    inverse = [permutation.index(i) for i in range(len(permutation))]
-    return replace(oracle.transposed(xs[0], permutation), spec=oracle.transposed(xs[0], inverse).spec)
-
-
-def broadcast_from_the_front(xs: Types, params: Any, mesh: MeshCase) -> ShardedType:
-    """The first dimensions of the result are sharded as those of the operand."""
-    result = oracle.broadcast(xs[0], *params)
-    return replace(result, spec=xs[0].spec + ((),) * (result.rank - xs[0].rank))
-
-
 def never_ambiguous(xs: Types, params: Any, mesh: MeshCase) -> ShardedType:
     """A sum over dimensions that both operands shard is taken to be the same on all devices."""
     lhs, rhs = xs
@@ -416,15 +390,6 @@ def never_ambiguous(xs: Types, params: Any, mesh: MeshCase) -> ShardedType:
     except Ambiguous:
         summed = tuple(() if i in params[0][1] else axes for i, axes in enumerate(rhs.spec))
         return oracle.contraction(lhs, replace(rhs, spec=summed), *params)
-
-
-def not_what_was_asked_for(xs: Types, params: Any, mesh: MeshCase) -> ShardedType:
-    """Where it is not ambiguous the result is sharded as if nothing had been asked for."""
-    try:
-        return oracle.contraction(xs[0], xs[1], params[0], params[1])
-    except Refused:
-        plain = [replace(x, spec=((),) * x.rank) for x in xs]
-        return oracle.resharded(oracle.contraction(plain[0], plain[1], params[0], params[1]), params[2], mesh)
 
 
 def the_last_part_is_sharded(xs: Types, params: Any, mesh: MeshCase) -> ShardedType:
@@ -439,16 +404,11 @@ def the_last_axis_is_dropped(xs: Types, params: Any, mesh: MeshCase) -> ShardedT
 
 
 WRONG: list[tuple[str, Rule]] = [
-    ("elementwise", tuples_in_mesh_order),
-    ("reduction", a_kept_dimension_keeps_its_axes),
-    ("transpose", permuted_the_other_way),
-    ("broadcast", broadcast_from_the_front),
     ("contraction", never_ambiguous),
-    ("contraction with out_sharding", not_what_was_asked_for),
     ("reshape", the_last_part_is_sharded),
     ("resharding", the_last_axis_is_dropped),
 ]
-"""A wrong rule of each operation."""
+"""Wrong rules of some operations, each of which few calls show."""
 
 
 MESH = MeshCase(("dp", "tp", "pp"), (2, 2, 1), axis_types=("explicit",) * 3)
@@ -477,90 +437,6 @@ def test_a_wrong_rule_is_found(operation: str, rule: Rule) -> None:
     """Among as many calls as some runs draw: one run finds some of them with one seed in three."""
     with pytest.raises(AssertionError, match=re.escape(f"{operation}(")):
         search(operation, 32 * TYPED, rule)
-
-
-def numbered(x: ShardedType) -> np.ndarray:
-    """An array of that shape whose elements all differ."""
-    return np.arange(np.prod(x.shape, dtype=int)).reshape(x.shape)
-
-
-@given(data=st.data())
-def test_what_only_moves_dimensions_moves_no_element(data: st.DataObject) -> None:
-    """Transposed, broadcast, or reshaped but for merges, a block of the result is made of the same device's block."""
-    operation = data.draw(st.sampled_from(("transpose", "broadcast", "reshape")))
-    call = data.draw(calls(operation, max_devices=8))
-    (x,), mesh, rank = call.operands, call.mesh, len(call.mesh.sizes)
-    try:
-        result = call.expected
-    except Refused:
-        return
-    whole, blocks = numbered(x), shard(numbered(x), mesh, x.spec)
-    if operation == "transpose":
-        expected = shard(whole.transpose(*call.params), mesh, result.spec)
-        local = blocks.transpose(*range(rank), *(rank + i for i in call.params[0]))
-    elif operation == "broadcast":
-        expected = shard(np.broadcast_to(whole, *call.params), mesh, result.spec)
-        more = (1,) * (result.rank - x.rank)
-        local = np.broadcast_to(blocks.reshape(*mesh.sizes, *more, *blocks.shape[rank:]), expected.shape)
-    else:
-        if len([n for n in result.shape if n > 1]) < len([n for n in x.shape if n > 1]):  # merged
-            return
-        expected = shard(whole.reshape(*call.params), mesh, result.spec)
-        local = blocks.reshape(expected.shape)
-    np.testing.assert_array_equal(local, expected)
-
-
-@given(calls("elementwise", max_devices=8))
-def test_an_elementwise_result_is_computed_where_it_is(call: Call) -> None:
-    """Every device has what it needs of each operand that is sharded as the result, or not at all."""
-    try:
-        result = call.expected
-    except Refused:
-        return
-    for x in call.operands:
-        spec = ((),) * (result.rank - x.rank) + x.spec
-        assert all(axes in ((), of_result) for axes, of_result in zip(spec, result.spec, strict=True))
-    assert {name for axes in result.spec for name in axes} == {n for x in call.operands for a in x.spec for n in a}
-
-
-BY_HAND: list[tuple[str, tuple[str, ...], tuple[int, ...], str | type[Refused]]] = [
-    # dimensions agree, or one of them is not sharded; an axis shards one dimension
-    ("elementwise", ("8@dp,4", "8,4@tp"), (), "8@dp,4@tp"),
-    ("elementwise", ("8@dp,4", "4@tp"), (), "8@dp,4@tp"),
-    ("elementwise", ("8@(tp,dp),4", "8@(tp,dp),1"), (), "8@(tp,dp),4"),
-    ("elementwise", ("8@(tp,dp),4", "8@(dp,tp),4"), (), Refused),
-    ("elementwise", ("8@dp,4", "8@tp,4"), (), Refused),
-    ("elementwise", ("8@dp,4", "8,4@dp"), (), Refused),
-    # dimensions that are not contracted are sharded as before; if both operands shard what is contracted, it is unclear
-    ("matmul", ("8@dp,4", "4,6@tp"), (), "8@dp,6@tp"),
-    ("matmul", ("8@dp,4@tp", "4,6@tp"), (), "8@dp,6@tp"),
-    ("matmul", ("8@dp,4@tp", "4@tp,6"), (), Ambiguous),
-    ("matmul", ("8,4@tp", "4@dp,6"), (), Refused),
-    ("matmul", ("8@dp,4", "4,6@dp"), (), Refused),
-    # one dimension is split, or some are merged, dimensions of one element aside
-    ("reshaped", ("8@dp,4",), (4, 2, 4), "4@dp,2,4"),
-    ("reshaped", ("8@(dp,tp),4",), (2, 4, 4), "2@dp,4@tp,4"),
-    ("reshaped", ("8@(dp,tp)",), (4, 2), "4@(dp,tp),2"),
-    ("reshaped", ("12@(dp,tp)",), (6, 2), Refused),  # a quarter of twelve is one row of two, and half of another
-    ("reshaped", ("6@dp",), (3, 2), Refused),
-    ("reshaped", ("4@dp,6@tp",), (24,), "24@(dp,tp)"),
-    ("reshaped", ("4,6@tp",), (24,), Refused),
-    ("reshaped", ("4@dp,6",), (6, 4), Refused),
-    ("reshaped", ("1,4@tp,1",), (4,), "4@tp"),
-    ("reshaped", ("4@dp,4",), (2, 2, 2, 2), Refused),  # two splits
-]
-
-
-@pytest.mark.parametrize(("name", "operands", "shape", "result"), BY_HAND)
-def test_types_by_hand(name: str, operands: tuple[str, ...], shape: Any, result: str | type[Refused]) -> None:
-    """The oracle's types of element-wise operations, products and reshapes are those derived by hand."""
-    rule, more = getattr(oracle, name), (shape, MESH) if name == "reshaped" else ()
-    if isinstance(result, str):
-        assert rule(*map(typed, operands), *more) == typed(result)
-    else:
-        with pytest.raises(result) as raised:
-            rule(*map(typed, operands), *more)
-        assert raised.type is result
 
 
 @pytest.mark.parametrize(

@@ -129,12 +129,14 @@ def zero_form(
     return Form(name, specs, step, masked=True, sharded=sharded, shared=True)
 
 
-def form_of_loss(loss: Parallelisation, kind: type[TrainingStep] = TrainingStep) -> Form:
+def form_of_loss(loss: Parallelisation) -> Form:
     """The step of a loss of global arrays."""
     return Form(
         loss.name,
         lambda depth, data, model: loss.layout.specs(depth, data=data, model=model),
-        lambda optimiser, mesh, data, model, microbatches: kind(loss, optimiser, mesh=mesh, data=data, model=model),
+        lambda optimiser, mesh, data, model, microbatches: TrainingStep(
+            loss, optimiser, mesh=mesh, data=data, model=model
+        ),
         sharded=loss.name not in ("one_device", "data_parallel"),
     )
 
@@ -433,40 +435,12 @@ class OfOneAxis(TrainingStep):
         return mapped(params, state, batch)
 
 
-class OfTheNextShard(ZeroStep):
-    """Every device updates its shard with the state of the one before."""
-
-    def function(self, params: Any, state: Any, batch: Any) -> Any:
-        """The step of a state that is one shard off."""
-        parts = self.mesh.shape[self.data[0]]
-        state = jax.tree.map(lambda s: jnp.roll(s, s.size // parts) if s.ndim else s, state)
-        return super().function(params, state, batch)
-
-
 class WholeState(ZeroStep):
     """Every device holds all of the optimiser's state."""
 
     def init(self, params: Any) -> Any:
         """A state of the right values."""
         return jax.device_put(jax.jit(self.init_traceable)(params), NamedSharding(self.mesh, P()))
-
-
-class NotDonating(TrainingStep):
-    """It steps from copies, so that both the old and the new arrays stay."""
-
-    def __call__(self, params: Any, state: Any, batch: Any) -> Any:
-        """A step that leaves its arguments."""
-        params, state = jax.tree.map(jnp.copy, (params, state))
-        return super().__call__(params, state, batch)
-
-
-class GathersParameters(TrainingStep):
-    """Sharded parameters are returned on every device."""
-
-    def __call__(self, params: Any, state: Any, batch: Any) -> Any:
-        """A step whose parameters come back whole."""
-        params, state, loss = super().__call__(params, state, batch)
-        return jax.device_put(params, NamedSharding(self.mesh, P())), state, loss
 
 
 def step_of(kind: type[TrainingStep], loss: Callable[..., Any] = LOSS) -> Callable[..., TrainingStep]:
@@ -477,17 +451,12 @@ def step_of(kind: type[TrainingStep], loss: Callable[..., Any] = LOSS) -> Callab
 FOUR = replace(TWO, mesh=MeshCase(("x", "y"), (2, 2)), data=("x", "y"))
 ONE_AXIS = masked("one_axis", step_of(OfOneAxis))
 MEANS = masked("mean_of_means", step_of(TrainingStep, mean_of_means))
-NEXT = zero_form("next_shard", data_parallel, of_examples, OfTheNextShard)
 WHOLE = zero_form("whole_state", data_parallel, of_examples, WholeState)
-GATHERS = form_of_loss(PARALLELISATIONS["fsdp_rows"], GathersParameters)
 WRONG: list[tuple[Form, Trial, str, str, str]] = [
     (MEANS, replace(ONE, examples=6, microbatches=2, seed=2), "sgd", "simulate", "step 1: loss"),
     (ONE_AXIS, FOUR, "sgd", "simulate", "step 1: parameter"),
     (ONE_AXIS, FOUR, "sgd", "xla", "replicas of .* differ"),
-    (NEXT, replace(TWO, steps=2), "momentum", "simulate", "step 2: parameter"),
     (WHOLE, TWO, "adam", "xla", "of 8 numbers of the optimiser's a device holds 8"),
-    (form_of_loss(data_parallel, NotDonating), TWO, "adam", "xla", "a buffer was not donated"),
-    (GATHERS, TWO, "sgd", "xla", "a layout changed"),
 ]
 """Wrong steps: a trial that shows each, and the message."""
 

@@ -4,24 +4,21 @@ import argparse
 
 import jax
 
-from shardproof.properties.meta.benchmark import planted, roundings, simulating
+from shardproof.properties.meta.benchmark import planted, roundings
 
 
 def main() -> None:
     """Runs the section named on the command line."""
     parser = argparse.ArgumentParser(prog="python -m shardproof.properties.meta.benchmark", description=__doc__)
     sections = parser.add_subparsers(dest="section", required=True)
-    sections.add_parser("simulate", help="the interpreter beside XLA, and as the mesh grows to 4,096 devices")
     planted.add_options(sections.add_parser("mutants", help="the rate at which planted bugs are caught"))
     roundings.add_options(
         sections.add_parser("roundings", help="how near to the bounds of sampled roundings XLA comes")
     )
     options = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", max(simulating.COMPARED))
-    if options.section == "simulate":
-        simulating.measure()
-    elif options.section == "roundings":
+    jax.config.update("jax_num_cpu_devices", 64)
+    if options.section == "roundings":
         roundings.measure(options)
     else:
         planted.measure(options)

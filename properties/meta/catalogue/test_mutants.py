@@ -8,10 +8,9 @@ import re
 
 import jax.numpy as jnp
 import pytest
-from jax import Array, lax
+from jax import Array
 
 from shardproof.impl.collectives import ring_shift
-from shardproof.impl.norms import global_norm
 from shardproof.properties.cases.chain import DIVERGENT
 from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import CONTRACTS, Scope
@@ -58,8 +57,8 @@ OF_EACH_LAW = (
 )
 """Bugs by hand for every law that an implementation can break, under a transformation and on large meshes, too."""
 
-BRIEFLY = ("max_from_zero", "reduce_with_twice_the_gradient")
-"""Those that are shrunk in every run."""
+BRIEFLY = ("max_from_zero",)
+"""What is shrunk in every run."""
 
 SAMPLE = (
     ("all_reduce[lax]", "drop"),
@@ -75,7 +74,7 @@ SAMPLE = (
     ("ring_shift[lax]", "scaled"),
     ("ring_shift[lax]", "mesh order"),
     ("rms_norm[squares]", "sign"),
-    ("embedding_lookup[masked]", "mask"),
+    ("masked_mean[sums]", "mask"),
     ("all_gather_matmul_lhs_contracting[ring_all_gather_matmul_lhs_contracting]", "late"),
     ("vocab_parallel_cross_entropy[sums]", "index"),
 )
@@ -179,30 +178,6 @@ def test_what_is_wrong_without_jit_is_caught() -> None:
     )
     assert finding.violation is not None
     assert str(finding.violation).startswith("ring_shift[shift]: value under eager")
-
-
-@pytest.mark.lengthy
-def test_a_gradient_that_is_wrong_without_jit_is_caught() -> None:
-    """Gradients are looked at without `jit`, too, and the title says so."""
-
-    def norm(x: Array, axis_name: AxisName) -> Array:
-        inner = x
-        while hasattr(inner, "primal"):  # a tracer of a derivative
-            inner = inner.primal
-        y = global_norm(x, axis_name)
-        return y if "Jaxpr" in type(inner).__name__ else y + (y - lax.stop_gradient(y))
-
-    finding = find_violation(
-        [LAWS["gradient"]],
-        user_implementation("global_norm", norm),
-        engine_named("xla"),
-        EAGER,
-        max_examples=MANY,
-        random_seed=SEED,
-        shrink=False,
-    )
-    assert finding.violation is not None
-    assert str(finding.violation).startswith("global_norm[norm]: gradient under eager")
 
 
 def test_every_contract_and_law_has_a_bug() -> None:

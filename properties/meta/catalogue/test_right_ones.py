@@ -12,7 +12,6 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.right import RIGHT_ONES, RightOne
-from shardproof.properties.mutants.right.catalogue import enter
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner.search import find_violation
@@ -106,11 +105,3 @@ def test_narrow_accumulation_is_a_choice() -> None:
 def test_a_right_one_is_no_planted_bug() -> None:
     """A name is that of a right function or of a wrong one."""
     assert not set(RIGHT_ONES) & set(MUTANTS)
-
-
-def test_a_name_is_taken_once() -> None:
-    """A second one of the same name is refused, and so is one without a sentence."""
-    with pytest.raises(ValueError, match="shift_by_gathering: expected a name that no other has"):
-        enter("shift_by_gathering", "ring_shift", "Something else.", print)
-    with pytest.raises(ValueError, match="shift_undescribed: sentence='': expected a docstring of one sentence"):
-        enter("shift_undescribed", "ring_shift", "", print)

@@ -1,23 +1,12 @@
 """Right ways to write all_gather and all_gather_invariant."""
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.right.catalogue import right
 from shardproof.properties.mutants.right.pieces import cut, join, own, spread
-
-
-@right("all_gather")
-def gather_along_a_ring(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Stacks the blocks as a ring delivers them, and turns them until they are in logical order."""
-    p, held = lax.axis_size(axis_name), [spread(x, axis_name)]
-    for _ in range(p - 1):
-        held.append(collectives.ring_shift(held[-1], axis_name))
-    order = (lax.axis_index(axis_name) - np.arange(p)) % p
-    return join(jnp.stack(held)[order], axis, tiled)
 
 
 @right("all_gather")
@@ -74,15 +63,6 @@ def scatter_the_reduced(x: Array, axis_name: AxisName, *, scatter_dimension: int
     """Slices its piece out of the sum of all."""
     total = collectives.all_reduce(x, axis_name)
     return own(cut(total, lax.axis_size(axis_name), scatter_dimension, tiled), axis_name)
-
-
-@right("reduce_scatter")
-def scatter_name_by_name(x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False) -> Array:
-    """Scatters over the first name, what is left over the second, and so on."""
-    pieces = cut(x, lax.axis_size(axis_name), scatter_dimension, tiled)
-    for name in names(axis_name):
-        pieces = collectives.reduce_scatter(pieces, name, tiled=True)
-    return pieces[0]
 
 
 @right("reduce_scatter")

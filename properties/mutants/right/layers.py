@@ -34,20 +34,6 @@ def stages_all_at_once(weights: Array, x: Array, axis_name: AxisName) -> Array:
     return all_gather(x, names(axis_name))[-1]
 
 
-@right("sequence_parallel_mlp")
-def mlp_of_everyone(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
-    """Gathers positions by an einsum's operand, adds up all products everywhere, and keeps its own positions."""
-    axes, dtype, own = names(axis_name), x.dtype, x.shape[0]
-    x, w_in, w_out = _typed(axis_name, x, w_in, w_out)
-    if not x.size:
-        return x
-    wide = jnp.promote_types(dtype, jnp.float32)
-    hidden = jnp.einsum("sbd,df->sbf", all_gather(x, axes, tiled=True), w_in, preferred_element_type=wide)
-    hidden = jax.nn.relu(hidden.astype(dtype))
-    total = lax.psum(jnp.einsum("sbf,fd->sbd", hidden, w_out, preferred_element_type=wide), axes)
-    return lax.dynamic_slice_in_dim(total.astype(dtype), lax.axis_index(axes) * own, own)
-
-
 @right("normalised_sequence_parallel_mlp")
 def norm_behind_the_gather(
     x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
@@ -75,19 +61,6 @@ def _logits(q: Array, k: Array, queries: Array, keys: Array, causal: bool) -> Ar
     """Of every head; for keys behind the queries a number so low that its power is 0."""
     logits = jnp.einsum("shd,thd->hst", widened(q), widened(k)) * lax.rsqrt(jnp.asarray(q.shape[-1], widened(q).dtype))
     return jnp.where(queries[:, None] >= keys, logits, -1e30) if causal else logits
-
-
-@right("attention")
-def attention_of_everyone(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Everyone attends with all queries, gathered over one axis after the other, and keeps its own rows."""
-    rows, dtype = q.shape[0], q.dtype
-    q, k, v = _typed(axis_name, q, k, v)
-    for name in reversed(names(axis_name)):
-        q, k, v = (all_gather(widened(x), name, tiled=True) for x in (q, k, v))
-    at = jnp.arange(q.shape[0])
-    weights = jnp.exp(jax.nn.log_softmax(_logits(q, k, at, at, causal), axis=-1))
-    result = jnp.einsum("hst,thd->shd", weights, v).astype(dtype)
-    return lax.dynamic_slice_in_dim(result, lax.axis_index(names(axis_name)) * rows, rows)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))
@@ -128,3 +101,17 @@ def attention_with_its_own_gradient(
 ) -> Array:
     """Keeps nothing but its operands for the gradient, gathers and weighs once more, and adds up in float32."""
     return _recomputed(*_typed(axis_name, q, k, v), axis_name, causal)
+
+
+@right("sequence_parallel_mlp")
+def mlp_of_everyone(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
+    """Gathers positions by an einsum's operand, adds up all products everywhere, and keeps its own positions."""
+    axes, dtype, own = names(axis_name), x.dtype, x.shape[0]
+    x, w_in, w_out = _typed(axis_name, x, w_in, w_out)
+    if not x.size:
+        return x
+    wide = jnp.promote_types(dtype, jnp.float32)
+    hidden = jnp.einsum("sbd,df->sbf", all_gather(x, axes, tiled=True), w_in, preferred_element_type=wide)
+    hidden = jax.nn.relu(hidden.astype(dtype))
+    total = lax.psum(jnp.einsum("sbf,fd->sbd", hidden, w_out, preferred_element_type=wide), axes)
+    return lax.dynamic_slice_in_dim(total.astype(dtype), lax.axis_index(axes) * own, own)

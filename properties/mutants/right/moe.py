@@ -6,12 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl.moe import GlobalMoeLayer
-from shardproof.impl.moe.chunked import dispatch_in_chunks
-from shardproof.impl.moe.gathered import dispatch_by_all_gather
 from shardproof.properties.mutants import moe
 from shardproof.properties.mutants.axes import AxisName
-from shardproof.properties.mutants.moe import Layer, Pairs, keep, order, places, serve
+from shardproof.properties.mutants.moe import Layer, keep, order, places
 from shardproof.properties.mutants.moe_expert_choice import chosen
 from shardproof.properties.mutants.moe_gated import gated
 from shardproof.properties.mutants.right.catalogue import right
@@ -34,58 +31,9 @@ def moe_choosing_one_by_one(*operands: Any, **options: Any) -> Array:
 
 
 @right("moe_layer")
-def moe_weighing_by_a_mask(*operands: Any, **options: Any) -> Array:
-    """Takes the softmax over all logits, of which those that are not chosen are minus infinity."""
-
-    def masked(logits: Array, chosen: Array) -> Array:
-        mask = jnp.any(jnp.arange(logits.shape[1]) == chosen[..., None], axis=1)
-        weights = jax.nn.softmax(jnp.where(mask, logits, -jnp.inf), axis=1)
-        return jnp.take_along_axis(weights, chosen, axis=1)
-
-    return Layer(weigh=masked)(*operands, **options)
-
-
-@right("moe_layer")
-def moe_without_a_division(*operands: Any, **options: Any) -> Array:
-    """A gate is one by the sum of the exponentials of how much higher each chosen logit is."""
-
-    def of_differences(logits: Array, chosen: Array) -> Array:
-        best = jnp.take_along_axis(logits, chosen, axis=1)
-        return 1 / jnp.sum(jnp.exp(best[:, None, :] - best[:, :, None]), axis=2)
-
-    return Layer(weigh=of_differences)(*operands, **options)
-
-
-@right("moe_layer")
-def moe_with_room_for_all(*operands: Any, **options: Any) -> Array:
-    """Takes no capacity for that of all pairs, and compares places all the same."""
-
-    def counted(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        return keep(pairs, pairs.token.size if capacity is None else capacity, policy)
-
-    return Layer(keep=counted)(*operands, **options)
-
-
-@right("moe_layer")
 def moe_multiplying_by_zero(*operands: Any, **options: Any) -> Array:
     """What is dropped counts as often as a mask of floats says, zero times."""
     return Layer(count=lambda gates, kept: gates * kept.astype(gates.dtype))(*operands, **options)
-
-
-@right("moe_layer")
-def moe_with_a_gradient_of_its_own(*operands: Any, **options: Any) -> Array:
-    """The product has a derivative that is written by hand, linear in tokens and in weights."""
-
-    @jax.custom_jvp
-    def product(rows: Array, weights: Array) -> Array:
-        return serve(rows, weights)
-
-    @product.defjvp
-    def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
-        (rows, weights), (drows, dweights) = primals, tangents
-        return product(rows, weights), serve(drows, weights) + serve(rows, dweights)
-
-    return Layer(serve=product)(*operands, **options)
 
 
 @right("moe_layer")
@@ -100,15 +48,6 @@ def moe_for_choices_of_tokens(*operands: Any, **options: Any) -> Array:
 def gated_moe_of_hyperbolic_tangents(*operands: Any, **options: Any) -> Array:
     """Takes silu as half of `u (1 + tanh(u / 2))`."""
     return gated(*operands, hidden=lambda u, v: 0.5 * u * (1 + jnp.tanh(0.5 * u)) * v, **options)
-
-
-@right("expert_choice_layer")
-def expert_choice_with_room_for_all_others(*operands: Any, capacity: int, **options: Any) -> Array:
-    """Leaves out those before whom as many or more come, which is all there is room for."""
-    return chosen(
-        *operands, keep=lambda pairs, n, policy: ~(places(pairs.expert, order(pairs, policy)) >= n),
-        capacity=capacity, **options,
-    )  # fmt: skip
 
 
 @right("global_moe_layer", whole=True)
@@ -126,18 +65,6 @@ def global_moe_on_whole_arrays(
     kept = moe.keep(moe.pairs_of(chosen, gates, len(weights), len(rows)), capacity, policy).reshape(chosen.shape)
     shares = jnp.sum(jnp.where(chosen[..., None] == jnp.arange(len(weights)), moe.count(gates, kept)[..., None], 0), 1)
     return jnp.einsum("ne,nef->nf", shares, moe.serve(rows, weights)).astype(tokens.dtype)
-
-
-@right("global_moe_layer", whole=True)
-def global_moe_in_chunks(*operands: Any, **options: Any) -> Array:
-    """Tokens travel in chunks, until no participant has any left."""
-    return GlobalMoeLayer("in_chunks", dispatch_in_chunks)(*operands, **options)
-
-
-@right("global_moe_layer", whole=True)
-def global_moe_of_gathered_tokens(*operands: Any, **options: Any) -> Array:
-    """Gathers the tokens of each group of devices that share the experts."""
-    return GlobalMoeLayer("gathered", dispatch_by_all_gather)(*operands, **options)
 
 
 @right("load_balancing_loss")
@@ -159,18 +86,6 @@ def z_of_log_probabilities(logits: Array, axis_name: AxisName) -> Array:
 
 
 @right("shard_router_z_loss")
-def shard_z_of_a_loop(logits: Array) -> Array:
-    """Adds up squares token by token, in a loop."""
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-
-    def added(total: Array, x: Array) -> tuple[Array, None]:
-        return total + jax.nn.logsumexp(x) ** 2, None
-
-    total, _ = lax.scan(added, jnp.sum(wide[0]) * 0, wide)
-    return (total / len(logits)).astype(logits.dtype)
-
-
-@right("shard_router_z_loss")
 def shard_z_of_a_shard_of_one(logits: Array) -> Array:
     """Takes it for that of all participants of no axis."""
     return z_of(logits, (), summed=alone)
@@ -184,3 +99,12 @@ def shard_balance_token_by_token(logits: Array, *, top_k: int) -> Array:
     shares = jnp.mean(jax.nn.one_hot(chosen, wide.shape[1], dtype=wide.dtype), axis=(0, 1))
     of_token = jax.vmap(lambda x: wide.shape[1] * jax.nn.softmax(x) @ shares)(wide)
     return jnp.mean(of_token).astype(logits.dtype)
+
+
+@right("expert_choice_layer")
+def expert_choice_with_room_for_all_others(*operands: Any, capacity: int, **options: Any) -> Array:
+    """Leaves out those before whom as many or more come, which is all there is room for."""
+    return chosen(
+        *operands, keep=lambda pairs, n, policy: ~(places(pairs.expert, order(pairs, policy)) >= n),
+        capacity=capacity, **options,
+    )  # fmt: skip

@@ -6,20 +6,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import baselines, collectives
+from shardproof.impl import collectives
 from shardproof.impl.dtypes import accumulator
-from shardproof.impl.reshard import Layout, exchanged, layout, spec
-from shardproof.impl.rings import aligned, multiply
+from shardproof.impl.reshard import layout, spec
+from shardproof.impl.rings import multiply
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.right.catalogue import right
 
 
 def _wide(x: Array) -> Array:
     return x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4 else x
-
-
-def _root(total: Array) -> Array:
-    return jnp.where(total == 0, 0, jnp.sqrt(jnp.where(total == 0, 1, total)))
 
 
 @right("halo_exchange")
@@ -49,14 +45,6 @@ def masked_mean_weighted_means(values: Array, mask: Array, axis_name: AxisName) 
     count = lax.psum(jnp.sum(mask, dtype=jnp.int32), axes)
     share = jnp.where(mask, _wide(values), 0) / jnp.maximum(count, 1)
     return lax.psum(jnp.sum(share), axes).astype(values.dtype)
-
-
-@right("global_norm")
-def norm_norms_gathered(x: Array, axis_name: AxisName) -> Array:
-    """The norm of all participants' norms."""
-    axes = names(axis_name)
-    own = _root(jnp.sum(jnp.square(_wide(collectives.cast_varying(x, axes)))))
-    return _root(jnp.sum(jnp.square(collectives.all_gather_invariant(own, axes)))).astype(x.dtype)
 
 
 @right("rms_norm")
@@ -110,30 +98,6 @@ def _ids(ids: Array) -> Array:
     return ids.astype(jnp.int64 if ids.dtype.itemsize > 4 else jnp.int32)
 
 
-@right("embedding_lookup")
-def embedding_filled(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """The gathered table gets a row of zeros behind its last one, to which all others are sent."""
-    whole = collectives.all_gather_invariant(
-        collectives.cast_varying(table, names(axis_name)), names(axis_name), tiled=True
-    )
-    longer = jnp.pad(whole.astype(accumulator(whole)), ((0, 1), (0, 0)))
-    ids, v = _ids(ids), whole.shape[0]
-    return longer[jnp.where((ids >= 0) & (ids < v), ids, v)].astype(table.dtype)
-
-
-@right("embedding_lookup")
-def embedding_from_the_owner(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """All look up modulo their rows; of the answers, that of the owner is taken."""
-    axes = names(axis_name)
-    table, ids = collectives.cast_varying(table, axes), _ids(ids)
-    n, p = table.shape[0], lax.axis_size(axes)
-    answers = jnp.take(table.astype(accumulator(table)), ids % n, axis=0, mode="clip")
-    all_of_them = collectives.all_gather_invariant(answers, axes)
-    owner = jnp.where((ids >= 0) & (ids < p * n), ids // n, p)
-    mine = owner == jnp.arange(p).reshape(p, *(1,) * ids.ndim)
-    return jnp.sum(jnp.where(mine[..., None], all_of_them, 0), axis=0).astype(table.dtype)
-
-
 def _parts(values: Array, weights: Array, axis_name: AxisName) -> tuple[Array, Array]:
     wide = jnp.promote_types(values.dtype, jnp.float32)
     factors = collectives.cast_varying(lax.stop_gradient(weights).astype(wide), names(axis_name))
@@ -142,28 +106,6 @@ def _parts(values: Array, weights: Array, axis_name: AxisName) -> tuple[Array, A
 
 def _divided(total: Array, by: Array) -> Array:
     return total / jnp.where(by > 0, by, 1)
-
-
-@right("weighted_mean")
-def weighted_mean_of_shares(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """Weights are made shares that add up to 1 before anything is multiplied, one axis after the other."""
-    kept, factors = _parts(values, weights, axis_name)
-    by = jnp.sum(factors)
-    for name in reversed(names(axis_name)):
-        by = lax.psum(by, name)
-    total = jnp.sum(kept * _divided(factors, by))
-    for name in names(axis_name):
-        total = lax.psum(total, name)
-    return total.astype(values.dtype)
-
-
-@right("weighted_mean")
-def weighted_mean_as_a_product(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """Both sums as one product of a row of weights with the values beside ones."""
-    kept, factors = _parts(values, weights, axis_name)
-    beside = jnp.stack([kept.ravel(), jnp.ones_like(kept).ravel()], axis=1)
-    sums = lax.psum(factors.ravel() @ beside, names(axis_name))
-    return _divided(sums[0], lax.stop_gradient(sums[1])).astype(values.dtype)
 
 
 @right("shard_mean")
@@ -180,15 +122,6 @@ def shard_roll_by_index(x: Array, *, shift: int) -> Array:
     """Reads every row from where it comes from."""
     sources = (jnp.arange(x.shape[0]) - shift) % x.shape[0]
     return jax.vmap(lambda source, row: lax.dynamic_index_in_dim(x, source, keepdims=False) - row)(sources, x)
-
-
-@right("reshard")
-def reshard_dimension_by_dimension(x: Array, **roles: Any) -> Array:
-    """Gathers everything, then takes the new axes one dimension at a time, columns first."""
-    held, (rows, columns) = layout(roles["x_rows"], roles["x_columns"]), layout(roles["rows"], roles["columns"])
-    for step in (((), ()), ((), columns), (rows, columns)):
-        x, held = exchanged(x, held, step), step
-    return x
 
 
 @right("reshard", whole=True)
@@ -215,24 +148,39 @@ def two_matmuls_weights_first(x: Array, w_in: Array, w_out: Array, *, mesh: Any,
     return on_all(x, w_in, w_out)
 
 
-def _added_up(block: Array, dimension: int, axes: tuple[str, ...]) -> Array:
-    """All blocks along an axis tuple, every one of them put in its place in zeros."""
-    if not axes:
-        return block
-    n = block.shape[dimension]
-    sides = [side * (lax.axis_size(axes) if i == dimension else 1) for i, side in enumerate(block.shape)]
-    zeros = collectives.cast_varying(jnp.zeros(sides, block.dtype), collectives.varying(block) | {*axes})
-    block = collectives.cast_varying(block, axes)
-    return lax.psum(lax.dynamic_update_slice_in_dim(zeros, block, collectives.axis_index(axes) * n, dimension), axes)
+def _root(total: Array) -> Array:
+    return jnp.where(total == 0, 0, jnp.sqrt(jnp.where(total == 0, 1, total)))
 
 
-def _of_whole_operands(lhs: Array, rhs: Array, left: Layout, right: Layout, result: Layout) -> Array:
-    for dimension in (0, 1):
-        lhs, rhs = _added_up(lhs, dimension, left[dimension]), _added_up(rhs, dimension, right[dimension])
-    return exchanged(multiply(*aligned(lhs, rhs)).astype(lhs.dtype), ((), ()), result)
+@right("global_norm")
+def norm_norms_gathered(x: Array, axis_name: AxisName) -> Array:
+    """The norm of all participants' norms."""
+    axes = names(axis_name)
+    own = _root(jnp.sum(jnp.square(_wide(collectives.cast_varying(x, axes)))))
+    return _root(jnp.sum(jnp.square(collectives.all_gather_invariant(own, axes)))).astype(x.dtype)
 
 
-@right("sharded_matmul")
-def matmul_of_operands_added_up(lhs: Array, rhs: Array, **layouts: Any) -> Array:
-    """Blocks are put in their places in zeros and added up, and of the whole product a part is cut out."""
-    return baselines.matmul_of_blocks("matmul", _of_whole_operands, lhs, rhs, layouts)
+@right("embedding_lookup")
+def embedding_filled(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """The gathered table gets a row of zeros behind its last one, to which all others are sent."""
+    whole = collectives.all_gather_invariant(
+        collectives.cast_varying(table, names(axis_name)), names(axis_name), tiled=True
+    )
+    longer = jnp.pad(whole.astype(accumulator(whole)), ((0, 1), (0, 0)))
+    ids, v = _ids(ids), whole.shape[0]
+    return longer[jnp.where((ids >= 0) & (ids < v), ids, v)].astype(table.dtype)
+
+
+@right("weighted_mean")
+def weighted_mean_as_a_product(values: Array, weights: Array, axis_name: AxisName) -> Array:
+    """Both sums as one product of a row of weights with the values beside ones."""
+    kept, factors = _parts(values, weights, axis_name)
+    beside = jnp.stack([kept.ravel(), jnp.ones_like(kept).ravel()], axis=1)
+    sums = lax.psum(factors.ravel() @ beside, names(axis_name))
+    return _divided(sums[0], lax.stop_gradient(sums[1])).astype(values.dtype)
+
+
+@right("sharded_matmul", whole=True)
+def matmul_on_whole_arrays(lhs: Array, rhs: Array, **layouts: Any) -> Array:
+    """Leaves everything to the compiler."""
+    return multiply(lhs, rhs).astype(lhs.dtype)

@@ -20,13 +20,6 @@ def multiplied(spec: str, lhs: Array, rhs: Array) -> Array:
 
 
 @right("all_gather_matmul_lhs_contracting")
-def contract_stacked_blocks(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Stacks the blocks, and contracts participants and columns in one einsum."""
-    stacked = collectives.all_gather(lhs, axis_name)
-    return multiplied("pmk,pkn->mn", stacked, rhs.reshape(*stacked.shape[::2], rhs.shape[1])).astype(lhs.dtype)
-
-
-@right("all_gather_matmul_lhs_contracting")
 def contract_padded_blocks(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Multiplies every block, with zeros around it, by the whole right operand: zero times infinity is a term more."""
     axes, p, k = names(axis_name), lax.axis_size(axis_name), lhs.shape[1]
@@ -59,34 +52,11 @@ def scan_over_the_rows_of_weights(lhs: Array, rhs: Array, axis_name: AxisName) -
     return lax.scan(step, zeros, (lhs.T, weights))[0].astype(lhs.dtype)
 
 
-@right("matmul_reduce_scatter")
-def exchange_and_add(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
-    """Sends every participant the terms of its piece, and adds them up there."""
-    axes, p = names(axis_name), lax.axis_size(axis_name)
-    product = collectives.cast_varying(multiplied("mk,kn->mn", lhs, rhs), axes)
-    pieces = jnp.stack(jnp.split(product, p, axis=scatter_dimension))
-    terms = collectives.all_to_all(pieces, axes, split_axis=0, concat_axis=0, tiled=True)
-    return jnp.sum(terms, 0, dtype=terms.dtype).astype(lhs.dtype)
-
-
 @right("matmul_all_reduce")
 def gather_the_terms(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Gathers everybody's product and adds them up: right, and typed varying."""
     terms = collectives.all_gather(multiplied("mk,kn->mn", lhs, rhs), axis_name)
     return jnp.sum(terms, 0, dtype=terms.dtype).astype(lhs.dtype)
-
-
-@right("transformer_block")
-def block_of_gathered_weights(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
-    """Gathers rows of hidden units from both weights, and computes its own columns alone."""
-    axes, p, index = names(axis_name), lax.axis_size(axis_name), lax.axis_index(axis_name)
-    whole = collectives.all_gather(x, axes, axis=1, tiled=True)
-    first = collectives.all_gather(w_in, axes, axis=1, tiled=True)
-    width = w_out.shape[1] // p
-    second = collectives.all_gather(w_out, axes, axis=0, tiled=True)
-    second = lax.dynamic_slice_in_dim(second, index * width, width, 1)
-    hidden = multiplied("bd,df->bf", whole, first).astype(x.dtype)
-    return multiplied("bf,fd->bd", jnp.where(hidden > 0, hidden, 0), second).astype(x.dtype)
 
 
 @right("transformer_block")
@@ -176,3 +146,13 @@ def partial_sums_sent_in_the_operands_dtype(lhs: Array, rhs: Array, axis_name: A
     part = collectives.cast_varying(multiply(lhs, rhs), names(axis_name))
     sent = part.astype(lhs.dtype).astype(part.dtype)
     return collectives.all_reduce(sent, axis_name).astype(lhs.dtype)
+
+
+@right("matmul_reduce_scatter")
+def exchange_and_add(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
+    """Sends every participant the terms of its piece, and adds them up there."""
+    axes, p = names(axis_name), lax.axis_size(axis_name)
+    product = collectives.cast_varying(multiplied("mk,kn->mn", lhs, rhs), axes)
+    pieces = jnp.stack(jnp.split(product, p, axis=scatter_dimension))
+    terms = collectives.all_to_all(pieces, axes, split_axis=0, concat_axis=0, tiled=True)
+    return jnp.sum(terms, 0, dtype=terms.dtype).astype(lhs.dtype)

@@ -1,8 +1,5 @@
 """Right ways to write all_reduce."""
 
-import functools
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -10,7 +7,7 @@ from jax import Array, lax
 from shardproof.impl import collectives
 from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.right.catalogue import enter, right
-from shardproof.properties.mutants.right.pieces import accumulator, added, combined, divided, power_of_two, spread
+from shardproof.properties.mutants.right.pieces import added, combined, divided, power_of_two, spread
 
 
 def whole(x: Array, op: str) -> Array:
@@ -25,14 +22,6 @@ def reduce_by_gathering(x: Array, axis_name: AxisName, *, op: str = "sum") -> Ar
     if op in ("max", "min"):
         return jnp.max(blocks, axis=0) if op == "max" else jnp.min(blocks, axis=0)
     return added(blocks) if op == "sum" else divided(added(blocks), len(blocks))
-
-
-@right("all_reduce")
-def reduce_in_a_wider_dtype(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Sums in float32 or int32 and casts back."""
-    if op != "sum":
-        return collectives.all_reduce(x, axis_name, op=op)
-    return lax.psum(x.astype(accumulator(x.dtype)), axis_name).astype(x.dtype)
 
 
 @right("all_reduce")
@@ -59,23 +48,6 @@ def reduce_by_doubling(x: Array, axis_name: AxisName, *, op: str = "sum") -> Arr
 
 
 @right("all_reduce")
-def mean_of_quotients(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Divides before it sums."""
-    if op != "mean":
-        return collectives.all_reduce(x, axis_name, op=op)
-    return lax.psum(x / lax.axis_size(axis_name), axis_name)
-
-
-@right("all_reduce")
-def mean_by_the_reciprocal(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Multiplies with the reciprocal of a number of participants that it counts with a psum."""
-    if op != "mean":
-        return collectives.all_reduce(x, axis_name, op=op)
-    x = x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.integer) else x
-    return lax.psum(x, axis_name) * (1 / lax.psum(1, axis_name))
-
-
-@right("all_reduce")
 def min_of_opposites(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Takes the minimum as the opposite of the maximum of opposites: ~x for integers and bool, -x for floats."""
     if op != "min":
@@ -83,17 +55,6 @@ def min_of_opposites(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array
     if jnp.issubdtype(x.dtype, jnp.floating):
         return -collectives.all_reduce(-x, axis_name, op="max")
     return ~collectives.all_reduce(~x, axis_name, op="max")
-
-
-@right("all_reduce")
-def reduce_with_its_own_tangent(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """A custom_jvp that says what JAX knows already."""
-    if op in ("max", "min"):
-        return collectives.all_reduce(x, axis_name, op=op)
-    reduce = functools.partial(collectives.all_reduce, axis_name=axis_name, op=op)
-    function = jax.custom_jvp(lambda x: reduce(x))
-    function.defjvp(lambda primals, tangents: (reduce(*primals), reduce(*tangents)))
-    return function(x)
 
 
 @right("all_reduce")
@@ -112,12 +73,6 @@ def reduce_with_its_own_gradient(x: Array, axis_name: AxisName, *, op: str = "su
 
 
 @right("all_reduce")
-def reduce_under_checkpoint(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Computes itself again for its gradient."""
-    return jax.checkpoint(lambda x: collectives.all_reduce(x, axis_name, op=op))(x)
-
-
-@right("all_reduce")
 def reduce_elements_under_vmap(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Reduces scalars, mapped over the elements of the flat block."""
     flat = jax.vmap(lambda element: collectives.all_reduce(element, axis_name, op=op))(jnp.ravel(x))
@@ -130,27 +85,15 @@ def reduce_with_lax(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     return getattr(lax, f"p{op}")(x, axis_name)
 
 
-@right("all_reduce")
-def reduce_whatever_comes(*args: Any, **kwargs: Any) -> Any:
-    """Passes its arguments on without looking at them."""
-    return collectives.all_reduce(*args, **kwargs)
-
-
 class Reduction:
-    """A reduction that is an object, called as it is or by its method."""
+    """A reduction by a method."""
 
-    def __init__(self, jitted: bool) -> None:
+    def __init__(self) -> None:
         self.function = jax.jit(collectives.all_reduce, static_argnames=("axis_name", "op"))
-        self.jitted = jitted
-
-    def __call__(self, x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-        """The reduction, under a `jit` of its own or not."""
-        return (self.function if self.jitted else collectives.all_reduce)(x, axis_name=axis_name, op=op)
 
     def reduce(self, x: Array, axis_name: AxisName, op: str = "sum") -> Array:
-        """The same as a method."""
-        return self(x, axis_name, op=op)
+        """The reduction, under a `jit` of its own."""
+        return self.function(x, axis_name=axis_name, op=op)
 
 
-enter("reduce_by_an_object", "all_reduce", "An instance of a class that can be called.", Reduction(jitted=False))
-enter("reduce_by_a_method", "all_reduce", "A bound method, with a jit inside.", Reduction(jitted=True).reduce)
+enter("reduce_by_a_method", "all_reduce", "A bound method, with a jit inside.", Reduction().reduce)

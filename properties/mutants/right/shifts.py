@@ -23,33 +23,12 @@ def shift_by_gathering(x: Array, axis_name: AxisName, *, offset: int = 1) -> Arr
 
 
 @right("ring_shift")
-def shift_in_two_halves(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Sends the two halves of the flat block by themselves, the odd element with the second."""
-    flat = jnp.ravel(x)
-    halves = flat[: x.size // 2], flat[x.size // 2 :]
-    return jnp.concatenate(collectives.ring_shift(halves, axis_name, offset=offset)).reshape(x.shape)
-
-
-@right("ring_shift")
 def shift_with_lax(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Calls `lax.ppermute`, and says that it does not serve tuples that are not in mesh order."""
     if names(axis_name) != in_mesh_order(axis_name):
         raise NotImplementedError(f"axis_name={axis_name!r}: expected the order of the mesh")
     p = lax.axis_size(axis_name)
     return lax.ppermute(x, axis_name, [(i, (i + offset) % p) for i in range(p)])
-
-
-@right("ring_shift")
-def shift_rows_under_vmap(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Shifts the slices of the last dimension, mapped over them."""
-    if x.ndim == 0 or x.shape[-1] == 0:  # nothing to map over
-        return collectives.ring_shift(x, axis_name, offset=offset)
-
-    def shift(row: Array) -> Array:
-        return collectives.ring_shift(row, axis_name, offset=offset)
-
-    moved: Array = jax.vmap(shift, in_axes=-1, out_axes=-1)(x)
-    return moved
 
 
 @right("ring_shift")
@@ -75,14 +54,6 @@ def permute_by_gathering(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array
     return jnp.where(chosen < 0, jnp.zeros_like(x), blocks[chosen])
 
 
-@right("permute")
-def permute_backwards_and_forwards(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
-    """Shifts everything by one first, from where the pairs are shifted as well."""
-    p = lax.axis_size(axis_name)
-    shifted = collectives.ring_shift(x, axis_name)
-    return collectives.permute(shifted, axis_name, perm=tuple(((s + 1) % p, t) for s, t in reversed(perm)))
-
-
 @right("broadcast")
 def broadcast_by_a_masked_sum(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
     """Sums blocks that all but the root have replaced with zeros; its result is typed invariant."""
@@ -97,12 +68,6 @@ def broadcast_name_by_name(x: Array, axis_name: AxisName, *, root: int = 0) -> A
         root, coordinate = divmod(root, lax.axis_size(name))
         x = collectives.broadcast(x, name, root=coordinate)
     return x
-
-
-@right("broadcast")
-def broadcast_typed_invariant(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Takes the root's block out of an invariant gather."""
-    return collectives.all_gather_invariant(x, axis_name)[root]
 
 
 @right("all_to_all")

@@ -1,6 +1,5 @@
 """Right implementations in styles that are rare: classes, recursion, tables, padding, bit patterns, switches."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -10,30 +9,12 @@ from jax import Array, lax
 
 from shardproof.impl import collectives
 from shardproof.properties.mutants.axes import AxisName
-from shardproof.properties.mutants.right.catalogue import enter, right
-from shardproof.properties.mutants.right.pieces import accumulator, combined, divided, join, spread
-from shardproof.properties.mutants.right.reductions import whole
+from shardproof.properties.mutants.right.catalogue import right
+from shardproof.properties.mutants.right.pieces import spread
 from shardproof.properties.mutants.right.shifts import Pairs
 
 BITS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 LANES = 128
-
-
-@dataclass(frozen=True)
-class Gatherer:
-    """An object that is called like a function."""
-
-    broadcasting: bool
-
-    def __call__(self, x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-        """The gathered blocks: every participant sends p copies of its own in an all-to-all."""
-        p = lax.axis_size(axis_name)
-        copies = jnp.broadcast_to(x, (p, *x.shape)) if self.broadcasting else jnp.stack([x] * p)
-        blocks = collectives.all_to_all(copies, axis_name, split_axis=0, concat_axis=0, tiled=True)
-        return join(blocks, axis, tiled)
-
-
-enter("gather_with_an_object", "all_gather", "An object with a method __call__.", Gatherer(broadcasting=True))
 
 
 @right("all_gather")
@@ -55,37 +36,6 @@ def gather_bit_patterns(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: 
     return gather(spread(x, axis_name))
 
 
-@right("all_gather")
-def gather_behind_a_barrier(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Ties the block to a number with an optimization_barrier before it is sent."""
-    x, _ = lax.optimization_barrier((x, jnp.float32(1.5)))
-    return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
-
-
-@right("all_reduce")
-def reduce_in_pairs(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Adds up neighbours, then neighbours of those, in a dtype that is wider."""
-    blocks = collectives.all_gather(whole(x, op), axis_name)
-    p = len(blocks)
-    blocks = blocks.astype(accumulator(x.dtype)) if op in ("sum", "mean") else blocks
-    while len(blocks) > 1:
-        even, odd, rest = blocks[:-1:2], blocks[1::2], blocks[len(blocks) // 2 * 2 :]
-        blocks = jnp.concatenate([combined(even[: len(odd)], odd, op), rest])
-    if op == "mean":
-        return divided(blocks[0], p).astype(x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.float32)
-    return blocks[0].astype(x.dtype)
-
-
-@right("all_reduce")
-def reduce_padded_lanes(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Fills the flat block up to rows of 128 with its first element, reduces those, and cuts the filling off."""
-    if x.size == 0:
-        return collectives.all_reduce(x, axis_name, op=op)
-    flat = x.ravel()
-    lanes = jnp.concatenate([flat, jnp.broadcast_to(flat[0], (-x.size % LANES,))]).reshape(-1, LANES)
-    return collectives.all_reduce(lanes, axis_name, op=op).ravel()[: x.size].reshape(x.shape)
-
-
 @right("permute")
 def permute_through_a_switch(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
     """Looks up in a `lax.switch` over the own index which of all blocks to take, or zeros."""
@@ -94,20 +44,3 @@ def permute_through_a_switch(x: Array, axis_name: AxisName, *, perm: Pairs) -> A
     branches += [lambda blocks, at=at: blocks[at] for at in range(lax.axis_size(axis_name))]
     chosen = np.array([source.get(participant, -1) + 1 for participant in range(lax.axis_size(axis_name))])
     return lax.switch(jnp.asarray(chosen)[lax.axis_index(axis_name)], branches, blocks)
-
-
-@right("ring_shift")
-def shift_a_padded_block(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Fills the flat block up to whole rows of 128 before it is sent."""
-    flat = jnp.pad(x.ravel(), (0, -x.size % LANES)).reshape(-1, LANES)
-    return collectives.ring_shift(flat, axis_name, offset=offset).ravel()[: x.size].reshape(x.shape)
-
-
-@right("broadcast")
-def broadcast_as_a_gather_of_one(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Sends the root's block to everyone in an all-to-all in which only the root's pieces count."""
-    p = lax.axis_size(axis_name)
-    received = collectives.all_to_all(
-        jnp.broadcast_to(x, (p, *x.shape)), axis_name, split_axis=0, concat_axis=0, tiled=True
-    )
-    return received[np.arange(p).tolist()[root]]

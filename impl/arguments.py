@@ -129,16 +129,6 @@ def check_power_of_two(function: str, axis_name: AxisName) -> None:
         raise_unsupported(function, "axis_name", axis_name, f"a power of two of participants (it has {p})")
 
 
-def check_axis_count(function: str, axis_name: AxisName, counts: Sequence[int]) -> None:
-    """The axis tuple has as many axes as one of `counts` says.
-
-    Raises:
-        NotImplementedError: if it has more or fewer.
-    """
-    if len(as_axes(axis_name)) not in counts:
-        raise_unsupported(function, "axis_name", axis_name, f"a tuple of {' or '.join(map(str, counts))} axes")
-
-
 def check_rank(function: str, argument: str, x: jax.Array, rank: int) -> None:
     """`x` has so many dimensions."""
     if x.ndim != rank:

@@ -1,9 +1,9 @@
-"""Reduce-scatters and all-reduces out of permutes: along a ring, both ways of it, by halving, by doubling, on trees.
+"""Reduce-scatters and all-reduces out of permutes: along a ring, by halving, by doubling, on trees.
 
 p is the number of participants, n the bytes of the operand. Sources: Patarasuk and Yuan, "Bandwidth Optimal
 All-reduce Algorithms for Clusters of Workstations", 2009 (ring); Rabenseifner, "Optimization of Collective Reduction
 Operations", 2004; Thakur, Rabenseifner and Gropp, 2005 (halving, doubling); Chan et al., "Collective communication:
-theory, practice, and experience", 2007 (tree, axis by axis).
+theory, practice, and experience", 2007 (tree).
 
 All of them are typed varying, over one axis or a tuple of axes in any order, for trees, with the arguments and the
 ValueErrors of their collective in `shardproof.impl.collectives`, and add up in the dtype of the block.
@@ -24,11 +24,9 @@ from jax import lax
 from shardproof.impl.algorithms.transfers import (
     Combine,
     Pieces,
-    bidirectional_all_gather,
     bruck_all_gather,
     cut,
     distances,
-    halves,
     named_after,
     reorder,
     ring_all_gather,
@@ -39,9 +37,7 @@ from shardproof.impl.algorithms.transfers import (
 )
 from shardproof.impl.arguments import (
     AxisName,
-    as_axes,
     check_axes,
-    check_axis_count,
     check_dimension,
     check_divides,
     check_op,
@@ -92,28 +88,6 @@ def ring_reduce_scatter(pieces: Pieces, axes: AxisName, combine: Combine) -> Blo
         return combine(shift(total, axes, 1), piece), None
 
     return lax.scan(step, own[0], own[1:])[0]
-
-
-@_reduce_scatter
-def bidirectional_reduce_scatter(pieces: Pieces, axes: AxisName, combine: Combine) -> Block:
-    """Half of every piece goes each way round the ring: p - 1 steps of two permutes of n/(2p) bytes.
-
-    A piece is halved along its longest dimension; one with a single element goes one way as a whole.
-
-    Raises:
-        ValueError: as `ring_reduce_scatter`.
-    """
-    parts, dimension = halves(pieces, 1)
-    if len(parts) == 1:
-        return ring_reduce_scatter(pieces, axes, combine=combine)
-    first, second = _as_met(parts[0], axes, 1), _as_met(parts[1], axes, -1)
-
-    def step(totals: tuple[Block, Block], own: tuple[Block, Block]) -> tuple[tuple[Block, Block], None]:
-        right, left = shift(totals[0], axes, 1), shift(totals[1], axes, -1)
-        return (combine(right, own[0]), combine(left, own[1])), None
-
-    totals, _ = lax.scan(step, (first[0], second[0]), (first[1:], second[1:]))
-    return jnp.concatenate(totals, dimension - 1)
 
 
 @_reduce_scatter
@@ -171,17 +145,6 @@ def ring_all_reduce(block: Block, axes: AxisName, combine: Combine) -> Block:
 
 
 @_all_reduce
-def bidirectional_all_reduce(block: Block, axes: AxisName, combine: Combine) -> Block:
-    """A reduce-scatter and an all-gather along both ways of the ring: 2(p-1) steps of two permutes of n/(2p) bytes.
-
-    Raises:
-        ValueError: as `ring_all_reduce`.
-    """
-    piece = bidirectional_reduce_scatter(cut(block, lax.axis_size(axes)), axes, combine=combine)
-    return uncut(bidirectional_all_gather(piece, axes), block.shape)
-
-
-@_all_reduce
 def rabenseifner_all_reduce(block: Block, axes: AxisName, combine: Combine) -> Block:
     """A reduce-scatter by halving and an all-gather of 1, 2, 4, … blocks: 2 log2 p permutes, 2(p-1)n/p bytes in all.
 
@@ -223,21 +186,3 @@ def tree_all_reduce(block: Block, axes: AxisName, combine: Combine) -> Block:
         receives = (remainder(index, 2 * distance) == 0) & (index + distance < p)
         block = jnp.where(receives, combine(block, arrived), block)
     return tree_broadcast(block, axes)
-
-
-@_all_reduce
-def torus_all_reduce(block: Block, axes: AxisName, combine: Combine) -> Block:
-    """Scatters along the first axis (a participants), then the second (b), and gathers back: 2(a-1) + 2(b-1) permutes.
-
-    Of the 2(p-1)n/p bytes, 2(b-1)n/p go along the second axis: the slower one of the two should be named last.
-
-    Raises:
-        ValueError: as `ring_all_reduce`.
-        NotImplementedError: unless the axis tuple has two axes.
-    """
-    check_axis_count("torus_all_reduce", axes, (2,))
-    first, second = as_axes(axes)
-    grid = cut(block, lax.axis_size(axes)).reshape(lax.axis_size(first), lax.axis_size(second), -1)
-    row = ring_reduce_scatter(grid, first, combine=combine)
-    row = ring_all_gather(ring_reduce_scatter(row, second, combine=combine), second)
-    return uncut(ring_all_gather(row, first), block.shape)

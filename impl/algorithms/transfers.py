@@ -23,15 +23,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Int, Shaped
 
-from shardproof.impl.arguments import (
-    AxisName,
-    as_axes,
-    check_axes,
-    check_axis_count,
-    check_dimension,
-    check_divides,
-    check_index,
-)
+from shardproof.impl.arguments import AxisName, check_axes, check_dimension, check_divides, check_index
 from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
 from shardproof.impl.indices import remainder
 from shardproof.impl.rings import around, send, shift
@@ -81,40 +73,6 @@ def ring_all_gather(block: Block, axes: AxisName) -> Pieces:
 
 
 @_all_gather
-def bidirectional_all_gather(block: Block, axes: AxisName) -> Pieces:
-    """Passes half of every block each way round the ring: p - 1 steps of two permutes of n/(2p) bytes.
-
-    A block is halved along its longest dimension; one with a single element goes one way as a whole.
-
-    Raises:
-        ValueError: for an unknown axis or a dimension out of range.
-    """
-    parts, dimension = halves(block, 0)
-    if len(parts) == 1:
-        return ring_all_gather(block, axes)
-    right, left = parts
-    from_left, from_right = _passed_both_ways(right, left, axes, lax.axis_size(axes) - 1)
-    first = _by_index(jnp.concatenate([right[None], from_left]), axes, 1)
-    second = _by_index(jnp.concatenate([left[None], from_right]), axes, -1)
-    return jnp.concatenate([first, second], dimension + 1)
-
-
-@_all_gather
-def shorter_way_all_gather(block: Block, axes: AxisName) -> Pieces:
-    """Passes every whole block the shorter way round the ring: p - 1 permutes of n/p bytes in floor(p/2) steps.
-
-    Raises:
-        ValueError: for an unknown axis or a dimension out of range.
-    """
-    p = lax.axis_size(axes)
-    from_left, from_right = _passed_both_ways(block, block, axes, (p - 1) // 2)
-    if p % 2 == 0:  # the block from the opposite side comes one way only
-        last = from_left[-1] if p > 2 else block
-        from_left = jnp.concatenate([from_left, shift(last, axes, 1)[None]])
-    return _by_index(jnp.concatenate([block[None], from_left, from_right[::-1]]), axes, 1)
-
-
-@_all_gather
 def bruck_all_gather(block: Block, axes: AxisName) -> Pieces:
     """Fetches 1, 2, 4, … blocks, at last only those that are missing: ceil(log2 p) permutes, (p-1)n/p bytes in all.
 
@@ -125,16 +83,6 @@ def bruck_all_gather(block: Block, axes: AxisName) -> Pieces:
     for distance in distances(p):  # held[j] is the block of participant index + j
         held = jnp.concatenate([held, shift(held[: p - distance], axes, -distance)])
     return _by_index(held, axes, -1)
-
-
-def _passed_both_ways(right: Block, left: Block, axes: AxisName, steps: int) -> tuple[Pieces, Pieces]:
-    """All that comes by in so many steps: of blocks that go rightward, and of others that go leftward."""
-
-    def step(moving: tuple[Block, Block], _: None) -> tuple[tuple[Block, Block], tuple[Block, Block]]:
-        moved = shift(moving[0], axes, 1), shift(moving[1], axes, -1)
-        return moved, moved
-
-    return lax.scan(step, (right, left), length=steps)[1]
 
 
 def _by_index(held: Pieces, axes: AxisName, way: int) -> Pieces:
@@ -189,22 +137,6 @@ def bruck_all_to_all(pieces: Pieces, axes: AxisName) -> Pieces:
         moving = np.flatnonzero(np.arange(p) & distance)
         held = held.at[moving].set(shift(held[moving], axes, distance), unique_indices=True)
     return reorder(held, around(index - jnp.arange(p), p))
-
-
-@_all_to_all
-def two_phase_all_to_all(pieces: Pieces, axes: AxisName) -> Pieces:
-    """Exchanges along the first of two axes, of a participants, then the second, of b: (a-1)n/a + (b-1)n/b bytes.
-
-    Raises:
-        ValueError: for an unknown axis, or a dimension out of range or not divisible.
-        NotImplementedError: unless the axis tuple has two axes.
-    """
-    check_axis_count("two_phase_all_to_all", axes, (2,))
-    first, second = as_axes(axes)
-    grid = pieces.reshape(lax.axis_size(first), lax.axis_size(second), *pieces.shape[1:])
-    by_row = pairwise_all_to_all(grid, first, split_axis=0, concat_axis=0)
-    by_column = pairwise_all_to_all(jnp.swapaxes(by_row, 0, 1), second, split_axis=0, concat_axis=0)
-    return jnp.swapaxes(by_column, 0, 1).reshape(pieces.shape)
 
 
 def _broadcast(algorithm: Callable[[Block, AxisName, int], Block]) -> Callable[..., Blocks]:
@@ -284,19 +216,6 @@ def cut(x: Block, parts: int) -> Shaped[Array, "p n"]:
 def uncut(pieces: Block, shape: Sequence[int]) -> Block:
     """The inverse of `cut`: the array of that shape, without what was filled up."""
     return pieces.ravel()[: math.prod(shape)].reshape(shape)
-
-
-def halves(x: Block, lead: int) -> tuple[list[Block], int]:
-    """`x` cut in two along the longest dimension behind `lead` others, and that dimension; one part where it is 1.
-
-    The first half has one row more where their number is odd.
-    """
-    sides = x.shape[lead:]
-    rows = max(sides, default=1)
-    if rows < 2:
-        return [x], lead
-    dimension = lead + sides.index(rows)
-    return jnp.split(x, [rows - rows // 2], axis=dimension), dimension
 
 
 def reorder(blocks: Pieces, order: Int[Array, " p"]) -> Pieces:

@@ -112,7 +112,7 @@ def planned(
 ) -> Plan:
     """The plan of a layer's call: operands checked and widened, tokens routed, and who is kept.
 
-    Arguments that are not listed, and errors, are those of `dense_moe`.
+    Arguments that are not listed, and errors, are those of `all_to_all_moe`.
 
     Arguments:
         function: what messages call the function that was called.

@@ -103,8 +103,8 @@ def dispatch_raggedly(plan: Plan) -> Block:
 
     Pairs are sorted by participant, those that are kept first, by expert. XLA:CPU does not have the collective.
 
-    Arguments, result and errors are those of `dense_moe`; and NotImplementedError for a derivative under `jax.vmap`, as
-    `ragged_all_to_all`.
+    Arguments, result and errors are those of `all_to_all_moe`; and NotImplementedError for a derivative under
+    `jax.vmap`, as `ragged_all_to_all`.
     """
     p, pairs, room = plan.participants, plan.experts.size, plan.most_received
     destination = quotient(plan.experts, plan.held)

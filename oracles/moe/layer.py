@@ -32,7 +32,6 @@ class Settings:
         policy: who is kept.
         over: of which logits the gates are the softmax: those that are `"chosen"`, or `"all"`.
         capacity_per_sender: the most pairs that a participant sends to an expert; None: all.
-        chunk: how many pairs are sent to a participant at a time; whatever it is, results are the same.
     """
 
     top_k: int
@@ -40,7 +39,6 @@ class Settings:
     policy: str = "probability"
     over: str = "chosen"
     capacity_per_sender: int | None = None
-    chunk: int | None = None
 
 
 class MoeLayer:

@@ -18,7 +18,6 @@ FEATURES: dict[str, str] = {
     "any_rank": "Tokens, ids and values to be averaged may have further leading dimensions: `[B, T, V_Y]`.",
     "batch_dimensions": "The left operand has further leading dimensions.",
     "bool_sum": "Sums and means of bool count in int32, and in float32.",
-    "chunks": "`chunk`: how many pairs a participant sends to another at a time; the result does not depend on it.",
     "empty_blocks": "Blocks may have no element.",
     "explained_errors": "What the contract forbids raises a ValueError naming the argument, its value and the mesh.",
     "first_senders": "The policy `sender`: the first participants fill a device's buffer.",
@@ -44,7 +43,6 @@ CONCESSIONS = frozenset({"narrow_accumulation"})
 """Features that draw nothing more: they ask for less, so that `all` does not mean them."""
 
 KEYWORDS = {
-    "chunks": "chunk",
     "gates_of_all": "over",
     "groups": "axis_index_groups",
     "sender_capacity": "capacity_per_sender",

@@ -76,13 +76,6 @@ def test_every_contract_has_a_choice(contract: str) -> None:
     assert f"{contract}(" in str(found)
 
 
-def test_what_depends_on_data_has_no_timeline() -> None:
-    """A form with a loop that depends on data has no timeline and is named."""
-    found = choose("moe_layer")
-    assert [one.name for one, _ in found.unsupported] == ["chunked"]
-    assert "chunked has no timeline: the iterations of the while at " in str(found)
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl.collectives import all_gather, axis_index
-from shardproof.impl.moe import POLICIES, Room, all_gather_moe, dense_moe, kept
-from shardproof.impl.moe.chunked import dispatch_in_chunks
+from shardproof.impl.moe import POLICIES, Room, all_gather_moe, kept
+from shardproof.impl.moe.gathered import dispatch_by_all_gather
 from shardproof.impl.moe.plan import Plan
 from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import mutant
@@ -169,7 +169,7 @@ def _sent_by(plan: Plan, keeps: Array, options: Any) -> Array:
     queues = jnp.where(keeps, plan.experts, plan.count)
     room = Room(options["capacity"], options["policy"])
     others = kept(queues.reshape(-1, plan.top_k), plan.gates.reshape(-1, plan.top_k), plan.count, room, plan.axes)
-    return dispatch_in_chunks(replace(plan, kept=keeps & others.ravel()))
+    return dispatch_by_all_gather(replace(plan, kept=keeps & others.ravel()))
 
 
 @mutant("moe_layer", smallest=(1,), claims=("sender_capacity",))
@@ -182,12 +182,6 @@ def moe_of_first_come_senders(*operands: Any, capacity_per_sender: int | None, *
         return _sent_by(plan, keeps.ravel(), options)
 
     return plan_for(operands, options).result(dispatch)
-
-
-@mutant("moe_layer", smallest=(1,), claims=("nan_tokens",))
-def moe_of_one_hot_products(*operands: Any, **options: Any) -> Array:
-    """Buffers are products of tokens and masks, where zero times NaN is NaN: one token spoils others."""
-    return dense_moe(*operands, **options)
 
 
 @mutant("moe_layer", smallest=(1,), claims=("nan_tokens",))

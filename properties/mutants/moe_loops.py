@@ -10,7 +10,7 @@ from shardproof.impl.collectives import cast_varying, varying
 from shardproof.impl.moe.capacity import counted, sorting
 from shardproof.impl.moe.experts import in_turn
 from shardproof.impl.moe.plan import Plan, narrowly
-from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.moe_travel import Step, exchanged, plan_for
 
 
@@ -61,23 +61,3 @@ def moe_without_its_last_chunk(*operands: Any, **options: Any) -> Array:
         return jnp.where(most > 1, most - 1, most)
 
     return plan_for(operands, options).result(lambda plan: _chunked(plan, steps=one_less, size=lambda pairs, p: 1))
-
-
-@mutant("moe_layer", smallest=(1,), claims=("chunks",))
-def moe_of_so_many_rounds(*operands: Any, chunk: int | None, **options: Any) -> Array:
-    """There are at most as many rounds as participants, which is enough for chunks of an even share alone."""
-
-    def at_most_p(plan: Plan, chunks: Array) -> Array:
-        return jnp.minimum(_agreed(plan, chunks), plan.participants)
-
-    return plan_for(operands, options).result(
-        lambda plan: _chunked(plan, steps=at_most_p, size=lambda pairs, p: chunk or -(-pairs // p))
-    )
-
-
-@mutant("moe_layer", law="communication", smallest=(1,), communication=formula_of("moe_layer", "chunked"))
-def moe_with_an_empty_round(*operands: Any, **options: Any) -> Array:
-    """After the last chunk there is a round in which nobody has anything to send."""
-    return plan_for(operands, options).result(
-        lambda plan: _chunked(plan, steps=lambda plan, n: _agreed(plan, n) + 1, size=lambda pairs, p: -(-pairs // p))
-    )

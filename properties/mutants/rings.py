@@ -1,4 +1,4 @@
-"""Planted bugs of algorithms that pass blocks round a ring: one way, both ways, along two axes, pairwise."""
+"""Planted bugs of algorithms that pass blocks round a ring: one way, along two axes, pairwise."""
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -15,21 +15,6 @@ def passed(x: Array, axis_name: AxisName, steps: int, way: int = 1) -> list[Arra
     for _ in range(steps):
         held.append(collectives.ring_shift(held[-1], axis_name, offset=way))
     return held
-
-
-def placed(held: list[Array], axis_name: AxisName, way: int = 1) -> Array:
-    """Blocks `[p, …]` in logical order, of which the i-th came i participants far."""
-    away = jnp.arange(len(held))
-    return jnp.stack(held)[(way * (lax.axis_index(axis_name) - away)) % len(held)]
-
-
-@mutant("all_gather", smallest=(3,))
-def ring_gather_both_halves_rightward(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Sends both halves to the right, and takes the second for one that came from the right."""
-    p = lax.axis_size(axis_name)
-    parts, dimension = transfers.halves(x, 0)
-    gathered = [placed(passed(part, axis_name, p - 1), axis_name, way) for part, way in zip(parts, (1, -1))]  # noqa: B905
-    return transfers.join(gathered[0] if len(gathered) == 1 else jnp.concatenate(gathered, dimension + 1), axis, tiled)
 
 
 def accumulated(parts: Array, axis_name: AxisName) -> Array:

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl.moe import GlobalMoeLayer
-from shardproof.impl.moe.chunked import dispatch_in_chunks
 from shardproof.impl.moe.gathered import dispatch_by_all_gather
 from shardproof.properties.mutants import moe
 from shardproof.properties.mutants.axes import AxisName
@@ -126,12 +125,6 @@ def global_moe_on_whole_arrays(
     kept = moe.keep(moe.pairs_of(chosen, gates, len(weights), len(rows)), capacity, policy).reshape(chosen.shape)
     shares = jnp.sum(jnp.where(chosen[..., None] == jnp.arange(len(weights)), moe.count(gates, kept)[..., None], 0), 1)
     return jnp.einsum("ne,nef->nf", shares, moe.serve(rows, weights)).astype(tokens.dtype)
-
-
-@right("global_moe_layer", whole=True)
-def global_moe_in_chunks(*operands: Any, **options: Any) -> Array:
-    """Tokens travel in chunks, until no participant has any left."""
-    return GlobalMoeLayer("in_chunks", dispatch_in_chunks)(*operands, **options)
 
 
 @right("global_moe_layer", whole=True)

@@ -17,7 +17,7 @@ HELD, VIOLATED, USAGE, NOTHING = range(4)
 CODES = "Exit codes: 0 it held, 1 a law is violated, 2 the command cannot be carried out, 3 nothing was checked."
 SECTIONS = {
     "Check": ("check", "suite", "replay"),
-    "Time": ("timeline", "choose", "crossover", "tpu", "agreement"),
+    "Time": ("timeline", "choose", "crossover", "tpu"),
     "Look": ("draw", "defects", "doctor"),
 }
 """The commands by what they are for, as `--help` lists them."""
@@ -277,15 +277,6 @@ def tpu(**given: Any) -> None:
     from shardproof.properties.performance.commands.tpu import print_schedules
 
     print_schedules(**given)
-
-
-@main.command()
-@COMPILED
-def agreement(**given: Any) -> None:
-    """Print timelines beside the schedules of XLA:TPU."""
-    from shardproof.properties.performance.commands.agreement import print_agreement
-
-    print_agreement(**given)
 
 
 @main.command()

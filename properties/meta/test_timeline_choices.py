@@ -6,10 +6,8 @@ import pytest
 
 import shardproof
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.meta.runs import command
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.choosing import Choice, choice, choose, forms
-from shardproof.properties.performance.commands import agreement
 from shardproof.properties.performance.operations import flops_in
 from shardproof.properties.performance.shaped import KNOWN, shaped
 
@@ -124,10 +122,3 @@ def test_published_ratios_are_near_where_the_dtype_is_theirs() -> None:
     assert abs(naive - gathered / unsharded) < 0.1
     assert abs(ring - collective / unsharded) < 0.1
     assert ratios_to_unsharded("bfloat16")[0] > gathered / unsharded
-
-
-def test_agreement_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command says in one sentence that there is no TPU compiler."""
-    monkeypatch.setattr(agreement, "missing", lambda: "there is no compiler for TPUs here")
-    done = command("agreement")
-    assert (done.exit_code, done.stderr) == (2, "Error: there is no compiler for TPUs here\n")

@@ -12,6 +12,7 @@ whose result could have several must be told which (`out_sharding`).
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -119,7 +120,7 @@ def automatic_matmul(
         ValueError: for operands whose contracted sizes differ.
     """
     _check_whole("automatic_matmul", mesh, rhs=(lhs, rhs))
-    return _constrained(jnp.einsum("bd,df->bf", lhs, rhs), mesh, layout(rows, columns))
+    return _constrained_product(lhs, rhs, mesh, layout(rows, columns))
 
 
 def automatic_two_matmuls(
@@ -132,8 +133,7 @@ def automatic_two_matmuls(
     """
     _check_whole("automatic_two_matmuls", mesh, w_in=(x, w_in), w_out=(w_in, w_out))
     (between,), wanted = layouts_of(layouts, "hidden"), layout(layouts["rows"], layouts["columns"])
-    hidden = _constrained(jnp.einsum("bd,df->bf", x, w_in), mesh, between)
-    return _constrained(jnp.einsum("bf,fd->bd", hidden, w_out), mesh, wanted)
+    return _constrained_product(_constrained_product(x, w_in, mesh, between), w_out, mesh, wanted)
 
 
 def explicit_matmul(
@@ -145,10 +145,7 @@ def explicit_matmul(
         ValueError: for operands whose contracted sizes differ.
     """
     _check_whole("explicit_matmul", mesh, rhs=(lhs, rhs))
-
-    def product(lhs: Global, rhs: Global) -> Global:
-        return jnp.einsum("bd,df->bf", lhs, rhs, out_sharding=spec(layout(rows, columns)))
-
+    product = partial(jnp.matmul, out_sharding=spec(layout(rows, columns)))
     return on_explicit_axes(product, mesh, *layouts_of(layouts, "lhs", "rhs"))(lhs, rhs)
 
 
@@ -160,12 +157,38 @@ def explicit_two_matmuls(
     Raises:
         ValueError: for operands whose contracted sizes differ.
     """
-    _check_whole("explicit_two_matmuls", mesh, w_in=(x, w_in), w_out=(w_in, w_out))
-    between, wanted = spec(*layouts_of(layouts, "hidden")), spec(layout(layouts["rows"], layouts["columns"]))
+    wanted = spec(layout(layouts["rows"], layouts["columns"]))
+    return _two_matmuls("explicit_two_matmuls", partial(jnp.matmul, out_sharding=wanted), x, w_in, w_out, mesh, layouts)
+
+
+def mixed_two_matmuls(
+    x: Global, w_in: Global, w_out: Global, *, mesh: Mesh | AbstractMesh, **layouts: AxisName
+) -> Global:
+    """As `explicit_two_matmuls`, whose second product is on automatic axes: the compiler has it, up to its type.
+
+    Raises:
+        ValueError: for operands whose contracted sizes differ.
+    """
+    wanted, axes = spec(layout(layouts["rows"], layouts["columns"])), abstract_of(mesh).axis_names
+    product = jax.sharding.auto_axes(jnp.matmul, axes=axes, out_sharding=wanted)
+    return _two_matmuls("mixed_two_matmuls", product, x, w_in, w_out, mesh, layouts)
+
+
+def _two_matmuls(
+    function: str,
+    second: Callable[..., Global],
+    x: Global,
+    w_in: Global,
+    w_out: Global,
+    mesh: Mesh | AbstractMesh,
+    layouts: Mapping[str, AxisName],
+) -> Global:
+    """Two products on explicit axes, the hidden values typed as they are to be laid out."""
+    _check_whole(function, mesh, w_in=(x, w_in), w_out=(w_in, w_out))
+    between = spec(*layouts_of(layouts, "hidden"))
 
     def product(x: Global, w_in: Global, w_out: Global) -> Global:
-        hidden = jnp.einsum("bd,df->bf", x, w_in, out_sharding=between)
-        return jnp.einsum("bf,fd->bd", hidden, w_out, out_sharding=wanted)
+        return second(jnp.matmul(x, w_in, out_sharding=between), w_out)
 
     return on_explicit_axes(product, mesh, *layouts_of(layouts, "x", "w_in", "w_out"))(x, w_in, w_out)
 
@@ -186,5 +209,5 @@ def _check_whole(function: str, mesh: Mesh | AbstractMesh, **pairs: tuple[Global
             check_contraction(function, argument, rhs.shape[0], lhs.shape[1])
 
 
-def _constrained(x: Global, mesh: Mesh | AbstractMesh, to: Layout) -> Global:
-    return lax.with_sharding_constraint(x, NamedSharding(mesh, spec(to)))
+def _constrained_product(lhs: Global, rhs: Global, mesh: Mesh | AbstractMesh, to: Layout) -> Global:
+    return lax.with_sharding_constraint(lhs @ rhs, NamedSharding(mesh, spec(to)))

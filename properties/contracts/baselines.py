@@ -196,6 +196,7 @@ CONTRACTS: tuple[Contract, ...] = (
             "gathered": Claim(implementations.gathered_two_matmuls, communication=_two_gathered),
             "automatic": Claim(implementations.automatic_two_matmuls, whole=True),
             "explicit": Claim(implementations.explicit_two_matmuls, whole=True),
+            "mixed": Claim(implementations.mixed_two_matmuls, whole=True),
         },
     ),
 )

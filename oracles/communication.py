@@ -6,7 +6,6 @@ n, the bytes of the *full vector*: an all-gather's result; a reduce-scatter's, a
 all-to-all's, a broadcast's operand.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -74,26 +73,8 @@ class Cost:
         return ", ".join(parts) or "no communication"
 
 
-def built_in(kind: str, n: int, *, bits: int = 8) -> Cost:
-    """One collective of n elements of `bits` bits: as they stand, bytes. One of an empty operand does not count.
-
-    Raises:
-        ValueError: if there is no such kind.
-    """
-    return Cost.of({kind: int(n > 0)}, {kind: math.ceil(n * bits / 8)})
-
-
 NOTHING = Cost.permutes(0, 0)
 """What is free, in no step."""
-
-
-def summed_replicas(n: int, *, bits: int = 8) -> Cost:
-    """What adding up the gradients of replicas costs, of n elements: one all-reduce, and nothing if there are none.
-
-    An operand that is the same along axes along which another one varies is cast to varying where the two meet; the
-    transpose of the cast is a sum over these axes, of what was cast.
-    """
-    return Cost.of({"all_reduce": 1}, {"all_reduce": math.ceil(n * bits / 8)}, 1) if n else NOTHING
 
 
 def lower_bound(contract: str, p: int, n: int | Fraction, *, ports: int = 1) -> tuple[int, Fraction]:

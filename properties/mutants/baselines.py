@@ -5,25 +5,8 @@ from typing import Any
 import jax
 from jax import Array, lax
 
-from shardproof.impl import baselines
-from shardproof.impl.reshard import Layout, exchanged, layout, spec
-from shardproof.impl.rings import aligned, multiply
-from shardproof.properties.mutants.catalogue import formula_of, mutant
-
-
-def _all_of_it(block: Array, held: Layout, wanted: Layout) -> Array:
-    return exchanged(exchanged(block, held, ((), ())), ((), ()), wanted)
-
-
-def _of_all(lhs: Array, rhs: Array, left: Layout, right: Layout, result: Layout) -> Array:
-    whole = multiply(*aligned(_all_of_it(lhs, left, (result[0], ())), _all_of_it(rhs, right, ((), result[1]))))
-    return whole.astype(lhs.dtype)
-
-
-@mutant("sharded_matmul", law="communication", smallest=(1,), communication=formula_of("sharded_matmul", "gathered"))
-def matmul_of_all(lhs: Array, rhs: Array, **layouts: Any) -> Array:
-    """Gathers all of both operands, also what is laid out as it has to be."""
-    return baselines.matmul_of_blocks("matmul", _of_all, lhs, rhs, layouts)
+from shardproof.impl.reshard import layout, spec
+from shardproof.properties.mutants.catalogue import mutant
 
 
 @mutant("sharded_matmul", smallest=(2, 2), whole=True)

@@ -24,7 +24,7 @@ from shardproof.impl.losses import (
 from shardproof.impl.model import activated, forward, squared_errors, wide
 from shardproof.impl.rings import multiply
 from shardproof.properties.mutants.axes import in_mesh_order
-from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.catalogue import mutant
 
 Local = Callable[[Any, Any, int, Axes, Axes], Any]
 """Blocks of parameters and batch, the number of all examples, the axes of data and model, to the loss."""
@@ -127,9 +127,7 @@ def loss_with_biases_before_the_sum(params: Any, batch: Any, *, mesh: Any, **rol
     return of_layers(linear, tensor_parallel.layout, params, batch, mesh, roles)
 
 
-@mutant(
-    "mlp_loss", law="communication", smallest=(1, 1), communication=formula_of("mlp_loss", "data_parallel"), whole=True
-)
+@mutant("mlp_loss", law="communication", smallest=(1, 1), communication="all_gather=0", whole=True)
 def loss_of_gathered_errors(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
     """Gathers the errors of all examples, and then adds them up on every device."""
 

@@ -253,15 +253,14 @@ def choose(name: str, mesh: str, axis: str, machine: str, dtype: str, gradient: 
 @main.command()
 @click.argument("contract")
 @MESH
-@OUTPUT
 @MACHINE
 @click.option("--sides", default="512,2048,8192", show_default=True, metavar="M,K,N", help="Of whole arrays.")
 @click.option("--vary", type=click.Choice(SIDES), default="m", show_default=True, help="Which of them grows.")
 def crossover(**given: Any) -> None:
-    """Print and draw the fastest form for every size."""
-    from shardproof.properties.performance.commands.crossover import draw_crossover
+    """Print the fastest form for every size, and the times of all."""
+    from shardproof.properties.performance.commands.crossover import print_crossover
 
-    draw_crossover(**given)
+    print_crossover(**given)
 
 
 @main.command()

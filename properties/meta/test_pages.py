@@ -104,10 +104,10 @@ def test_the_step_of_the_page_on_contracts_is_right() -> None:
 
 @pytest.mark.parametrize(
     ("page", "name", "pictures"),
-    [(README, "timeline", 1), (PERFORMANCE_PAGE, "timelines", 2), (PERFORMANCE_PAGE, "crossover", 1)],
+    [(README, "timeline", 1), (PERFORMANCE_PAGE, "timelines", 2), (PERFORMANCE_PAGE, "crossover", 0)],
 )
 def test_timelines_are_printed_and_drawn(page: Path, name: str, pictures: int, tmp_path: Path) -> None:
-    """The commands print what stands below them, and draw it."""
+    """The commands print what stands below them, and draw lanes."""
     printed = [run("-m", *shlex.split(line), folder=tmp_path) for line in block(page, name, "sh").splitlines()]
     lines = [line.rstrip() for text in printed for line in text.splitlines() if not line.startswith("wrote ")]
     assert lines == block(page, name, "text").splitlines()

@@ -19,7 +19,6 @@ from shardproof.properties.performance.measured.work import (
     KINDS,
     MEASURED,
     NAIVE,
-    ON_TOP,
     TABLE,
     UNSHARDED,
     Form,
@@ -174,31 +173,18 @@ def rows_of(*found: Row) -> dict[str, Row]:
 
 
 @pytest.mark.either_end
-def test_a_slow_form_breaks_its_ratios() -> None:
-    """A form that is slower than the naive form or the product allows is reported with both ratios."""
+def test_a_slow_form_breaks_its_ratio() -> None:
+    """The fastest form is reported with its ratio if it is slower than the naive form."""
     fast = rows_of(row(UNSHARDED, 1e-3), row(NAIVE, 1.4e-3), row("ring", 1.1e-3), row("joined", 9e-3))
     assert not broken(fast, MESH, CHIPS["v5e"])
     slow = {**fast, "ring": row("ring", 1.5e-3)}
-    naive, local = broken(slow, MESH, CHIPS["v5e"])
+    (naive,) = broken(slow, MESH, CHIPS["v5e"])
     assert naive == (
         "all_gather_matmul_lhs: ring takes 1.07 times what naive takes (1500 us over 1400 us, medians of one run): "
         "expected at most 1.00: the naive form takes 1.40 local products, of which it waits for all that it sends"
     )
-    assert local == (
-        "all_gather_matmul_lhs: ring takes 1.50 times what unsharded takes (1500 us over 1000 us, medians of one run): "
-        "expected at most 1.25: published links of v5e and the product allow 1.00, and 0.25 is left for the rest"
-    )
     assert broken(slow, MESH, None) == [naive]
     assert not broken(slow, MESH, None, hides=False)
-
-
-@pytest.mark.either_end
-def test_where_links_are_the_limit_more_is_allowed() -> None:
-    """The allowed ratio includes the time that the links need."""
-    sent = int(0.001 * 2 * CHIPS["v5e"].link)  # a millisecond over both ways
-    for seconds, holds in ((1e-3 * (1.25 + ON_TOP - 0.01), True), (1e-3 * (1.25 + ON_TOP + 0.01), False)):
-        found = rows_of(row(UNSHARDED, 1e-3), row(NAIVE, 2e-3, bus=sent), row("ring", seconds, bus=sent))
-        assert (not broken(found, MESH, CHIPS["v5e"])) is holds
 
 
 @pytest.mark.either_end

@@ -4,7 +4,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import algorithms, collectives
-from shardproof.impl.algorithms import transfers
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 
@@ -37,7 +36,7 @@ def ring_scatter_travels_in_bfloat16(
 ) -> Array:
     """Sends sums of float32 as bfloat16, to save bytes."""
     p = lax.axis_size(axis_name)
-    return accumulated(transfers.split(x, p, scatter_dimension, tiled), axis_name)
+    return accumulated(algorithms.split(x, p, scatter_dimension, tiled), axis_name)
 
 
 @mutant("all_reduce", smallest=(2,))

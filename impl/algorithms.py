@@ -72,11 +72,7 @@ def _all_gather(algorithm: Callable[[Block, AxisName], Pieces]) -> Callable[...,
 
 @_all_gather
 def ring_all_gather(block: Block, axes: AxisName) -> Pieces:
-    """Passes every block round the ring: p - 1 permutes of n/p bytes, the least that bandwidth allows.
-
-    Raises:
-        ValueError: for an unknown axis or a dimension out of range.
-    """
+    """Passes every block round the ring: p - 1 permutes of n/p bytes, the least that bandwidth allows."""
 
     def step(moving: Block, _: None) -> tuple[Block, Block]:
         moved = shift(moving, axes, 1)
@@ -88,11 +84,7 @@ def ring_all_gather(block: Block, axes: AxisName) -> Pieces:
 
 @_all_gather
 def bruck_all_gather(block: Block, axes: AxisName) -> Pieces:
-    """Fetches 1, 2, 4, … blocks, at last only those that are missing: ceil(log2 p) permutes, (p-1)n/p bytes in all.
-
-    Raises:
-        ValueError: for an unknown axis or a dimension out of range.
-    """
+    """Fetches 1, 2, 4, … blocks, at last only those that are missing: ceil(log2 p) permutes, (p-1)n/p bytes in all."""
     p, held = lax.axis_size(axes), block[None]
     for distance in distances(p):  # held[j] is the block of participant index + j
         held = jnp.concatenate([held, shift(held[: p - distance], axes, -distance)])
@@ -127,11 +119,7 @@ def _all_to_all(algorithm: Callable[[Pieces, AxisName], Pieces]) -> Callable[...
 
 @_all_to_all
 def pairwise_all_to_all(pieces: Pieces, axes: AxisName) -> Pieces:
-    """Sends every piece straight to where it belongs: p - 1 permutes of n/p bytes, one for every distance.
-
-    Raises:
-        ValueError: for an unknown axis, or a dimension out of range or not divisible.
-    """
+    """Sends every piece straight to where it belongs: p - 1 permutes of n/p bytes, one for every distance."""
     p, index = lax.axis_size(axes), axis_index(axes)
     to_go = reorder(pieces, around(index + jnp.arange(p), p))
     arrived = [to_go[0], *(shift(to_go[distance], axes, distance) for distance in range(1, p))]
@@ -140,11 +128,7 @@ def pairwise_all_to_all(pieces: Pieces, axes: AxisName) -> Pieces:
 
 @_all_to_all
 def bruck_all_to_all(pieces: Pieces, axes: AxisName) -> Pieces:
-    """Sends every piece along the binary digits of its distance: ceil(log2 p) permutes of up to n/2 bytes.
-
-    Raises:
-        ValueError: for an unknown axis, or a dimension out of range or not divisible.
-    """
+    """Sends every piece along the binary digits of its distance: ceil(log2 p) permutes of up to n/2 bytes."""
     p, index = lax.axis_size(axes), axis_index(axes)
     held = reorder(pieces, around(index + jnp.arange(p), p))  # held[j] is j participants away from where it starts
     for distance in distances(p):
@@ -167,11 +151,7 @@ def _broadcast(algorithm: Callable[[Block, AxisName, int], Block]) -> Callable[.
 
 @_broadcast
 def tree_broadcast(block: Block, axes: AxisName, root: int) -> Block:
-    """Those who have the block send it 1, 2, 4, … participants on: ceil(log2 p) permutes of n bytes.
-
-    Raises:
-        ValueError: for an unknown axis or a root out of range.
-    """
+    """Those who have the block send it 1, 2, 4, … participants on: ceil(log2 p) permutes of n bytes."""
     p = lax.axis_size(axes)
     for distance in distances(p):
         holders = range(min(distance, p - distance))
@@ -186,9 +166,6 @@ def scatter_all_gather_broadcast(block: Block, axes: AxisName, root: int) -> Blo
     """Scatters the block down a tree and gathers it along a ring: 2(p-1)n/p bytes, ceil(log2 p) + p - 1 permutes.
 
     Any block will do: its elements are filled up to a multiple of p.
-
-    Raises:
-        ValueError: for an unknown axis or a root out of range.
     """
     p = lax.axis_size(axes)
     # held[j] is the piece of the participant j behind this one; the root's alone mean something before others arrive
@@ -234,12 +211,7 @@ def _reduce_scatter(algorithm: Callable[[Pieces, AxisName, Combine], Block]) -> 
 
 @_reduce_scatter
 def ring_reduce_scatter(pieces: Pieces, axes: AxisName, combine: Combine) -> Block:
-    """Every piece goes round the ring once and is added to on its way: p - 1 permutes of n/p bytes.
-
-    Raises:
-        ValueError: for an unknown axis, a dimension out of range or not divisible, or `x` varying
-            along only a part of `axis_name`.
-    """
+    """Every piece goes round the ring once and is added to on its way: p - 1 permutes of n/p bytes."""
     own = _as_met(pieces, axes, 1)
 
     def step(total: Block, piece: Block) -> tuple[Block, None]:
@@ -253,7 +225,6 @@ def recursive_halving_reduce_scatter(pieces: Pieces, axes: AxisName, combine: Co
     """Exchanges halves with partners …, 4, 2, 1 participants away: log2 p permutes, (p-1)n/p bytes in all.
 
     Raises:
-        ValueError: as `ring_reduce_scatter`.
         NotImplementedError: unless p is a power of two.
     """
     check_power_of_two("recursive_halving_reduce_scatter", axes)
@@ -293,11 +264,7 @@ def _all_reduce(algorithm: Callable[[Block, AxisName, Combine], Block]) -> Calla
 
 @_all_reduce
 def ring_all_reduce(block: Block, axes: AxisName, combine: Combine) -> Block:
-    """A reduce-scatter and an all-gather along a ring: 2(p-1) permutes of n/p bytes.
-
-    Raises:
-        ValueError: for an unknown axis or op, or `x` varying along only a part of `axis_name`.
-    """
+    """A reduce-scatter and an all-gather along a ring: 2(p-1) permutes of n/p bytes."""
     piece = ring_reduce_scatter(cut(block, lax.axis_size(axes)), axes, combine=combine)
     return uncut(ring_all_gather(piece, axes), block.shape)
 
@@ -307,7 +274,6 @@ def rabenseifner_all_reduce(block: Block, axes: AxisName, combine: Combine) -> B
     """A reduce-scatter by halving and an all-gather of 1, 2, 4, … blocks: 2 log2 p permutes, 2(p-1)n/p bytes in all.
 
     Raises:
-        ValueError: as `ring_all_reduce`.
         NotImplementedError: unless p is a power of two.
     """
     check_power_of_two("rabenseifner_all_reduce", axes)
@@ -320,7 +286,6 @@ def recursive_doubling_all_reduce(block: Block, axes: AxisName, combine: Combine
     """Exchanges its total with partners 1, 2, 4, … participants away: log2 p permutes of n bytes.
 
     Raises:
-        ValueError: as `ring_all_reduce`.
         NotImplementedError: unless p is a power of two.
     """
     check_power_of_two("recursive_doubling_all_reduce", axes)
@@ -334,9 +299,6 @@ def tree_all_reduce(block: Block, axes: AxisName, combine: Combine) -> Block:
     """Reduces down a binomial tree to participant 0, which broadcasts up the tree: 2 ceil(log2 p) permutes of n bytes.
 
     Where nothing arrives, what a permute leaves there is not combined.
-
-    Raises:
-        ValueError: as `ring_all_reduce`.
     """
     p, index = lax.axis_size(axes), axis_index(axes)
     for distance in distances(p):

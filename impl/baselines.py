@@ -7,7 +7,8 @@ axes that shard another array: `A[B_X, D_Y] W[D_X, F] -> [B_X, F_Y]`, say. Fully
 The device-local forms run inside `jax.shard_map`; their results are typed varying along the axes of their own layout
 alone. The others take global arrays, for `jax.jit`. On axes of type Auto the compiler chooses how to get from the
 layouts of the operands to that of the result. On axes of type Explicit the layout is part of the type, and a product
-whose result could have several must be told which (`out_sharding`).
+whose result could have several must be told which (`out_sharding`). All raise ValueError for operands whose contracted
+sizes differ.
 """
 
 import math
@@ -40,9 +41,6 @@ def gathered_matmul(lhs: Block, rhs: Block, **layouts: AxisName) -> Block:
 
     Returns:
         The block of the product, rounded once to the operands' dtype.
-
-    Raises:
-        ValueError: for operands whose contracted sizes differ.
     """
     return matmul_of_blocks("gathered_matmul", gathered, lhs, rhs, layouts)
 
@@ -67,9 +65,6 @@ def gathered_two_matmuls(x: Block, w_in: Block, w_out: Block, **layouts: AxisNam
 
     Returns:
         The block of the product; the hidden values are rounded to the operands' dtype, and so is the result.
-
-    Raises:
-        ValueError: for operands whose contracted sizes differ.
     """
     name = "gathered_two_matmuls"
     start, first, second, between = layouts_of(layouts, "x", "w_in", "w_out", "hidden")
@@ -88,9 +83,6 @@ def matmul_of_blocks(function: str, way: Way, lhs: Block, rhs: Block, layouts: M
         lhs: the block of A.
         rhs: the block of W.
         layouts: as in `gathered_matmul`.
-
-    Raises:
-        ValueError: for operands whose contracted sizes differ.
     """
     left, right = layouts_of(layouts, "lhs", "rhs")
     _check(function, "rhs", lhs, rhs, left, right)
@@ -114,11 +106,7 @@ def reduced(lhs: Block, rhs: Block, left: Layout, right: Layout, result: Layout)
 def automatic_matmul(
     lhs: Global, rhs: Global, *, mesh: Mesh | AbstractMesh, rows: AxisName, columns: AxisName, **layouts: AxisName
 ) -> Global:
-    """`[B, D] @ [D, F] -> [B_rows, F_columns]` on automatic axes, whatever the operands' layouts.
-
-    Raises:
-        ValueError: for operands whose contracted sizes differ.
-    """
+    """`[B, D] @ [D, F] -> [B_rows, F_columns]` on automatic axes, whatever the operands' layouts."""
     _check_whole("automatic_matmul", mesh, rhs=(lhs, rhs))
     return _constrained_product(lhs, rhs, mesh, layout(rows, columns))
 
@@ -126,11 +114,7 @@ def automatic_matmul(
 def automatic_two_matmuls(
     x: Global, w_in: Global, w_out: Global, *, mesh: Mesh | AbstractMesh, **layouts: AxisName
 ) -> Global:
-    """`[B, D] @ [D, F] @ [F, D] -> [B_rows, D_columns]` on automatic axes, the hidden values `[B, F]` laid out as well.
-
-    Raises:
-        ValueError: for operands whose contracted sizes differ.
-    """
+    """`[B, D] @ [D, F] @ [F, D] -> [B_rows, D_columns]` on automatic axes, the hidden `[B, F]` laid out as well."""
     _check_whole("automatic_two_matmuls", mesh, w_in=(x, w_in), w_out=(w_in, w_out))
     (between,), wanted = layouts_of(layouts, "hidden"), layout(layouts["rows"], layouts["columns"])
     return _constrained_product(_constrained_product(x, w_in, mesh, between), w_out, mesh, wanted)
@@ -139,11 +123,7 @@ def automatic_two_matmuls(
 def explicit_matmul(
     lhs: Global, rhs: Global, *, mesh: Mesh | AbstractMesh, rows: AxisName, columns: AxisName, **layouts: AxisName
 ) -> Global:
-    """`[B, D] @ [D, F] -> [B, F]` on explicit axes, where the types of the operands say how they are laid out.
-
-    Raises:
-        ValueError: for operands whose contracted sizes differ.
-    """
+    """`[B, D] @ [D, F] -> [B, F]` on explicit axes, where the types of the operands say how they are laid out."""
     _check_whole("explicit_matmul", mesh, rhs=(lhs, rhs))
     product = partial(jnp.matmul, out_sharding=spec(layout(rows, columns)))
     return on_explicit_axes(product, mesh, *layouts_of(layouts, "lhs", "rhs"))(lhs, rhs)
@@ -152,11 +132,7 @@ def explicit_matmul(
 def explicit_two_matmuls(
     x: Global, w_in: Global, w_out: Global, *, mesh: Mesh | AbstractMesh, **layouts: AxisName
 ) -> Global:
-    """`[B, D] @ [D, F] @ [F, D] -> [B, D]` on explicit axes, where the types of the operands say how they are laid out.
-
-    Raises:
-        ValueError: for operands whose contracted sizes differ.
-    """
+    """`[B, D] @ [D, F] @ [F, D] -> [B, D]` on explicit axes, where types say how arrays are laid out."""
     wanted = spec(layout(layouts["rows"], layouts["columns"]))
     return _two_matmuls("explicit_two_matmuls", partial(jnp.matmul, out_sharding=wanted), x, w_in, w_out, mesh, layouts)
 
@@ -164,11 +140,7 @@ def explicit_two_matmuls(
 def mixed_two_matmuls(
     x: Global, w_in: Global, w_out: Global, *, mesh: Mesh | AbstractMesh, **layouts: AxisName
 ) -> Global:
-    """As `explicit_two_matmuls`, whose second product is on automatic axes: the compiler has it, up to its type.
-
-    Raises:
-        ValueError: for operands whose contracted sizes differ.
-    """
+    """As `explicit_two_matmuls`, whose second product is on automatic axes: the compiler has it, up to its type."""
     wanted, axes = spec(layout(layouts["rows"], layouts["columns"])), abstract_of(mesh).axis_names
     product = jax.sharding.auto_axes(jnp.matmul, axes=axes, out_sharding=wanted)
     return _two_matmuls("mixed_two_matmuls", product, x, w_in, w_out, mesh, layouts)

@@ -75,10 +75,7 @@ def circular_pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
     Language Model Training on GPU Clusters Using Megatron-LM, 2021, section 2.2). Of fewer than p a round takes p
     steps. With one layer each it is `pipeline`, in as many steps.
 
-    Arguments and result are those of `pipeline`.
-
-    Raises:
-        ValueError: as `pipeline`.
+    Arguments, result and errors are those of `pipeline`.
     """
     axes, weights, x = _operands("circular_pipeline", weights, x, axis_name)
     weights, x, dtype = *aligned(weights, x, axis_name=axes), jnp.result_type(weights, x)

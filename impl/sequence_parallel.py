@@ -60,10 +60,7 @@ def sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: Axi
 def bidirectional_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
     """Both ways round the rings, half of every block and of every sum each way.
 
-    Arguments and result are those of `sequence_parallel_mlp`.
-
-    Raises:
-        ValueError: as `sequence_parallel_mlp`.
+    Arguments, result and errors are those of `sequence_parallel_mlp`.
     """
     axes = _checked("bidirectional_sequence_parallel_mlp", x, w_in, w_out, axis_name)
     hidden = jax.nn.relu(bidirectional_all_gather_matmul_lhs(lax.collapse(x, 0, 2), w_in, axes))
@@ -104,10 +101,7 @@ def bidirectional_normalised_sequence_parallel_mlp(
 ) -> Sequence:
     """Both ways round the rings, half of every normalised block and of every sum each way.
 
-    Arguments and result are those of `normalised_sequence_parallel_mlp`.
-
-    Raises:
-        ValueError: as `normalised_sequence_parallel_mlp`.
+    Arguments, result and errors are those of `normalised_sequence_parallel_mlp`.
     """
     name = "bidirectional_normalised_sequence_parallel_mlp"
     axes = _checked(name, x, w_in, w_out, axis_name)

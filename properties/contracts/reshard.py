@@ -5,7 +5,7 @@ import math
 from hypothesis import strategies as st
 
 from shardproof.impl import reshard as implementations
-from shardproof.oracles import reshard
+from shardproof.oracles import baselines
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.baselines import bits, described, layouts_of, sides
@@ -18,7 +18,8 @@ SIGNATURE, CONDITIONS = described({"x": "bd"}, {}, "bd")
 
 
 def _least(case: Case) -> int:
-    return math.ceil(reshard.lacking(case.mesh, sides(case), *layouts_of(case, "x", "")) * bits(case) / 8)
+    lacking = baselines.missing(case.mesh, sides(case), *layouts_of(case, "x", "")).sum(axis=(-2, -1))
+    return math.ceil(int(lacking.max(initial=0)) * bits(case) / 8)
 
 
 def _misshapen(case: Case) -> st.SearchStrategy[Case]:
@@ -33,7 +34,7 @@ CONTRACTS: tuple[Contract, ...] = (
     whole_contract(
         "reshard",
         SIGNATURE,
-        reshard.reshard,
+        baselines.reshard,
         conditions=CONDITIONS,
         dtypes=floats,
         kinds=("distinct", "real", "nan"),

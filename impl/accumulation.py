@@ -98,7 +98,7 @@ def accumulating(
         def local(params: Tree, batch: Tree) -> tuple[Scalar, Tree]:
             axes = check_axes("accumulating", data)
             spread = partial(gather, **over) if gather else partial(cast_varying, axes=axes)
-            # reduced in the accumulator's dtype; of these weights nothing reads the values, so that nothing computes them
+            # reduced in the accumulator's dtype; nothing reads these weights' values, so that nothing computes them
             _, reduce = jax.vjp(spread, jax.tree.map(lambda p: p.astype(accumulator(p)), params))
             of_part, parts = partial(loss, **over), {"microbatches": microbatches, "function": "accumulating"}
             total, count, sums = accumulated(of_part, spread(params), batch, **parts)

@@ -84,9 +84,9 @@ def result_on_the_last_alone(weights: Array, x: Array, axis_name: AxisName) -> A
 @mutant("pipeline", smallest=(1,), law="gradient")
 def gradient_of_the_last_microbatch(weights: Array, x: Array, axis_name: AxisName) -> Array:
     """Gives the weights the gradient of the last microbatch alone, as if each took the place of the one before."""
-    y = forms.circular_pipeline(weights, x, axis_name)
-    last = forms.circular_pipeline(weights, lax.stop_gradient(x)[-1:], axis_name)
-    still = forms.circular_pipeline(lax.stop_gradient(weights), x, axis_name)
+    y = forms.pipeline(weights, x, axis_name)
+    last = forms.pipeline(weights, lax.stop_gradient(x)[-1:], axis_name)
+    still = forms.pipeline(lax.stop_gradient(weights), x, axis_name)
     return lax.stop_gradient(y - still) + still + (last - lax.stop_gradient(last)) if len(x) > 1 else y
 
 
@@ -100,7 +100,7 @@ def layers_of_one_after_another(weights: Array, x: Array, axis_name: AxisName) -
     return x
 
 
-@mutant("pipeline", law="communication", smallest=(1,), communication=formula_of("pipeline", "gpipe"))
+@mutant("pipeline", law="communication", smallest=(1,), communication=formula_of("pipeline", "circular"))
 def stages_that_gather_all_layers(weights: Array, x: Array, axis_name: AxisName) -> Array:
     """Gathers the layers of all participants, where microbatches are handed on."""
     axes, d, p = names(axis_name), x.shape[-1], lax.axis_size(names(axis_name))

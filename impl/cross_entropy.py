@@ -89,19 +89,10 @@ def check_call(
     label_smoothing: SupportsFloat,
     ignore_index: SupportsIndex,
 ) -> Call:
-    """What a loss is called with.
+    """What a loss is called with, of an `argument` that has one label for each of its tokens.
 
-    Arguments:
-        function: the loss, as messages call it.
-        argument: what has one label for each of its tokens.
-        shape: that of the participant's logits, `[…, V_Y]`.
-        labels: integers `[…]`.
-        axis_name: the axis or axis tuple over which the classes are sharded.
-        label_smoothing: the share of the loss that all classes have alike.
-        ignore_index: the label of tokens that do not count.
-
-    Raises:
-        ValueError: for an unknown axis, labels that are no integers or not one per token, or a smoothing not in [0, 1].
+    The `shape` is that of the participant's logits, `[…, V_Y]`. ValueErrors are those of the loss, about labels, the
+    axis and the smoothing.
     """
     axes = check_axes(function, axis_name)
     check_kind(function, "labels", labels, jnp.integer, "integers")

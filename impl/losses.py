@@ -173,21 +173,7 @@ class Parallelisation:
         data: Axes,
         model: Axes,
     ) -> None:
-        """Arguments of a function that computes with a model under this parallelisation.
-
-        Arguments:
-            function: what messages call it.
-            params: layers `(W [D_in, D_out], b [D_out])`.
-            inputs: `[B, D_0]`.
-            targets: `[B, D_n]`, if it takes any.
-            mesh: the mesh.
-            data: the axes over which examples are shared.
-            model: those over which features are.
-
-        Raises:
-            ValueError: for sizes that do not match one another, or that the layout's axes do not divide; for axes that
-                are not the mesh's, or are in both roles.
-        """
+        """Checks the arguments of a call, and names a function in the ValueErrors of a call."""
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh):
             check_roles(function, mesh, data=data, model=model)
             width = self._check_sizes(function, params, inputs)

@@ -220,16 +220,8 @@ def take_turns(
     rounding, and for the term before it, so that it is computed beside the transfer that it is to hide. Each half
     travels beside the other half's term alone: where the links are the limit, a third is exposed.
 
-    Arguments:
-        lhs: the left operand.
-        rhs: the right one, aligned with it.
-        axis_name: of the ring.
-        dimension: that in which pieces follow one another.
-        sums: in which dtype they travel.
-        first: the row at which the pieces begin, of `rows` each.
-        rows: None: those of all.
-        behind: blocks that are there before the first term.
-        beside: blocks that are there before the last two, and come beside the terms before.
+    Pieces follow one another in a dimension, of `rows` each from the row `first` on; None: of all rows. Blocks `behind`
+    are there before the first term, those `beside` before the last two, and come beside the terms before.
     """
     p, dtype, result = lax.axis_size(axis_name), travelling(sums, lhs, rhs), jnp.result_type(lhs, rhs)
     term, _ = parts_of_terms(lhs, rhs, axis_name, dimension, 2, first=first, rows=rows)

@@ -36,18 +36,7 @@ def draw_timeline(
     shape: str,
     sources: bool,
 ) -> None:
-    """Prints the figures and the lanes of a program on a machine, and writes the picture.
-
-    Arguments:
-        name: an implementation as `find` takes it, or `MODULE:FUNCTION` or `MODULE:PROGRAM` of a user's.
-        mesh: names and sizes of axes.
-        axis: the axis tuple; empty: all axes.
-        output: the picture; None: a file named after what it is of.
-        machine: a name of `chips.CHIPS`.
-        dtype: of all floating arrays.
-        gradient: whether the gradient is scheduled too.
-        shape: the arrays; empty: those of a published example.
-        sources: whether to print where the machine's figures are from.
+    """Prints the figures and the lanes of a program on a machine, and writes the picture: `shardproof timeline`.
 
     Raises:
         RequestError: if one of them cannot be had.

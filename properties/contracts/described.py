@@ -52,10 +52,6 @@ class Array:
         gradient: whether gradients are taken of it, if it is floating.
         only: of a result, the participants of roles that have it, by their number, from the back if it is negative:
             `{"stage": -1}` is what the last one returns; what the others return is ignored.
-
-    Raises:
-        ValueError: for dimensions that cannot be read, an unknown dtype, both of `below` and `upto`, or one of them for
-            what is no integer, or `also` without them or beyond the dtype.
     """
 
     dimensions: tuple[Dimension, ...]
@@ -185,11 +181,7 @@ class Signature:
         more: Iterable[str] = (),
         hidden: Mapping[str, Any] | None = None,
     ) -> "Signature":
-        """The signature that descriptions make up: strings or `Array` in any pytrees.
-
-        Raises:
-            ValueError: for what is none.
-        """
+        """The signature that descriptions make up: strings or `Array` in any pytrees."""
         named = tuple(_named(name, argument) for name, argument in zip(names, arguments, strict=True))
         tree, leaves = _named("result", results)
         signature = cls(

@@ -73,11 +73,7 @@ COPIES = ("copy", "bitcast")
 
 
 def trips(module: Module, inside: Computation, loop: Instruction) -> int:
-    """How often a `while` runs its body: what is written down, or what a counter does that is compared with one.
-
-    Raises:
-        HloError: if neither says it.
-    """
+    """How often a `while` runs its body: what is written down, or what a counter does that is compared with one."""
     known = known_trips(loop)
     if known is not None:
         return known
@@ -323,11 +319,7 @@ class Schedule(Exposure):
 
 
 def schedule(text: str, topology: Topology, chips: Sequence[Coordinates]) -> Schedule:
-    """The timeline of a compiled program.
-
-    Raises:
-        HloError: if the text is not that of a scheduled program, or cannot be read.
-    """
+    """The timeline of a compiled program."""
     if "is_scheduled=true" not in text.partition("\n")[0]:
         raise HloError("not a scheduled program: expected is_scheduled=true in its first line")
     module = read(text)

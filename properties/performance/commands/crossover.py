@@ -31,11 +31,7 @@ def best(choices: Choices) -> list[tuple[int, int, str]]:
 def crossover(
     contract: str, sides: Sequence[int], side: str, machine: Chip, mesh: MeshCase, axes: tuple[str, ...], **more: Any
 ) -> Choices:
-    """What is best for every power of two, times the number of participants, of one side; the others are given.
-
-    Raises:
-        RequestError: for a contract that is no product, or sides that do not divide.
-    """
+    """What is best for every power of two, times the number of participants, of one side; the others are given."""
     if contract not in SHARDED:
         raise RequestError(f"contract={contract!r}: expected a product: {', '.join(SHARDED)}")
     p, choices = mesh.axis_size(axes), {}
@@ -51,11 +47,7 @@ def crossover(
 def print_crossover(
     contract: str, *, mesh: str, axis: str, machine: str, dtype: str, gradient: bool, sides: str, vary: str
 ) -> None:
-    """Prints which form of a product is the fastest for which size of one side, and times over the unsharded product.
-
-    Raises:
-        RequestError: if what is asked for cannot be had, as `crossover` does.
-    """
+    """Prints which form of a product is the fastest for which size of a side, and times over the unsharded product."""
     parts = sides.split(",")
     if len(parts) != len(SIDES) or not all(part.isdecimal() and int(part) for part in parts):
         raise RequestError(f"--sides={sides}: expected rows, contracted size and columns, as in 512,2048,8192")

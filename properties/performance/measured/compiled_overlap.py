@@ -49,11 +49,7 @@ KNOWN = (*LONG, MLP.name, NORMALISED.name)
 
 
 def roomy(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...], chip: Chip) -> Case:
-    """The case of a contract, in bfloat16, over an axis tuple of devices that are neighbours.
-
-    Raises:
-        ValueError: for a contract that there is none of.
-    """
+    """The case of a contract, in bfloat16, over an axis tuple of devices that are neighbours."""
     if contract not in KNOWN:
         raise ValueError(f"contract={contract!r}: expected one of {', '.join(KNOWN)}")
     # the side that makes room: a multiply-add of it takes as long as one element of float32 under way
@@ -94,12 +90,7 @@ def share_of(implementation: Implementation, case: Case) -> Fraction:
 def check_compiled_overlap(
     stated: Overlap, share: Fraction, case: Case, compiled: Compiled, topology: Topology, way: str
 ) -> Schedule:
-    """The schedule of a compiled program hides what is claimed of it, and is returned.
-
-    Raises:
-        Broken: if a collective is left whole, or made synchronous, more is exposed, one way is not used, or more held.
-        HloError: if the schedule cannot be read.
-    """
+    """The schedule of a compiled program hides what is claimed of it, and is returned."""
     found = schedule(compiled.text, topology, compiled.chips)
     of: Of = "gradient" if way == BACKWARD else "result"
     whose = f"of {'its gradient' if way == BACKWARD else 'the function'}, compiled for {topology}"

@@ -101,11 +101,7 @@ class Traffic(NamedTuple):
 
 
 def traffic(case: Case) -> Traffic:
-    """The traffic of a case.
-
-    Raises:
-        ValueError: of a contract for which nothing is known that must be sent.
-    """
+    """The traffic of a case."""
     p = case.participants
     if case.contract.name in SHARDED:
         bus = received(case)
@@ -246,9 +242,6 @@ def medians(
     Each is called once before, which compiles it. Then every round measures all of them, each round beginning with
     another one, so that none always comes after the same. In one measurement a function is called as often in a row as
     the slowest needs for `least` seconds, and the last result is waited for.
-
-    Raises:
-        ValueError: if there is nothing to measure, or no round.
     """
     if not functions or rounds < 1:
         raise ValueError(f"functions={list(functions)}, rounds={rounds}: expected at least one of each")
@@ -305,9 +298,6 @@ def forms(
         more: a user's implementations, in place of this project's but for the naive form or the built-in collective.
         size: rows, contracted size and columns of the whole product (default: the shape that is called wide), or rows
             and columns of a collective's full vector; a few more, where they do not divide by the devices.
-
-    Raises:
-        ValueError: of another contract.
     """
     if contract not in MEASURED:
         raise ValueError(f"contract={contract!r}: expected one of {', '.join(MEASURED)}")
@@ -352,11 +342,7 @@ def measure(
     trace: Callable[[str], Any] | None = None,
     **how: Any,
 ) -> dict[str, Row]:
-    """The row of every form, in one run: first what is wrong of each, then how long all of them take, in turns.
-
-    Raises:
-        NotImplementedError: what a function raises of a case that it does not serve.
-    """
+    """The row of every form, in one run: first what is wrong of each, then how long all of them take, in turns."""
     functions: dict[str, Callable[[], Any]] = {}
     checked: dict[str, Wrong] = {}
     held: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}

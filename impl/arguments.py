@@ -119,11 +119,7 @@ def check_varies(function: str, x: jax.Array, axes: tuple[str, ...]) -> None:
 
 
 def check_power_of_two(function: str, axis_name: AxisName) -> None:
-    """The participants are a power of two.
-
-    Raises:
-        NotImplementedError: if they are not.
-    """
+    """The participants are a power of two."""
     p = lax.axis_size(axis_name)
     if p & (p - 1):
         raise_unsupported(function, "axis_name", axis_name, f"a power of two of participants (it has {p})")

@@ -46,11 +46,7 @@ def gathered_matmul(lhs: Block, rhs: Block, **layouts: AxisName) -> Block:
 
 
 def reduced_matmul(lhs: Block, rhs: Block, **layouts: AxisName) -> Block:
-    """As `gathered_matmul`: multiplies the columns of A that a device has, and adds up the products.
-
-    Raises:
-        ValueError: as `gathered_matmul`.
-    """
+    """As `gathered_matmul`: multiplies the columns of A that a device has, and adds up the products."""
     return matmul_of_blocks("reduced_matmul", reduced, lhs, rhs, layouts)
 
 

@@ -74,12 +74,7 @@ def rms_norm_of_whole(x: Block, scale: Block, epsilon: float) -> Block:
 
 
 def check_rms_norm(function: str, x: Block, scale: Block, epsilon: SupportsFloat) -> float:
-    """The epsilon of a norm of features.
-
-    Raises:
-        ValueError: for operands that are not floating, a scale that is not one number per feature, or an epsilon that
-            is negative or infinite.
-    """
+    """The epsilon of a norm of features."""
     check_floating(function, x=x, scale=scale)
     if not x.ndim:
         refuse(function, "x", str(jax.typeof(x)), "an array of at least 1 dimension, the last of them the features")

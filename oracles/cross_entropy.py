@@ -26,11 +26,7 @@ class VocabParallelCrossEntropy:
     def value(
         self, operands: Operands, mesh: MeshCase, axes: Axes, *, label_smoothing: float = 0.0, ignore_index: int = -1
     ) -> list[Blocks]:
-        """Of every token that counts, the mean of `-log p` over its target.
-
-        Raises:
-            ValueError: for labels that are no integers, or not one per token.
-        """
+        """Of every token that counts, the mean of `-log p` over its target."""
         log_p, q = tokens(operands, mesh, axes, label_smoothing)
         with np.errstate(invalid="ignore", over="ignore"):
             loss = np.where(unknown(operands[1], log_p), np.nan, -(q * log_p).sum(axis=-1))
@@ -71,11 +67,7 @@ def gathered(logits: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
 
 
 def tokens(operands: Operands, mesh: MeshCase, axes: Axes, label_smoothing: float) -> tuple[np.ndarray, np.ndarray]:
-    """The logarithm of the softmax of every token, and its target: `[*mesh.sizes, …, V]` both.
-
-    Raises:
-        ValueError: for labels that are no integers, or not one per token.
-    """
+    """The logarithm of the softmax of every token, and its target: `[*mesh.sizes, …, V]` both."""
     logits, labels = operands
     if labels.dtype.kind not in "iu" or labels.shape != logits.shape[:-1]:
         raise ValueError(f"labels: {labels.dtype}{list(labels.shape)}: expected integers {list(logits.shape[:-1])}")

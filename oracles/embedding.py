@@ -17,11 +17,7 @@ class EmbeddingLookup:
     """`table [V_Y, D]`, `ids […]` to `[…, D]`, which is the same on all participants if the ids are."""
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
-        """Every device takes the rows that its ids name out of the whole table.
-
-        Raises:
-            ValueError: for ids that are no integers.
-        """
+        """Every device takes the rows that its ids name out of the whole table."""
         table, ids = operands
         if ids.dtype.kind not in "iu":
             raise ValueError(f"ids: {ids.dtype}: expected integers")

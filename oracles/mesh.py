@@ -82,20 +82,12 @@ class MeshCase:
         return math.prod(self.sizes)
 
     def axis_size(self, axis_name: str | Iterable[str]) -> int:
-        """The number of devices that a collective over `axis_name` connects.
-
-        Raises:
-            ValueError: if a name is not an axis of this mesh.
-        """
+        """The number of devices that a collective over `axis_name` connects."""
         self._check(as_axes(axis_name))
         return math.prod(self.shape[name] for name in as_axes(axis_name))
 
     def in_mesh_order(self, axis_name: str | Iterable[str]) -> tuple[str, ...]:
-        """The names of `axis_name`, sorted into mesh order.
-
-        Raises:
-            ValueError: if a name is not an axis of this mesh.
-        """
+        """The names of `axis_name`, sorted into mesh order."""
         self._check(as_axes(axis_name))
         return tuple(sorted(as_axes(axis_name), key=self.axis_names.index))
 

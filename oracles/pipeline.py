@@ -48,11 +48,7 @@ class Pipeline:
         return [self.of_layers(by_layer, mesh, axes), ct]
 
     def layers(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
-        """All layers, in turn, on every device: `[*mesh.sizes, 1, D, D]` each.
-
-        Raises:
-            ValueError: for weights that are no whole layers of as many rows and columns as x has features.
-        """
+        """All layers, in turn, on every device: `[*mesh.sizes, 1, D, D]` each."""
         weights, x = operands
         rows, columns = weights.shape[len(mesh.sizes) :]
         if x.ndim - len(mesh.sizes) != 3:

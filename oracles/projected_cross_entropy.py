@@ -50,11 +50,7 @@ class ProjectedCrossEntropy:
 
 
 def factors(operands: Operands, ignore_index: int) -> tuple[Blocks, Blocks]:
-    """X, of which rows that do not count are 0, and W, in doubles or wider.
-
-    Raises:
-        ValueError: for matrices whose sizes do not match.
-    """
+    """X, of which rows that do not count are 0, and W, in doubles or wider."""
     x, w = widened(operands[:2])
     labels = operands[2]
     if labels.dtype.kind not in "iu" or labels.shape != x.shape[:-1]:

@@ -39,9 +39,6 @@ class ShardedType:
         shape: its global shape.
         spec: of every dimension the axes that shard it, the last one varying fastest.
         dtype: the name of its dtype.
-
-    Raises:
-        Refused: if an axis shards two dimensions.
     """
 
     shape: tuple[int, ...]
@@ -129,11 +126,7 @@ def matmul(lhs: ShardedType, rhs: ShardedType) -> ShardedType:
 
 
 def resharded(x: ShardedType, spec: Spec, mesh: MeshCase) -> ShardedType:
-    """The type that is asked for, whatever it was.
-
-    Raises:
-        Refused: if an axis is named twice, is none of the mesh, or does not divide its dimension.
-    """
+    """The type that is asked for, whatever it was."""
     try:
         entries = spec_entries(spec, x.rank, mesh)
     except ValueError as error:

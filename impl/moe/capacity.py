@@ -123,9 +123,6 @@ def kept(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes:
         count: how many experts all participants have.
         room: what is kept.
         axes: the axis tuple of the participants.
-
-    Raises:
-        ValueError: for an invalid room, or an unknown axis.
     """
     room.check("kept")
     axes = check_axes("kept", axes, argument="axes")

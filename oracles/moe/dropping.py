@@ -101,9 +101,6 @@ def dispatch(
         policy: one of `POLICIES`.
         capacity_per_sender: the most pairs that one participant sends to an expert, by the policy's order; others it
             drops itself, before anything is sent. None: all.
-
-    Raises:
-        ValueError: for a negative capacity, an unknown policy, or experts or tokens that do not divide.
     """
     for name, most in (("capacity", capacity), ("capacity_per_sender", capacity_per_sender)):
         if most is not None and most < 0:

@@ -48,11 +48,7 @@ class MoeLayer:
     """
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes, **options: Any) -> list[Blocks]:
-        """Every token's sum of its gates times what the experts make of it, over the experts that keep it.
-
-        Raises:
-            ValueError: if shapes do not match, experts do not divide, or for options that are none.
-        """
+        """Every token's sum of its gates times what the experts make of it, over the experts that keep it."""
         settings = self.settings(operands, **options)
         results = self.blank(operands[0], operands[-1].shape[-1])
         for part in self.parts(operands, mesh, axes):
@@ -141,11 +137,7 @@ class MoeLayer:
         return moved
 
     def parts(self, operands: Operands, mesh: MeshCase, axes: Axes) -> Iterator["Part"]:
-        """What every process group holds.
-
-        Raises:
-            ValueError: if shapes do not match, or operands are not floating.
-        """
+        """What every process group holds."""
         lead = len(mesh.sizes)
         whole = [x.reshape(mesh.size, *x.shape[lead:]) for x in widened(operands)]
         tokens, router, *weights = whole

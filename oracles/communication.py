@@ -15,16 +15,11 @@ KINDS = ("permute", "all_gather", "reduce_scatter", "all_reduce", "all_to_all", 
 
 @dataclass(frozen=True)
 class Cost:
-    """The communication of one program, as each of its devices sees it.
+    """The communication of one program, as each of its devices sees it."""
 
-    Arguments:
-        counts: how many collectives of each kind; kinds that do not occur are left out.
-        operand_bytes: the bytes of their operands in all, by kind.
-        steps: how many of them must follow one another; None where one operation does all, in steps of its own.
-    """
-
-    counts: tuple[tuple[str, int], ...] = ()
-    operand_bytes: tuple[tuple[str, int], ...] = ()
+    counts: tuple[tuple[str, int], ...] = ()  # how many collectives of each kind; kinds that do not occur are left out
+    operand_bytes: tuple[tuple[str, int], ...] = ()  # the bytes of their operands in all, by kind
+    # how many of them must follow one another; None where one operation does all, in steps of its own
     steps: int | None = None
 
     @classmethod

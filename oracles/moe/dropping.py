@@ -15,23 +15,14 @@ POLICIES = ("probability", "position", "choice", "sender")
 
 
 class Pair(NamedTuple):
-    """A token and one of its choices.
+    """A token and one of its choices."""
 
-    Arguments:
-        token: the token's number.
-        choice: which of its choices it is: 0 is that of its highest logit.
-        expert: the expert's number.
-        gate: what the expert counts.
-        sender: the participant that holds the token.
-        receiver: the participant that holds the expert.
-    """
-
-    token: int
-    choice: int
-    expert: int
-    gate: float
-    sender: int
-    receiver: int
+    token: int  # the token's number
+    choice: int  # which of its choices it is: 0 is that of its highest logit
+    expert: int  # the expert's number
+    gate: float  # what the expert counts
+    sender: int  # the participant that holds the token
+    receiver: int  # the participant that holds the expert
 
 
 ORDERS: dict[str, Callable[[Pair], tuple[float, ...]]] = {
@@ -47,18 +38,12 @@ expert, each by the token."""
 
 @dataclass(frozen=True)
 class Dispatch:
-    """What becomes of all pairs of p participants that have T tokens, and E / p experts, each.
+    """What becomes of all pairs of p participants that have T tokens, and E / p experts, each."""
 
-    Arguments:
-        kept: the pairs that reach their expert, in the order of the policy.
-        dropped_by_sender: those that their own participant leaves out.
-        dropped_by_receiver: those that there is no room for where their expert is.
-        padded: of each participant, how many rows its buffer has more than it keeps pairs; 0 where it has no bound.
-    """
-
-    kept: tuple[Pair, ...]
-    dropped_by_sender: tuple[Pair, ...]
-    dropped_by_receiver: tuple[Pair, ...]
+    kept: tuple[Pair, ...]  # the pairs that reach their expert, in the order of the policy
+    dropped_by_sender: tuple[Pair, ...]  # those that their own participant leaves out
+    dropped_by_receiver: tuple[Pair, ...]  # those that there is no room for where their expert is
+    # of each participant, how many rows its buffer has more than it keeps pairs; 0 where it has no bound
     padded: tuple[int, ...]
 
 

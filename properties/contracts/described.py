@@ -20,15 +20,10 @@ DIMENSION = re.compile(r"(?P<name>([A-Za-z_]\w*|[1-9]\d*)?)(?P<roles>(@[A-Za-z_]
 
 @dataclass(frozen=True)
 class Dimension:
-    """A dimension of a global array.
+    """A dimension of a global array."""
 
-    Arguments:
-        name: what its size is called, or that size itself; empty: one for every participant.
-        roles: the axis tuples that shard it, the first varying slowest.
-    """
-
-    name: str
-    roles: tuple[str, ...] = ()
+    name: str  # what its size is called, or that size itself; empty: one for every participant
+    roles: tuple[str, ...] = ()  # the axis tuples that shard it, the first varying slowest
 
     @property
     def fixed(self) -> int | None:
@@ -154,23 +149,14 @@ def _dimensions(text: str) -> tuple[Dimension, ...]:
 
 @dataclass(frozen=True)
 class Signature:
-    """The array arguments of a function, and its results, as trees.
+    """The array arguments of a function, and its results, as trees."""
 
-    Arguments:
-        tree: the arguments, in a tuple, with a name for every leaf.
-        arrays: the leaves of the arguments.
-        result_tree: what is returned, with a name for every leaf.
-        results: the leaves of the results.
-        more: roles that shard nothing.
-        hidden: arrays that are laid out on the way.
-    """
-
-    tree: tuple[Any, ...]
-    arrays: tuple[Array, ...]
-    result_tree: Any
-    results: tuple[Array, ...]
-    more: tuple[str, ...] = ()
-    hidden: tuple[Array, ...] = ()
+    tree: tuple[Any, ...]  # the arguments, in a tuple, with a name for every leaf
+    arrays: tuple[Array, ...]  # the leaves of the arguments
+    result_tree: Any  # what is returned, with a name for every leaf
+    results: tuple[Array, ...]  # the leaves of the results
+    more: tuple[str, ...] = ()  # roles that shard nothing
+    hidden: tuple[Array, ...] = ()  # arrays that are laid out on the way
 
     @classmethod
     def of(

@@ -71,15 +71,7 @@ def gathered_two_matmuls(x: Block, w_in: Block, w_out: Block, **layouts: AxisNam
 
 
 def matmul_of_blocks(function: str, way: Way, lhs: Block, rhs: Block, layouts: Mapping[str, AxisName]) -> Block:
-    """The block of a product, of operands whose contracted sizes are checked.
-
-    Arguments:
-        function: what messages call it.
-        way: how the blocks are brought together.
-        lhs: the block of A.
-        rhs: the block of W.
-        layouts: as in `gathered_matmul`.
-    """
+    """The block of a product, of operands whose contracted sizes are checked, brought together in a way."""
     left, right = layouts_of(layouts, "lhs", "rhs")
     _check(function, "rhs", lhs, rhs, left, right)
     return way(lhs, rhs, left, right, layout(layouts["rows"], layouts["columns"]))

@@ -110,12 +110,7 @@ def check_call(
 
 
 def summed(wide: Block, call: Call) -> Sums:
-    """The sums of all participants, of what the logits are less the largest one.
-
-    Arguments:
-        wide: this participant's logits `[…, V_Y]`, in the accumulator's dtype.
-        call: what the loss is called with.
-    """
+    """The sums of all participants, of what logits `[…, V_Y]`, in the accumulator's dtype, are less the largest one."""
     largest = lax.pmax(lax.stop_gradient(jnp.max(wide, axis=-1)), call.axes)
     shifted = wide - largest[..., None]
     right = of_labels(shifted, places_of(call, wide.shape[-1]))

@@ -1,7 +1,6 @@
 """What attention over a sharded sequence means: that over the whole one, of which every participant keeps its piece.
 
-Operands are blocks `[*mesh.sizes, S, H, D]`. Derivatives are exact, in `wide` floats, and their transpose is
-taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
+Operands are blocks `[*mesh.sizes, S, H, D]`.
 """
 
 from collections.abc import Callable

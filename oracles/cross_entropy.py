@@ -1,9 +1,8 @@
 """What the cross-entropy of sharded classes means: that of every token's logits of all classes with its target.
 
 The target of a token is a distribution q over all V classes: `1 - s` of its label, and `s / V` of every class; the loss
-is `sum(q * -log p)`, with p the softmax of the logits. Operands are blocks `logits [*mesh.sizes, …, V / p]` and
-`labels [*mesh.sizes, …]`, integers. Derivatives are exact, in `oracles.dtypes.wide`, and their transpose is taken over
-all blocks of all devices: each has its own cotangent (see `oracles.transposes`). The labels have none.
+is `sum(q * -log p)`, with p the softmax of the logits. Operands are blocks `logits [*mesh.sizes, …, V / p]` and `labels
+[*mesh.sizes, …]`, integers.
 """
 
 from typing import Any

@@ -1,8 +1,6 @@
 """What an embedding lookup means: row `ids[t]` of the whole table, for ids within it, and zeros for all others.
 
-Operands are blocks `table [*mesh.sizes, V / p, D]` and `ids [*mesh.sizes, …]`, integers. Derivatives are exact, in
-`oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each has its own cotangent (see
-`oracles.transposes`). The ids have none.
+Operands are blocks `table [*mesh.sizes, V / p, D]` and `ids [*mesh.sizes, …]`, integers.
 """
 
 import numpy as np

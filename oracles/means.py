@@ -1,8 +1,7 @@
 """What means over all participants mean: that of all elements, each of which counts by its weight; a mask is 0 and 1.
 
 Operands are blocks `values [*mesh.sizes, *block]` and, of the same shape, `weights` that are not negative, or a bool
-`mask` that is True where an element counts. Derivatives are exact, in `wide` floats, and their transpose is taken over
-all blocks of all devices: each has its own cotangent (see `oracles.transposes`). Weights and mask have none.
+`mask` that is True where an element counts.
 """
 
 import numpy as np

@@ -1,7 +1,6 @@
 """What norms of sharded arrays mean: the global norm, and RMS normalisation over all features of a token.
 
-Operands are blocks `[*mesh.sizes, *block]`. Derivatives are exact, in `wide` floats, and their transpose is
-taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
+Operands are blocks `[*mesh.sizes, *block]`.
 """
 
 import numpy as np

@@ -1,8 +1,7 @@
 """What a pipeline of layers means: all layers `tanh(x W)`, one after the other, in logical order.
 
 Operands are blocks `weights [*mesh.sizes, v D, D]`, of v layers, and `x [*mesh.sizes, M, B, D]`. Of p participants the
-i-th has the layers i, p + i, 2 p + i and so on. Derivatives are exact, in `oracles.dtypes.wide`, and their transpose is
-taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
+i-th has the layers i, p + i, 2 p + i and so on.
 """
 
 import numpy as np

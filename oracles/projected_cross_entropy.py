@@ -1,8 +1,7 @@
 """What the cross-entropy of a projection means: that of the logits `x W`, of which every participant has some columns.
 
-Operands are blocks `x [*mesh.sizes, T, D]`, `w [*mesh.sizes, D, V / p]` and `labels [*mesh.sizes, T]`, integers.
-Derivatives are exact, in `oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each has
-its own cotangent (see `oracles.transposes`). The labels have none.
+Operands are blocks `x [*mesh.sizes, T, D]`, `w [*mesh.sizes, D, V / p]` and `labels [*mesh.sizes, T]`, integers. The
+labels have none.
 """
 
 from typing import Any

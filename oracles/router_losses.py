@@ -2,8 +2,7 @@
 
 Those of a shard are of its own tokens: the same, over no axis.
 
-Operands are blocks `logits [*mesh.sizes, T, E]`, results `[*mesh.sizes]`. Derivatives are exact, in `wide` floats, and
-their transpose is taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
+Operands are blocks `logits [*mesh.sizes, T, E]`, results `[*mesh.sizes]`.
 """
 
 import numpy as np

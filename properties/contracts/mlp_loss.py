@@ -29,10 +29,7 @@ def dimensions(names: str, roles: Roles) -> str:
 def signature_of(depth: int, layout: Layout, *, all_divide: bool = False) -> Signature:
     """The signature of a model of so many layers, laid out in this way.
 
-    Arguments:
-        depth: how many layers.
-        layout: how devices share its arrays.
-        all_divide: whether every size is a multiple of the number of devices of both roles.
+    If `all_divide`, every size is a multiple of the number of devices of both roles.
     """
     layers = [
         (dimensions(f"d{at} d{at + 1}", layout.weights), dimensions(f"d{at + 1}", layout.biases)) for at in range(depth)

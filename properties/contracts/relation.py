@@ -26,8 +26,8 @@ def relation_oracle(
     """The oracle that a predicate is: it knows shapes and dtypes of results as they are described, and no derivatives.
 
     Devices that hold the same part of a result must hold the same bits: nothing says by how much they may differ.
-    Called as `holds(results, *arguments, **options)` with whole arrays in their own dtypes, as trees, it returns whether
-    the results are right, or raises AssertionError with what is wrong.
+    Called as `holds(results, *arguments, **options)` with whole arrays in their own dtypes, as trees, it returns
+    whether the results are right, or raises AssertionError with what is wrong.
     """
     name = getattr(holds, "__name__", type(holds).__name__)
 

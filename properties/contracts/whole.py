@@ -126,7 +126,7 @@ def reference_oracle(
 ) -> Oracle:
     """The oracle that a reference on whole arrays is, of signatures by the number of leaves of their arguments.
 
-    `placed` says how the results of a case are laid out, `kept` which participants have each; else see `whole_contract`.
+    `placed` says how the results of a case are laid out, `kept` which participants have each.
     """
     signature = next(iter(signatures.values()))
 

@@ -1,6 +1,5 @@
 """What is measured together: the forms of one contract at one shape, on the same devices and the same numbers."""
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -31,7 +30,6 @@ from shardproof.properties.performance.chips import CHIPS, Chip
 from shardproof.properties.performance.compiled import product_on
 from shardproof.properties.performance.shaped import shaped
 from shardproof.properties.performance.tables import form_of
-from shardproof.properties.performance.tpu_compiler.topology import FLAT, Topology, in_rings
 from shardproof.properties.programs.built_in import ALGORITHMS, BUILT_IN, OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.examples import SHAPES, SHARDED, received
 from shardproof.properties.programs.implementations import Implementation
@@ -68,29 +66,8 @@ def mesh_of(devices: int) -> MeshCase:
 
 
 def placed(mesh: MeshCase, devices: Sequence[Any]) -> Mesh:
-    """The mesh over these devices, the last axis over rings of neighbours where they say which those are.
-
-    Elsewhere they come in the order in which JAX would lay them out.
-    """
-    kinds = (AxisType.Auto,) * len(mesh.sizes)
-    topology = topology_of(devices)
-    with contextlib.suppress(ValueError):  # no rings of so many chips are known in it
-        if topology is not None:
-            ordered = [device for device, _ in in_rings(devices, topology, mesh.sizes[-1])]
-            return Mesh(np.array(ordered).reshape(mesh.sizes), mesh.axis_names, axis_types=kinds)
-    return jax.make_mesh(mesh.sizes, mesh.axis_names, kinds, devices=devices)
-
-
-def topology_of(devices: Sequence[Any]) -> Topology | None:
-    """The grid of chips that TPU devices fill, from its first corner on; None if they are none, or fill none."""
-    chip = chip_of(devices[0])
-    if chip is None or not all(hasattr(device, "coords") for device in devices):
-        return None
-    dimensions = 2 if chip.name in FLAT else 3
-    places = {tuple(device.coords[:dimensions]) for device in devices}
-    sizes = tuple(1 + max(place[d] for place in places) for d in range(dimensions))
-    topology = Topology(chip.name, sizes)
-    return topology if len(places) == topology.chips else None
+    """The mesh over these devices, in the order in which JAX lays it over their links."""
+    return jax.make_mesh(mesh.sizes, mesh.axis_names, (AxisType.Auto,) * len(mesh.sizes), devices=devices)
 
 
 class Traffic(NamedTuple):

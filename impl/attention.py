@@ -40,7 +40,6 @@ def gathered_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, cau
         q: floating-point blocks of queries.
         k: floating-point blocks of keys, of the shape of `q`.
         v: floating-point blocks of values, of the shape of `q`.
-        axis_name: the axis or axis tuple over which the sequence is sharded.
         causal: whether a query sees only keys of its own position and of those before it; the values that it does
             not see must be finite.
 

@@ -32,7 +32,6 @@ def vocab_parallel_cross_entropy(
     Arguments:
         logits: floating-point blocks; further leading dimensions are as tokens. 16-bit floats are computed in float32.
         labels: integers of any width, numbers of classes of the whole; the same on all participants.
-        axis_name: the axis or axis tuple over which the classes are sharded.
         label_smoothing: the share of the loss that all classes have alike, in [0, 1].
         ignore_index: the label of tokens that do not count; it may be that of a class.
 

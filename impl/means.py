@@ -22,7 +22,6 @@ def masked_mean(values: Block, mask: Block, axis_name: AxisName) -> Block:
     Arguments:
         values: floating-point blocks of any shape, all counted; 16-bit floats are added up in float32.
         mask: bool, of the shape of `values`; True where an element counts.
-        axis_name: the axis or axis tuple over which both are sharded.
 
     Returns:
         A scalar of the dtype of `values`, rounded once; 0 where everything is masked.

@@ -41,7 +41,6 @@ def pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
     Arguments:
         weights: floating-point blocks of one layer `[D, D]`, or of several, one below the other.
         x: floating-point blocks of M microbatches, the same on all participants.
-        axis_name: the axis or axis tuple along which the layers follow one another.
 
     Returns:
         What the last layer gives of every microbatch, in the dtype that weights and x promote to.

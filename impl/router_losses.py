@@ -24,7 +24,6 @@ def load_balancing_loss(logits: Block, axis_name: AxisName, *, top_k: int) -> Bl
 
     Arguments:
         logits: floating-point, finite, of this participant's tokens.
-        axis_name: the axis or axis tuple over which tokens are sharded.
         top_k: how many experts a token chooses.
 
     Returns:

@@ -44,7 +44,6 @@ def sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: Axi
         x: blocks of S positions, of B sequences each, with D features.
         w_in: blocks of F columns.
         w_out: blocks of as many rows.
-        axis_name: the axis or axis tuple over which positions are sharded, and hidden values within.
 
     Returns:
         Blocks of the shape of `x`, in the dtype that all operands promote to.

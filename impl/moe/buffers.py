@@ -66,7 +66,6 @@ def dispatch_by_all_to_all(plan: Plan) -> Block:
         router_weights: floating-point, the same on all participants.
         expert_weights: floating-point blocks of experts, one array, or a sequence of the three of gated MLPs: gate
             `[E_Y, D, H]`, up `[E_Y, D, H]`, down `[E_Y, H, F]`.
-        axis_name: the axis or axis tuple over which tokens and experts are sharded.
         top_k: how many experts a token chooses.
         capacity: the most pairs of a token and its choice that an expert keeps, of all (see `capacity_of`); None: all.
         policy: who is kept: `"probability"`, `"position"`, `"choice"` or `"sender"` (see `impl/moe/capacity.py`).

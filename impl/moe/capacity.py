@@ -181,8 +181,6 @@ class Counters:
         dropped_by_sender: how many it did.
         dropped_by_receiver: how many the expert had no room for.
         kept: how many it kept.
-        padded: of each participant that holds experts `[p]`, how many rows of its buffer, of `capacity` for each of its
-            experts, are left empty; 0 without a capacity.
     """
 
     chosen: Int[Array, "e"]
@@ -190,18 +188,12 @@ class Counters:
     dropped_by_sender: Int[Array, "e"]
     dropped_by_receiver: Int[Array, "e"]
     kept: Int[Array, "e"]
-    padded: Int[Array, "p"]
 
 
-def count_drops(
-    experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes, *, holders: Axes | None = None
-) -> Counters:
+def count_drops(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Counters:
     """The drop counters of what `kept` says: kept and dropped ones are all pairs.
 
-    Arguments are those of `kept`, and one more.
-
-    Arguments:
-        holders: those of the axes over which experts are shared; None: all of them.
+    Arguments are those of `kept`.
 
     Raises:
         ValueError: for an invalid room, or an unknown axis.
@@ -218,8 +210,4 @@ def count_drops(
         counted(jnp.where(sent & ~keeps, chosen, count), count),
         counted(jnp.where(keeps, chosen, count), count),
     )
-    every, leaving, unsent, refused, full = lax.psum(cast_varying(told, axes), axes)
-    held = count // lax.axis_size(axes if holders is None else check_axes("count_drops", holders, argument="holders"))
-    most = 0 if room.capacity is None else min(room.capacity * held, np.iinfo(np.int32).max)
-    padded = jnp.maximum(most - jnp.sum(full.reshape(-1, held), axis=1, dtype=jnp.int32), 0)
-    return Counters(every, leaving, unsent, refused, full, padded)
+    return Counters(*lax.psum(cast_varying(told, axes), axes))

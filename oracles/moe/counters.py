@@ -19,7 +19,6 @@ class Counters:
         dropped_by_sender: those that it drops.
         dropped_by_receiver: those that the expert's participant has no room for.
         kept: those that the expert gets.
-        padded: of each participant `[p]`, how many rows its buffer has more than that; 0 without a capacity.
     """
 
     chosen: np.ndarray
@@ -27,7 +26,6 @@ class Counters:
     dropped_by_sender: np.ndarray
     dropped_by_receiver: np.ndarray
     kept: np.ndarray
-    padded: np.ndarray
 
 
 def count_drops(result: Dispatch, experts: int) -> Counters:
@@ -39,7 +37,6 @@ def count_drops(result: Dispatch, experts: int) -> Counters:
         dropped_by_sender=_by_expert(result.dropped_by_sender, experts),
         dropped_by_receiver=_by_expert(result.dropped_by_receiver, experts),
         kept=_by_expert(result.kept, experts),
-        padded=np.array(result.padded, np.int64),
     )
 
 

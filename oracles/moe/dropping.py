@@ -43,8 +43,6 @@ class Dispatch:
     kept: tuple[Pair, ...]  # the pairs that reach their expert, in the order of the policy
     dropped_by_sender: tuple[Pair, ...]  # those that their own participant leaves out
     dropped_by_receiver: tuple[Pair, ...]  # those that there is no room for where their expert is
-    # of each participant, how many rows its buffer has more than it keeps pairs; 0 where it has no bound
-    padded: tuple[int, ...]
 
 
 def pairs_of(routing: Routing, participants: int, experts: int) -> list[Pair]:
@@ -107,7 +105,6 @@ def dispatch(
         kept=tuple(kept),
         dropped_by_sender=tuple(unsent),
         dropped_by_receiver=tuple(refused),
-        padded=tuple(padding(kept, participants, experts, capacity)),
     )
 
 
@@ -122,11 +119,3 @@ def first_of_each(
         (first if most is None or count[place(pair)] < most else others).append(pair)
         count[place(pair)] += 1
     return first, others
-
-
-def padding(kept: list[Pair], participants: int, experts: int, capacity: int | None) -> list[int]:
-    """Of each participant, the rows of its buffer that hold no pair."""
-    if capacity is None:
-        return [0] * participants
-    held = [sum(pair.receiver == i for pair in kept) for i in range(participants)]
-    return [capacity * (experts // participants) - count for count in held]

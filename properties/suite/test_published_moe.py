@@ -36,7 +36,7 @@ DISPATCHES: dict[str, Callable[..., jax.Array]] = {
     "ring": moe.ring_moe,
     "sorted": moe.sorted_moe,
 }
-NUMBERS = ("chosen", "sent", "dropped_by_sender", "dropped_by_receiver", "kept", "padded")
+NUMBERS = ("chosen", "sent", "dropped_by_sender", "dropped_by_receiver", "kept")
 """The drop counters."""
 
 CLOSE = 2e-5

@@ -164,12 +164,7 @@ def _gather(
 
 
 def reduce_scatter(
-    x: Blocks,
-    axis_name: AxisName,
-    *,
-    scatter_dimension: int = 0,
-    tiled: bool = False,
-    axis_index_groups: Groups = None,
+    x: Blocks, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False, axis_index_groups: Groups = None
 ) -> Blocks:
     """Each participant's piece of the sum of all blocks: `[M, …]` to `[M_Y, …]`, typed varying.
 

@@ -268,9 +268,7 @@ one_device = Parallelisation("one_device", Layout(), linear_alone)
 """Every device computes all of it; nothing is sent."""
 
 data_parallel = Parallelisation(
-    "data_parallel",
-    Layout(inputs=(EXAMPLES, ()), targets=(EXAMPLES, ())),
-    linear_of_examples,
+    "data_parallel", Layout(inputs=(EXAMPLES, ()), targets=(EXAMPLES, ())), linear_of_examples
 )
 """`inputs [B_XY, D_0]`, `W [D_in, D_out]`, `b [D_out]`, `targets [B_XY, D_n]`, with data X and model Y."""
 

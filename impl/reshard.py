@@ -64,13 +64,7 @@ def constrained_reshard(
 
 
 def explicit_reshard(
-    x: Given,
-    *,
-    mesh: Mesh | AbstractMesh,
-    x_rows: AxisName,
-    x_columns: AxisName,
-    rows: AxisName,
-    columns: AxisName,
+    x: Given, *, mesh: Mesh | AbstractMesh, x_rows: AxisName, x_columns: AxisName, rows: AxisName, columns: AxisName
 ) -> Global:
     """`[B_x_rows, D_x_columns] -> [B_rows, D_columns]` on explicit axes, from type to type."""
     held, wanted = layout(x_rows, x_columns), layout(rows, columns)

@@ -42,17 +42,7 @@ from shardproof.impl.collective_matmul.reduce_scatter import (
 )
 from shardproof.impl.collectives import Block
 from shardproof.impl.dtypes import accumulator
-from shardproof.impl.rings import (
-    UNROLLED,
-    Left,
-    Result,
-    Right,
-    aligned,
-    ring_loop,
-    shift,
-    shift_both,
-    waiting,
-)
+from shardproof.impl.rings import UNROLLED, Left, Result, Right, aligned, ring_loop, shift, shift_both, waiting
 
 Pair = tuple[Block, Block]
 """A block that goes rightward, and one that goes leftward."""

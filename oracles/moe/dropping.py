@@ -101,11 +101,7 @@ def dispatch(
         kept, refused = first_of_each(sent, lambda pair: pair.receiver, room)
     else:
         kept, refused = first_of_each(sent, lambda pair: pair.expert, capacity)
-    return Dispatch(
-        kept=tuple(kept),
-        dropped_by_sender=tuple(unsent),
-        dropped_by_receiver=tuple(refused),
-    )
+    return Dispatch(kept=tuple(kept), dropped_by_sender=tuple(unsent), dropped_by_receiver=tuple(refused))
 
 
 def first_of_each(

@@ -31,7 +31,7 @@ Layouts: TypeAlias = Callable[[Any, AxisName, AxisName], Any]
 
 
 def accumulated(
-    loss: LocalLoss, weights: Tree, batch: Tree, *, microbatches: int, function: str = "accumulated"
+    loss: LocalLoss, weights: Tree, batch: Tree, microbatches: int, function: str = "accumulated"
 ) -> tuple[Scalar, Scalar, Tree]:
     """Sum, count, and the sum's gradient, of all microbatches of a device: nothing is sent over the axes of the batch.
 
@@ -100,8 +100,8 @@ def accumulating(
             spread = partial(gather, **over) if gather else partial(cast_varying, axes=axes)
             # reduced in the accumulator's dtype; nothing reads these weights' values, so that nothing computes them
             _, reduce = jax.vjp(spread, jax.tree.map(lambda p: p.astype(accumulator(p)), params))
-            of_part, parts = partial(loss, **over), {"microbatches": microbatches, "function": "accumulating"}
-            total, count, sums = accumulated(of_part, spread(params), batch, **parts)
+            of_part = partial(loss, **over)
+            total, count, sums = accumulated(of_part, spread(params), batch, microbatches, "accumulating")
             total, count = lax.psum(cast_varying((total, count), axes), axes)
             reduced = jax.tree.map(lambda g, p: mean_of(g, count).astype(p.dtype), reduce(sums)[0], params)
             return mean_of(total, count), reduced

@@ -47,19 +47,12 @@ EXAMPLES = ROLES
 
 @dataclass(frozen=True)
 class Layout:
-    """How arrays are laid out, each dimension by the roles that shard it.
+    """How arrays are laid out, each dimension by the roles that shard it."""
 
-    Arguments:
-        inputs: `[B, D_0]`.
-        weights: `[D_in, D_out]`, of every layer.
-        biases: `[D_out]`, of every layer.
-        targets: `[B, D_n]`.
-    """
-
-    inputs: Roles = ((), ())
-    weights: Roles = ((), ())
-    biases: Roles = ((),)
-    targets: Roles = ((), ())
+    inputs: Roles = ((), ())  # `[B, D_0]`
+    weights: Roles = ((), ())  # `[D_in, D_out]`, of every layer
+    biases: Roles = ((),)  # `[D_out]`, of every layer
+    targets: Roles = ((), ())  # `[B, D_n]`
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -96,17 +89,11 @@ Linear = Callable[[Array, Array, Array, Axes, Axes], Array]
 
 @dataclass(frozen=True)
 class Parallelisation:
-    """A way to compute the loss of a model on a mesh.
+    """A way to compute the loss of a model on a mesh."""
 
-    Arguments:
-        name: what messages call it.
-        layout: how devices share parameters and batch.
-        linear: what a layer does with its blocks.
-    """
-
-    name: str
-    layout: Layout
-    linear: Linear
+    name: str  # what messages call it
+    layout: Layout  # how devices share parameters and batch
+    linear: Linear  # what a layer does with its blocks
 
     @property
     def __name__(self) -> str:

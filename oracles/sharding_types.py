@@ -33,17 +33,11 @@ class Ambiguous(Refused):
 
 @dataclass(frozen=True)
 class ShardedType:
-    """The type of an array: `float32[8@dp,4]`.
+    """The type of an array: `float32[8@dp,4]`."""
 
-    Arguments:
-        shape: its global shape.
-        spec: of every dimension the axes that shard it, the last one varying fastest.
-        dtype: the name of its dtype.
-    """
-
-    shape: tuple[int, ...]
-    spec: Entries
-    dtype: str = "float32"
+    shape: tuple[int, ...]  # its global shape
+    spec: Entries  # of every dimension the axes that shard it, the last one varying fastest
+    dtype: str = "float32"  # the name of its dtype
 
     def __post_init__(self) -> None:
         names = [name for axes in self.spec for name in axes]

@@ -52,18 +52,14 @@ def capacity_of(tokens: int, experts: int, top_k: int, factor: float | Fraction)
 
 @dataclass(frozen=True)
 class Room:
-    """What is kept, as static settings.
+    """What is kept, as static settings."""
 
-    Arguments:
-        capacity: the most pairs that an expert keeps, of all participants; by "sender" so many for each of the experts
-            of a buffer that they share. None: all.
-        policy: one of `POLICIES`.
-        capacity_per_sender: the most pairs that one participant sends to an expert, by the policy's order; it drops
-            the others itself. None: all.
-    """
-
+    # the most pairs that an expert keeps, of all participants; by "sender" so many for each of the experts of a
+    # buffer that they share. None: all.
     capacity: int | None
-    policy: str
+    policy: str  # one of `POLICIES`
+    # the most pairs that one participant sends to an expert, by the policy's order; it drops the others itself. None:
+    # all.
     capacity_per_sender: int | None = None
 
     def __post_init__(self) -> None:
@@ -173,21 +169,13 @@ def _by_choices(queues: Block, count: int, axes: Axes) -> Block:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Counters:
-    """What became of the pairs of all participants, of each of all experts `[E]`, int32; typed invariant.
+    """What became of the pairs of all participants, of each of all experts `[E]`, int32; typed invariant."""
 
-    Arguments:
-        chosen: how many chose it.
-        sent: how many of them their own participant did not leave out, even if the expert is its own.
-        dropped_by_sender: how many it did.
-        dropped_by_receiver: how many the expert had no room for.
-        kept: how many it kept.
-    """
-
-    chosen: Int[Array, "e"]
-    sent: Int[Array, "e"]
-    dropped_by_sender: Int[Array, "e"]
-    dropped_by_receiver: Int[Array, "e"]
-    kept: Int[Array, "e"]
+    chosen: Int[Array, "e"]  # how many chose it
+    sent: Int[Array, "e"]  # how many of them their own participant did not leave out, even if the expert is its own
+    dropped_by_sender: Int[Array, "e"]  # how many it did
+    dropped_by_receiver: Int[Array, "e"]  # how many the expert had no room for
+    kept: Int[Array, "e"]  # how many it kept
 
 
 def count_drops(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Counters:

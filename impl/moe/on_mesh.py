@@ -20,15 +20,10 @@ from shardproof.impl.placing import check_parts, check_roles, placed
 
 @dataclass(frozen=True)
 class GlobalMoeLayer:
-    """A mixture of experts of global arrays.
+    """A mixture of experts of global arrays."""
 
-    Arguments:
-        name: what messages call it.
-        dispatch: what makes the result of a plan, such as `dispatch_round_a_ring`.
-    """
-
-    name: str
-    dispatch: Callable[[Plan], Block]
+    name: str  # what messages call it
+    dispatch: Callable[[Plan], Block]  # what makes the result of a plan, such as `dispatch_round_a_ring`
 
     @property
     def __name__(self) -> str:

@@ -11,21 +11,13 @@ from shardproof.oracles.moe.dropping import Dispatch, Pair
 
 @dataclass(frozen=True)
 class Counters:
-    """Numbers of pairs by expert: int64 `[E]`, of all participants' experts one after the other.
+    """Numbers of pairs by expert: int64 `[E]`, of all participants' experts one after the other."""
 
-    Arguments:
-        chosen: those whose token chose the expert.
-        sent: those that their own participant does not drop, even if it is the expert's as well.
-        dropped_by_sender: those that it drops.
-        dropped_by_receiver: those that the expert's participant has no room for.
-        kept: those that the expert gets.
-    """
-
-    chosen: np.ndarray
-    sent: np.ndarray
-    dropped_by_sender: np.ndarray
-    dropped_by_receiver: np.ndarray
-    kept: np.ndarray
+    chosen: np.ndarray  # those whose token chose the expert
+    sent: np.ndarray  # those that their own participant does not drop, even if it is the expert's as well
+    dropped_by_sender: np.ndarray  # those that it drops
+    dropped_by_receiver: np.ndarray  # those that the expert's participant has no room for
+    kept: np.ndarray  # those that the expert gets
 
 
 def count_drops(result: Dispatch, experts: int) -> Counters:

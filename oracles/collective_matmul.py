@@ -116,10 +116,8 @@ matmul_reduce_scatter = Product((None, None), _scatter, (None, None, _unscatter)
 class TransformerBlock:
     """`X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [B, D_Y]`, and its derivatives: two products, by turns.
 
-    The derivative of relu at zero is zero.
-
-    Arguments:
-        sharded: the dimension of the input that is gathered, and of the result that is scattered.
+    The derivative of relu at zero is zero. `sharded` is the dimension of the input that is gathered, and of the result
+    that is scattered.
     """
 
     def __init__(self, sharded: int = -1) -> None:

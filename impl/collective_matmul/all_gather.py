@@ -246,13 +246,8 @@ def arriving(
     """All participants' blocks, and where each starts in the whole, this one's first and the farthest one's last.
 
     They come the shorter way. The one opposite is passed on by a neighbour; but of four participants it is sent by its
-    owner, over the same two links, and so it can begin before anything has arrived.
-
-    Arguments:
-        block: this participant's.
-        dimension: that in which it is a part of the whole.
-        axis_name: of the ring.
-        passed_on: by a neighbour even of four: where sums share the links, of which it takes two otherwise.
+    owner, over the same two links, and so it can begin before anything has arrived: unless it is `passed_on` even of
+    four, where sums share the links.
     """
     p, me, size = lax.axis_size(axis_name), axis_index(axis_name), block.shape[dimension]
     right = left = block

@@ -254,12 +254,8 @@ def _sums_of_others(
 ) -> list[Block]:
     """The sums of all other participants' terms that are this one's: one from each side, or one alone.
 
+    A term is what this participant adds to the sum of the one whose block of the operand, by `arriving`, starts there.
     Blocks have the links first: sums, of which none is known before a product, are sent behind them.
-
-    Arguments:
-        term: what this participant adds to the sum of the one whose block starts there.
-        arrived: what `arriving` gives of the operand, this participant's first.
-        axis_name: of the ring.
     """
     p, dtype = len(arrived), arrived[0][0].dtype
     behind = [one for one, _ in arrived[1 : p - 1 + p % 2]]  # those that come from both sides

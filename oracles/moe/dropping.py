@@ -74,16 +74,8 @@ def dispatch(
     """Who is kept: of each expert the first `capacity` pairs, in the policy's order; None: all of them.
 
     By the policy "sender" the experts of a participant share one buffer of `capacity` rows for each of them, and the
-    first pairs that come to it are kept, whichever of its experts they are for.
-
-    Arguments:
-        routing: what all participants' tokens choose.
-        participants: how many there are.
-        experts: the experts of all of them.
-        capacity: the most pairs that an expert keeps, of all participants.
-        policy: one of `POLICIES`.
-        capacity_per_sender: the most pairs that one participant sends to an expert, by the policy's order; others it
-            drops itself, before anything is sent. None: all.
+    first pairs that come to it are kept, whichever of its experts they are for. Before anything is sent a participant
+    itself drops, by the policy's order, what is more than `capacity_per_sender` for one expert.
     """
     for name, most in (("capacity", capacity), ("capacity_per_sender", capacity_per_sender)):
         if most is not None and most < 0:

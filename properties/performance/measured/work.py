@@ -267,14 +267,10 @@ class Form:
 def forms(
     contract: str, mesh: MeshCase, *, more: Sequence[Implementation] = (), size: tuple[int, ...] | None = None
 ) -> list[Form]:
-    """What is measured of a contract: all forms of this project's own, or the plain ones and these.
+    """What is measured of one of `MEASURED` over the model axis: all forms of this project, or plain ones and `more`.
 
-    Arguments:
-        contract: one of `MEASURED`.
-        mesh: of the axes `data` and `model`; it runs over the second.
-        more: a user's implementations, in place of this project's but for the naive form or the built-in collective.
-        size: rows, contracted size and columns of the whole product (default: the shape that is called wide), or rows
-            and columns of a collective's full vector; a few more, where they do not divide by the devices.
+    The size is rows, contracted size and columns of the whole product (that which is called wide, if none is given), or
+    rows and columns of a collective's full vector: a few more, where they do not divide by the devices.
     """
     if contract not in MEASURED:
         raise ValueError(f"contract={contract!r}: expected one of {', '.join(MEASURED)}")
@@ -369,14 +365,8 @@ NOTHING_TO_HIDE = 1.1
 def broken(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None, *, hides: bool = True) -> list[str]:
     """What does not hold of the rows of a contract, in sentences.
 
-    No element is wrong, no bandwidth exceeds that of the links, and of products the fastest overlapped form takes no
-    longer than the naive one.
-
-    Arguments:
-        rows: by form.
-        mesh: what they ran on.
-        chip: the published chip that its devices are; None: only what needs no figures of it is asserted.
-        hides: whether these forms of a product claim to hide what they send; others are not held to a ratio.
+    No element is wrong; no bandwidth exceeds that of the links, if the devices are a published chip; and if forms of a
+    product claim to hide what they send, the fastest of them takes no longer than the naive one.
     """
     found = [
         f"{row.contract}: {form}: {row.wrong.count:,} of {row.wrong.elements:,} elements wrong; {row.wrong.first}"

@@ -7,6 +7,7 @@ another number wherever they count differently.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import jax
@@ -26,56 +27,11 @@ Scalar: TypeAlias = Shaped[Array, ""]
 LocalLoss: TypeAlias = Callable[[Tree, Tree], tuple[Scalar, Scalar]]
 """`(weights, microbatch)`, blocks, to the sum of what it adds up, and how many it counts."""
 
-Gather: TypeAlias = Callable[[Tree], Tree]
 Layouts: TypeAlias = Callable[[Any, AxisName, AxisName], Any]
 
 
-def accumulated_value_and_grad(
-    loss: LocalLoss,
-    params: Tree,
-    batch: Tree,
-    axis_name: AxisName,
-    *,
-    microbatches: int,
-    gather: Gather | None = None,
-    function: str = "accumulated_value_and_grad",
-) -> tuple[Scalar, Tree]:
-    """The loss of a batch and its gradient, on a device: every gradient is reduced once, after the last microbatch.
-
-    A microbatch's gradient has its parameter's dtype, as JAX gives it, and its sum and count have those of the loss.
-    Sums of these are carried in float32 if they are 16-bit floats, between devices as well; gradients are rounded once.
-
-    Arguments:
-        loss: `(weights, microbatch)` to a sum and a count, `[]` each; it may exchange data over other axes.
-        params: blocks; without `gather` the same on all participants.
-        batch: blocks `[B_Y, …]`, each of whose first dimension is divided into microbatches.
-        axis_name: the axis or axis tuple (`Y`) over which examples are shared.
-        microbatches: how many parts the device's examples are taken in.
-        gather: of sharded parameters, how weights are made of them: a linear function of blocks, done once, such as an
-            all-gather, whose transpose is how their gradients are reduced (a reduce-scatter).
-        function: what messages call it.
-
-    Returns:
-        The loss, typed invariant along `axis_name`, in the accumulator's dtype, and the gradients, typed and laid out
-        as `params`. Where nothing counts, all of it is 0.
-
-    Raises:
-        ValueError: for an unknown axis, or examples that do not divide into so many microbatches.
-    """
-    axes = check_axes(function, axis_name)
-    spread = gather or (lambda params: cast_varying(params, axes))
-    weights, reduce = jax.vjp(spread, params)
-    if any(p.dtype != accumulator(p) for p in jax.tree.leaves(params)):  # gradients are reduced in the accumulator's
-        # of which nothing reads the values, so that nothing computes them
-        _, reduce = jax.vjp(spread, jax.tree.map(lambda p: p.astype(accumulator(p)), params))
-    total, count, gradients = accumulated(loss, weights, batch, microbatches=microbatches, function=function)
-    total, count = lax.psum(cast_varying((total, count), axes), axes)
-    reduced = jax.tree.map(lambda g, p: mean_of(g, count).astype(p.dtype), reduce(gradients)[0], params)
-    return mean_of(total, count), reduced
-
-
 def accumulated(
-    loss: LocalLoss, weights: Tree, batch: Tree, *, microbatches: int, function: str = "accumulated"
+    loss: LocalLoss, weights: Tree, batch: Tree, microbatches: int, function: str = "accumulated"
 ) -> tuple[Scalar, Scalar, Tree]:
     """Sum, count, and the sum's gradient, of all microbatches of a device: nothing is sent over the axes of the batch.
 
@@ -119,32 +75,36 @@ def accumulating(
     """A loss of global arrays, `(params, batch, *, mesh, data, model) -> scalar`, whose gradient is accumulated.
 
     Its gradient by `params` is computed with it, and scaled by the cotangent afterwards; one by `batch` is refused.
+    Every gradient is reduced once, after the last microbatch, whose own has its parameter's dtype, as JAX gives it.
+    Sums are carried in float32 if they are 16-bit floats, between devices as well, and gradients are rounded once.
+    Where nothing counts, all of it is 0.
 
     Arguments:
         loss: as a device computes it: `(weights, microbatch, *, data, model)` to a sum and a count.
         microbatches: how many parts the examples of a device are taken in.
         layouts: `(params, data, model)` to the PartitionSpecs of `params` and of `batch`, or prefixes of these trees;
             by default parameters are the same on all devices, and `data` shards the batch in its first dimension.
-        gather: `(params, *, data, model)` to weights, of blocks: see `accumulated_value_and_grad`.
+        gather: of sharded parameters, `(params, *, data, model)` to weights, of blocks: a linear function, done once,
+            such as an all-gather, whose transpose is how their gradients are reduced (a reduce-scatter).
 
     Raises:
-        ValueError: when it is called, as `accumulated_value_and_grad`.
+        ValueError: when it is called, for an unknown axis, or examples that do not divide into so many microbatches.
         NotImplementedError: for a gradient by the batch.
     """
 
     def both(params: Tree, batch: Tree, mesh: Any, data: AxisName, model: AxisName) -> tuple[Scalar, Tree]:
-        specs = (layouts or replicated)(params, data, model)
+        specs, over = (layouts or replicated)(params, data, model), {"data": data, "model": model}
 
         def local(params: Tree, batch: Tree) -> tuple[Scalar, Tree]:
-            return accumulated_value_and_grad(
-                lambda weights, part: loss(weights, part, data=data, model=model),
-                params,
-                batch,
-                data,
-                microbatches=microbatches,
-                gather=None if gather is None else lambda params: gather(params, data=data, model=model),
-                function="accumulating",
-            )
+            axes = check_axes("accumulating", data)
+            spread = partial(gather, **over) if gather else partial(cast_varying, axes=axes)
+            # reduced in the accumulator's dtype; nothing reads these weights' values, so that nothing computes them
+            _, reduce = jax.vjp(spread, jax.tree.map(lambda p: p.astype(accumulator(p)), params))
+            of_part = partial(loss, **over)
+            total, count, sums = accumulated(of_part, spread(params), batch, microbatches, "accumulating")
+            total, count = lax.psum(cast_varying((total, count), axes), axes)
+            reduced = jax.tree.map(lambda g, p: mean_of(g, count).astype(p.dtype), reduce(sums)[0], params)
+            return mean_of(total, count), reduced
 
         mapped: Any = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(P(), specs[0]))
         result: tuple[Scalar, Tree] = mapped(params, batch)

@@ -119,24 +119,10 @@ def check_varies(function: str, x: jax.Array, axes: tuple[str, ...]) -> None:
 
 
 def check_power_of_two(function: str, axis_name: AxisName) -> None:
-    """The participants are a power of two.
-
-    Raises:
-        NotImplementedError: if they are not.
-    """
+    """The participants are a power of two."""
     p = lax.axis_size(axis_name)
     if p & (p - 1):
         raise_unsupported(function, "axis_name", axis_name, f"a power of two of participants (it has {p})")
-
-
-def check_axis_count(function: str, axis_name: AxisName, counts: Sequence[int]) -> None:
-    """The axis tuple has as many axes as one of `counts` says.
-
-    Raises:
-        NotImplementedError: if it has more or fewer.
-    """
-    if len(as_axes(axis_name)) not in counts:
-        raise_unsupported(function, "axis_name", axis_name, f"a tuple of {' or '.join(map(str, counts))} axes")
 
 
 def check_rank(function: str, argument: str, x: jax.Array, rank: int) -> None:

@@ -40,7 +40,6 @@ def gathered_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, cau
         q: floating-point blocks of queries.
         k: floating-point blocks of keys, of the shape of `q`.
         v: floating-point blocks of values, of the shape of `q`.
-        axis_name: the axis or axis tuple over which the sequence is sharded.
         causal: whether a query sees only keys of its own position and of those before it; the values that it does
             not see must be finite.
 
@@ -63,10 +62,7 @@ def ring_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, causal:
     normalizer calculation for softmax, 2018, algorithm 3; Liu, Zaharia and Abbeel, Ring Attention, 2023). A block
     travels on while it is attended to. Under `causal`, blocks of later positions travel as well.
 
-    Arguments and result are those of `gathered_attention`.
-
-    Raises:
-        ValueError: as `gathered_attention`.
+    Arguments, result and errors are those of `gathered_attention`.
     """
     axes, q, k, v = _operands("ring_attention", q, k, v, axis_name)
     mine = axis_index(axes)
@@ -92,11 +88,7 @@ def balanced_ring_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *
     of 4 (Zhu, zigzag ring attention, 2024; by stripes in place of halves: Brandon et al., Striped Attention, 2023).
     Permutes move halves in and out; without `causal` all is multiplied, and nothing is moved.
 
-    Arguments and result are those of `gathered_attention`.
-
-    Raises:
-        ValueError: as `gathered_attention`.
-        NotImplementedError: under `causal`, if S is odd.
+    Arguments, result and errors are those of `gathered_attention`; and NotImplementedError under `causal`, if S is odd.
     """
     name = "balanced_ring_attention"
     axes, q, k, v = _operands(name, q, k, v, axis_name)
@@ -130,11 +122,7 @@ def heads_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, causal
 
     Four of them: one of each operand, and one of the result (Jacobs et al., DeepSpeed Ulysses, 2023).
 
-    Arguments and result are those of `gathered_attention`.
-
-    Raises:
-        ValueError: as `gathered_attention`.
-        NotImplementedError: if H is not a multiple of p.
+    Arguments, result and errors are those of `gathered_attention`; and NotImplementedError if H is not a multiple of p.
     """
     axes, q, k, v = _operands("heads_attention", q, k, v, axis_name)
     p = lax.axis_size(axes)

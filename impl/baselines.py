@@ -7,11 +7,13 @@ axes that shard another array: `A[B_X, D_Y] W[D_X, F] -> [B_X, F_Y]`, say. Fully
 The device-local forms run inside `jax.shard_map`; their results are typed varying along the axes of their own layout
 alone. The others take global arrays, for `jax.jit`. On axes of type Auto the compiler chooses how to get from the
 layouts of the operands to that of the result. On axes of type Explicit the layout is part of the type, and a product
-whose result could have several must be told which (`out_sharding`).
+whose result could have several must be told which (`out_sharding`). All raise ValueError for operands whose contracted
+sizes differ.
 """
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -39,19 +41,12 @@ def gathered_matmul(lhs: Block, rhs: Block, **layouts: AxisName) -> Block:
 
     Returns:
         The block of the product, rounded once to the operands' dtype.
-
-    Raises:
-        ValueError: for operands whose contracted sizes differ.
     """
     return matmul_of_blocks("gathered_matmul", gathered, lhs, rhs, layouts)
 
 
 def reduced_matmul(lhs: Block, rhs: Block, **layouts: AxisName) -> Block:
-    """As `gathered_matmul`: multiplies the columns of A that a device has, and adds up the products.
-
-    Raises:
-        ValueError: as `gathered_matmul`.
-    """
+    """As `gathered_matmul`: multiplies the columns of A that a device has, and adds up the products."""
     return matmul_of_blocks("reduced_matmul", reduced, lhs, rhs, layouts)
 
 
@@ -66,9 +61,6 @@ def gathered_two_matmuls(x: Block, w_in: Block, w_out: Block, **layouts: AxisNam
 
     Returns:
         The block of the product; the hidden values are rounded to the operands' dtype, and so is the result.
-
-    Raises:
-        ValueError: for operands whose contracted sizes differ.
     """
     name = "gathered_two_matmuls"
     start, first, second, between = layouts_of(layouts, "x", "w_in", "w_out", "hidden")
@@ -79,18 +71,7 @@ def gathered_two_matmuls(x: Block, w_in: Block, w_out: Block, **layouts: AxisNam
 
 
 def matmul_of_blocks(function: str, way: Way, lhs: Block, rhs: Block, layouts: Mapping[str, AxisName]) -> Block:
-    """The block of a product, of operands whose contracted sizes are checked.
-
-    Arguments:
-        function: what messages call it.
-        way: how the blocks are brought together.
-        lhs: the block of A.
-        rhs: the block of W.
-        layouts: as in `gathered_matmul`.
-
-    Raises:
-        ValueError: for operands whose contracted sizes differ.
-    """
+    """The block of a product, of operands whose contracted sizes are checked, brought together in a way."""
     left, right = layouts_of(layouts, "lhs", "rhs")
     _check(function, "rhs", lhs, rhs, left, right)
     return way(lhs, rhs, left, right, layout(layouts["rows"], layouts["columns"]))
@@ -113,59 +94,61 @@ def reduced(lhs: Block, rhs: Block, left: Layout, right: Layout, result: Layout)
 def automatic_matmul(
     lhs: Global, rhs: Global, *, mesh: Mesh | AbstractMesh, rows: AxisName, columns: AxisName, **layouts: AxisName
 ) -> Global:
-    """`[B, D] @ [D, F] -> [B_rows, F_columns]` on automatic axes, whatever the operands' layouts.
-
-    Raises:
-        ValueError: for operands whose contracted sizes differ.
-    """
+    """`[B, D] @ [D, F] -> [B_rows, F_columns]` on automatic axes, whatever the operands' layouts."""
     _check_whole("automatic_matmul", mesh, rhs=(lhs, rhs))
-    return _constrained(jnp.einsum("bd,df->bf", lhs, rhs), mesh, layout(rows, columns))
+    return _constrained_product(lhs, rhs, mesh, layout(rows, columns))
 
 
 def automatic_two_matmuls(
     x: Global, w_in: Global, w_out: Global, *, mesh: Mesh | AbstractMesh, **layouts: AxisName
 ) -> Global:
-    """`[B, D] @ [D, F] @ [F, D] -> [B_rows, D_columns]` on automatic axes, the hidden values `[B, F]` laid out as well.
-
-    Raises:
-        ValueError: for operands whose contracted sizes differ.
-    """
+    """`[B, D] @ [D, F] @ [F, D] -> [B_rows, D_columns]` on automatic axes, the hidden `[B, F]` laid out as well."""
     _check_whole("automatic_two_matmuls", mesh, w_in=(x, w_in), w_out=(w_in, w_out))
     (between,), wanted = layouts_of(layouts, "hidden"), layout(layouts["rows"], layouts["columns"])
-    hidden = _constrained(jnp.einsum("bd,df->bf", x, w_in), mesh, between)
-    return _constrained(jnp.einsum("bf,fd->bd", hidden, w_out), mesh, wanted)
+    return _constrained_product(_constrained_product(x, w_in, mesh, between), w_out, mesh, wanted)
 
 
 def explicit_matmul(
     lhs: Global, rhs: Global, *, mesh: Mesh | AbstractMesh, rows: AxisName, columns: AxisName, **layouts: AxisName
 ) -> Global:
-    """`[B, D] @ [D, F] -> [B, F]` on explicit axes, where the types of the operands say how they are laid out.
-
-    Raises:
-        ValueError: for operands whose contracted sizes differ.
-    """
+    """`[B, D] @ [D, F] -> [B, F]` on explicit axes, where the types of the operands say how they are laid out."""
     _check_whole("explicit_matmul", mesh, rhs=(lhs, rhs))
-
-    def product(lhs: Global, rhs: Global) -> Global:
-        return jnp.einsum("bd,df->bf", lhs, rhs, out_sharding=spec(layout(rows, columns)))
-
+    product = partial(jnp.matmul, out_sharding=spec(layout(rows, columns)))
     return on_explicit_axes(product, mesh, *layouts_of(layouts, "lhs", "rhs"))(lhs, rhs)
 
 
 def explicit_two_matmuls(
     x: Global, w_in: Global, w_out: Global, *, mesh: Mesh | AbstractMesh, **layouts: AxisName
 ) -> Global:
-    """`[B, D] @ [D, F] @ [F, D] -> [B, D]` on explicit axes, where the types of the operands say how they are laid out.
+    """`[B, D] @ [D, F] @ [F, D] -> [B, D]` on explicit axes, where types say how arrays are laid out."""
+    wanted = spec(layout(layouts["rows"], layouts["columns"]))
+    return _two_matmuls("explicit_two_matmuls", partial(jnp.matmul, out_sharding=wanted), x, w_in, w_out, mesh, layouts)
 
-    Raises:
-        ValueError: for operands whose contracted sizes differ.
-    """
-    _check_whole("explicit_two_matmuls", mesh, w_in=(x, w_in), w_out=(w_in, w_out))
-    between, wanted = spec(*layouts_of(layouts, "hidden")), spec(layout(layouts["rows"], layouts["columns"]))
+
+def mixed_two_matmuls(
+    x: Global, w_in: Global, w_out: Global, *, mesh: Mesh | AbstractMesh, **layouts: AxisName
+) -> Global:
+    """As `explicit_two_matmuls`, whose second product is on automatic axes: the compiler has it, up to its type."""
+    wanted, axes = spec(layout(layouts["rows"], layouts["columns"])), abstract_of(mesh).axis_names
+    product = jax.sharding.auto_axes(jnp.matmul, axes=axes, out_sharding=wanted)
+    return _two_matmuls("mixed_two_matmuls", product, x, w_in, w_out, mesh, layouts)
+
+
+def _two_matmuls(
+    function: str,
+    second: Callable[..., Global],
+    x: Global,
+    w_in: Global,
+    w_out: Global,
+    mesh: Mesh | AbstractMesh,
+    layouts: Mapping[str, AxisName],
+) -> Global:
+    """Two products on explicit axes, the hidden values typed as they are to be laid out."""
+    _check_whole(function, mesh, w_in=(x, w_in), w_out=(w_in, w_out))
+    between = spec(*layouts_of(layouts, "hidden"))
 
     def product(x: Global, w_in: Global, w_out: Global) -> Global:
-        hidden = jnp.einsum("bd,df->bf", x, w_in, out_sharding=between)
-        return jnp.einsum("bf,fd->bd", hidden, w_out, out_sharding=wanted)
+        return second(jnp.matmul(x, w_in, out_sharding=between), w_out)
 
     return on_explicit_axes(product, mesh, *layouts_of(layouts, "x", "w_in", "w_out"))(x, w_in, w_out)
 
@@ -186,5 +169,5 @@ def _check_whole(function: str, mesh: Mesh | AbstractMesh, **pairs: tuple[Global
             check_contraction(function, argument, rhs.shape[0], lhs.shape[1])
 
 
-def _constrained(x: Global, mesh: Mesh | AbstractMesh, to: Layout) -> Global:
-    return lax.with_sharding_constraint(x, NamedSharding(mesh, spec(to)))
+def _constrained_product(lhs: Global, rhs: Global, mesh: Mesh | AbstractMesh, to: Layout) -> Global:
+    return lax.with_sharding_constraint(lhs @ rhs, NamedSharding(mesh, spec(to)))

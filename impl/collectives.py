@@ -78,7 +78,6 @@ def all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum", axis_index_gr
 
     Arguments:
         x: blocks `[…]` of any dtype; max and min take no complex numbers.
-        axis_name: the axis or axis tuple to reduce over.
         op: `"sum"` (of bool: counts, in int32), `"mean"` (of exact dtypes: float32; no sum may wrap), `"max"`, `"min"`.
         axis_index_groups: reduce within groups of logical indices only, of any lengths. The result then differs
             between groups, which no invariant type can express: needs `check_vma=False`.
@@ -121,7 +120,6 @@ def all_gather(
 
     Arguments:
         x: blocks `[…]` of any dtype.
-        axis_name: the axis or axis tuple to gather over.
         axis: the dimension to concatenate along (`tiled`), or where the new one of size p is put.
         tiled: whether to concatenate rather than stack.
         axis_index_groups: gather within groups of logical indices only.
@@ -166,18 +164,12 @@ def _gather(
 
 
 def reduce_scatter(
-    x: Blocks,
-    axis_name: AxisName,
-    *,
-    scatter_dimension: int = 0,
-    tiled: bool = False,
-    axis_index_groups: Groups = None,
+    x: Blocks, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False, axis_index_groups: Groups = None
 ) -> Blocks:
     """Each participant's piece of the sum of all blocks: `[M, …]` to `[M_Y, …]`, typed varying.
 
     Arguments:
         x: blocks `[…]` of a numeric dtype.
-        axis_name: the axis or axis tuple to reduce and scatter over.
         scatter_dimension: the dimension that is cut into p pieces.
         tiled: whether the dimension is kept (its size a multiple of p) or removed (its size p).
         axis_index_groups: reduce and scatter within groups of logical indices only.
@@ -220,7 +212,6 @@ def all_to_all(
 
     Arguments:
         x: blocks `[…]` of any dtype.
-        axis_name: the axis or axis tuple to exchange over.
         split_axis: the dimension that is cut into p pieces.
         concat_axis: the dimension along which the received pieces are joined, in logical order.
         tiled: whether pieces are concatenated (dimensions stay), or `split_axis` (of size p) is

@@ -32,7 +32,6 @@ def vocab_parallel_cross_entropy(
     Arguments:
         logits: floating-point blocks; further leading dimensions are as tokens. 16-bit floats are computed in float32.
         labels: integers of any width, numbers of classes of the whole; the same on all participants.
-        axis_name: the axis or axis tuple over which the classes are sharded.
         label_smoothing: the share of the loss that all classes have alike, in [0, 1].
         ignore_index: the label of tokens that do not count; it may be that of a class.
 
@@ -89,19 +88,10 @@ def check_call(
     label_smoothing: SupportsFloat,
     ignore_index: SupportsIndex,
 ) -> Call:
-    """What a loss is called with.
+    """What a loss is called with, of an `argument` that has one label for each of its tokens.
 
-    Arguments:
-        function: the loss, as messages call it.
-        argument: what has one label for each of its tokens.
-        shape: that of the participant's logits, `[…, V_Y]`.
-        labels: integers `[…]`.
-        axis_name: the axis or axis tuple over which the classes are sharded.
-        label_smoothing: the share of the loss that all classes have alike.
-        ignore_index: the label of tokens that do not count.
-
-    Raises:
-        ValueError: for an unknown axis, labels that are no integers or not one per token, or a smoothing not in [0, 1].
+    The `shape` is that of the participant's logits, `[…, V_Y]`. ValueErrors are those of the loss, about labels, the
+    axis and the smoothing.
     """
     axes = check_axes(function, axis_name)
     check_kind(function, "labels", labels, jnp.integer, "integers")
@@ -119,12 +109,7 @@ def check_call(
 
 
 def summed(wide: Block, call: Call) -> Sums:
-    """The sums of all participants, of what the logits are less the largest one.
-
-    Arguments:
-        wide: this participant's logits `[…, V_Y]`, in the accumulator's dtype.
-        call: what the loss is called with.
-    """
+    """The sums of all participants, of what logits `[…, V_Y]`, in the accumulator's dtype, are less the largest one."""
     largest = lax.pmax(lax.stop_gradient(jnp.max(wide, axis=-1)), call.axes)
     shifted = wide - largest[..., None]
     right = of_labels(shifted, places_of(call, wide.shape[-1]))

@@ -41,17 +41,7 @@ def predictions(
 ) -> Float[Array, "b d_last"]:
     """The outputs of a model, global arrays: laid out as the parallelisation has its targets, in the inputs' dtype.
 
-    Arguments:
-        parallelisation: how devices share parameters and inputs.
-        params: layers `(W [D_in, D_out], b [D_out])`.
-        inputs: `[B, D_0]`.
-        mesh: the mesh.
-        data: the axis or axis tuple over which examples are shared; it may be of none, `()`.
-        model: the same of features.
-
-    Raises:
-        ValueError: for sizes that do not match one another, or that the layout's axes do not divide; for axes that are
-            not the mesh's, or are in both roles.
+    Arguments and errors are those of the parallelisation's loss, without targets.
     """
     over = as_axes(data), as_axes(model)
     parallelisation.check("predictions", params, inputs, mesh=mesh, data=over[0], model=over[1])

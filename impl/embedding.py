@@ -23,7 +23,6 @@ def embedding_lookup(table: Block, ids: Block, axis_name: AxisName) -> Block:
         table: blocks of rows of a numeric dtype. The gradients of a row that is looked up more than once are added
             up in float32 for 16-bit floats, and rounded once.
         ids: integers of any width, the same on all participants; they may differ along other axes.
-        axis_name: the axis or axis tuple over which the rows are sharded.
 
     Raises:
         ValueError: for an unknown axis, a table that has not two dimensions or is of bool, or ids that are no integers.

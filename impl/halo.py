@@ -20,7 +20,6 @@ def halo_exchange(x: Block, axis_name: AxisName, *, before: int, after: int, axi
 
     Arguments:
         x: blocks of any dtype, n rows in the dimension `axis`.
-        axis_name: the axis or axis tuple over which `axis` is sharded.
         before: how many rows are attached in front, those of the participants before this one, wrapping round.
         after: how many are attached behind.
         axis: the dimension that is sharded; negative counts from the back.

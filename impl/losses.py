@@ -47,19 +47,12 @@ EXAMPLES = ROLES
 
 @dataclass(frozen=True)
 class Layout:
-    """How arrays are laid out, each dimension by the roles that shard it.
+    """How arrays are laid out, each dimension by the roles that shard it."""
 
-    Arguments:
-        inputs: `[B, D_0]`.
-        weights: `[D_in, D_out]`, of every layer.
-        biases: `[D_out]`, of every layer.
-        targets: `[B, D_n]`.
-    """
-
-    inputs: Roles = ((), ())
-    weights: Roles = ((), ())
-    biases: Roles = ((),)
-    targets: Roles = ((), ())
+    inputs: Roles = ((), ())  # `[B, D_0]`
+    weights: Roles = ((), ())  # `[D_in, D_out]`, of every layer
+    biases: Roles = ((),)  # `[D_out]`, of every layer
+    targets: Roles = ((), ())  # `[B, D_n]`
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -96,17 +89,11 @@ Linear = Callable[[Array, Array, Array, Axes, Axes], Array]
 
 @dataclass(frozen=True)
 class Parallelisation:
-    """A way to compute the loss of a model on a mesh.
+    """A way to compute the loss of a model on a mesh."""
 
-    Arguments:
-        name: what messages call it.
-        layout: how devices share parameters and batch.
-        linear: what a layer does with its blocks.
-    """
-
-    name: str
-    layout: Layout
-    linear: Linear
+    name: str  # what messages call it
+    layout: Layout  # how devices share parameters and batch
+    linear: Linear  # what a layer does with its blocks
 
     @property
     def __name__(self) -> str:
@@ -173,21 +160,7 @@ class Parallelisation:
         data: Axes,
         model: Axes,
     ) -> None:
-        """Arguments of a function that computes with a model under this parallelisation.
-
-        Arguments:
-            function: what messages call it.
-            params: layers `(W [D_in, D_out], b [D_out])`.
-            inputs: `[B, D_0]`.
-            targets: `[B, D_n]`, if it takes any.
-            mesh: the mesh.
-            data: the axes over which examples are shared.
-            model: those over which features are.
-
-        Raises:
-            ValueError: for sizes that do not match one another, or that the layout's axes do not divide; for axes that
-                are not the mesh's, or are in both roles.
-        """
+        """Checks the arguments of a call, and names a function in the ValueErrors of a call."""
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh):
             check_roles(function, mesh, data=data, model=model)
             width = self._check_sizes(function, params, inputs)
@@ -282,9 +255,7 @@ one_device = Parallelisation("one_device", Layout(), linear_alone)
 """Every device computes all of it; nothing is sent."""
 
 data_parallel = Parallelisation(
-    "data_parallel",
-    Layout(inputs=(EXAMPLES, ()), targets=(EXAMPLES, ())),
-    linear_of_examples,
+    "data_parallel", Layout(inputs=(EXAMPLES, ()), targets=(EXAMPLES, ())), linear_of_examples
 )
 """`inputs [B_XY, D_0]`, `W [D_in, D_out]`, `b [D_out]`, `targets [B_XY, D_n]`, with data X and model Y."""
 

@@ -22,7 +22,6 @@ def masked_mean(values: Block, mask: Block, axis_name: AxisName) -> Block:
     Arguments:
         values: floating-point blocks of any shape, all counted; 16-bit floats are added up in float32.
         mask: bool, of the shape of `values`; True where an element counts.
-        axis_name: the axis or axis tuple over which both are sharded.
 
     Returns:
         A scalar of the dtype of `values`, rounded once; 0 where everything is masked.
@@ -43,16 +42,8 @@ def weighted_mean(values: Block, weights: Block, axis_name: AxisName) -> Block:
     The sum of all weighted sums by that of all weights, and not a mean of means: the weights of one participant may add
     up to more than those of another, or to nothing. What travels are two numbers, in float32 or wider.
 
-    Arguments:
-        values: floating-point blocks of any shape, all counted; 16-bit floats are added up in float32.
-        weights: floating-point blocks of the shape of `values`, finite and not negative; they have no gradient.
-        axis_name: the axis or axis tuple over which both are sharded.
-
-    Returns:
-        A scalar of the dtype of `values`, rounded once; 0 where all weights are.
-
-    Raises:
-        ValueError: for an unknown axis, or values or weights that are not floating, or of different shapes.
+    As `masked_mean`, but for the weights: floating-point blocks of the shape of `values`, finite and not negative. They
+    have no gradient.
     """
     axes = check_axes("weighted_mean", axis_name)
     check_floating("weighted_mean", values=values, weights=weights)

@@ -23,7 +23,6 @@ def global_norm(x: Block, axis_name: AxisName) -> Block:
 
     Arguments:
         x: floating-point blocks of any shape; a block that is the same on all participants counts once for each.
-        axis_name: the axis or axis tuple over which the array is sharded, in any dimension.
 
     Returns:
         A scalar of the dtype of `x`. Its gradient is x by the norm, and zero where all of x is zero.
@@ -45,7 +44,6 @@ def rms_norm(x: Block, scale: Block, axis_name: AxisName, *, epsilon: SupportsFl
     Arguments:
         x: floating-point blocks; further leading dimensions are as tokens.
         scale: floating-point blocks, one number per feature.
-        axis_name: the axis or axis tuple over which the features are sharded.
         epsilon: added to the mean of the squares; a number of at least 0, with which a token of zeros gives NaN.
 
     Returns:
@@ -74,12 +72,7 @@ def rms_norm_of_whole(x: Block, scale: Block, epsilon: float) -> Block:
 
 
 def check_rms_norm(function: str, x: Block, scale: Block, epsilon: SupportsFloat) -> float:
-    """The epsilon of a norm of features.
-
-    Raises:
-        ValueError: for operands that are not floating, a scale that is not one number per feature, or an epsilon that
-            is negative or infinite.
-    """
+    """The epsilon of a norm of features."""
     check_floating(function, x=x, scale=scale)
     if not x.ndim:
         refuse(function, "x", str(jax.typeof(x)), "an array of at least 1 dimension, the last of them the features")

@@ -63,11 +63,11 @@ def sgd(learning_rate: SupportsFloat, *, momentum: SupportsFloat = 0.0) -> Trans
     rate, left = float(learning_rate), _fraction("sgd", "momentum", momentum)
     if not left:
         return Transformation(
-            lambda params: (), lambda g, state, params=None: (_each(lambda x: -rate * wide(x), g), state)
+            lambda params: (), lambda g, state, params=None: (jax.tree.map(lambda x: -rate * wide(x), g), state)
         )
 
     def update(gradients: Tree, velocity: Tree, params: Tree | None = None) -> tuple[Tree, Tree]:
-        moved = _each(lambda v, g: left * v - rate * g.astype(v.dtype), velocity, gradients)
+        moved = jax.tree.map(lambda v, g: left * v - rate * g.astype(v.dtype), velocity, gradients)
         return moved, moved
 
     return Transformation(_at_rest, update)
@@ -97,32 +97,28 @@ def adam(
 
     def update(gradients: Tree, state: Adapting, params: Tree | None = None) -> tuple[Tree, Adapting]:
         steps = state.steps + 1
-        gradients = _each(lambda m, g: g.astype(m.dtype), state.first, gradients)
-        first = _each(lambda m, g: b1 * m + (1 - b1) * g, state.first, gradients)
-        second = _each(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.second, gradients)
+        gradients = jax.tree.map(lambda m, g: g.astype(m.dtype), state.first, gradients)
+        first = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.first, gradients)
+        second = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.second, gradients)
         towards_zero = [1 - decay**steps for decay in (b1, b2)]
 
         def moved(m: Array, v: Array) -> Array:
             unbiased, squared = (x / bias.astype(x.dtype) for x, bias in zip((m, v), towards_zero, strict=True))
             return -rate * unbiased / (jnp.sqrt(squared) + added)
 
-        return _each(moved, first, second), Adapting(steps, first, second)
+        return jax.tree.map(moved, first, second), Adapting(steps, first, second)
 
     return Transformation(init, update)
 
 
 def updated(params: Tree, updates: Tree) -> Tree:
     """Parameters with updates added: each sum is rounded once, to the parameter's dtype."""
-    return _each(lambda p, u: (p + u).astype(p.dtype), params, updates)
+    return jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates)
 
 
 def _at_rest(params: Tree) -> Tree:
     """Zeros of the parameters' shapes, in the accumulator's dtype."""
-    return _each(lambda p: jnp.zeros_like(p, dtype=accumulator(p)), params)
-
-
-def _each(function: Callable[..., Array], *trees: Tree) -> Tree:
-    return jax.tree.map(function, *trees)
+    return jax.tree.map(lambda p: jnp.zeros_like(p, dtype=accumulator(p)), params)
 
 
 def _fraction(function: str, argument: str, value: SupportsFloat) -> float:

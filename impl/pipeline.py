@@ -1,6 +1,6 @@
 """A pipeline of layers: every participant has a layer, or several, and microbatches go from one to the next.
 
-All forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order). A layer
+It runs inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order). A layer
 is `tanh(x W)`. Participant i of p has the i-th layer; of several it has every p-th: its r-th one is the layer r p + i.
 What a layer gives is rounded to the dtype of the operands, as it is what travels; products are added up in float32 or
 wider. The result is that of the last layer, on all participants.
@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank, raise_unsupported, refuse
+from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank, refuse
 from shardproof.impl.collectives import Block, axis_index
 from shardproof.impl.indices import quotient
 from shardproof.impl.rings import aligned, multiply, send
@@ -29,16 +29,18 @@ Microbatches = Float[Array, "m b d"]
 
 
 def pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
-    """`weights [D_Y, D]`, `x [M, B, D]` to `[M, B, D]`, typed invariant: microbatches follow one another (GPipe).
+    """`weights [D_Y, D]`, `x [M, B, D]` to `[M, B, D]`, typed invariant: microbatches follow one another round a ring.
 
-    In each of M + p - 1 steps every participant applies its layer to one microbatch, and hands it on before the next
-    step: M + p - 2 permutes. What the last participant has is then added up with the zeros of all others.
+    In each step every participant applies a layer to one microbatch, and hands it on before the next step. From the
+    last participant a microbatch comes back to the first, once for each of its further layers, which keeps it until all
+    M have been begun; so that M microbatches, if there are p of them or more, take v M + p - 1 steps for v layers of
+    each participant, and p - 1 of those are idle: a v-th of what v pipelines one after the other have (Narayanan et
+    al., Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, 2021, section 2.2). Of fewer
+    than p a round takes p steps. What the last participant has is then added up with the zeros of all others.
 
     Arguments:
-        weights: floating-point blocks of one layer `[D, D]`; for `circular_pipeline` also of several, one below the
-            other.
+        weights: floating-point blocks of one layer `[D, D]`, or of several, one below the other.
         x: floating-point blocks of M microbatches, the same on all participants.
-        axis_name: the axis or axis tuple along which the layers follow one another.
 
     Returns:
         What the last layer gives of every microbatch, in the dtype that weights and x promote to.
@@ -46,41 +48,8 @@ def pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
     Raises:
         ValueError: for an unknown axis, operands that are not floating, x of other than 3 dimensions, or weights that
             are not one layer or several of as many rows and columns as x has features.
-        NotImplementedError: if a participant has several layers.
     """
-    axes, weights, x = _operands("pipeline", weights, x, axis_name)
-    if weights.shape[0] > x.shape[-1]:
-        raise_unsupported("pipeline", "weights", str(jax.typeof(weights)), "one layer for each participant")
-    weights, x, dtype = *aligned(weights, x, axis_name=axes), jnp.result_type(weights, x)
-    p, is_first = lax.axis_size(axes), axis_index(axes) == 0
-    onward = [(i, i + 1) for i in range(p - 1)]
-
-    def hop(y: Microbatch, following: Microbatch) -> tuple[Microbatch, Microbatch]:
-        """The first participant takes up the microbatch that follows, all others what arrives."""
-        y = _applied(weights, jnp.where(is_first, following, send(y, axes, onward)) if p > 1 else following, dtype)
-        return y, y
-
-    begun = _followed_by_zeros(x, p - 1)
-    first = _applied(weights, begun[0], dtype)
-    _, more = lax.scan(hop, first, begun[1:])
-    return _of_the_last(jnp.concatenate([first[None], more])[p - 1 :], axes)
-
-
-def circular_pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
-    """`weights [D_Y, D]`, `x [M, B, D]` to `[M, B, D]`, typed invariant: round the ring, once for each of its layers.
-
-    From the last participant a microbatch comes back to the first, which keeps it until all M have been begun; so that
-    M microbatches, if there are p of them or more, take v M + p - 1 steps for v layers of each participant, and p - 1
-    of those are idle: a v-th of what v pipelines one after the other have (Narayanan et al., Efficient Large-Scale
-    Language Model Training on GPU Clusters Using Megatron-LM, 2021, section 2.2). Of fewer than p a round takes p
-    steps. With one layer each it is `pipeline`, in as many steps.
-
-    Arguments and result are those of `pipeline`.
-
-    Raises:
-        ValueError: as `pipeline`.
-    """
-    axes, weights, x = _operands("circular_pipeline", weights, x, axis_name)
+    axes, weights, x = _operands(weights, x, axis_name)
     weights, x, dtype = *aligned(weights, x, axis_name=axes), jnp.result_type(weights, x)
     layers = weights.reshape(-1, x.shape[-1], x.shape[-1])
     p, v, count, index = lax.axis_size(axes), len(layers), x.shape[0], axis_index(axes)
@@ -111,7 +80,8 @@ def circular_pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
     return _of_the_last(jnp.concatenate([first[None], more])[-count:], axes)
 
 
-def _operands(function: str, weights: Block, x: Block, axis_name: AxisName) -> tuple[tuple[str, ...], Block, Block]:
+def _operands(weights: Block, x: Block, axis_name: AxisName) -> tuple[tuple[str, ...], Block, Block]:
+    function = "pipeline"
     axes = check_axes(function, axis_name)
     check_floating(function, weights=weights, x=x)
     for name, one, rank in (("weights", weights, 2), ("x", x, 3)):

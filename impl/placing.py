@@ -33,11 +33,7 @@ def _among(entry: Any, names: set[str]) -> Sequence[str] | None:
 
 
 def check_roles(function: str, mesh: Mesh | AbstractMesh, **roles: Axes) -> None:
-    """The axes of every role are the mesh's, and of no other role.
-
-    Raises:
-        ValueError: if they are not, naming the role.
-    """
+    """The axes of every role are the mesh's, and of no other role."""
     taken: dict[str, str] = {}
     for role, axes in roles.items():
         if not {*axes} <= {*mesh.axis_names} or len({*axes}) != len(axes):
@@ -49,11 +45,7 @@ def check_roles(function: str, mesh: Mesh | AbstractMesh, **roles: Axes) -> None
 
 
 def check_parts(function: str, argument: str, x: Array, layout: PartitionSpec, mesh: Mesh | AbstractMesh) -> None:
-    """A layout divides all dimensions of an array.
-
-    Raises:
-        ValueError: if it does not.
-    """
+    """A layout divides all dimensions of an array."""
     for size, entry in zip(x.shape, layout, strict=True):
         if size % parts(entry, mesh):
             text = f"a size that the {parts(entry, mesh)} parts of {entry!r} divide ({size} is not)"

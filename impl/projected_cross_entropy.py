@@ -37,21 +37,14 @@ def projected_cross_entropy(
     A token whose label is `ignore_index` counts for nothing, even if its row of `x` is NaN: its loss is zero, and so is
     what it adds to any gradient, as long as `w` is finite.
 
+    Other arguments, result and errors are those of `vocab_parallel_cross_entropy` of logits that are never rounded.
+
     Arguments:
         x: floating-point blocks, the same on all participants. 16-bit floats are multiplied into float32.
-        w: floating-point blocks.
-        labels: integers of any width, numbers of classes of the whole; the same on all participants.
-        axis_name: the axis or axis tuple over which the classes are sharded.
-        label_smoothing: the share of the loss that all classes have alike, in [0, 1].
-        ignore_index: the label of tokens that do not count; it may be that of a class.
+        w: floating-point blocks, of at least one column.
 
     Returns:
-        One loss per token, in the dtype that x and w promote to, rounded once: the logits are never rounded to it. For
-        any other label outside [0, V) it is NaN, as a constant: the gradient is zero.
-
-    Raises:
-        ValueError: for an unknown axis, operands that are not floating matrices or do not match, a `w` without columns,
-            labels that are no integers or not one per token, or a smoothing outside [0, 1].
+        One loss per token, in the dtype that x and w promote to, rounded once.
     """
     call = _checked("projected_cross_entropy", x, w, labels, axis_name, label_smoothing, ignore_index)
     kept, wide = _counted(x, w, call), w.astype(accumulator(x, w))

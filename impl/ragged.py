@@ -50,7 +50,6 @@ def ragged_all_to_all(
         send_sizes: integers [K]; entry e on participant i is that of `recv_sizes` of i on participant e // k.
         output_offsets: integers [K].
         recv_sizes: integers [K].
-        axis_name: the axis or axis tuple over which rows are exchanged.
         disjoint: that no slices of an operand overlap, on any participant. Where they do, the gradient is undefined.
 
     Raises:

@@ -5,7 +5,8 @@ Rows and columns are sharded over an axis tuple each, `x_rows` and `x_columns`, 
 in common stay, and a dimension is cut without any communication.
 
 The device-local forms run inside `jax.shard_map`, on blocks. The others take global arrays, for `jax.jit`: on axes of
-type Auto a sharding constraint says where to, on axes of type Explicit the type of the result does.
+type Auto a sharding constraint says where to, on axes of type Explicit the type of the result does. They raise
+ValueError unless x is a matrix, and the axis tuples are of distinct axes of the mesh that divide its dimensions.
 """
 
 import itertools
@@ -33,12 +34,7 @@ Given = Shaped[Array, "..."]
 
 
 def exchanged_reshard(x: Given, *, x_rows: AxisName, x_columns: AxisName, rows: AxisName, columns: AxisName) -> Block:
-    """`[B_x_rows, D_x_columns] -> [B_rows, D_columns]`, with as little sent as one collective per dimension allows.
-
-    Raises:
-        ValueError: unless x is a matrix, and the axis tuples are of distinct axes of the mesh that divide its
-            dimensions.
-    """
+    """`[B_x_rows, D_x_columns] -> [B_rows, D_columns]`, with as little sent as one collective per dimension allows."""
     held, wanted = layout(x_rows, x_columns), layout(rows, columns)
     name, sizes = "exchanged_reshard", dict(jax.sharding.get_abstract_mesh().shape)
     check_rank(name, "x", x, 2)
@@ -61,10 +57,6 @@ def constrained_reshard(
     """`[B, D] -> [B_rows, D_columns]` on automatic axes, whatever the layout was.
 
     `x_rows` and `x_columns` are taken as the other forms take them, and not read: the compiler knows where x is.
-
-    Raises:
-        ValueError: unless x is a matrix, and the axis tuples are of distinct axes of the mesh that divide its
-            dimensions.
     """
     wanted = layout(rows, columns)
     _check_whole("constrained_reshard", x, wanted, mesh)
@@ -72,20 +64,9 @@ def constrained_reshard(
 
 
 def explicit_reshard(
-    x: Given,
-    *,
-    mesh: Mesh | AbstractMesh,
-    x_rows: AxisName,
-    x_columns: AxisName,
-    rows: AxisName,
-    columns: AxisName,
+    x: Given, *, mesh: Mesh | AbstractMesh, x_rows: AxisName, x_columns: AxisName, rows: AxisName, columns: AxisName
 ) -> Global:
-    """`[B_x_rows, D_x_columns] -> [B_rows, D_columns]` on explicit axes, from type to type.
-
-    Raises:
-        ValueError: unless x is a matrix, and the axis tuples are of distinct axes of the mesh that divide its
-            dimensions.
-    """
+    """`[B_x_rows, D_x_columns] -> [B_rows, D_columns]` on explicit axes, from type to type."""
     held, wanted = layout(x_rows, x_columns), layout(rows, columns)
     _check_whole("explicit_reshard", x, wanted, mesh)
     return on_explicit_axes(lambda x: jax.reshard(x, spec(wanted)), mesh, held)(x)

@@ -106,6 +106,34 @@ def pass_round(blocks: Sequence[Any], state: Carry, use: Callable[..., Carry], a
     return use(state, *last, p - 1)
 
 
+def pass_shorter_way(
+    block: Block, state: Carry, use: Callable[..., Carry], axis_name: AxisName, *, direct: bool = False
+) -> Carry:
+    """The state once `use(state, block, distance)` has had the blocks of all others, each come the shorter way, whole.
+
+    A block comes from `distance` behind, ahead if that is negative: p - 1 permutes in floor(p/2) steps, of which a
+    neighbour passes on the last. If `direct`, of four participants the owner sends that to the one opposite, over the
+    same two links as a neighbour would, and so it can begin before anything has arrived.
+    """
+    p, right, left = lax.axis_size(axis_name), block, block
+    steps, opposite = (p - 1) // 2, [shift(block, axis_name, 2)] if direct and p == 4 else []
+
+    def step(carry: tuple[Block, Block, Carry], distance: Array) -> tuple[Block, Block, Carry]:
+        right, left, state = carry
+        moved = shift_both(right, left, axis_name)
+        return *moved, use(use(state, right, distance), left, -distance)
+
+    if steps:
+        right, left, state = ring_loop(step, (*shift_both(block, block, axis_name), state), 1, steps, axis_name)
+    if p % 2 == 0:
+        opposite = opposite or [shift(right, axis_name, 1)]
+    if steps:
+        state = use(use(state, right, steps), left, -steps)
+    for one in opposite:
+        state = use(state, one, p // 2)
+    return state
+
+
 def empty_array(shape: Sequence[int], block: Array) -> Array:
     """An array whose elements are still to be written, typed and laid out as a block that is written into it."""
     empty = lax.empty(tuple(shape), block.dtype, out_sharding=jax.typeof(block).sharding)

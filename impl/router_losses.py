@@ -24,7 +24,6 @@ def load_balancing_loss(logits: Block, axis_name: AxisName, *, top_k: int) -> Bl
 
     Arguments:
         logits: floating-point, finite, of this participant's tokens.
-        axis_name: the axis or axis tuple over which tokens are sharded.
         top_k: how many experts a token chooses.
 
     Returns:
@@ -42,16 +41,7 @@ def router_z_loss(logits: Block, axis_name: AxisName) -> Block:
     """`logits [T_Y, E]` to `[]`, typed invariant: the mean of the squared logarithm of the sum of `exp(logits)`.
 
     The mean is over the tokens of all participants (Zoph et al., ST-MoE, 2022, equation 5). One number travels.
-
-    Arguments:
-        logits: floating-point, finite, of this participant's tokens.
-        axis_name: the axis or axis tuple over which tokens are sharded.
-
-    Returns:
-        A scalar of the dtype of `logits`; 0 without tokens.
-
-    Raises:
-        ValueError: for an unknown axis, or logits that are no floating-point matrix.
+    Arguments, result and errors are those of `load_balancing_loss`, but for `top_k`.
     """
     axes, wide = check_axes("router_z_loss", axis_name), _checked("router_z_loss", logits)
     total = lax.psum(cast_varying(_squares(wide), axes), axes)
@@ -62,17 +52,7 @@ def shard_load_balancing_loss(logits: Block, *, top_k: int) -> Block:
     """`logits [T_Y, E]` to `[]`, typed as they are: `load_balancing_loss` of a shard's own tokens.
 
     It asks each shard to spread its own tokens over all experts, which is more than capacities of all tokens need, and
-    what capacities of each sender do.
-
-    Arguments:
-        logits: floating-point, finite, of this shard's tokens.
-        top_k: how many experts a token chooses.
-
-    Returns:
-        A scalar of the dtype of `logits`; 0 without tokens.
-
-    Raises:
-        ValueError: for logits that are no floating-point matrix, or a `top_k` that is not in [1, E].
+    what capacities of each sender do. Arguments, result and errors are otherwise those of `load_balancing_loss`.
     """
     wide = _checked("shard_load_balancing_loss", logits, top_k)
     return _unevenness(*_balance(wide, top_k), logits.shape[0], top_k).astype(logits.dtype)
@@ -81,16 +61,8 @@ def shard_load_balancing_loss(logits: Block, *, top_k: int) -> Block:
 def shard_router_z_loss(logits: Block) -> Block:
     """`logits [T_Y, E]` to `[]`, typed as they are: `router_z_loss` of a shard's own tokens.
 
-    Shards have equally many, so that the mean of their losses is that of all tokens.
-
-    Arguments:
-        logits: floating-point, finite, of this shard's tokens.
-
-    Returns:
-        A scalar of the dtype of `logits`; 0 without tokens.
-
-    Raises:
-        ValueError: for logits that are no floating-point matrix.
+    Shards have equally many, so that the mean of their losses is that of all tokens. Arguments, result and errors are
+    otherwise those of `router_z_loss`.
     """
     wide = _checked("shard_router_z_loss", logits)
     return (_squares(wide) / max(1, logits.shape[0])).astype(logits.dtype)

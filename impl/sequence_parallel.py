@@ -44,7 +44,6 @@ def sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: Axi
         x: blocks of S positions, of B sequences each, with D features.
         w_in: blocks of F columns.
         w_out: blocks of as many rows.
-        axis_name: the axis or axis tuple over which positions are sharded, and hidden values within.
 
     Returns:
         Blocks of the shape of `x`, in the dtype that all operands promote to.
@@ -60,10 +59,7 @@ def sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: Axi
 def bidirectional_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
     """Both ways round the rings, half of every block and of every sum each way.
 
-    Arguments and result are those of `sequence_parallel_mlp`.
-
-    Raises:
-        ValueError: as `sequence_parallel_mlp`.
+    Arguments, result and errors are those of `sequence_parallel_mlp`.
     """
     axes = _checked("bidirectional_sequence_parallel_mlp", x, w_in, w_out, axis_name)
     hidden = jax.nn.relu(bidirectional_all_gather_matmul_lhs(lax.collapse(x, 0, 2), w_in, axes))
@@ -76,23 +72,12 @@ def normalised_sequence_parallel_mlp(
     """`sequence_parallel_mlp` of `x / sqrt(mean(x^2) + epsilon) * scale`, the mean over D: the norm sends nothing.
 
     The scale is the same on all participants, each of which normalises its own positions: its gradient is the sum of
-    theirs, one all-reduce more.
+    theirs, one all-reduce more. What is normalised is rounded to the dtype of x and scale, and sent in it. Other
+    arguments, result and errors are those of `sequence_parallel_mlp`.
 
     Arguments:
-        x: blocks of S positions, of B sequences each, with D features; floating-point numbers.
-        scale: one number per feature.
-        w_in: blocks of F columns.
-        w_out: blocks of as many rows.
-        axis_name: the axis or axis tuple over which positions are sharded, and hidden values within.
+        scale: floating-point, one number per feature; x is floating-point as well.
         epsilon: added to the mean of the squares; a number of at least 0, with which a position of zeros gives NaN.
-
-    Returns:
-        Blocks of the shape of `x`, in the dtype that all operands promote to. What is normalised is rounded to that
-        of x and scale, and sent in it.
-
-    Raises:
-        ValueError: as `sequence_parallel_mlp`, for x or a scale that is not floating, a scale that is not one number
-            per feature, or a negative epsilon.
     """
     axes = _checked("normalised_sequence_parallel_mlp", x, w_in, w_out, axis_name)
     x = _normalised("normalised_sequence_parallel_mlp", x, scale, w_in, w_out, axes, epsilon)
@@ -104,10 +89,7 @@ def bidirectional_normalised_sequence_parallel_mlp(
 ) -> Sequence:
     """Both ways round the rings, half of every normalised block and of every sum each way.
 
-    Arguments and result are those of `normalised_sequence_parallel_mlp`.
-
-    Raises:
-        ValueError: as `normalised_sequence_parallel_mlp`.
+    Arguments, result and errors are those of `normalised_sequence_parallel_mlp`.
     """
     name = "bidirectional_normalised_sequence_parallel_mlp"
     axes = _checked(name, x, w_in, w_out, axis_name)

@@ -77,11 +77,7 @@ class Step:
         return jitted(*arguments)
 
     def lower(self, params: Tree, state: Tree, batch: Tree) -> jax.stages.Lowered:
-        """The step lowered for these arguments, as of `jax.jit`: nothing is run or donated.
-
-        Raises:
-            ValueError: as a call.
-        """
+        """The step lowered for these arguments, as of `jax.jit`: nothing is run or donated."""
         jitted, arguments = self._prepared(params, state, batch)
         lowered: jax.stages.Lowered = jitted.lower(*arguments)
         return lowered
@@ -173,11 +169,7 @@ def like_parameters(
 
 
 def check_devices(function: str, mesh: Mesh | AbstractMesh) -> None:
-    """The mesh has devices.
-
-    Raises:
-        ValueError: for an abstract one.
-    """
+    """The mesh has devices."""
     if isinstance(mesh, Mesh):
         return
     wanted = "a mesh of devices; on an abstract one trace `function` and `init_traceable`"
@@ -185,11 +177,7 @@ def check_devices(function: str, mesh: Mesh | AbstractMesh) -> None:
 
 
 def check_placed(function: str, argument: str, tree: Tree, mesh: Mesh | AbstractMesh) -> None:
-    """Every array of a tree is there, on the devices of the mesh.
-
-    Raises:
-        ValueError: for one that was donated before, or that is elsewhere.
-    """
+    """Every array of a tree is there, on the devices of the mesh."""
     devices = set(mesh.devices.flat) if isinstance(mesh, Mesh) else None
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         here = isinstance(leaf, jax.Array) and not leaf.is_deleted()

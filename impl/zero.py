@@ -12,7 +12,8 @@ gets those of a shard.
 
 import math
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,76 +22,13 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Shaped
 
-from shardproof.impl.accumulation import LocalLoss, Scalar, accumulated, mean_of, replicated
-from shardproof.impl.arguments import AxisName, as_axes, check_axes
+from shardproof.impl.accumulation import Scalar, accumulated, mean_of, replicated
+from shardproof.impl.arguments import AxisName, as_axes
 from shardproof.impl.collectives import axis_index, cast_varying
 from shardproof.impl.optimisers import Optimiser, Tree, updated
 from shardproof.impl.training import Step, Stepped, like_parameters, shown
 
 Flat = Shaped[Array, "n"]
-
-
-def zero_init(params: Tree, optimiser: Optimiser, axis_name: AxisName) -> Tree:
-    """The optimiser's state of this device's shards: blocks, inside of `jax.shard_map`.
-
-    Arguments:
-        params: blocks, the same on all participants.
-        optimiser: a pair `init`, `update`, that works element by element.
-        axis_name: the axis or axis tuple over which the state is shared.
-
-    Raises:
-        ValueError: for an unknown axis.
-    """
-    axes = check_axes("zero_init", axis_name)
-    return optimiser.init(jax.tree.map(lambda p: own_shard(p, axes), params))
-
-
-def zero_update(
-    gradients: Tree, params: Tree, state: Tree, count: Scalar, optimiser: Optimiser, axis_name: AxisName
-) -> tuple[Tree, Tree]:
-    """New parameters, the same on all participants, and the new state of this device's shards: blocks.
-
-    Sends a reduce-scatter of every gradient, in the dtype that it is given in, and an all-gather of every shard.
-
-    Arguments:
-        gradients: blocks, of the sum of this device's examples: not reduced.
-        params: blocks, the same on all participants.
-        state: what `zero_init` or this function returned.
-        count: what the sum of all gradients is divided by; the same on all participants.
-        optimiser: a pair `init`, `update`, that works element by element.
-        axis_name: the axis or axis tuple over which the state is shared.
-
-    Raises:
-        ValueError: for an unknown axis.
-    """
-    axes = check_axes("zero_update", axis_name)
-    of_shards = jax.tree.map(lambda g, p: mean_of(_scattered(g, axes), count).astype(p.dtype), gradients, params)
-    shards = jax.tree.map(lambda p: own_shard(p, axes), params)
-    updates, state = optimiser.update(of_shards, state, shards)
-    return jax.tree.map(lambda s, p: _gathered(s, p, axes), updated(shards, updates), params), state
-
-
-def padded(x: Shaped[Array, "..."], parts: int) -> Flat:
-    """The elements in a row, with zeros at the end, so many that `parts` divides them."""
-    return jnp.pad(x.ravel(), (0, -x.size % parts))
-
-
-def own_shard(x: Shaped[Array, "..."], axes: tuple[str, ...]) -> Flat:
-    """This device's piece of what is the same on all participants."""
-    p = lax.axis_size(axes)
-    flat = padded(x, p)
-    size = flat.shape[0] // p
-    return lax.dynamic_slice(cast_varying(flat, axes), (axis_index(axes) * size,), (size,))
-
-
-def _scattered(gradient: Shaped[Array, "..."], axes: tuple[str, ...]) -> Flat:
-    flat = padded(cast_varying(gradient, axes), lax.axis_size(axes))
-    return lax.psum_scatter(flat, axes, scatter_dimension=0, tiled=True)
-
-
-def _gathered(shard: Flat, like: Shaped[Array, "..."], axes: tuple[str, ...]) -> Shaped[Array, "..."]:
-    whole = lax.all_gather(shard, axes, axis=0, tiled=True, to="invarying")
-    return whole[: like.size].reshape(like.shape)
 
 
 class ZeroStep(Step):
@@ -140,11 +78,12 @@ class ZeroStep(Step):
     def init_traceable(self, params: Tree) -> Tree:
         """The optimiser's state, traceable."""
         specs = self._params_specs(params)
+        of_state = self._state_specs(params, specs)
         mapped: Any = jax.shard_map(
-            lambda params: zero_init(params, self.optimiser, self.data),
+            lambda params: self.optimiser.init(jax.tree.map(self._shard, params)),
             mesh=self.mesh,
             in_specs=(specs,),
-            out_specs=self._state_specs(params, specs),
+            out_specs=of_state,
         )
         return mapped(params)
 
@@ -162,17 +101,32 @@ class ZeroStep(Step):
         return stepped
 
     def _local(self, params: Tree, state: Tree, batch: Tree) -> Stepped:
-        def loss(weights: Tree, part: Tree) -> tuple[Scalar, Scalar]:
-            return self.loss(weights, part, data=self.data, model=self.model)
-
-        of_examples: LocalLoss = loss
-        weights = cast_varying(params, self.data)
-        total, count, gradients = accumulated(
-            of_examples, weights, batch, microbatches=self.microbatches, function="ZeroStep"
-        )
+        """The step of a device: a reduce-scatter of every gradient, in its dtype, and an all-gather of every shard."""
+        loss, weights = partial(self.loss, data=self.data, model=self.model), cast_varying(params, self.data)
+        total, count, gradients = accumulated(loss, weights, batch, microbatches=self.microbatches, function="ZeroStep")
         total, count = lax.psum(cast_varying((total, count), self.data), self.data)
-        params, state = zero_update(gradients, params, state, count, self.optimiser, self.data)
-        return params, state, mean_of(total, count)
+        of_shards = jax.tree.map(lambda g, p: mean_of(self._scattered(g), count).astype(p.dtype), gradients, params)
+        shards = jax.tree.map(self._shard, params)
+        updates, state = self.optimiser.update(of_shards, state, shards)
+        return jax.tree.map(self._gathered, updated(shards, updates), params), state, mean_of(total, count)
+
+    def _flat(self, x: Shaped[Array, "..."]) -> Flat:
+        """The elements in a row, varying along `data`, and zeros, so that its participants divide them."""
+        flat = jnp.pad(x.ravel(), (0, -x.size % lax.axis_size(self.data)))
+        return cast(Flat, cast_varying(flat, self.data))
+
+    def _shard(self, x: Shaped[Array, "..."]) -> Flat:
+        """This device's piece of what is the same on all participants."""
+        flat = self._flat(x)
+        size = flat.shape[0] // lax.axis_size(self.data)
+        return lax.dynamic_slice_in_dim(flat, axis_index(self.data) * size, size)
+
+    def _scattered(self, gradient: Shaped[Array, "..."]) -> Flat:
+        return lax.psum_scatter(self._flat(gradient), self.data, scatter_dimension=0, tiled=True)
+
+    def _gathered(self, shard: Flat, like: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+        whole = lax.all_gather(shard, self.data, axis=0, tiled=True, to="invarying")
+        return whole[: like.size].reshape(like.shape)
 
     def _params_specs(self, params: Tree) -> Any:
         specs = self.layouts(params, self.data, self.model)[0]

@@ -1,7 +1,6 @@
 """What attention over a sharded sequence means: that over the whole one, of which every participant keeps its piece.
 
-Operands are blocks `[*mesh.sizes, S, H, D]`. Derivatives are exact, in `wide` floats, and their transpose is
-taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
+Operands are blocks `[*mesh.sizes, S, H, D]`.
 """
 
 from collections.abc import Callable
@@ -66,11 +65,7 @@ class Attention:
 
 
 def of_wholes(function: Callable[..., list[Whole]], operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
-    """A function of whole sequences, as one of blocks: every participant keeps its piece of each result.
-
-    Raises:
-        ValueError: for operands of different shapes, or that are not floating.
-    """
+    """A function of whole sequences, as one of blocks: every participant keeps its piece of each result."""
     at = len(mesh.sizes)
     if not all(is_float(x.dtype) for x in operands):
         raise ValueError(f"operands: {', '.join(str(x.dtype) for x in operands)}: expected floating-point dtypes")

@@ -20,7 +20,7 @@ Layout = tuple[Axes, Axes]
 
 
 class Matmuls(OfWholes):
-    """The product of matrices, one after the other: `A W`, or `X W_in W_out`."""
+    """The product of matrices, one after the other: `A W`, `X W_in W_out`, or `A` alone."""
 
     def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
         """All matrices, multiplied."""
@@ -51,6 +51,8 @@ class Matmuls(OfWholes):
 
 
 matmul = two_matmuls = Matmuls()
+reshard = Matmuls()
+"""Of one matrix: a layout is no part of the value."""
 
 
 def missing(mesh: MeshCase, sides: Sequence[int], held: Layout, used: Layout) -> np.ndarray:

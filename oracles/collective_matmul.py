@@ -41,17 +41,11 @@ def for_rhs(lhs: Blocks, ct: Blocks, mesh: MeshCase) -> Blocks:
 
 @dataclass(frozen=True)
 class Product:
-    """A product of two operands, with what happens to each before it and to the result after it.
+    """A product of two operands, with what happens to each before it and to the result after it."""
 
-    Arguments:
-        before: for each operand, what gathers it; None: it is taken as it is.
-        after: what reduces the product; None: nothing does.
-        back: the transposes of these three.
-    """
-
-    before: tuple[Map | None, Map | None]
-    after: Map | None
-    back: tuple[Map | None, Map | None, Map | None]
+    before: tuple[Map | None, Map | None]  # for each operand, what gathers it; None: it is taken as it is
+    after: Map | None  # what reduces the product; None: nothing does
+    back: tuple[Map | None, Map | None, Map | None]  # the transposes of these three
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes, **options: int) -> list[Blocks]:
         """The result's blocks."""
@@ -122,10 +116,8 @@ matmul_reduce_scatter = Product((None, None), _scatter, (None, None, _unscatter)
 class TransformerBlock:
     """`X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [B, D_Y]`, and its derivatives: two products, by turns.
 
-    The derivative of relu at zero is zero.
-
-    Arguments:
-        sharded: the dimension of the input that is gathered, and of the result that is scattered.
+    The derivative of relu at zero is zero. `sharded` is the dimension of the input that is gathered, and of the result
+    that is scattered.
     """
 
     def __init__(self, sharded: int = -1) -> None:

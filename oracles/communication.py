@@ -6,7 +6,6 @@ n, the bytes of the *full vector*: an all-gather's result; a reduce-scatter's, a
 all-to-all's, a broadcast's operand.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,16 +15,11 @@ KINDS = ("permute", "all_gather", "reduce_scatter", "all_reduce", "all_to_all", 
 
 @dataclass(frozen=True)
 class Cost:
-    """The communication of one program, as each of its devices sees it.
+    """The communication of one program, as each of its devices sees it."""
 
-    Arguments:
-        counts: how many collectives of each kind; kinds that do not occur are left out.
-        operand_bytes: the bytes of their operands in all, by kind.
-        steps: how many of them must follow one another; None where one operation does all, in steps of its own.
-    """
-
-    counts: tuple[tuple[str, int], ...] = ()
-    operand_bytes: tuple[tuple[str, int], ...] = ()
+    counts: tuple[tuple[str, int], ...] = ()  # how many collectives of each kind; kinds that do not occur are left out
+    operand_bytes: tuple[tuple[str, int], ...] = ()  # the bytes of their operands in all, by kind
+    # how many of them must follow one another; None where one operation does all, in steps of its own
     steps: int | None = None
 
     @classmethod
@@ -74,26 +68,8 @@ class Cost:
         return ", ".join(parts) or "no communication"
 
 
-def built_in(kind: str, n: int, *, bits: int = 8) -> Cost:
-    """One collective of n elements of `bits` bits: as they stand, bytes. One of an empty operand does not count.
-
-    Raises:
-        ValueError: if there is no such kind.
-    """
-    return Cost.of({kind: int(n > 0)}, {kind: math.ceil(n * bits / 8)})
-
-
 NOTHING = Cost.permutes(0, 0)
 """What is free, in no step."""
-
-
-def summed_replicas(n: int, *, bits: int = 8) -> Cost:
-    """What adding up the gradients of replicas costs, of n elements: one all-reduce, and nothing if there are none.
-
-    An operand that is the same along axes along which another one varies is cast to varying where the two meet; the
-    transpose of the cast is a sum over these axes, of what was cast.
-    """
-    return Cost.of({"all_reduce": 1}, {"all_reduce": math.ceil(n * bits / 8)}, 1) if n else NOTHING
 
 
 def lower_bound(contract: str, p: int, n: int | Fraction, *, ports: int = 1) -> tuple[int, Fraction]:

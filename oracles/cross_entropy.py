@@ -1,9 +1,8 @@
 """What the cross-entropy of sharded classes means: that of every token's logits of all classes with its target.
 
 The target of a token is a distribution q over all V classes: `1 - s` of its label, and `s / V` of every class; the loss
-is `sum(q * -log p)`, with p the softmax of the logits. Operands are blocks `logits [*mesh.sizes, …, V / p]` and
-`labels [*mesh.sizes, …]`, integers. Derivatives are exact, in `oracles.dtypes.wide`, and their transpose is taken over
-all blocks of all devices: each has its own cotangent (see `oracles.transposes`). The labels have none.
+is `sum(q * -log p)`, with p the softmax of the logits. Operands are blocks `logits [*mesh.sizes, …, V / p]` and `labels
+[*mesh.sizes, …]`, integers.
 """
 
 from typing import Any
@@ -26,11 +25,7 @@ class VocabParallelCrossEntropy:
     def value(
         self, operands: Operands, mesh: MeshCase, axes: Axes, *, label_smoothing: float = 0.0, ignore_index: int = -1
     ) -> list[Blocks]:
-        """Of every token that counts, the mean of `-log p` over its target.
-
-        Raises:
-            ValueError: for labels that are no integers, or not one per token.
-        """
+        """Of every token that counts, the mean of `-log p` over its target."""
         log_p, q = tokens(operands, mesh, axes, label_smoothing)
         with np.errstate(invalid="ignore", over="ignore"):
             loss = np.where(unknown(operands[1], log_p), np.nan, -(q * log_p).sum(axis=-1))
@@ -71,11 +66,7 @@ def gathered(logits: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
 
 
 def tokens(operands: Operands, mesh: MeshCase, axes: Axes, label_smoothing: float) -> tuple[np.ndarray, np.ndarray]:
-    """The logarithm of the softmax of every token, and its target: `[*mesh.sizes, …, V]` both.
-
-    Raises:
-        ValueError: for labels that are no integers, or not one per token.
-    """
+    """The logarithm of the softmax of every token, and its target: `[*mesh.sizes, …, V]` both."""
     logits, labels = operands
     if labels.dtype.kind not in "iu" or labels.shape != logits.shape[:-1]:
         raise ValueError(f"labels: {labels.dtype}{list(labels.shape)}: expected integers {list(logits.shape[:-1])}")

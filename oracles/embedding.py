@@ -1,8 +1,6 @@
 """What an embedding lookup means: row `ids[t]` of the whole table, for ids within it, and zeros for all others.
 
-Operands are blocks `table [*mesh.sizes, V / p, D]` and `ids [*mesh.sizes, …]`, integers. Derivatives are exact, in
-`oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each has its own cotangent (see
-`oracles.transposes`). The ids have none.
+Operands are blocks `table [*mesh.sizes, V / p, D]` and `ids [*mesh.sizes, …]`, integers.
 """
 
 import numpy as np
@@ -17,11 +15,7 @@ class EmbeddingLookup:
     """`table [V_Y, D]`, `ids […]` to `[…, D]`, which is the same on all participants if the ids are."""
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
-        """Every device takes the rows that its ids name out of the whole table.
-
-        Raises:
-            ValueError: for ids that are no integers.
-        """
+        """Every device takes the rows that its ids name out of the whole table."""
         table, ids = operands
         if ids.dtype.kind not in "iu":
             raise ValueError(f"ids: {ids.dtype}: expected integers")

@@ -1,8 +1,4 @@
-"""What a halo exchange means: the array is a circle, and every participant gets its own rows and those around them.
-
-Derivatives are exact, in `wide` floats, and their transpose is taken over all blocks of all devices: each
-has its own cotangent (see `oracles.transposes`).
-"""
+"""What a halo exchange means: the array is a circle, and every participant gets its own rows and those around them."""
 
 import numpy as np
 

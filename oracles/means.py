@@ -1,8 +1,7 @@
 """What means over all participants mean: that of all elements, each of which counts by its weight; a mask is 0 and 1.
 
 Operands are blocks `values [*mesh.sizes, *block]` and, of the same shape, `weights` that are not negative, or a bool
-`mask` that is True where an element counts. Derivatives are exact, in `wide` floats, and their transpose is taken over
-all blocks of all devices: each has its own cotangent (see `oracles.transposes`). Weights and mask have none.
+`mask` that is True where an element counts.
 """
 
 import numpy as np
@@ -16,22 +15,14 @@ class WeightedMean:
     """`values [T_Y]`, `weights [T_Y]` to a scalar that all participants hold; 0 where all weights are."""
 
     def check(self, values: Blocks, weights: Blocks) -> None:
-        """The weights fit the values.
-
-        Raises:
-            ValueError: for weights that are no floats, of another shape than the values, or a negative one.
-        """
+        """The weights fit the values."""
         if not is_float(weights.dtype):
             raise ValueError(f"weights: {weights.dtype}: expected a floating dtype")
         if weights.shape != values.shape or not (weights.astype(np.float64) >= 0).all():
             raise ValueError(f"weights: {list(weights.shape)}: expected {list(values.shape)}, none of them negative")
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
-        """The sum of the products with the weights by the sum of the weights.
-
-        Raises:
-            ValueError: for weights that do not fit the values.
-        """
+        """The sum of the products with the weights by the sum of the weights."""
         values, weights = operands
         self.check(values, weights)
         numbers, factors = widened(operands)
@@ -61,11 +52,7 @@ class MaskedMean(WeightedMean):
     """`values [T_Y]`, `mask [T_Y]` to a scalar that all participants hold; 0 where everything is masked."""
 
     def check(self, values: Blocks, weights: Blocks) -> None:
-        """The mask fits the values.
-
-        Raises:
-            ValueError: for a mask of another shape than the values, or of numbers.
-        """
+        """The mask fits the values."""
         if weights.shape != values.shape or weights.dtype != np.bool_:
             raise ValueError(f"mask: {weights.dtype}{list(weights.shape)}: expected bool{list(values.shape)}")
 

@@ -23,21 +23,15 @@ def as_axes(axis_name: str | Iterable[str]) -> tuple[str, ...]:
 class MeshCase:
     """A device mesh that can be drawn, printed, compared and written to JSON.
 
-    Arguments:
-        axis_names: the axes in mesh order, slowest-varying first.
-        sizes: the number of devices along each axis.
-        devices: the device numbers in mesh order, flattened (row-major). Left empty, they are
-            0, 1, 2, ….
-        axis_types: `"auto"` or `"explicit"`, one per axis. Left empty, all are `"auto"`.
-
     Raises:
         ValueError: if an argument does not describe a mesh.
     """
 
-    axis_names: tuple[str, ...]
-    sizes: tuple[int, ...]
+    axis_names: tuple[str, ...]  # the axes in mesh order, slowest-varying first
+    sizes: tuple[int, ...]  # the number of devices along each axis
+    # the device numbers in mesh order, flattened (row-major). Left empty, they are 0, 1, 2, ….
     devices: tuple[int, ...] = ()
-    axis_types: tuple[str, ...] = ()
+    axis_types: tuple[str, ...] = ()  # `"auto"` or `"explicit"`, one per axis. Left empty, all are `"auto"`.
 
     def __post_init__(self) -> None:
         if len(set(self.axis_names)) != len(self.axis_names) or len(self.sizes) != len(self.axis_names):
@@ -82,20 +76,12 @@ class MeshCase:
         return math.prod(self.sizes)
 
     def axis_size(self, axis_name: str | Iterable[str]) -> int:
-        """The number of devices that a collective over `axis_name` connects.
-
-        Raises:
-            ValueError: if a name is not an axis of this mesh.
-        """
+        """The number of devices that a collective over `axis_name` connects."""
         self._check(as_axes(axis_name))
         return math.prod(self.shape[name] for name in as_axes(axis_name))
 
     def in_mesh_order(self, axis_name: str | Iterable[str]) -> tuple[str, ...]:
-        """The names of `axis_name`, sorted into mesh order.
-
-        Raises:
-            ValueError: if a name is not an axis of this mesh.
-        """
+        """The names of `axis_name`, sorted into mesh order."""
         self._check(as_axes(axis_name))
         return tuple(sorted(as_axes(axis_name), key=self.axis_names.index))
 

@@ -20,11 +20,7 @@ class MlpLoss(OfWholes):
     """`W_l [D_{l-1}, D_l]`, `b_l [D_l]`, `inputs [B, D_0]`, `targets [B, D_n]` to a scalar."""
 
     def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
-        """The mean of the examples' sums of squares.
-
-        Raises:
-            ValueError: for arrays whose sizes do not match.
-        """
+        """The mean of the examples' sums of squares."""
         layers, inputs, targets = parts(arrays)
         outputs = weighted_sums(layers, inputs)[-1]
         return [np.asarray(np.mean(np.sum((outputs - targets) ** 2, axis=1)))]
@@ -64,11 +60,7 @@ class MlpLoss(OfWholes):
 
 
 def parts(arrays: Arrays) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray, np.ndarray]:
-    """Layers, inputs and targets, in doubles or wider.
-
-    Raises:
-        ValueError: for arrays whose sizes do not match.
-    """
+    """Layers, inputs and targets, in doubles or wider."""
     *parameters, inputs, targets = (a.astype(wide(a.dtype)) for a in arrays)
     layers = list(zip(parameters[::2], parameters[1::2], strict=True))
     sizes = [inputs.shape[1], *(w.shape[1] for w, _ in layers)]

@@ -1,7 +1,6 @@
 """What norms of sharded arrays mean: the global norm, and RMS normalisation over all features of a token.
 
-Operands are blocks `[*mesh.sizes, *block]`. Derivatives are exact, in `wide` floats, and their transpose is
-taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
+Operands are blocks `[*mesh.sizes, *block]`.
 """
 
 import numpy as np
@@ -86,11 +85,7 @@ def by_norm(x: Blocks, norm: Blocks) -> Blocks:
 
 
 def per_feature(scale: Blocks, x: Blocks, mesh: MeshCase) -> Blocks:
-    """The scale of every feature, beside the tokens of x.
-
-    Raises:
-        ValueError: for a scale that is not one number per feature.
-    """
+    """The scale of every feature, beside the tokens of x."""
     if scale.shape[-1:] != x.shape[-1:]:
         raise ValueError(f"scale: {scale.shape[-1]} numbers: expected one for each of {x.shape[-1]} features")
     between = (1,) * (x.ndim - len(mesh.sizes) - 1)

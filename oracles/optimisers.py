@@ -22,15 +22,10 @@ class Kept:
 
 @dataclass(frozen=True)
 class GradientDescent:
-    """Down the gradient, with what is left of the former velocity (Polyak 1964; Sutskever et al. 2013, equation 1).
+    """Down the gradient, with what is left of the former velocity (Polyak 1964; Sutskever et al. 2013, equation 1)."""
 
-    Arguments:
-        learning_rate: by what a gradient is multiplied.
-        momentum: the part of the velocity that is left after a step, in [0, 1).
-    """
-
-    learning_rate: float
-    momentum: float = 0.0
+    learning_rate: float  # by what a gradient is multiplied
+    momentum: float = 0.0  # the part of the velocity that is left after a step, in [0, 1)
 
     def start(self, parameters: Arrays) -> Kept:
         """At rest."""
@@ -45,17 +40,11 @@ class GradientDescent:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adaptive moment estimation (Kingma and Ba 2015, algorithm 1).
+    """Adaptive moment estimation (Kingma and Ba 2015, algorithm 1)."""
 
-    Arguments:
-        learning_rate: the paper's alpha.
-        decays: the paper's beta_1 and beta_2, each in [0, 1).
-        epsilon: what is added to the root of the second moment.
-    """
-
-    learning_rate: float
-    decays: tuple[float, float] = field(default=(0.9, 0.999))
-    epsilon: float = 1e-8
+    learning_rate: float  # the paper's alpha
+    decays: tuple[float, float] = field(default=(0.9, 0.999))  # the paper's beta_1 and beta_2, each in [0, 1)
+    epsilon: float = 1e-8  # what is added to the root of the second moment
 
     def start(self, parameters: Arrays) -> Kept:
         """Both moments are zero, and no step was taken."""

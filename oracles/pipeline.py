@@ -1,8 +1,7 @@
 """What a pipeline of layers means: all layers `tanh(x W)`, one after the other, in logical order.
 
 Operands are blocks `weights [*mesh.sizes, v D, D]`, of v layers, and `x [*mesh.sizes, M, B, D]`. Of p participants the
-i-th has the layers i, p + i, 2 p + i and so on. Derivatives are exact, in `oracles.dtypes.wide`, and their transpose is
-taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
+i-th has the layers i, p + i, 2 p + i and so on.
 """
 
 import numpy as np
@@ -48,11 +47,7 @@ class Pipeline:
         return [self.of_layers(by_layer, mesh, axes), ct]
 
     def layers(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
-        """All layers, in turn, on every device: `[*mesh.sizes, 1, D, D]` each.
-
-        Raises:
-            ValueError: for weights that are no whole layers of as many rows and columns as x has features.
-        """
+        """All layers, in turn, on every device: `[*mesh.sizes, 1, D, D]` each."""
         weights, x = operands
         rows, columns = weights.shape[len(mesh.sizes) :]
         if x.ndim - len(mesh.sizes) != 3:

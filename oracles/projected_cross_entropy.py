@@ -1,8 +1,6 @@
 """What the cross-entropy of a projection means: that of the logits `x W`, of which every participant has some columns.
 
 Operands are blocks `x [*mesh.sizes, T, D]`, `w [*mesh.sizes, D, V / p]` and `labels [*mesh.sizes, T]`, integers.
-Derivatives are exact, in `oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each has
-its own cotangent (see `oracles.transposes`). The labels have none.
 """
 
 from typing import Any
@@ -50,11 +48,7 @@ class ProjectedCrossEntropy:
 
 
 def factors(operands: Operands, ignore_index: int) -> tuple[Blocks, Blocks]:
-    """X, of which rows that do not count are 0, and W, in doubles or wider.
-
-    Raises:
-        ValueError: for matrices whose sizes do not match.
-    """
+    """X, of which rows that do not count are 0, and W, in doubles or wider."""
     x, w = widened(operands[:2])
     labels = operands[2]
     if labels.dtype.kind not in "iu" or labels.shape != x.shape[:-1]:

@@ -1,4 +1,4 @@
-"""What `ragged_all_to_all` means, and which of its arguments contradict each other.
+"""What `ragged_all_to_all` means.
 
 Each device holds `operand` `[N, …]`, `output` `[M, …]` and four lists of k * p integers, k for each of
 the p participants of its process group. Entries `[j * k, (j + 1) * k)` belong to participant j: of the slices
@@ -8,18 +8,14 @@ from j, `recv_sizes` says how many rows they have.
 """
 
 import itertools
-from typing import NamedTuple, NoReturn
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents
 from shardproof.oracles.dtypes import widened
-from shardproof.oracles.layout import device_name
 from shardproof.oracles.mesh import MeshCase, as_axes
-
-
-class RaggedMismatch(ValueError):
-    """What the participants of a ragged exchange were told contradicts itself: hardware would corrupt memory."""
 
 
 class Slice(NamedTuple):
@@ -40,77 +36,29 @@ def process_groups(mesh: MeshCase, axes: Axes) -> np.ndarray:
     return np.arange(mesh.size).reshape(mesh.sizes).transpose(*rest, *order).reshape(-1, mesh.axis_size(names))
 
 
-def slices(operands: Operands, mesh: MeshCase, axes: Axes) -> list[Slice]:
-    """All slices that are sent and not empty.
-
-    The lists of all participants agree, every slice lies inside its buffers, and no row is written twice. An empty
-    slice may begin anywhere.
+def slices(operands: Operands, mesh: MeshCase, axes: Axes) -> Iterator[Slice]:
+    """All slices that are sent and not empty, of lists that contradict each other nowhere (the interpreter checks it).
 
     Raises:
-        RaggedMismatch: naming the devices and the numbers that contradict each other.
+        ValueError: for rows of two shapes, or lists other than of integers, as many for each participant.
     """
     operand, output, *lists = operands
-    begin, sent, target, received = (x.reshape(mesh.size, -1).tolist() for x in lists)
-    rows_in, rows_out = operand.shape[len(mesh.sizes)], output.shape[len(mesh.sizes)]
-    writer = np.full((mesh.size, rows_out), -1)
-    found: list[Slice] = []
-
-    def name(device: int) -> str:
-        return device_name(mesh, [int(i) for i in np.unravel_index(device, mesh.sizes)])
-
-    def refuse(text: str) -> NoReturn:
-        raise RaggedMismatch(f"ragged_all_to_all over {as_axes(axes)} on the mesh {mesh}: {text}")
-
-    row, place = operand.shape[len(mesh.sizes) + 1 :], output.shape[len(mesh.sizes) + 1 :]
-    if row != place:
-        refuse(
-            f"rows of the operand have shape {row}, those of the output {place}: expected the same (operand, output)"
-        )
-    if any(x.dtype.kind not in "iu" for x in lists):
-        refuse(f"lists of {', '.join(str(x.dtype) for x in lists)}: expected integers")
+    rows = [x.shape[len(mesh.sizes) + 1 :] for x in (operand, output)]
+    entries, p = {x.shape[len(mesh.sizes) :] for x in lists}, mesh.axis_size(axes)
+    if rows[0] != rows[1] or any(x.dtype.kind not in "iu" for x in lists) or len(entries) > 1 or max(entries)[0] % p:
+        told = f"rows {rows}, lists {[f'{x.dtype}{list(x.shape[len(mesh.sizes) :])}' for x in lists]}"
+        raise ValueError(f"{told}: expected rows of one shape, and integers, as many for each of {p} participants")
+    begin, sent, target = (x.reshape(mesh.size, -1).tolist() for x in lists[:3])
     for participants in process_groups(mesh, axes).tolist():
-        each, rest = divmod(len(sent[0]), len(participants))
-        if rest:
-            refuse(f"send_sizes has {len(sent[0])} entries: expected a multiple of {len(participants)} participants")
-        for i, j, k in itertools.product(range(len(participants)), range(len(participants)), range(each)):
-            out, back = j * each + k, i * each + k
-            source, destination = participants[i], participants[j]
-            s = Slice(source, destination, begin[source][out], sent[source][out], target[source][out])
-            sends = f"device {name(source)} sends {s.size} rows to device {name(destination)}"
-            if s.size != received[destination][back]:
-                refuse(f"{sends}, which expects {received[destination][back]} (send_sizes and recv_sizes)")
-            if s.size < 0:
-                refuse(f"{sends}: expected none or more")
-            if not s.size:
-                continue
-            if s.start < 0 or s.start + s.size > rows_in:
-                refuse(
-                    f"device {name(source)} sends rows [{s.start}, {s.start + s.size}) to device {name(destination)}: "
-                    f"its operand has {rows_in} rows (input_offsets, send_sizes)"
-                )
-            if s.target < 0 or s.target + s.size > rows_out:
-                refuse(
-                    f"device {name(source)} writes rows [{s.target}, {s.target + s.size}) of device "
-                    f"{name(destination)}, whose output has {rows_out} rows (output_offsets, send_sizes)"
-                )
-            rows = writer[destination, s.target : s.target + s.size]
-            if (rows >= 0).any():
-                first = int(np.argmax(rows >= 0))
-                refuse(
-                    f"devices {name(int(rows[first]))} and {name(source)} both write row {s.target + first} of device "
-                    f"{name(destination)} (output_offsets, send_sizes)"
-                )
-            rows[:] = source
-            found.append(s)
-    return found
+        each = len(sent[0]) // p
+        for source, (j, destination), k in itertools.product(participants, enumerate(participants), range(each)):
+            entry = j * each + k
+            if sent[source][entry]:
+                yield Slice(source, destination, begin[source][entry], sent[source][entry], target[source][entry])
 
 
 def ragged_all_to_all(operands: Operands, mesh: MeshCase, axes: Axes) -> Blocks:
-    """Every slice lands where its sender says in its receiver's output; all other rows keep `output`.
-
-    Raises:
-        RaggedMismatch: if the lists contradict each other.
-    """
+    """Every slice lands where its sender says in its receiver's output; all other rows keep `output`."""
     rank = len(mesh.sizes)
     operand, output = widened(operands[:2])
     source = operand.reshape(mesh.size, *operand.shape[rank:])
@@ -123,9 +71,7 @@ def ragged_all_to_all(operands: Operands, mesh: MeshCase, axes: Axes) -> Blocks:
 class RaggedAllToAll:
     """The exchange with its derivatives with respect to operand and output; the lists have none.
 
-    Operands are operand, output, input_offsets, send_sizes, output_offsets and recv_sizes. Derivatives are exact, in
-    `oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each has its own cotangent
-    (see `oracles.transposes`). Everything raises RaggedMismatch if the lists contradict each other.
+    Operands are operand, output, input_offsets, send_sizes, output_offsets and recv_sizes.
     """
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:

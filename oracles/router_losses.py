@@ -2,8 +2,7 @@
 
 Those of a shard are of its own tokens: the same, over no axis.
 
-Operands are blocks `logits [*mesh.sizes, T, E]`, results `[*mesh.sizes]`. Derivatives are exact, in `wide` floats, and
-their transpose is taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
+Operands are blocks `logits [*mesh.sizes, T, E]`, results `[*mesh.sizes]`.
 """
 
 import numpy as np
@@ -17,11 +16,7 @@ class LoadBalancingLoss:
     """`logits [T_Y, E]` to E times the sum, over experts, of their share of choices by their mean probability."""
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes, *, top_k: int) -> list[Blocks]:
-        """Both are taken over the tokens of all participants.
-
-        Raises:
-            ValueError: if logits are not floating, or there are not so many experts.
-        """
+        """Both are taken over the tokens of all participants."""
         (logits,) = operands
         check_floating(logits)
         if not 1 <= top_k <= logits.shape[-1]:
@@ -74,11 +69,7 @@ class RouterZLoss:
     """`logits [T_Y, E]` to the mean, over the tokens of all participants, of `log(sum(exp(logits)))` squared."""
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
-        """The sum of the squares, by the number of tokens.
-
-        Raises:
-            ValueError: if logits are not floating.
-        """
+        """The sum of the squares, by the number of tokens."""
         (logits,) = operands
         check_floating(logits)
         return [self.mean(self.log_sums(logits) ** 2, mesh, axes)]

@@ -33,20 +33,11 @@ class Ambiguous(Refused):
 
 @dataclass(frozen=True)
 class ShardedType:
-    """The type of an array: `float32[8@dp,4]`.
+    """The type of an array: `float32[8@dp,4]`."""
 
-    Arguments:
-        shape: its global shape.
-        spec: of every dimension the axes that shard it, the last one varying fastest.
-        dtype: the name of its dtype.
-
-    Raises:
-        Refused: if an axis shards two dimensions.
-    """
-
-    shape: tuple[int, ...]
-    spec: Entries
-    dtype: str = "float32"
+    shape: tuple[int, ...]  # its global shape
+    spec: Entries  # of every dimension the axes that shard it, the last one varying fastest
+    dtype: str = "float32"  # the name of its dtype
 
     def __post_init__(self) -> None:
         names = [name for axes in self.spec for name in axes]
@@ -129,11 +120,7 @@ def matmul(lhs: ShardedType, rhs: ShardedType) -> ShardedType:
 
 
 def resharded(x: ShardedType, spec: Spec, mesh: MeshCase) -> ShardedType:
-    """The type that is asked for, whatever it was.
-
-    Raises:
-        Refused: if an axis is named twice, is none of the mesh, or does not divide its dimension.
-    """
+    """The type that is asked for, whatever it was."""
     try:
         entries = spec_entries(spec, x.rank, mesh)
     except ValueError as error:

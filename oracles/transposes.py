@@ -25,11 +25,7 @@ from shardproof.oracles.mesh import MeshCase
 
 
 def all_reduce_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, op: str = "sum", groups: Groups = None) -> Blocks:
-    """Every participant's block entered every participant's sum (or mean): an all-reduce again.
-
-    Raises:
-        ValueError: for max and min, which are not linear.
-    """
+    """Every participant's block entered every participant's sum (or mean): an all-reduce again."""
     if op not in ("sum", "mean"):
         raise ValueError(f"op={op!r}: only sum and mean are linear")
     return all_reduce(ct, mesh, axes, op=op, groups=groups)

@@ -17,7 +17,7 @@ HELD, VIOLATED, USAGE, NOTHING = range(4)
 CODES = "Exit codes: 0 it held, 1 a law is violated, 2 the command cannot be carried out, 3 nothing was checked."
 SECTIONS = {
     "Check": ("check", "suite", "replay"),
-    "Time": ("timeline", "choose", "crossover", "tpu", "agreement"),
+    "Time": ("timeline", "choose", "crossover", "tpu"),
     "Look": ("draw", "defects", "doctor"),
 }
 """The commands by what they are for, as `--help` lists them."""
@@ -258,15 +258,14 @@ def choose(name: str, mesh: str, axis: str, machine: str, dtype: str, gradient: 
 @main.command()
 @click.argument("contract")
 @MESH
-@OUTPUT
 @MACHINE
 @click.option("--sides", default="512,2048,8192", show_default=True, metavar="M,K,N", help="Of whole arrays.")
 @click.option("--vary", type=click.Choice(SIDES), default="m", show_default=True, help="Which of them grows.")
 def crossover(**given: Any) -> None:
-    """Print and draw the fastest form for every size."""
-    from shardproof.properties.performance.commands.crossover import draw_crossover
+    """Print the fastest form for every size, and the times of all."""
+    from shardproof.properties.performance.commands.crossover import print_crossover
 
-    draw_crossover(**given)
+    print_crossover(**given)
 
 
 @main.command()
@@ -282,15 +281,6 @@ def tpu(**given: Any) -> None:
     from shardproof.properties.performance.commands.tpu import print_schedules
 
     print_schedules(**given)
-
-
-@main.command()
-@COMPILED
-def agreement(**given: Any) -> None:
-    """Print timelines beside the schedules of XLA:TPU."""
-    from shardproof.properties.performance.commands.agreement import print_agreement
-
-    print_agreement(**given)
 
 
 @main.command()

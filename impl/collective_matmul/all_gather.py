@@ -36,7 +36,7 @@ from shardproof.impl.rings import (
     in_halves,
     multiply,
     pass_round,
-    ring_loop,
+    pass_shorter_way,
     rounded_product,
     shift,
     shift_both,
@@ -178,10 +178,7 @@ def joined_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
 
 @checked
 def shorter_way_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-    """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`: a part of other forms.
-
-    Whole blocks of A come the shorter way: p - 1 permutes in floor(p/2) steps, of which a neighbour passes on the last.
-    """
+    """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`, whole blocks of A the shorter way: a part of other forms."""
     p, me, columns = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-1]
     lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
 
@@ -189,52 +186,22 @@ def shorter_way_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_na
         owner = around(me - distance, p)
         return multiply(block, lax.dynamic_slice_in_dim(rhs, owner * columns, columns, 0))
 
-    def step(carry: tuple[Block, Block, Block], distance: Array) -> tuple[Block, Block, Block]:
-        right, left, total = carry
-        moved = shift_both(right, left, axis_name)
-        return *moved, total + product(right, distance) + product(left, -distance)
+    def add(total: Block, block: Block, distance: Array | int) -> Block:
+        return total + product(block, distance)
 
-    steps, right, left, total = (p - 1) // 2, lhs, lhs, product(lhs, 0)
-    if steps:
-        right, left, total = ring_loop(step, (*shift_both(lhs, lhs, axis_name), total), 1, steps, axis_name)
-    opposite = [shift(right, axis_name, 1)] if p % 2 == 0 else []
-    if steps:
-        total = total + product(right, steps) + product(left, -steps)
-    for block in opposite:
-        total = total + product(block, p // 2)
-    return total.astype(jnp.result_type(lhs, rhs))
+    return pass_shorter_way(lhs, product(lhs, 0), add, axis_name).astype(jnp.result_type(lhs, rhs))
 
 
 @checked
 def shorter_way_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-    """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`: a part of other forms.
-
-    Whole blocks of A come the shorter way: p - 1 permutes in floor(p/2) steps. Of four participants the owner sends the
-    last to the one opposite, over the same two links as a neighbour would, and so it can begin before anything has
-    arrived.
-    """
+    """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`, whole blocks of A the shorter way: a part of other forms."""
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-2]
     lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
 
     def write_product(result: Block, block: Block, distance: Array | int) -> Block:
         return write(result, rounded_product(block, rhs), around(me - distance, p) * rows, lhs.ndim - 2)
 
-    def step(carry: tuple[Block, Block, Block], distance: Array) -> tuple[Block, Block, Block]:
-        right, left, result = carry
-        moved = shift_both(right, left, axis_name)
-        return *moved, write_product(write_product(result, right, distance), left, -distance)
-
-    steps, right, left, result = (p - 1) // 2, lhs, lhs, own_rows(lhs, rhs, axis_name)
-    opposite = [shift(lhs, axis_name, 2)] if p == 4 else []
-    if steps:
-        right, left, result = ring_loop(step, (*shift_both(lhs, lhs, axis_name), result), 1, steps, axis_name)
-    if p % 2 == 0:
-        opposite = opposite or [shift(right, axis_name, 1)]
-    if steps:
-        result = write_product(write_product(result, right, steps), left, -steps)
-    for block in opposite:
-        result = write_product(result, block, p // 2)
-    return result
+    return pass_shorter_way(lhs, own_rows(lhs, rhs, axis_name), write_product, axis_name, direct=True)
 
 
 @checked
@@ -279,13 +246,8 @@ def arriving(
     """All participants' blocks, and where each starts in the whole, this one's first and the farthest one's last.
 
     They come the shorter way. The one opposite is passed on by a neighbour; but of four participants it is sent by its
-    owner, over the same two links, and so it can begin before anything has arrived.
-
-    Arguments:
-        block: this participant's.
-        dimension: that in which it is a part of the whole.
-        axis_name: of the ring.
-        passed_on: by a neighbour even of four: where sums share the links, of which it takes two otherwise.
+    owner, over the same two links, and so it can begin before anything has arrived: unless it is `passed_on` even of
+    four, where sums share the links.
     """
     p, me, size = lax.axis_size(axis_name), axis_index(axis_name), block.shape[dimension]
     right = left = block

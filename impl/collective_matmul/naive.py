@@ -1,4 +1,8 @@
-"""Matrix products of sharded operands, naive: communicate, then multiply, or the other way round."""
+"""Matrix products of sharded operands, naive: communicate, then multiply, or the other way round.
+
+They raise ValueError for an unknown axis, operands whose contracted sizes differ, a `scatter_dimension` that is neither
+0 nor 1, and one, or the columns of `w_out`, that do not divide by the number of participants.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -11,33 +15,21 @@ from shardproof.impl.rings import Left, Result, Right, aligned, multiply, rounde
 
 @checked
 def all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-    """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`, typed varying: gathers A, then multiplies.
-
-    Raises:
-        ValueError: for an unknown axis, or operands whose contracted sizes differ.
-    """
+    """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`, typed varying: gathers A, then multiplies."""
     lhs, rhs = aligned(lhs, rhs)
     return rounded_product(all_gather(lhs, axis_name, axis=-1, tiled=True), rhs)
 
 
 @checked
 def all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-    """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`, typed varying: gathers A, then multiplies.
-
-    Raises:
-        ValueError: for an unknown axis, or operands whose contracted sizes differ.
-    """
+    """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`, typed varying: gathers A, then multiplies."""
     lhs, rhs = aligned(lhs, rhs)
     return rounded_product(all_gather(lhs, axis_name, axis=-2, tiled=True), rhs)
 
 
 @checked
 def all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-    """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`, typed varying: gathers W, as fully sharded data parallelism does.
-
-    Raises:
-        ValueError: for an unknown axis, or operands whose contracted sizes differ.
-    """
+    """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`, typed varying: gathers W, as fully sharded data parallelism does."""
     lhs, rhs = aligned(lhs, rhs)
     return rounded_product(lhs, all_gather(rhs, axis_name, axis=0, tiled=True))
 
@@ -47,10 +39,6 @@ def matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter
     """`A[…, M, K_Y] W[K_Y, N] -> [M_Y, N]` (dimension 0) or `[M, N_Y]` (dimension 1), typed varying.
 
     The dimensions are those of the matrix, behind any batch dimensions.
-
-    Raises:
-        ValueError: for an unknown axis, operands whose contracted sizes differ, a dimension that is
-            neither 0 nor 1, or one that does not divide by the number of participants.
     """
     lhs, rhs = aligned(lhs, rhs)
     partial = cast_varying(multiply(lhs, rhs), axis_name)
@@ -60,11 +48,7 @@ def matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter
 
 @checked
 def matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-    """`A[…, M, K_Y] W[K_Y, N] -> [M, N]`, typed invariant: multiplies, then adds up.
-
-    Raises:
-        ValueError: for an unknown axis, or operands whose contracted sizes differ.
-    """
+    """`A[…, M, K_Y] W[K_Y, N] -> [M, N]`, typed invariant: multiplies, then adds up."""
     lhs, rhs = aligned(lhs, rhs)
     return all_reduce(multiply(lhs, rhs), axis_name).astype(jnp.result_type(lhs, rhs))
 
@@ -74,10 +58,6 @@ def transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -
     """`X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [B, D_Y]`, typed varying.
 
     The hidden values are rounded to the operands' dtype; the derivative of relu at zero is zero.
-
-    Raises:
-        ValueError: for an unknown axis, operands whose contracted sizes differ, or columns of
-            `w_out` that do not divide by the number of participants.
     """
     hidden = jax.nn.relu(all_gather_matmul_lhs_contracting(x, w_in, axis_name))
     return matmul_reduce_scatter(hidden, w_out, axis_name, scatter_dimension=1)

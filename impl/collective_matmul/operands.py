@@ -57,10 +57,6 @@ def checked(form: Form) -> Form:
 
 
 def check_contraction(function: str, argument: str, rows: int, columns: int) -> None:
-    """As many rows of the right operand as columns of the left one, once both are whole.
-
-    Raises:
-        ValueError: if not.
-    """
+    """As many rows of the right operand as columns of the left one, once both are whole."""
     if rows != columns:
         refuse(function, argument, f"{rows} rows", f"{columns} rows, as many as the left operand has columns in all")

@@ -13,7 +13,8 @@ in which dtype sums of 16-bit floats travel: `"accumulator"`, in float32, rounde
 half a unit in the last place beside that of float32; or `"operands"`, in half the bytes, rounded at every one of p - 1
 hops: an error of at most p - 1 units of roundoff more, times the sum of the absolute values of the terms (Higham,
 "Accuracy and Stability of Numerical Algorithms", 2002, section 4.2). The gradient is a ring that gathers the cotangent.
-Where a ring gathers sums back they are rounded before.
+Where a ring gathers sums back they are rounded before. They raise the ValueErrors of the naive forms, and one for
+`sums` that is neither.
 """
 
 import itertools
@@ -63,10 +64,6 @@ def ring_matmul_reduce_scatter(
 
     Best where a link takes as long as the products beside it: of all forms this one alone exposes nothing then, forward
     and with its gradient.
-
-    Raises:
-        ValueError: for an unknown axis, operands whose contracted sizes differ, a dimension that is
-            neither 0 nor 1, one that does not divide by the number of participants, or `sums` that is neither.
     """
     p, me, dtype = lax.axis_size(axis_name), axis_index(axis_name), travelling(sums, lhs, rhs)
     lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
@@ -88,11 +85,7 @@ def ring_matmul_reduce_scatter(
 def bidirectional_matmul_reduce_scatter(
     lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "accumulator"
 ) -> Result:
-    """Half of every sum goes each way round the ring: p - 1 steps of two permutes, and of two products.
-
-    Raises:
-        ValueError: as `ring_matmul_reduce_scatter`.
-    """
+    """Half of every sum goes each way round the ring: p - 1 steps of two permutes, and of two products."""
     p, dtype = lax.axis_size(axis_name), travelling(sums, lhs, rhs)
     lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     term, sizes = parts_of_terms(lhs, rhs, axis_name, scatter_dimension, 2)
@@ -118,9 +111,6 @@ def alternating_matmul_reduce_scatter(
     Best in time, as XLA:TPU schedules it, at 1024x8192 by 8192x2048 over 4 participants of v4, v5e and v5p, and at
     8192x16384 by 16384x8192 over 4 of v4, v5e and v6e: it makes one kernel of a product, an addition and a rounding,
     and takes 1.03 times the unsharded product on v5e there (1.42 with `sums="accumulator"`).
-
-    Raises:
-        ValueError: as `ring_matmul_reduce_scatter`.
     """
     lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     if piece_size(lhs, rhs, scatter_dimension, lax.axis_size(axis_name)) < 2:
@@ -137,9 +127,6 @@ def alternating_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *,
     `alternating_matmul_reduce_scatter`. Best in time for large products, forward: at 8192x16384 by 16384x8192 over 4
     participants of v5e 1.30 times the unsharded product as XLA:TPU schedules it, which takes 1.79 times for its own,
     and 2.57 for the naive form.
-
-    Raises:
-        ValueError: for an unknown axis, operands whose contracted sizes differ, or `sums` that is neither.
     """
     p, m, rows = lax.axis_size(axis_name), lhs.shape[-2], lhs.ndim - 2
     parts = 2 if m >= 2 * p else 1
@@ -170,9 +157,6 @@ def scattered_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *, s
     `alternating_matmul_reduce_scatter`. Best in time for small products, and with a gradient: at 1024x8192 by 8192x2048
     over 4 participants of v5e 2.38 times the unsharded product, as XLA:TPU schedules it, which takes 2.45 times for its
     own.
-
-    Raises:
-        ValueError: as `alternating_matmul_all_reduce`.
     """
     lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
     rows, m, dtype = lhs.ndim - 2, lhs.shape[-2], jnp.result_type(lhs, rhs)
@@ -199,10 +183,6 @@ def overlapped_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: 
     """One ring after the other: 2(p-1) permutes, of blocks of X and of sums.
 
     Best where links carry one transfer at a time: at two of six shapes on H100, by timelines.
-
-    Raises:
-        ValueError: for an unknown axis, operands whose contracted sizes differ, or columns of
-            `w_out` that do not divide by the number of participants.
     """
     hidden = jax.nn.relu(ring_all_gather_matmul_lhs_contracting(x, w_in, axis_name))
     return ring_matmul_reduce_scatter(hidden, w_out, axis_name, scatter_dimension=1)
@@ -217,9 +197,6 @@ def alternating_transformer_block(
     Best in time for small blocks over 4 participants of v5e, as XLA:TPU schedules them. At 8192x8192 by 8192x16384 by
     16384x8192 it takes 1.05 times the unsharded products there, where XLA's own form takes 1.38 times and the naive one
     1.61.
-
-    Raises:
-        ValueError: as `overlapped_transformer_block`, or for `sums` that is neither.
     """
     hidden = jax.nn.relu(shorter_way_all_gather_matmul_lhs_contracting(x, w_in, axis_name))
     return alternating_matmul_reduce_scatter(hidden, w_out, axis_name, scatter_dimension=1, sums=sums)
@@ -243,16 +220,8 @@ def take_turns(
     rounding, and for the term before it, so that it is computed beside the transfer that it is to hide. Each half
     travels beside the other half's term alone: where the links are the limit, a third is exposed.
 
-    Arguments:
-        lhs: the left operand.
-        rhs: the right one, aligned with it.
-        axis_name: of the ring.
-        dimension: that in which pieces follow one another.
-        sums: in which dtype they travel.
-        first: the row at which the pieces begin, of `rows` each.
-        rows: None: those of all.
-        behind: blocks that are there before the first term.
-        beside: blocks that are there before the last two, and come beside the terms before.
+    Pieces follow one another in a dimension, of `rows` each from the row `first` on; None: of all rows. Blocks `behind`
+    are there before the first term, those `beside` before the last two, and come beside the terms before.
     """
     p, dtype, result = lax.axis_size(axis_name), travelling(sums, lhs, rhs), jnp.result_type(lhs, rhs)
     term, _ = parts_of_terms(lhs, rhs, axis_name, dimension, 2, first=first, rows=rows)

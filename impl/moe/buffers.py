@@ -53,20 +53,19 @@ def through_experts(plan: Plan, buffers: Float[Array, "n d"]) -> Float[Array, "n
     return plan.exchanged(jnp.swapaxes(outputs, 0, 1).reshape(p * held * room, -1))
 
 
-def dispatch_densely(plan: Plan) -> Block:
-    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: one-hot products.
+def dispatch_by_all_to_all(plan: Plan) -> Block:
+    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: two all-to-alls.
 
     A token goes to the experts of its `top_k` highest logits, ties to the lowest expert, and gets the sum of what those
     that keep it make of it, each by its gate; nothing is renormalised after drops. A dropped choice adds zero, and has
-    no gradient. Has an array `[T, k, E C]`, and zeros of it multiply every token: tokens must be finite.
-    GShard has it so (Lepikhin et al., 2020, algorithm 1 and section 3.2).
+    no gradient. A participant sends E C rows, C the most that it can have for one expert: what it has no pair for is
+    padding (GShard, Lepikhin et al., 2020, section 3.2).
 
     Arguments:
         tokens: floating-point blocks; those of participant 0 are the first, in logical order.
         router_weights: floating-point, the same on all participants.
         expert_weights: floating-point blocks of experts, one array, or a sequence of the three of gated MLPs: gate
             `[E_Y, D, H]`, up `[E_Y, D, H]`, down `[E_Y, H, F]`.
-        axis_name: the axis or axis tuple over which tokens and experts are sharded.
         top_k: how many experts a token chooses.
         capacity: the most pairs of a token and its choice that an expert keeps, of all (see `capacity_of`); None: all.
         policy: who is kept: `"probability"`, `"position"`, `"choice"` or `"sender"` (see `impl/moe/capacity.py`).
@@ -80,20 +79,6 @@ def dispatch_densely(plan: Plan) -> Block:
         ValueError: for an unknown axis; operands that are not floating, or of another rank or shape; experts that are
             no multiple of the participants; a `top_k`, `capacity`, `policy` or `over` that is none.
     """
-    pairs = jax.nn.one_hot(slots(plan), plan.count * plan.most_sent, dtype=plan.tokens.dtype)  # [T, k, E C]
-    tokens = jnp.sum(pairs, axis=1)  # [T, E C]: no row holds two pairs, and a dropped one is in none
-    buffers = lax.dot_general(tokens, plan.tokens, (((0,), (0,)), ((), ())), precision=lax.Precision.HIGHEST)
-    outputs = jnp.matmul(pairs, through_experts(plan, buffers), precision=lax.Precision.HIGHEST)
-    return plan.combined(outputs.reshape(-1, plan.features))
-
-
-def dispatch_by_all_to_all(plan: Plan) -> Block:
-    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: two all-to-alls.
-
-    A participant sends E C rows, C the most that it can have for one expert: what it has no pair for is padding.
-
-    Arguments, result and errors are those of `dense_moe`.
-    """
     at = slots(plan)
     buffers = filled(plan.tokens, at, plan.count * plan.most_sent)
     return plan.combined(taken(through_experts(plan, buffers), at))
@@ -106,7 +91,7 @@ def dispatch_round_a_ring(plan: Plan) -> Block:
     step behind: no transfer waits for a product of the same step. A participant serves its own tokens while those of
     the first neighbour are on their way.
 
-    Arguments, result and errors are those of `dense_moe`.
+    Arguments, result and errors are those of `all_to_all_moe`.
     """
     p, held, room = plan.participants, plan.held, plan.most_sent
 
@@ -144,7 +129,6 @@ def dispatch_round_a_ring(plan: Plan) -> Block:
     return home.astype(plan.dtype)
 
 
-dense_moe = moe_layer("dense_moe", dispatch_densely)
 all_to_all_moe = moe_layer("all_to_all_moe", dispatch_by_all_to_all)
 ring_moe = moe_layer("ring_moe", dispatch_round_a_ring)
 
@@ -159,13 +143,13 @@ def expert_choice_moe(
     in logical order. No expert is short of tokens while there are as many, but a token may have none. A token gets the
     sum of what the experts that chose it make of it, each by its probability.
 
-    Operands and result are those of `dense_moe`.
+    Operands and result are those of `all_to_all_moe`.
 
     Arguments:
         capacity: how many tokens an expert chooses, of all participants.
 
     Raises:
-        ValueError: as `dense_moe`; and for a router of no experts, or a `capacity` that is no integer of at least 0.
+        ValueError: as `all_to_all_moe`; for a router of no experts, or a `capacity` that is no integer of at least 0.
     """
     name = "expert_choice_moe"
     check_rank(name, "router_weights", router_weights, 2)

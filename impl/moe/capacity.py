@@ -52,18 +52,14 @@ def capacity_of(tokens: int, experts: int, top_k: int, factor: float | Fraction)
 
 @dataclass(frozen=True)
 class Room:
-    """What is kept, as static settings.
+    """What is kept, as static settings."""
 
-    Arguments:
-        capacity: the most pairs that an expert keeps, of all participants; by "sender" so many for each of the experts
-            of a buffer that they share. None: all.
-        policy: one of `POLICIES`.
-        capacity_per_sender: the most pairs that one participant sends to an expert, by the policy's order; it drops
-            the others itself. None: all.
-    """
-
+    # the most pairs that an expert keeps, of all participants; by "sender" so many for each of the experts of a
+    # buffer that they share. None: all.
     capacity: int | None
-    policy: str
+    policy: str  # one of `POLICIES`
+    # the most pairs that one participant sends to an expert, by the policy's order; it drops the others itself. None:
+    # all.
     capacity_per_sender: int | None = None
 
     def __post_init__(self) -> None:
@@ -123,9 +119,6 @@ def kept(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes:
         count: how many experts all participants have.
         room: what is kept.
         axes: the axis tuple of the participants.
-
-    Raises:
-        ValueError: for an invalid room, or an unknown axis.
     """
     room.check("kept")
     axes = check_axes("kept", axes, argument="axes")
@@ -176,35 +169,19 @@ def _by_choices(queues: Block, count: int, axes: Axes) -> Block:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Counters:
-    """What became of the pairs of all participants, of each of all experts `[E]`, int32; typed invariant.
+    """What became of the pairs of all participants, of each of all experts `[E]`, int32; typed invariant."""
 
-    Arguments:
-        chosen: how many chose it.
-        sent: how many of them their own participant did not leave out, even if the expert is its own.
-        dropped_by_sender: how many it did.
-        dropped_by_receiver: how many the expert had no room for.
-        kept: how many it kept.
-        padded: of each participant that holds experts `[p]`, how many rows of its buffer, of `capacity` for each of its
-            experts, are left empty; 0 without a capacity.
-    """
-
-    chosen: Int[Array, "e"]
-    sent: Int[Array, "e"]
-    dropped_by_sender: Int[Array, "e"]
-    dropped_by_receiver: Int[Array, "e"]
-    kept: Int[Array, "e"]
-    padded: Int[Array, "p"]
+    chosen: Int[Array, "e"]  # how many chose it
+    sent: Int[Array, "e"]  # how many of them their own participant did not leave out, even if the expert is its own
+    dropped_by_sender: Int[Array, "e"]  # how many it did
+    dropped_by_receiver: Int[Array, "e"]  # how many the expert had no room for
+    kept: Int[Array, "e"]  # how many it kept
 
 
-def count_drops(
-    experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes, *, holders: Axes | None = None
-) -> Counters:
+def count_drops(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Counters:
     """The drop counters of what `kept` says: kept and dropped ones are all pairs.
 
-    Arguments are those of `kept`, and one more.
-
-    Arguments:
-        holders: those of the axes over which experts are shared; None: all of them.
+    Arguments are those of `kept`.
 
     Raises:
         ValueError: for an invalid room, or an unknown axis.
@@ -221,8 +198,4 @@ def count_drops(
         counted(jnp.where(sent & ~keeps, chosen, count), count),
         counted(jnp.where(keeps, chosen, count), count),
     )
-    every, leaving, unsent, refused, full = lax.psum(cast_varying(told, axes), axes)
-    held = count // lax.axis_size(axes if holders is None else check_axes("count_drops", holders, argument="holders"))
-    most = 0 if room.capacity is None else min(room.capacity * held, np.iinfo(np.int32).max)
-    padded = jnp.maximum(most - jnp.sum(full.reshape(-1, held), axis=1, dtype=jnp.int32), 0)
-    return Counters(every, leaving, unsent, refused, full, padded)
+    return Counters(*lax.psum(cast_varying(told, axes), axes))

@@ -37,17 +37,9 @@ def in_turn(
 ) -> Float[Array, "n f"]:
     """`[N, D]` to `[N, F]`: one expert after the other looks at all rows, and takes those that are its own.
 
-    Computes e times as many products as there are rows, and never has an array of rows by experts by features: not in
-    a derivative either, where each expert's products are computed again.
-
-    Arguments:
-        rows: in any order.
-        experts: of each row, different numbers of experts among those in `weights`; others: no expert.
-        gates: what each of them counts.
-        weights: of e experts.
-
-    Returns:
-        Of each row, the sum over its experts of gate times output.
+    Of each row, the sum over its different experts, by their numbers among the e in `weights`, of gate times output;
+    other numbers are no expert. Computes e times as many products as there are rows, and never has an array of rows by
+    experts by features: not in a derivative either, where each expert's products are computed again.
     """
 
     @jax.checkpoint
@@ -70,12 +62,8 @@ def in_turn(
 def sorted_by_expert(rows: Float[Array, "n d"], experts: Int[Array, "n"], weights: Weights) -> Float[Array, "n f"]:
     """`[N, D]` to `[N, F]`: rows are sorted by their expert, and `jax.lax.ragged_dot` multiplies each group by its own.
 
-    XLA:CPU expands that to a product with an array `[e, N, D]`.
-
-    Arguments:
-        rows: in any order.
-        experts: of each row, the expert's number among those in `weights`; others: no expert, and a result of zeros.
-        weights: of e experts.
+    Numbers of experts are those among the e in `weights`; others are no expert, and give zeros. XLA:CPU expands it to a
+    product with an array `[e, N, D]`.
 
     Raises:
         NotImplementedError: under `jax.vmap`, which JAX's `ragged_dot` does not serve.

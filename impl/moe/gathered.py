@@ -16,7 +16,7 @@ def dispatch_by_all_gather(plan: Plan) -> Block:
     turn, and the sums of what they make are reduced and scattered. Costs nothing for skewed routing, as bytes do not
     depend on it, and has all tokens at once.
 
-    Arguments, result and errors are those of `dense_moe`.
+    Arguments, result and errors are those of `all_to_all_moe`.
     """
     gathered = partial(all_gather, axis_name=plan.axes, tiled=True)
     rows = narrowly(gathered, plan.tokens, plan.sent)
@@ -33,21 +33,10 @@ def dispatch_sorted(plan: Plan) -> Block:
     it never has an array of pairs by features by features; compiled for CPU it has one of experts by pairs by features,
     `[E, T k, D]`, into which XLA expands `ragged_dot`.
 
-    Arguments, result and errors are those of `dense_moe`; and NotImplementedError under `jax.vmap`.
+    Arguments, result and errors are those of `all_to_all_moe`; and NotImplementedError under `jax.vmap`.
     """
     experts = jnp.where(plan.kept, plan.experts, -1)
     return plan.combined(sorted_by_expert(plan.tokens[plan.token], experts, _all_weights(plan)))
-
-
-def dispatch_in_turn(plan: Plan) -> Block:
-    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: one expert after another.
-
-    Every expert looks at all tokens of the participant, and takes those that are its own: E T products.
-
-    Arguments, result and errors are those of `dense_moe`.
-    """
-    gates = plan.gates.reshape(-1, plan.top_k)
-    return in_turn(plan.tokens, plan.choices, gates, _all_weights(plan)).astype(plan.dtype)
 
 
 def _all_weights(plan: Plan) -> Weights:
@@ -57,4 +46,3 @@ def _all_weights(plan: Plan) -> Weights:
 
 all_gather_moe = moe_layer("all_gather_moe", dispatch_by_all_gather)
 sorted_moe = moe_layer("sorted_moe", dispatch_sorted)
-scanned_moe = moe_layer("scanned_moe", dispatch_in_turn)

@@ -20,15 +20,10 @@ from shardproof.impl.placing import check_parts, check_roles, placed
 
 @dataclass(frozen=True)
 class GlobalMoeLayer:
-    """A mixture of experts of global arrays.
+    """A mixture of experts of global arrays."""
 
-    Arguments:
-        name: what messages call it.
-        dispatch: what makes the result of a plan, such as `dispatch_round_a_ring`.
-    """
-
-    name: str
-    dispatch: Callable[[Plan], Block]
+    name: str  # what messages call it
+    dispatch: Callable[[Plan], Block]  # what makes the result of a plan, such as `dispatch_round_a_ring`
 
     @property
     def __name__(self) -> str:
@@ -53,17 +48,17 @@ class GlobalMoeLayer:
         Experts are the same along X, and the gradient of one is that of all tokens. Arrays that are laid out in another
         way are moved to that. On axes of type Explicit call it under `jax.jit`, or `jax.set_mesh`.
 
-        Arguments that are not listed are those of `dense_moe`.
+        Arguments that are not listed are those of `all_to_all_moe`.
 
         Arguments:
             mesh: the mesh.
             data: the axis or axis tuple, in any order, over which tokens alone are shared; it may be of none, `()`.
             expert: the same over which experts are shared, and tokens as well; of one axis at least.
             capacity: the most pairs that an expert keeps, of all tokens of the array; None: all.
-            policy: as in `dense_moe`, but for `"sender"`, whose buffers are those of a participant.
+            policy: as in `all_to_all_moe`, but for `"sender"`, whose buffers are those of a participant.
 
         Raises:
-            ValueError: as `dense_moe`; and for axes that are not the mesh's, or are in both roles; for tokens or
+            ValueError: as `all_to_all_moe`; and for axes that are not the mesh's, or are in both roles; for tokens or
                 experts that these do not divide.
         """
         of_data, of_experts = as_axes(data), as_axes(expert)

@@ -27,43 +27,24 @@ ExpertWeights = Block | Sequence[Block]
 
 @dataclass(frozen=True)
 class Plan:
-    """What one participant sends, with T tokens of k choices each: N = T k pairs, token by token.
+    """What one participant sends, with T tokens of k choices each: N = T k pairs, token by token."""
 
-    Arguments:
-        tokens: `[T, D]`, wide.
-        weights: of its own e experts, wide.
-        experts: `[N]`, the number of each pair's expert, of those of all participants.
-        gates: `[N]`, wide.
-        kept: `[N]`, whether the expert has room for it.
-        axes: the axis tuple of the participants.
-        participants: how many there are.
-        held: e, the experts of each participant.
-        count: the experts of all participants.
-        features: F, of a result.
-        top_k: k.
-        most_sent: the most pairs that a participant sends to one expert.
-        most_received: the most pairs that a participant gets for all its experts.
-        sent: the dtype in which tokens travel.
-        weighed: the dtype in which weights travel.
-        dtype: that of the result.
-    """
-
-    tokens: Float[Array, "t d"]
-    weights: Weights
-    experts: Int[Array, "n"]
-    gates: Float[Array, "n"]
-    kept: Bool[Array, "n"]
-    axes: Axes
-    participants: int
-    held: int
-    count: int
-    features: int
-    top_k: int
-    most_sent: int
-    most_received: int
-    sent: Any
-    weighed: Any
-    dtype: Any
+    tokens: Float[Array, "t d"]  # `[T, D]`, wide
+    weights: Weights  # of its own e experts, wide
+    experts: Int[Array, "n"]  # `[N]`, the number of each pair's expert, of those of all participants
+    gates: Float[Array, "n"]  # `[N]`, wide
+    kept: Bool[Array, "n"]  # `[N]`, whether the expert has room for it
+    axes: Axes  # the axis tuple of the participants
+    participants: int  # how many there are
+    held: int  # e, the experts of each participant
+    count: int  # the experts of all participants
+    features: int  # F, of a result
+    top_k: int  # k
+    most_sent: int  # the most pairs that a participant sends to one expert
+    most_received: int  # the most pairs that a participant gets for all its experts
+    sent: Any  # the dtype in which tokens travel
+    weighed: Any  # the dtype in which weights travel
+    dtype: Any  # that of the result
 
     @property
     def token(self) -> Int[Array, "n"]:
@@ -112,7 +93,7 @@ def planned(
 ) -> Plan:
     """The plan of a layer's call: operands checked and widened, tokens routed, and who is kept.
 
-    Arguments that are not listed, and errors, are those of `dense_moe`.
+    Arguments that are not listed, and errors, are those of `all_to_all_moe`.
 
     Arguments:
         function: what messages call the function that was called.

@@ -25,24 +25,15 @@ class Dispatcher:
     A participant's rows that go to one other stand one behind the other, and none goes to two. Between those that go
     to different ones there may be others that go nowhere (holes). What arrives stands in a buffer without holes, by
     sender. Lists are integers `[p]`; JAX rebuilds the tree with what stands for their derivatives, too.
-
-    Arguments:
-        send_offsets: where the rows begin that this participant sends to each.
-        send_sizes: how many they are.
-        buffer_offsets: where they begin in the buffer of each receiver.
-        recv_offsets: where the rows begin in this participant's buffer that come from each.
-        recv_sizes: how many they are.
-        home_offsets: where they began on the participant that sent them.
-        axes: the axis tuple of the participants.
     """
 
-    send_offsets: Any
-    send_sizes: Any
-    buffer_offsets: Any
-    recv_offsets: Any
-    recv_sizes: Any
-    home_offsets: Any
-    axes: Axes = field(metadata={"static": True})
+    send_offsets: Any  # where the rows begin that this participant sends to each
+    send_sizes: Any  # how many they are
+    buffer_offsets: Any  # where they begin in the buffer of each receiver
+    recv_offsets: Any  # where the rows begin in this participant's buffer that come from each
+    recv_sizes: Any  # how many they are
+    home_offsets: Any  # where they began on the participant that sent them
+    axes: Axes = field(metadata={"static": True})  # the axis tuple of the participants
 
     @classmethod
     def of(cls, offsets: Int[Array, "p"], sizes: Int[Array, "p"], axes: Axes) -> "Dispatcher":
@@ -103,8 +94,8 @@ def dispatch_raggedly(plan: Plan) -> Block:
 
     Pairs are sorted by participant, those that are kept first, by expert. XLA:CPU does not have the collective.
 
-    Arguments, result and errors are those of `dense_moe`; and NotImplementedError for a derivative under `jax.vmap`, as
-    `ragged_all_to_all`.
+    Arguments, result and errors are those of `all_to_all_moe`; and NotImplementedError for a derivative under
+    `jax.vmap`, as `ragged_all_to_all`.
     """
     p, pairs, room = plan.participants, plan.experts.size, plan.most_received
     destination = quotient(plan.experts, plan.held)

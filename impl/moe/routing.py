@@ -21,17 +21,11 @@ from shardproof.impl.dtypes import accumulator
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Routing:
-    """What T tokens choose.
+    """What T tokens choose."""
 
-    Arguments:
-        experts: `[T, k]`, the best one first; int32.
-        gates: `[T, k]`, what each of them counts; float32 or wider.
-        logits: `[T, E]`, NaN as minus infinity; float32 or wider.
-    """
-
-    experts: Int[Array, "t k"]
-    gates: Float[Array, "t k"]
-    logits: Float[Array, "t e"]
+    experts: Int[Array, "t k"]  # `[T, k]`, the best one first; int32
+    gates: Float[Array, "t k"]  # `[T, k]`, what each of them counts; float32 or wider
+    logits: Float[Array, "t e"]  # `[T, E]`, NaN as minus infinity; float32 or wider
 
 
 def route(

@@ -11,23 +11,13 @@ from shardproof.oracles.moe.dropping import Dispatch, Pair
 
 @dataclass(frozen=True)
 class Counters:
-    """Numbers of pairs by expert: int64 `[E]`, of all participants' experts one after the other.
+    """Numbers of pairs by expert: int64 `[E]`, of all participants' experts one after the other."""
 
-    Arguments:
-        chosen: those whose token chose the expert.
-        sent: those that their own participant does not drop, even if it is the expert's as well.
-        dropped_by_sender: those that it drops.
-        dropped_by_receiver: those that the expert's participant has no room for.
-        kept: those that the expert gets.
-        padded: of each participant `[p]`, how many rows its buffer has more than that; 0 without a capacity.
-    """
-
-    chosen: np.ndarray
-    sent: np.ndarray
-    dropped_by_sender: np.ndarray
-    dropped_by_receiver: np.ndarray
-    kept: np.ndarray
-    padded: np.ndarray
+    chosen: np.ndarray  # those whose token chose the expert
+    sent: np.ndarray  # those that their own participant does not drop, even if it is the expert's as well
+    dropped_by_sender: np.ndarray  # those that it drops
+    dropped_by_receiver: np.ndarray  # those that the expert's participant has no room for
+    kept: np.ndarray  # those that the expert gets
 
 
 def count_drops(result: Dispatch, experts: int) -> Counters:
@@ -39,7 +29,6 @@ def count_drops(result: Dispatch, experts: int) -> Counters:
         dropped_by_sender=_by_expert(result.dropped_by_sender, experts),
         dropped_by_receiver=_by_expert(result.dropped_by_receiver, experts),
         kept=_by_expert(result.kept, experts),
-        padded=np.array(result.padded, np.int64),
     )
 
 

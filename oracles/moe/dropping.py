@@ -15,23 +15,14 @@ POLICIES = ("probability", "position", "choice", "sender")
 
 
 class Pair(NamedTuple):
-    """A token and one of its choices.
+    """A token and one of its choices."""
 
-    Arguments:
-        token: the token's number.
-        choice: which of its choices it is: 0 is that of its highest logit.
-        expert: the expert's number.
-        gate: what the expert counts.
-        sender: the participant that holds the token.
-        receiver: the participant that holds the expert.
-    """
-
-    token: int
-    choice: int
-    expert: int
-    gate: float
-    sender: int
-    receiver: int
+    token: int  # the token's number
+    choice: int  # which of its choices it is: 0 is that of its highest logit
+    expert: int  # the expert's number
+    gate: float  # what the expert counts
+    sender: int  # the participant that holds the token
+    receiver: int  # the participant that holds the expert
 
 
 ORDERS: dict[str, Callable[[Pair], tuple[float, ...]]] = {
@@ -47,19 +38,11 @@ expert, each by the token."""
 
 @dataclass(frozen=True)
 class Dispatch:
-    """What becomes of all pairs of p participants that have T tokens, and E / p experts, each.
+    """What becomes of all pairs of p participants that have T tokens, and E / p experts, each."""
 
-    Arguments:
-        kept: the pairs that reach their expert, in the order of the policy.
-        dropped_by_sender: those that their own participant leaves out.
-        dropped_by_receiver: those that there is no room for where their expert is.
-        padded: of each participant, how many rows its buffer has more than it keeps pairs; 0 where it has no bound.
-    """
-
-    kept: tuple[Pair, ...]
-    dropped_by_sender: tuple[Pair, ...]
-    dropped_by_receiver: tuple[Pair, ...]
-    padded: tuple[int, ...]
+    kept: tuple[Pair, ...]  # the pairs that reach their expert, in the order of the policy
+    dropped_by_sender: tuple[Pair, ...]  # those that their own participant leaves out
+    dropped_by_receiver: tuple[Pair, ...]  # those that there is no room for where their expert is
 
 
 def pairs_of(routing: Routing, participants: int, experts: int) -> list[Pair]:
@@ -91,19 +74,8 @@ def dispatch(
     """Who is kept: of each expert the first `capacity` pairs, in the policy's order; None: all of them.
 
     By the policy "sender" the experts of a participant share one buffer of `capacity` rows for each of them, and the
-    first pairs that come to it are kept, whichever of its experts they are for.
-
-    Arguments:
-        routing: what all participants' tokens choose.
-        participants: how many there are.
-        experts: the experts of all of them.
-        capacity: the most pairs that an expert keeps, of all participants.
-        policy: one of `POLICIES`.
-        capacity_per_sender: the most pairs that one participant sends to an expert, by the policy's order; others it
-            drops itself, before anything is sent. None: all.
-
-    Raises:
-        ValueError: for a negative capacity, an unknown policy, or experts or tokens that do not divide.
+    first pairs that come to it are kept, whichever of its experts they are for. Before anything is sent a participant
+    itself drops, by the policy's order, what is more than `capacity_per_sender` for one expert.
     """
     for name, most in (("capacity", capacity), ("capacity_per_sender", capacity_per_sender)):
         if most is not None and most < 0:
@@ -121,12 +93,7 @@ def dispatch(
         kept, refused = first_of_each(sent, lambda pair: pair.receiver, room)
     else:
         kept, refused = first_of_each(sent, lambda pair: pair.expert, capacity)
-    return Dispatch(
-        kept=tuple(kept),
-        dropped_by_sender=tuple(unsent),
-        dropped_by_receiver=tuple(refused),
-        padded=tuple(padding(kept, participants, experts, capacity)),
-    )
+    return Dispatch(kept=tuple(kept), dropped_by_sender=tuple(unsent), dropped_by_receiver=tuple(refused))
 
 
 def first_of_each(
@@ -140,11 +107,3 @@ def first_of_each(
         (first if most is None or count[place(pair)] < most else others).append(pair)
         count[place(pair)] += 1
     return first, others
-
-
-def padding(kept: list[Pair], participants: int, experts: int, capacity: int | None) -> list[int]:
-    """Of each participant, the rows of its buffer that hold no pair."""
-    if capacity is None:
-        return [0] * participants
-    held = [sum(pair.receiver == i for pair in kept) for i in range(participants)]
-    return [capacity * (experts // participants) - count for count in held]

@@ -25,7 +25,7 @@ class ExpertChoice(MoeLayer):
         for expert in range(part.experts):
             asking = [pair for pair in pairs if pair.expert == expert]
             chosen += sorted(asking, key=lambda pair: (-pair.gate, pair.token))[: settings.capacity]
-        return Dispatch(kept=tuple(chosen), dropped_by_sender=(), dropped_by_receiver=(), padded=())
+        return Dispatch(kept=tuple(chosen), dropped_by_sender=(), dropped_by_receiver=())
 
 
 expert_choice = ExpertChoice()

@@ -24,23 +24,13 @@ from shardproof.oracles.ragged import process_groups
 
 @dataclass(frozen=True)
 class Settings:
-    """The keyword arguments of a layer.
+    """The keyword arguments of a layer."""
 
-    Arguments:
-        top_k: how many experts a token chooses.
-        capacity: the most pairs that an expert keeps, of all participants; None: all.
-        policy: who is kept.
-        over: of which logits the gates are the softmax: those that are `"chosen"`, or `"all"`.
-        capacity_per_sender: the most pairs that a participant sends to an expert; None: all.
-        chunk: how many pairs are sent to a participant at a time; whatever it is, results are the same.
-    """
-
-    top_k: int
-    capacity: int | None = None
-    policy: str = "probability"
-    over: str = "chosen"
-    capacity_per_sender: int | None = None
-    chunk: int | None = None
+    top_k: int  # how many experts a token chooses
+    capacity: int | None = None  # the most pairs that an expert keeps, of all participants; None: all
+    policy: str = "probability"  # who is kept
+    over: str = "chosen"  # of which logits the gates are the softmax: those that are `"chosen"`, or `"all"`
+    capacity_per_sender: int | None = None  # the most pairs that a participant sends to an expert; None: all
 
 
 class MoeLayer:
@@ -50,11 +40,7 @@ class MoeLayer:
     """
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes, **options: Any) -> list[Blocks]:
-        """Every token's sum of its gates times what the experts make of it, over the experts that keep it.
-
-        Raises:
-            ValueError: if shapes do not match, experts do not divide, or for options that are none.
-        """
+        """Every token's sum of its gates times what the experts make of it, over the experts that keep it."""
         settings = self.settings(operands, **options)
         results = self.blank(operands[0], operands[-1].shape[-1])
         for part in self.parts(operands, mesh, axes):
@@ -143,11 +129,7 @@ class MoeLayer:
         return moved
 
     def parts(self, operands: Operands, mesh: MeshCase, axes: Axes) -> Iterator["Part"]:
-        """What every process group holds.
-
-        Raises:
-            ValueError: if shapes do not match, or operands are not floating.
-        """
+        """What every process group holds."""
         lead = len(mesh.sizes)
         whole = [x.reshape(mesh.size, *x.shape[lead:]) for x in widened(operands)]
         tokens, router, *weights = whole
@@ -178,19 +160,12 @@ class MoeLayer:
 
 @dataclass(frozen=True)
 class Part:
-    """What the participants of one process group hold, in logical order; tokens and experts by number among all.
+    """What the participants of one process group hold, in logical order; tokens and experts by number among all."""
 
-    Arguments:
-        participants: the participants' places among all devices `[p]`.
-        held_tokens: `[devices, T, D]`.
-        routers: `[devices, D, E]`.
-        weights: `[devices, E / p, …]` each.
-    """
-
-    participants: np.ndarray
-    held_tokens: np.ndarray
-    routers: np.ndarray
-    weights: Sequence[np.ndarray]
+    participants: np.ndarray  # the participants' places among all devices `[p]`
+    held_tokens: np.ndarray  # `[devices, T, D]`
+    routers: np.ndarray  # `[devices, D, E]`
+    weights: Sequence[np.ndarray]  # `[devices, E / p, …]` each
 
     @property
     def tokens(self) -> int:

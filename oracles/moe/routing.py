@@ -24,9 +24,6 @@ def route(logits: Shaped[np.ndarray, "T E"], top_k: int, *, over: str = "chosen"
     """Every token chooses the `top_k` experts of its highest logits, ties by the lowest number.
 
     Its gates are the softmax of its logits, over those that it chose, or over all of them.
-
-    Raises:
-        ValueError: if there are not so many experts, or for another name than those of `GATES`.
     """
     tokens, count = logits.shape
     if not 1 <= top_k <= count:

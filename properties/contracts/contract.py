@@ -18,7 +18,6 @@ FEATURES: dict[str, str] = {
     "any_rank": "Tokens, ids and values to be averaged may have further leading dimensions: `[B, T, V_Y]`.",
     "batch_dimensions": "The left operand has further leading dimensions.",
     "bool_sum": "Sums and means of bool count in int32, and in float32.",
-    "chunks": "`chunk`: how many pairs a participant sends to another at a time; the result does not depend on it.",
     "empty_blocks": "Blocks may have no element.",
     "explained_errors": "What the contract forbids raises a ValueError naming the argument, its value and the mesh.",
     "first_senders": "The policy `sender`: the first participants fill a device's buffer.",
@@ -44,7 +43,6 @@ CONCESSIONS = frozenset({"narrow_accumulation"})
 """Features that draw nothing more: they ask for less, so that `all` does not mean them."""
 
 KEYWORDS = {
-    "chunks": "chunk",
     "gates_of_all": "over",
     "groups": "axis_index_groups",
     "sender_capacity": "capacity_per_sender",
@@ -60,15 +58,10 @@ def of_type(kind: type) -> Callable[[Any], bool]:
 
 @dataclass(frozen=True)
 class Option:
-    """A keyword argument, as it may stand in a case.
+    """A keyword argument, as it may stand in a case."""
 
-    Arguments:
-        holds: whether a value has its type.
-        accepts: whether the contract allows it in a case.
-    """
-
-    holds: Callable[[Any], bool]
-    accepts: Callable[[Case, Any], bool] = lambda case, value: True
+    holds: Callable[[Any], bool]  # whether a value has its type
+    accepts: Callable[[Case, Any], bool] = lambda case, value: True  # whether the contract allows it in a case
 
 
 def is_dimension(case: Case, value: int, *, stacks: bool = False) -> bool:
@@ -87,34 +80,27 @@ Kept = Sequence[tuple[tuple[str, ...], int]]
 
 @dataclass(frozen=True)
 class Call:
-    """How an operation is called, and what it returns.
+    """How an operation is called, and what it returns."""
 
-    Arguments:
-        operands: the names of the array arguments, which come first.
-        auxiliary: the operands that have no gradient and are not added up: indices, masks, metadata.
-        alike: the operands that are the same on all participants, the sums of whose gradients are part of the cost.
-        options: the keyword arguments, those of features (see `KEYWORDS`) among them.
-        roles: the names of its axis tuples, where it has several, or one of another name than `axis_name`.
-        local: whether every device computes its own result: then only a function of global arrays gets `axis_name`.
-        keyword_axis: whether `axis_name` is passed by keyword, as some functions of `jax.lax` take it.
-        tree: what its arguments are, as a tree whose leaves are the names in `operands`; None: one after the other.
-        deeper: the trees of cases with other numbers of leaves.
-        results: what it returns, as a tree of names; None: an array.
-        placed: how its results are laid out, where functions of global arrays may satisfy it; None: as a law draws it.
-        kept: of each result, the axis tuples along which one participant alone has it, with its number; None: of none.
-    """
-
-    operands: tuple[str, ...] = ("x",)
+    operands: tuple[str, ...] = ("x",)  # the names of the array arguments, which come first
+    # the operands that have no gradient and are not added up: indices, masks, metadata
     auxiliary: frozenset[str] = frozenset()
+    # the operands that are the same on all participants, the sums of whose gradients are part of the cost
     alike: frozenset[str] = frozenset()
+    # the keyword arguments, those of features (see `KEYWORDS`) among them
     options: Mapping[str, Option] = field(default_factory=dict)
+    # the names of its axis tuples, where it has several, or one of another name than `axis_name`
     roles: tuple[str, ...] = ()
+    # whether every device computes its own result: then only a function of global arrays gets `axis_name`
     local: bool = False
-    keyword_axis: bool = False
+    keyword_axis: bool = False  # whether `axis_name` is passed by keyword, as some functions of `jax.lax` take it
+    # what its arguments are, as a tree whose leaves are the names in `operands`; None: one after the other
     tree: Any = None
-    deeper: tuple[Any, ...] = ()
-    results: Any = None
+    deeper: tuple[Any, ...] = ()  # the trees of cases with other numbers of leaves
+    results: Any = None  # what it returns, as a tree of names; None: an array
+    # how its results are laid out, where functions of global arrays may satisfy it; None: as a law draws it
     placed: Callable[[Case], tuple[Placement, ...]] | None = None
+    # of each result, the axis tuples along which one participant alone has it, with its number; None: of none
     kept: Callable[[Case], Sequence[Kept]] | None = None
 
     @property
@@ -201,30 +187,19 @@ Derivative = Callable[[Case, Sequence[Blocks], Sequence[Blocks]], list[Blocks]]
 
 @dataclass(frozen=True)
 class Scope:
-    """What cases may use: bounds that come from the machine, the law and the implementation.
+    """What cases may use: bounds that come from the machine, the law and the implementation."""
 
-    Arguments:
-        max_devices: the most devices in a mesh.
-        available: the devices to choose from, in any order.
-        floating: only dtypes with gradients, and only operations that are linear.
-        chains: the transformations to draw.
-        features: what the implementation supports beyond the contract's signature.
-        explicit: whether mesh axes may be of the explicit type.
-        large: the most devices of a mesh that no engine but the simulator can serve; 0: none such.
-        sizes: the sizes of the mesh's axes, where only such meshes are asked for.
-        whole: whether the function takes global arrays.
-        layouts: how the function wants its arguments laid out (see `Claim`).
-    """
-
-    max_devices: int = 8
-    available: int = 8
-    floating: bool = False
-    chains: Chains = PLAIN
+    max_devices: int = 8  # the most devices in a mesh
+    available: int = 8  # the devices to choose from, in any order
+    floating: bool = False  # only dtypes with gradients, and only operations that are linear
+    chains: Chains = PLAIN  # the transformations to draw
+    # what the implementation supports beyond the contract's signature
     features: frozenset[str] = field(default=frozenset())
-    explicit: bool = True
-    large: int = 0
-    sizes: tuple[int, ...] = ()
-    whole: bool = False
+    explicit: bool = True  # whether mesh axes may be of the explicit type
+    large: int = 0  # the most devices of a mesh that no engine but the simulator can serve; 0: none such
+    sizes: tuple[int, ...] = ()  # the sizes of the mesh's axes, where only such meshes are asked for
+    whole: bool = False  # whether the function takes global arrays
+    # how the function wants its arguments laid out (see `Claim`)
     layouts: tuple[Any, ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
@@ -234,114 +209,86 @@ class Scope:
 
 @dataclass(frozen=True)
 class Violation:
-    """A way to break a contract: the argument that is wrong, and how a case becomes wrong in it.
+    """A way to break a contract: the argument that is wrong, and how a case becomes wrong in it."""
 
-    Arguments:
-        argument: the name of the argument, which the error's message must contain.
-        cases: valid case to strategy of wrong ones (`st.nothing()` where it does not apply).
-        everyone: whether *any* implementation must raise; otherwise only those with `explained_errors`.
-    """
-
-    argument: str
+    argument: str  # the name of the argument, which the error's message must contain
+    # valid case to strategy of wrong ones (`st.nothing()` where it does not apply)
     cases: Callable[[Case], st.SearchStrategy[Case]]
-    everyone: bool = False
+    everyone: bool = False  # whether *any* implementation must raise; otherwise only those with `explained_errors`
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A function of this project's own that claims to satisfy a contract.
+    """A function of this project's own that claims to satisfy a contract."""
 
-    Arguments:
-        function: the device-local function, or, if it is `whole`, one of global arrays, which gets the mesh as `mesh`.
-        features: what it supports beyond the contract's signature; None: all that the contract has, and no concession.
-        invariant: whether its result is typed invariant along the axis tuple; None: as the contract's reference.
-        communication: what it sends, as `Expectation.parse` reads it: `"permute=p-1,bytes=(p-1)*x;grad:…"`; a formula
-            only where that depends on layouts or data; None: unknown.
-        supports: whether it supports a case; others are not drawn for it. None: all.
-        layouts: signatures that say how it wants its arguments laid out; empty: as the contract describes them.
-        overlap: how it hides what it sends, as `Overlap.parse` reads it: `"exposed<=1/p,directions=2"`; empty: nothing
-            is said of that.
-    """
-
+    # the device-local function, or, if it is `whole`, one of global arrays, which gets the mesh as `mesh`
     function: Callable[..., Any]
+    # what it supports beyond the contract's signature; None: all that the contract has, and no concession
     features: frozenset[str] | None = None
+    # whether its result is typed invariant along the axis tuple; None: as the contract's reference
     invariant: bool | None = None
-    communication: str | Communication | None = None
-    supports: Callable[[Case], bool] | None = None
+    # what it sends, as `Expectation.parse` reads it: `"permute=p-1,bytes=(p-1)*x;grad:…"`; None: unknown
+    communication: str | None = None
+    supports: Callable[[Case], bool] | None = None  # whether it supports a case, to be drawn for it. None: all
     whole: bool = False
+    # signatures that say how it wants its arguments laid out; empty: as the contract describes them
     layouts: tuple[Any, ...] = field(default=(), hash=False)
+    # how it hides what it sends, as `Overlap.parse` reads it: `"exposed<=1/p,directions=2"`; empty: nothing is said
     overlap: str = ""
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """What an operation means, on blocks `[*mesh.sizes, *block]`, in a dtype that loses nothing that matters.
+    """What an operation means, on blocks `[*mesh.sizes, *block]`, in a dtype that loses nothing that matters."""
 
-    Arguments:
-        value: blocks of the operands to blocks of the results, one per result leaf.
-        pushforward: blocks of the operands, and tangent blocks of those that have a gradient, to those of the results.
-        pullback: blocks of the operands and cotangent blocks of the results to those of operands that have a gradient.
-        result_dtypes: the dtypes of the results, given those of the operands.
-        generic: whether derivatives are compared at real numbers alone, since there may be kinks at others, and numbers
-            on the way may overflow.
-        doubt: how far off it may be itself, in results and derivatives, relative to the largest number of an array, of
-            derivatives at least to 1: then their NaN is not known. Zero: as doubles.
-        nearby: the results as far off as doubles may be in which `value` is computed; None: nothing is known of that.
-        casts: the floats that it is said to be rounded to on its way, whatever its operands.
-        holds: where results are right only up to a relation, says of blocks of operands and results what is wrong, or
-            nothing; then `value` has their shapes alone. None: they are right if they are those of `value`.
-    """
-
-    value: Results
+    value: Results  # blocks of the operands to blocks of the results, one per result leaf
+    # blocks of the operands, and tangent blocks of those that have a gradient, to those of the results
     pushforward: Derivative
+    # blocks of the operands and cotangent blocks of the results to those of operands that have a gradient
     pullback: Derivative
+    # the dtypes of the results, given those of the operands
     result_dtypes: Callable[[Case, Sequence[np.dtype]], Sequence[np.dtype]] = lambda case, dtypes: dtypes
+    # whether derivatives are compared at real numbers alone, since there may be kinks at others, and numbers on
+    # the way may overflow
     generic: bool = False
+    # how far off it may be itself, in results and derivatives, relative to the largest number of an array, of
+    # derivatives at least to 1: then their NaN is not known. Zero: as doubles
     doubt: tuple[float, float] = (0.0, 0.0)
+    # the results as far off as doubles may be in which `value` is computed; None: nothing is known of that
     nearby: Results | None = None
-    casts: tuple[np.dtype, ...] = ()
+    casts: tuple[np.dtype, ...] = ()  # the floats that it is said to be rounded to on its way, whatever its operands
+    # where results are right only up to a relation, says of blocks of operands and results what is wrong, or
+    # nothing; then `value` has their shapes alone. None: they are right if they are those of `value`
     holds: Callable[[Case, Sequence[Blocks], Sequence[Blocks]], str] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Contract:
-    """One operation.
+    """One operation."""
 
-    Arguments:
-        name: its public name.
-        cases: strategy of cases within a scope.
-        call: how it is called, and what it returns.
-        oracle: what it means.
-        invariant: whether the reference's result is typed invariant along the axis tuple.
-        violations: what it forbids.
-        linear: whether results are operands' elements, or sums of them, whatever they are: infinite ones as well.
-        differentiable: whether there are such derivatives in this case; None: in none.
-        features: those of `FEATURES` that an implementation of it may claim.
-        accumulator: the dtype in which sums of 16-bit floats are carried: to the end, or on a device, whose own sums
-            may be rounded before they are sent; empty: their own.
-        adapt: makes the drawn global arrays of the operands fit the contract, or tell more, unless they are zeros.
-        least: the bytes that some device must receive, where that is known.
-        shapes: of each whole array a usual shape, the dimension that is sharded, and its dtype where that is not free.
-        usual: the keyword arguments that go with them.
-        sizes: what claims of communication and overlap may speak of besides, by its name.
-        implementations: this project's own, by their names, where they are not listed elsewhere.
-    """
-
-    name: str
-    cases: Callable[[Scope], st.SearchStrategy[Case]]
-    call: Call
-    oracle: Oracle
-    invariant: bool = False
-    violations: tuple[Violation, ...] = ()
+    name: str  # its public name
+    cases: Callable[[Scope], st.SearchStrategy[Case]]  # strategy of cases within a scope
+    call: Call  # how it is called, and what it returns
+    oracle: Oracle  # what it means
+    invariant: bool = False  # whether the reference's result is typed invariant along the axis tuple
+    violations: tuple[Violation, ...] = ()  # what it forbids
+    # whether results are operands' elements, or sums of them, whatever they are: infinite ones as well
     linear: bool = False
+    # whether there are such derivatives in this case; None: in none
     differentiable: Callable[[Case], bool] | None = lambda case: True
-    features: frozenset[str] = frozenset()
+    features: frozenset[str] = frozenset()  # those of `FEATURES` that an implementation of it may claim
+    # the dtype in which sums of 16-bit floats are carried: to the end, or on a device, whose own sums may be
+    # rounded before they are sent; empty: their own
     accumulator: Literal["", "float32", "float32 on a device"] = ""
+    # makes the drawn global arrays of the operands fit the contract, or tell more, unless they are zeros
     adapt: Callable[[Case, list[np.ndarray]], list[np.ndarray]] = lambda case, arrays: arrays
-    least: Callable[[Case], int] | None = None
+    least: Callable[[Case], int] | None = None  # the bytes that some device must receive, where that is known
+    # of each whole array a usual shape, the dimension that is sharded, and its dtype where that is not free
     shapes: tuple[tuple[tuple[int, ...], int | None, str], ...] = ()
-    usual: Mapping[str, Any] = field(default_factory=dict)
+    usual: Mapping[str, Any] = field(default_factory=dict)  # the keyword arguments that go with them
+    # what claims of communication and overlap may speak of besides, by its name
     sizes: Mapping[str, Callable[[Case], Any]] = field(default_factory=dict)
+    # this project's own, by their names, where they are not listed elsewhere
     implementations: Mapping[str, Claim] = field(default_factory=dict)
 
     def __repr__(self) -> str:

@@ -10,12 +10,7 @@ def transposed(text: str) -> str:
 
 
 def added_up(*names: str, wide: bool = False) -> str:
-    """The sums of the gradients of replicas: an operand is cast to varying where it meets what varies.
-
-    Arguments:
-        names: the operands, each of which is cast as it comes in.
-        wide: whether they are in the accumulator's dtype by then.
-    """
+    """The sums of the gradients of replicas: an operand is cast to varying as it comes in, or once it is `wide`."""
     return f"all_reduce={replicas(*names)},all_reduce_bytes={replica_bytes(*names, wide=wide)}"
 
 

@@ -80,13 +80,7 @@ def _all_ignored(case: Case, labels: np.ndarray) -> np.ndarray:
 
 
 def _labels(case: Case, labels: np.ndarray, classes: int) -> np.ndarray:
-    """Labels of all classes, one in four of them ignored, or all.
-
-    Arguments:
-        case: the case, which has the `ignore_index`.
-        labels: integers as they are drawn.
-        classes: how many classes there are.
-    """
+    """Labels of so many classes, given integers as they are drawn: one in four of them ignored, or all."""
     info, wide = np.iinfo(labels.dtype), labels.astype(np.int64)
     mixed = wide * 7919 + np.arange(labels.size).reshape(labels.shape) * 31
     chosen = mixed % classes

@@ -21,16 +21,12 @@ DIMENSION = re.compile(rf"(?P<name>({NAME}([*+]{NAME})*)?)(?P<roles>(@[A-Za-z_]\
 
 @dataclass(frozen=True)
 class Dimension:
-    """A dimension of a global array.
+    """A dimension of a global array."""
 
-    Arguments:
-        name: what its size is called, or that size itself, or a sum of products of such, as `heads*size` is where both
-            are flattened; empty: one for every participant.
-        roles: the axis tuples that shard it, the first varying slowest.
-    """
-
+    # what its size is called, or that size itself, or a sum of products of such, as `heads*size` is where both are
+    # flattened; empty: one for every participant
     name: str
-    roles: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()  # the axis tuples that shard it, the first varying slowest
 
     @property
     def fixed(self) -> int | None:
@@ -68,10 +64,6 @@ class Array:
         gradient: whether gradients are taken of it, if it is floating.
         only: of a result, the participants of roles that have it, by their number, from the back if it is negative:
             `{"stage": -1}` is what the last one returns; what the others return is ignored.
-
-    Raises:
-        ValueError: for dimensions that cannot be read, an unknown dtype, both of `below` and `upto`, or one of them for
-            what is no integer, or `also` without them or beyond the dtype.
     """
 
     dimensions: tuple[Dimension, ...]
@@ -175,23 +167,14 @@ def _dimensions(text: str) -> tuple[Dimension, ...]:
 
 @dataclass(frozen=True)
 class Signature:
-    """The array arguments of a function, and its results, as trees.
+    """The array arguments of a function, and its results, as trees."""
 
-    Arguments:
-        tree: the arguments, in a tuple, with a name for every leaf.
-        arrays: the leaves of the arguments.
-        result_tree: what is returned, with a name for every leaf.
-        results: the leaves of the results.
-        more: roles that shard nothing.
-        hidden: arrays that are laid out on the way.
-    """
-
-    tree: tuple[Any, ...]
-    arrays: tuple[Array, ...]
-    result_tree: Any
-    results: tuple[Array, ...]
-    more: tuple[str, ...] = ()
-    hidden: tuple[Array, ...] = ()
+    tree: tuple[Any, ...]  # the arguments, in a tuple, with a name for every leaf
+    arrays: tuple[Array, ...]  # the leaves of the arguments
+    result_tree: Any  # what is returned, with a name for every leaf
+    results: tuple[Array, ...]  # the leaves of the results
+    more: tuple[str, ...] = ()  # roles that shard nothing
+    hidden: tuple[Array, ...] = ()  # arrays that are laid out on the way
 
     @classmethod
     def of(
@@ -202,11 +185,7 @@ class Signature:
         more: Iterable[str] = (),
         hidden: Mapping[str, Any] | None = None,
     ) -> "Signature":
-        """The signature that descriptions make up: strings or `Array` in any pytrees.
-
-        Raises:
-            ValueError: for what is none.
-        """
+        """The signature that descriptions make up: strings or `Array` in any pytrees."""
         named = tuple(_named(name, argument) for name, argument in zip(names, arguments, strict=True))
         tree, leaves = _named("result", results)
         signature = cls(

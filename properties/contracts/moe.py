@@ -33,9 +33,6 @@ OF_ALL = frozenset({"empty_blocks", "explained_errors", "nan_logits", "nan_token
 FEATURES = OF_ALL | {"first_senders", "gated_experts", "gates_of_all", "sender_capacity"}
 """Those of layers in which tokens choose."""
 
-IN_CHUNKS = FEATURES | {"chunks"}
-"""Those of a layer that sends some pairs at a time."""
-
 MANY = 520
 """The tokens of all participants, where there are many: too many to be counted in 8 bits, or in bfloat16."""
 
@@ -60,8 +57,6 @@ def _sizes(draw: st.DrawFn, participants: int, scope: Scope) -> tuple[str, int, 
     if many == "experts":
         return many, 1, -(-CROWD // participants), 1, 1
     tokens = draw(sampled((1, 2, 3, 4, 5, *((0,) if "empty_blocks" in scope.features else ()))), label="tokens")
-    if "chunks" in scope.features and tokens and draw(st.booleans(), label="more of them than participants"):
-        tokens += participants  # so that small chunks take more rounds than there are participants
     features, outputs = draw(st.tuples(st.integers(1, 4), st.integers(1, 2)), label="features, outputs")
     if many == "sides":
         side = draw(sampled(LONG), label="long side")
@@ -86,10 +81,6 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     if "sender_capacity" in scope.features:
         sent = (None, 1, max(1, share // participants), 2, 0)
         params["capacity_per_sender"] = draw(sampled(sent), label="capacity_per_sender")
-    if "chunks" in scope.features:
-        pairs = max(1, tokens * top_k)
-        few = (max(1, pairs // (participants * (participants + 1))), pairs // 3) if many == "tokens" else (1, 2)
-        params["chunk"] = draw(sampled((None, *few, max(1, pairs - 1), pairs + 1)), label="chunk")
     router = Described((features, experts), varies=False)
     arrays = [Described((tokens, features)), router]
     if "gated_experts" in scope.features and draw(st.booleans(), label="gated experts"):
@@ -133,17 +124,15 @@ SHARED: dict[str, Any] = {
         "policy": Option(of_type(str), lambda case, value: value in POLICIES),
         "over": Option(of_type(str), lambda case, value: value in GATES),
         "capacity_per_sender": Option(_is_limit, lambda case, n: n is None or n >= 0),
-        "chunk": Option(_is_limit, lambda case, n: n is None or n >= 1),
     },
     "kinds": _kinds,
-    "features": IN_CHUNKS,
+    "features": FEATURES,
     "violations": (
         valued("top_k", lambda case: (0, -1, case.operands[1].block[1] + 1)),
         valued("capacity", lambda case: (-1,)),
         valued("policy", lambda case: ("random", "", "POSITION")),
         _claimed("over", "kept"),
         _claimed("capacity_per_sender", -1),
-        _claimed("chunk", 0, -1),
         Violation("router_weights", _more_columns),
         longer("router_weights", 1, 0),
         longer("expert_weights", 2, 1),
@@ -164,17 +153,14 @@ OPTIONS: dict[str, Any] = {"top_k": 2, "capacity": 320, "policy": "probability"}
 
 NAMES = ("tokens", "router_weights")
 ARRAYS = (*NAMES, "expert_weights")
-OF_CHOICES = ("top_k", "policy", "over", "capacity_per_sender", "chunk")
+OF_CHOICES = ("top_k", "policy", "over", "capacity_per_sender")
 """What experts that choose have no use for."""
 
 DISPATCHES = {
-    "dense": Claim(implementations.dense_moe, FEATURES - {"nan_tokens"}, communication=moe_claims.BUFFERS),
-    "scanned": Claim(implementations.scanned_moe, FEATURES, communication=moe_claims.WEIGHTS),
     "sorted": Claim(implementations.sorted_moe, FEATURES, communication=moe_claims.WEIGHTS),
     "all_gather": Claim(implementations.all_gather_moe, FEATURES, communication=moe_claims.GATHERED),
     "all_to_all": Claim(implementations.all_to_all_moe, FEATURES, communication=moe_claims.BUFFERS),
     "ragged": Claim(implementations.ragged_moe, FEATURES, communication=moe_claims.RAGGED),
-    "chunked": Claim(implementations.chunked_moe, IN_CHUNKS, communication=moe_claims.CHUNKED),
     "ring": Claim(implementations.ring_moe, FEATURES, communication=moe_claims.RING),
 }
 GATED = tuple(f"expert_weights[{i}]" for i in range(3))

@@ -6,15 +6,11 @@ way, in the accumulator's dtype: cotangents are sums.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 from shardproof.oracles.mesh import as_axes
-from shardproof.oracles.moe import MoeLayer
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.numbers import COUNTED, operands
 
 
 def participants(case: Case) -> int:
@@ -67,24 +63,6 @@ def queue(case: Case) -> int:
     return lists.get(policy(case), 0)
 
 
-def chunk(case: Case) -> int:
-    """The pairs that go to each participant in a round; if nothing is asked for, as many as even routing takes."""
-    return int(case.keywords.get("chunk") or max(math.ceil(pairs(case) / participants(case)), 1))
-
-
-def rounds(case: Case) -> Fraction:
-    """How many rounds the loop takes with the data on which communication is counted: the mean of process groups.
-
-    Where that is no whole number, what is sent is not known of a device, and nothing is compared.
-    """
-    blocks = [case.blocks(i, array) for i, array in enumerate(operands(case, COUNTED))]
-    found = []
-    for group in MoeLayer().dispatches(blocks, case.mesh, case.axes, **case.keywords):
-        loads = Counter((pair.sender, pair.receiver) for pair in group.kept)
-        found.append(max((-(-load // chunk(case)) for load in loads.values()), default=0))
-    return Fraction(sum(found), len(found))
-
-
 def _replicated(case: Case) -> list[int]:
     """The elements of each operand that is the same along an axis along which another one varies."""
     along = set(case.axes).union(*(operand.placement.axes for operand in case.operands))
@@ -104,8 +82,6 @@ SIZES: dict[str, Callable[[Case], Any]] = {
     "by_probability": lambda case: int(policy(case) == "probability"),
     "by_choice": lambda case: int(policy(case) == "choice"),
     "queue": queue,
-    "chunk": chunk,
-    "rounds": rounds,
     "casts": lambda case: len(_replicated(case)),
     "cast": lambda case: sum(_replicated(case)),
 }
@@ -185,15 +161,3 @@ RAGGED = _claim(
     ("", ""),
 )
 """Two ragged all-to-alls, of which what the operand holds is counted; backward two more, with two lists each."""
-
-AGREED = {"all_reduce": ("1", f"{INTEGER}")}
-ROUND = f"members*chunk*({TOKENS}*{NARROW}+{INTEGER}+outputs*{WIDE})"
-CHUNKED = _claim(
-    {**AGREED, "all_to_all": ("3*rounds//1", f"rounds*{ROUND}//1")},
-    {**AGREED, "all_to_all": ("5*rounds//1", f"rounds*({ROUND}+members*chunk*(outputs+{TOKENS})*{WIDE})//1")},
-    ("", ""),
-)
-"""In each round all-to-alls of tokens, their experts' numbers, and what is made of them; backward both again, and back.
-
-How many rounds there are, all participants agree on first, by the largest number of any.
-"""

@@ -28,21 +28,15 @@ Blocks = Sequence[np.ndarray]
 
 @dataclass(frozen=True)
 class Described:
-    """An array argument of one case.
+    """An array argument of one case."""
 
-    Arguments:
-        block: the shape of its blocks.
-        dtype: the dtype's name; empty: the one that is drawn for the case.
-        varies: whether it may differ along the axis tuple; if not, all participants have the same.
-        like: the place of the argument whose placement it shares, so that the two correspond as global arrays.
-        sharding: of each dimension, whether `axis_name` alone shards it, or any `others`, or `any` axes, or none, and
-            it is empty; None: any may be sharded, along any axes, and blocks may be stacked.
-    """
-
-    block: tuple[int, ...]
-    dtype: str = ""
-    varies: bool = True
+    block: tuple[int, ...]  # the shape of its blocks
+    dtype: str = ""  # the dtype's name; empty: the one that is drawn for the case
+    varies: bool = True  # whether it may differ along the axis tuple; if not, all participants have the same
+    # the place of the argument whose placement it shares, so that the two correspond as global arrays
     like: int | None = None
+    # of each dimension, whether `axis_name` alone shards it, or any `others`, or `any` axes, or none, and it is
+    # empty; None: any may be sharded, along any axes, and blocks may be stacked
     sharding: tuple[str, ...] | None = None
 
     @classmethod

@@ -13,8 +13,7 @@ from shardproof.properties.contracts.forbidden import deeper, longer, longer_blo
 from shardproof.properties.contracts.numbers import finite, scaled_to
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
-OF_ONE_LAYER = frozenset({APART, "explained_errors", "replicated_operands", "x64"})
-FEATURES = OF_ONE_LAYER | {"several_layers"}
+FEATURES = frozenset({APART, "explained_errors", "replicated_operands", "several_layers", "x64"})
 
 MANY = (4, 5, 6, 7, 8, 9, 12, 16)
 """How many microbatches, rows or features there are now and then, and few of the others."""
@@ -81,15 +80,9 @@ CONTRACTS: tuple[Contract, ...] = (
         least=something(0),
         sizes={"spread": _spread},
         implementations={
-            "gpipe": Claim(
-                implementations.pipeline,
-                OF_ONE_LAYER,
-                # GPipe, section 2.3
-                communication=_handed_on("size(x,0)+p-2"),
-            ),
             "circular": Claim(
-                implementations.circular_pipeline,
-                # a round of the first participant takes M steps, or p if it must wait
+                implementations.pipeline,
+                # a round of the first participant takes M steps, or p if it must wait (GPipe, section 2.3, of one)
                 communication=_handed_on("(size(weights,0)/size(weights,1)-1)*max(size(x,0),p)+size(x,0)+p-2"),
             ),
         },

@@ -26,13 +26,8 @@ def relation_oracle(
     """The oracle that a predicate is: it knows shapes and dtypes of results as they are described, and no derivatives.
 
     Devices that hold the same part of a result must hold the same bits: nothing says by how much they may differ.
-
-    Arguments:
-        holds: called as `holds(results, *arguments, **options)` with whole arrays in their own dtypes, as trees, it
-            returns whether the results are right, or raises AssertionError with what is wrong.
-        signature: the arguments and results.
-        placed: how the results of a case are laid out.
-        kept: the participants that have each of them.
+    Called as `holds(results, *arguments, **options)` with whole arrays in their own dtypes, as trees, it returns
+    whether the results are right, or raises AssertionError with what is wrong.
     """
     name = getattr(holds, "__name__", type(holds).__name__)
 

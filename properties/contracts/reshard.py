@@ -5,11 +5,10 @@ import math
 from hypothesis import strategies as st
 
 from shardproof.impl import reshard as implementations
-from shardproof.oracles import reshard
-from shardproof.oracles.communication import Cost
+from shardproof.oracles import baselines
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.baselines import bits, described, exchanged_cost, layouts_of, sides
+from shardproof.properties.contracts.baselines import bits, described, layouts_of, sides
 from shardproof.properties.contracts.contract import Claim, Contract, Violation
 from shardproof.properties.contracts.drawing import floats
 from shardproof.properties.contracts.forbidden import changed
@@ -18,12 +17,9 @@ from shardproof.properties.contracts.whole import whole_contract
 SIGNATURE, CONDITIONS = described({"x": "bd"}, {}, "bd")
 
 
-def _exchanged(case: Case, backward: bool) -> Cost:
-    return exchanged_cost(case.mesh, sides(case), *layouts_of(case, "x", ""), bits=bits(case), transposed=backward)
-
-
 def _least(case: Case) -> int:
-    return math.ceil(reshard.lacking(case.mesh, sides(case), *layouts_of(case, "x", "")) * bits(case) / 8)
+    lacking = baselines.missing(case.mesh, sides(case), *layouts_of(case, "x", "")).sum(axis=(-2, -1))
+    return math.ceil(int(lacking.max(initial=0)) * bits(case) / 8)
 
 
 def _misshapen(case: Case) -> st.SearchStrategy[Case]:
@@ -38,7 +34,7 @@ CONTRACTS: tuple[Contract, ...] = (
     whole_contract(
         "reshard",
         SIGNATURE,
-        reshard.reshard,
+        baselines.reshard,
         conditions=CONDITIONS,
         dtypes=floats,
         kinds=("distinct", "real", "nan"),
@@ -48,7 +44,7 @@ CONTRACTS: tuple[Contract, ...] = (
         generic=False,
         least=_least,
         implementations={
-            "exchanged": Claim(implementations.exchanged_reshard, communication=_exchanged),
+            "exchanged": Claim(implementations.exchanged_reshard),
             "constrained": Claim(implementations.constrained_reshard, whole=True),
             "explicit": Claim(implementations.explicit_reshard, whole=True),
         },

@@ -35,35 +35,25 @@ def axes_of(roles: Roles) -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What an implementation needs in order to serve a case; nothing else is drawn.
+    """What an implementation needs in order to serve a case; nothing else is drawn."""
 
-    Arguments:
-        one_axis: the roles that are one axis, and not a tuple of several.
-        sizes: of some dimensions, the sizes that they may have.
-        multiples: of some dimensions, what the part of each device must be a multiple of.
-        dtypes: the dtypes of what is described as `float`.
-        options: of each keyword argument, its values.
-        most: the most devices.
-        differentiates: whether the function itself takes gradients, which need the types that `check_vma` checks.
-        powers_of_two: the roles of which the number of participants is one.
-        optional: the roles that may be no axis at all.
-        check_vma: whether its types are checked; if not, it has no type to hold it to.
-        gradients: whether its gradients are asked for.
-        layouts: of each array that is laid out in its own way, the roles of its dimensions. These may be of no axis,
-            and of axes that another array's roles are of; if there are any, there is no other role.
-    """
-
-    one_axis: frozenset[str] = frozenset()
+    one_axis: frozenset[str] = frozenset()  # the roles that are one axis, and not a tuple of several
+    # of some dimensions, the sizes that they may have
     sizes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    # of some dimensions, what the part of each device must be a multiple of
     multiples: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")  # the dtypes of what is described as `float`
+    # of each keyword argument, its values
     options: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
-    most: int | None = None
+    most: int | None = None  # the most devices
+    # whether the function itself takes gradients, which need the types that `check_vma` checks
     differentiates: bool = False
-    powers_of_two: frozenset[str] = frozenset()
-    optional: frozenset[str] = frozenset()
-    check_vma: bool = True
-    gradients: bool = True
+    powers_of_two: frozenset[str] = frozenset()  # the roles of which the number of participants is one
+    optional: frozenset[str] = frozenset()  # the roles that may be no axis at all
+    check_vma: bool = True  # whether its types are checked; if not, it has no type to hold it to
+    gradients: bool = True  # whether its gradients are asked for
+    # of each array that is laid out in its own way, the roles of its dimensions. These may be of no axis, and of
+    # axes that another array's roles are of; if there are any, there is no other role
     layouts: tuple[tuple[str, ...], ...] = ()
 
 

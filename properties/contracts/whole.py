@@ -124,16 +124,9 @@ def reference_oracle(
     generic: bool,
     casts: tuple[np.dtype, ...],
 ) -> Oracle:
-    """The oracle that a reference on whole arrays is.
+    """The oracle that a reference on whole arrays is, of signatures by the number of leaves of their arguments.
 
-    Arguments:
-        name: the contract's.
-        reference: what results are.
-        signatures: the arguments and results, by the number of leaves of the arguments.
-        placed: how the results of a case are laid out.
-        kept: the participants that have each of them.
-        generic: see `whole_contract`.
-        casts: see `whole_contract`.
+    `placed` says how the results of a case are laid out, `kept` which participants have each.
     """
     signature = next(iter(signatures.values()))
 

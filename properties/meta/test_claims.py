@@ -45,7 +45,6 @@ SHOWN: dict[str, tuple[str, Callable[[Case], bool]]] = {
     "any_rank": ("masked_mean", lambda case: len(case.operands[0].block) > 1),
     "batch_dimensions": ("all_gather_matmul_lhs", lambda case: len(case.operands[0].block) > 2),
     "bool_sum": ("all_reduce", lambda c: c.operands[0].dtype == "bool" and c.keywords["op"] == "sum"),
-    "chunks": ("moe_layer", lambda case: case.keywords.get("chunk") == 1),
     "empty_blocks": ("all_to_all", lambda case: 0 in case.operands[0].block),
     "first_senders": ("moe_layer", lambda case: case.keywords["policy"] == "sender"),
     "gated_experts": ("moe_layer", lambda case: len(case.operands) == 5),

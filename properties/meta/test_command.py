@@ -42,8 +42,7 @@ def test_choices_are_those_of_the_suite() -> None:
             ["tpu", "--recorded", "--shape", "book", "--way", "forward", "--contract", "matmul_all_reduce"],
             " book (1024,",
         ),
-        (["agreement", "--recorded", "--shape", "book"], "programs: half of them within a factor of"),
-        (["crossover", "matmul_all_reduce", "--output", "crossed.svg"], "matmul_all_reduce on v5e, by m:"),
+        (["crossover", "matmul_all_reduce"], "matmul_all_reduce on v5e, by m:"),
     ],
     ids=lambda given: given[0] if isinstance(given, list) else "",
 )

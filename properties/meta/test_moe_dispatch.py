@@ -11,8 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import moe
 from shardproof.impl.moe.routing import softmax
-from shardproof.properties.engines.simulate import prepare, simulate
-from shardproof.properties.performance.operations import peak_in
+from shardproof.properties.engines.simulate import simulate
 
 PLACES = 4
 
@@ -63,35 +62,6 @@ def test_rows_come_back_to_where_they_were(seed: int) -> None:
 def test_capacities_are_rounded_up(settings: tuple[int, int, int, float], capacity: int) -> None:
     """A capacity is the even share times the decimal factor, rounded up."""
     assert moe.capacity_of(*settings) == capacity
-
-
-def chunked(favourite: bool, chunk: int) -> tuple[np.ndarray, int, int]:
-    """A layer in chunks: the result, how many exchanges there were, and the most bytes at one time."""
-    tokens = np.ones((16, 8), np.float32) if favourite else np.eye(8, dtype=np.float32)[[0, 2, 4, 6, 1, 3, 5, 7] * 2]
-    experts = np.arange(8 * 8 * 2, dtype=np.float32).reshape(8, 8, 2)
-
-    def layer(x: Any, weights: Any, own: Any) -> Any:
-        return moe.chunked_moe(x, weights, own, "ep", top_k=1, chunk=chunk)
-
-    arrays = (tokens, np.eye(8, dtype=np.float32), experts)
-    program = prepare(
-        over(layer, P("ep"), P("ep"), P(), P("ep")), *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays)
-    )
-    result, record = program.run_recorded(*arrays)
-    exchanges = sum(one.kind == "all_to_all" for one in record.collectives)
-    return np.asarray(result), exchanges, peak_in(program.closed_jaxpr)
-
-
-def test_the_loop_ends_when_nobody_has_anything_left() -> None:
-    """A layer in chunks takes as many steps as the longest queue, in constant memory."""
-    even, few, held = chunked(favourite=False, chunk=1)
-    assert few == 3 * 1  # four tokens each, one for each participant
-    skewed, many, most = chunked(favourite=True, chunk=1)
-    assert many == 3 * 4  # all four of each for the first one
-    assert held == most
-    for favourite, right in ((False, even), (True, skewed)):
-        for chunk in (2, 3, 16):
-            assert np.array_equal(chunked(favourite, chunk)[0], right)
 
 
 def test_equal_logits_in_another_order_have_equal_gates() -> None:

@@ -15,7 +15,7 @@ from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.engines.simulate.liveness import equations, scan_counts
 
 T, D, F, HELD, TOP_K, PLACES = 30, 7, 11, 3, 2, 4
-E, PAIRS, CHUNK = HELD * PLACES, T * TOP_K, 15
+E, PAIRS = HELD * PLACES, T * TOP_K
 """Sizes of which no product is another: what is counted by itself is far below what is said never to be there."""
 
 Form = Callable[..., Any]
@@ -68,9 +68,7 @@ def each_its_own(rows: Any, chosen: Any, weights: Any) -> Any:
 
 
 IN_TURN: dict[str, tuple[str, int]] = {
-    "scanned_moe": ("gathered", T * E),
     "all_gather_moe": ("gathered", PLACES * T * HELD),
-    "chunked_moe": ("chunked", PLACES * CHUNK * HELD),
     "ragged_moe": ("ragged", PLACES * PAIRS * HELD),
 }
 """The forms that take one expert after the other: where, and how many rows by experts that would be at once."""
@@ -85,9 +83,8 @@ def test_no_rows_by_experts_by_features(name: str, monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patched:
         patched.setattr(f"{moe.__name__}.{module}.in_turn", at_once)
         assert largest(form) >= bound
-    if name != "chunked_moe":  # which computes its steps again by itself, but keeps what one step needs
-        monkeypatch.setattr(jax, "checkpoint", lambda function: function)
-        assert largest(form) >= bound
+    monkeypatch.setattr(jax, "checkpoint", lambda function: function)
+    assert largest(form) >= bound
 
 
 def test_no_rows_by_features_by_features(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,28 +95,12 @@ def test_no_rows_by_features_by_features(monkeypatch: pytest.MonkeyPatch) -> Non
     assert largest(moe.sorted_moe) >= bound
 
 
-def test_no_experts_by_tokens_by_features_in_chunks() -> None:
-    """The loop over chunks has no array larger than its rows, its result or the weights."""
-    bound = E * T * min(D, F)
-    assert largest(moe.chunked_moe) < bound <= largest(moe.all_to_all_moe)
-    for chunk in (1, 2 * CHUNK):
-        rows = max(T, PLACES * chunk)
-        for gradient in (False, True):
-            loops = [e for e in inside(moe.chunked_moe, gradient=gradient, chunk=chunk) if e.primitive.name == "while"]
-            assert loops
-            sizes = [
-                math.prod(v.aval.shape) for e in loops for one in equations(e.params["body_jaxpr"]) for v in one.outvars
-            ]
-            assert max(sizes) <= max(rows * max(D, F), HELD * D * F, rows * HELD)
-
-
 @pytest.mark.parametrize("name", ["ring_moe", "all_to_all_moe"])
 def test_no_pairs_by_queues_by_features(name: str) -> None:
     """Queues by sorting have no array of pairs by experts by features."""
     bound = PAIRS * E * min(D, F)
     for policy in moe.POLICIES:
         assert largest(getattr(moe, name), capacity=T, policy=policy) < bound
-    assert largest(moe.dense_moe) >= bound
 
 
 def kept_round_a_ring(places: int) -> float:

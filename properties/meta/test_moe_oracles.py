@@ -81,7 +81,6 @@ def test_nothing_is_lost_and_nothing_counts_twice(seed: int, policy: str) -> Non
             ).all()
         else:
             assert (numbers.kept == np.minimum(numbers.sent, room)).all()
-        assert capacity is None or sum(result.padded) == 4 * capacity - numbers.kept.sum()
 
 
 def test_policies_by_hand() -> None:

@@ -1,7 +1,6 @@
 """Measurements for accelerators, tested on virtual devices and with a manual clock."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,6 @@ from shardproof.properties.performance.measured.work import (
     KINDS,
     MEASURED,
     NAIVE,
-    ON_TOP,
     TABLE,
     UNSHARDED,
     Form,
@@ -38,7 +36,6 @@ from shardproof.properties.performance.measured.work import (
     placed,
     table,
     thinned,
-    topology_of,
     tracing,
     traffic,
 )
@@ -174,31 +171,18 @@ def rows_of(*found: Row) -> dict[str, Row]:
 
 
 @pytest.mark.either_end
-def test_a_slow_form_breaks_its_ratios() -> None:
-    """A form that is slower than the naive form or the product allows is reported with both ratios."""
+def test_a_slow_form_breaks_its_ratio() -> None:
+    """The fastest form is reported with its ratio if it is slower than the naive form."""
     fast = rows_of(row(UNSHARDED, 1e-3), row(NAIVE, 1.4e-3), row("ring", 1.1e-3), row("joined", 9e-3))
     assert not broken(fast, MESH, CHIPS["v5e"])
     slow = {**fast, "ring": row("ring", 1.5e-3)}
-    naive, local = broken(slow, MESH, CHIPS["v5e"])
+    (naive,) = broken(slow, MESH, CHIPS["v5e"])
     assert naive == (
         "all_gather_matmul_lhs: ring takes 1.07 times what naive takes (1500 us over 1400 us, medians of one run): "
         "expected at most 1.00: the naive form takes 1.40 local products, of which it waits for all that it sends"
     )
-    assert local == (
-        "all_gather_matmul_lhs: ring takes 1.50 times what unsharded takes (1500 us over 1000 us, medians of one run): "
-        "expected at most 1.25: published links of v5e and the product allow 1.00, and 0.25 is left for the rest"
-    )
     assert broken(slow, MESH, None) == [naive]
     assert not broken(slow, MESH, None, hides=False)
-
-
-@pytest.mark.either_end
-def test_where_links_are_the_limit_more_is_allowed() -> None:
-    """The allowed ratio includes the time that the links need."""
-    sent = int(0.001 * 2 * CHIPS["v5e"].link)  # a millisecond over both ways
-    for seconds, holds in ((1e-3 * (1.25 + ON_TOP - 0.01), True), (1e-3 * (1.25 + ON_TOP + 0.01), False)):
-        found = rows_of(row(UNSHARDED, 1e-3), row(NAIVE, 2e-3, bus=sent), row("ring", seconds, bus=sent))
-        assert (not broken(found, MESH, CHIPS["v5e"])) is holds
 
 
 @pytest.mark.either_end
@@ -211,36 +195,19 @@ def test_more_than_links_have_is_no_measurement() -> None:
     assert not broken(rows_of(row("lax", 1e-4, bus=10**8, contract="all_reduce")), MESH, CHIPS["h100"])
 
 
-@dataclass(frozen=True)
-class Device:
-    """A TPU device as JAX describes it."""
-
-    device_kind: str
-    coords: tuple[int, ...]
-    core_on_chip: int = 0
-    platform: str = "tpu"
-    id: int = 0
-
-
-def device(kind: str, *coords: int) -> Any:
-    """A device at a place."""
-    return Device(kind, coords)
+def device(kind: str) -> Any:
+    """A device of a kind."""
+    return SimpleNamespace(device_kind=kind)
 
 
 @pytest.mark.either_end
-def test_devices_are_laid_over_rings() -> None:
-    """Meshes on 2x4 chips are laid over rings, and unknown grids are left to JAX."""
-    grid = [device("TPU v5 lite", x, y, 0) for y in range(4) for x in range(2)]
-    assert str(topology_of(grid)) == "v5e:2x4"
-    rings = [[*one.coords[:2]] for one in placed(MeshCase(("data", "model"), (2, 4)), grid).devices[0]]
-    assert rings == [[0, 0], [0, 1], [1, 1], [1, 0]]
-    assert topology_of(grid[:5]) is None
-    assert topology_of([device("Some new chip", 0, 0)]) is None
-    assert topology_of(jax.devices()) is None
+def test_devices_are_known_chips() -> None:
+    """Every kind is a published chip, and meshes are laid over the devices by JAX."""
     assert placed(MESH, jax.devices()[:4]).devices.shape == (1, 4)
     assert {chip_of(device(kind)).name for kind in KINDS} == set(KINDS.values())  # type: ignore[union-attr]
-    assert chip_of(SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3")) is CHIPS["h100"]
-    assert chip_of(SimpleNamespace(device_kind="NVIDIA H100 PCIe")) is None
+    assert chip_of(device("Some new chip")) is None
+    assert chip_of(device("NVIDIA H100 80GB HBM3")) is CHIPS["h100"]
+    assert chip_of(device("NVIDIA H100 PCIe")) is None
 
 
 @pytest.mark.either_end

@@ -10,11 +10,10 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from shardproof.impl import pipeline as module
-from shardproof.impl.pipeline import circular_pipeline, pipeline
+from shardproof.impl.pipeline import pipeline
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.meta import REVERSED
 from shardproof.properties.meta.blockwise import simulated
 
 
@@ -37,14 +36,11 @@ sizes = pytest.mark.parametrize(("p", "microbatches", "layers"), SIZES)
 def test_steps_are_counted(p: int, microbatches: int, layers: int) -> None:
     """A loop has all steps but the first, with one permute in each (GPipe, section 2.3: M + p - 1 for one layer)."""
     last_round = microbatches + p - 1
-    forms = [(circular_pipeline, (layers - 1) * max(microbatches, p) + last_round)]
-    forms += [(pipeline, last_round)] if layers == 1 else []
-    for form, steps in forms:
-        program = traced(form, p, microbatches, layers)
-        (loop,) = [one for one in equations(program) if one.primitive is lax.scan_p]
-        assert loop.params["length"] == steps - 1
-        permutes = [one for one in equations(program) if one.primitive.name == "ppermute"]
-        assert len(permutes) == len([one for one in equations(loop.params["jaxpr"]) if one in permutes]) == 1
+    program = traced(pipeline, p, microbatches, layers)
+    (loop,) = [one for one in equations(program) if one.primitive is lax.scan_p]
+    assert loop.params["length"] == (layers - 1) * max(microbatches, p) + last_round - 1
+    permutes = [one for one in equations(program) if one.primitive.name == "ppermute"]
+    assert len(permutes) == len([one for one in equations(loop.params["jaxpr"]) if one in permutes]) == 1
 
 
 @sizes
@@ -67,25 +63,10 @@ def test_bubbles_are_counted(p: int, microbatches: int, layers: int, monkeypatch
     mesh = MeshCase(("pp",), (p,))
     weights = np.ones((p, layers, 1), np.float32)  # a layer adds 1, so that a value says what it went through
     x = np.broadcast_to(1000 * np.arange(1, microbatches + 1, dtype=np.float32)[:, None, None], (p, microbatches, 1, 1))
-    for form in (circular_pipeline, pipeline)[: 1 + (layers == 1)]:
-        seen.clear()
-        found = simulated(functools.partial(form, axis_name="pp"), mesh, weights, x)
-        np.testing.assert_array_equal(found, x + p * layers)
-        for participant in range(p):
-            entered = [value for index, value in seen if index == participant]
-            useful = {1000 * (m + 1) + n * p + participant for m in range(microbatches) for n in range(layers)}
-            assert useful <= {*entered}
-            assert len(entered) - len(useful) == p - 1 + (layers - 1) * max(p - microbatches, 0)
-
-
-def test_several_layers_are_another_form() -> None:
-    """Of several layers for each participant, the form of one pass says that it has none."""
-    mesh, axes = REVERSED
-    told = r"pipeline: weights='float32\[4,2\].*': expected one layer for each participant, on the mesh"
-    with pytest.raises(NotImplementedError, match=told):
-        simulated(
-            functools.partial(pipeline, axis_name=axes),
-            mesh,
-            np.zeros((2, 3, 4, 2), np.float32),
-            np.zeros((2, 3, 2, 1, 2), np.float32),
-        )
+    found = simulated(functools.partial(pipeline, axis_name="pp"), mesh, weights, x)
+    np.testing.assert_array_equal(found, x + p * layers)
+    for participant in range(p):
+        entered = [value for index, value in seen if index == participant]
+        useful = {1000 * (m + 1) + n * p + participant for m in range(microbatches) for n in range(layers)}
+        assert useful <= {*entered}
+        assert len(entered) - len(useful) == p - 1 + (layers - 1) * max(p - microbatches, 0)

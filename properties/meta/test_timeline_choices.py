@@ -6,12 +6,11 @@ import pytest
 
 import shardproof
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.meta.runs import command
 from shardproof.properties.performance.chips import CHIPS
-from shardproof.properties.performance.choosing import Choice, choice, choose, forms
-from shardproof.properties.performance.commands import agreement
+from shardproof.properties.performance.choosing import Choice, choice, choose, scheduled
 from shardproof.properties.performance.operations import flops_in
 from shardproof.properties.performance.shaped import KNOWN, shaped
+from shardproof.properties.programs.built_in import PRODUCTS
 
 
 def test_the_plain_form_is_best_where_nothing_is_gained() -> None:
@@ -76,13 +75,6 @@ def test_every_contract_has_a_choice(contract: str) -> None:
     assert f"{contract}(" in str(found)
 
 
-def test_what_depends_on_data_has_no_timeline() -> None:
-    """A form with a loop that depends on data has no timeline and is named."""
-    found = choose("moe_layer")
-    assert [one.name for one, _ in found.unsupported] == ["chunked"]
-    assert "chunked has no timeline: the iterations of the while at " in str(found)
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -113,12 +105,13 @@ def ratios_to_unsharded(dtype: str) -> tuple[float, float]:
 
     The published program multiplies integers of 32 bits, whose peak is not published: it follows from the third figure.
     """
-    traced = forms(shaped("all_gather_matmul_lhs_contracting", MeshCase(("tp",), (4,)), "tp", dtype=dtype))
+    case = shaped("all_gather_matmul_lhs_contracting", MeshCase(("tp",), (4,)), "tp", dtype=dtype)
     machine = CHIPS["v5e"]
     if dtype == "int32":
-        flops = flops_in(next(operations for one, operations in traced.operations if one.name == "naive"))
+        (plain,) = [one for one in PRODUCTS if one.contract is case.contract]
+        flops = flops_in(scheduled(plain, case))
         machine = replace(machine, peak={**machine.peak, dtype: round(flops / (PUBLISHED[2] * 1e-6))})
-    on_line, on_ring = choice(traced, replace(machine, link=machine.link // 2)), choice(traced, machine)
+    on_line, on_ring = choice(case, replace(machine, link=machine.link // 2)), choice(case, machine)
     naive = next(row for row in on_line.rows if row.implementation.name == "naive")
     ring = next(row for row in on_ring.rows if row.implementation.name.startswith("ring_"))
     return float(on_line.ratio(naive)), float(on_ring.ratio(ring))
@@ -131,10 +124,3 @@ def test_published_ratios_are_near_where_the_dtype_is_theirs() -> None:
     assert abs(naive - gathered / unsharded) < 0.1
     assert abs(ring - collective / unsharded) < 0.1
     assert ratios_to_unsharded("bfloat16")[0] > gathered / unsharded
-
-
-def test_agreement_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command says in one sentence that there is no TPU compiler."""
-    monkeypatch.setattr(agreement, "missing", lambda: "there is no compiler for TPUs here")
-    done = command("agreement")
-    assert (done.exit_code, done.stderr) == (2, "Error: there is no compiler for TPUs here\n")

@@ -5,9 +5,8 @@ import math
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import collectives, rings
-from shardproof.impl.algorithms import transfers
-from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.impl import collectives
+from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
@@ -31,19 +30,3 @@ def scatter_by_reducing_everything(
     width = math.ceil(x.shape[scatter_dimension] / p)
     piece = lax.dynamic_slice_in_dim(whole, index * width, width, scatter_dimension)
     return piece if tiled else jnp.squeeze(piece, scatter_dimension)
-
-
-@mutant(
-    "all_gather", law="communication", smallest=(2,), communication=formula_of("all_gather", "bidirectional_all_gather")
-)
-def gather_one_way_after_the_other(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Sends half of the block up the ring, and the other half down only when that has arrived everywhere."""
-    axes, p, index = names(axis_name), lax.axis_size(axis_name), lax.axis_index(axis_name)
-    parts, dimension = transfers.halves(collectives.cast_varying(x, axes), 0)
-    held: list[Array] = []
-    for part, way in zip(parts, rings.WAYS, strict=False):
-        passed = [lax.optimization_barrier((part, held))[0]]
-        for _ in range(p - 1):
-            passed.append(rings.shift(passed[-1], axes, way))
-        held.append(transfers.reorder(jnp.stack(passed), way * (index - jnp.arange(p)) % p))
-    return transfers.join(held[0] if len(held) == 1 else jnp.concatenate(held, dimension + 1), axis, tiled)

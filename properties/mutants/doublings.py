@@ -3,8 +3,7 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import collectives
-from shardproof.impl.algorithms import transfers
+from shardproof.impl import algorithms, collectives
 from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import mutant
 
@@ -20,7 +19,7 @@ def doubling_reduce_for_any_number(x: Array, axis_name: AxisName, *, op: str = "
     if op != "sum":
         return collectives.all_reduce(x, axis_name, op=op)
     p = lax.axis_size(axis_name)
-    for distance in transfers.distances(p):
+    for distance in algorithms.distances(p):
         x = x + collectives.permute(x, axis_name, perm=partners(p, distance))
     return x
 
@@ -31,7 +30,7 @@ def tree_reduce_takes_nothing_for_zeros(x: Array, axis_name: AxisName, *, op: st
     if op not in ("max", "min"):
         return collectives.all_reduce(x, axis_name, op=op)
     p, combine = lax.axis_size(axis_name), jnp.maximum if op == "max" else jnp.minimum
-    for distance in transfers.distances(p):
+    for distance in algorithms.distances(p):
         sends = [(i, i - distance) for i in range(distance, p, 2 * distance)]
         x = combine(x, collectives.permute(x, axis_name, perm=sends))
     return collectives.broadcast(x, axis_name)

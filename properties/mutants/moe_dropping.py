@@ -9,7 +9,7 @@ from jax import Array, lax
 
 from shardproof.impl.collectives import all_gather, axis_index
 from shardproof.impl.moe import Room, all_gather_moe, kept
-from shardproof.impl.moe.chunked import dispatch_in_chunks
+from shardproof.impl.moe.gathered import dispatch_by_all_gather
 from shardproof.impl.moe.plan import Plan
 from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import mutant
@@ -124,7 +124,7 @@ def _sent_by(plan: Plan, keeps: Array, options: Any) -> Array:
     queues = jnp.where(keeps, plan.experts, plan.count)
     room = Room(options["capacity"], options["policy"])
     others = kept(queues.reshape(-1, plan.top_k), plan.gates.reshape(-1, plan.top_k), plan.count, room, plan.axes)
-    return dispatch_in_chunks(replace(plan, kept=keeps & others.ravel()))
+    return dispatch_by_all_gather(replace(plan, kept=keeps & others.ravel()))
 
 
 @mutant("moe_layer", smallest=(1,), claims=("sender_capacity",))

@@ -50,15 +50,3 @@ def moe_leaving_early(*operands: Any, **options: Any) -> Array:
     return plan_for(operands, options).result(
         lambda plan: _chunked(plan, steps=lambda plan, n: jnp.max(n), size=lambda pairs, p: -(-pairs // p))
     )
-
-
-@mutant("moe_layer", smallest=(1,), claims=("chunks",))
-def moe_of_so_many_rounds(*operands: Any, chunk: int | None, **options: Any) -> Array:
-    """There are at most as many rounds as participants, which is enough for chunks of an even share alone."""
-
-    def at_most_p(plan: Plan, chunks: Array) -> Array:
-        return jnp.minimum(_agreed(plan, chunks), plan.participants)
-
-    return plan_for(operands, options).result(
-        lambda plan: _chunked(plan, steps=at_most_p, size=lambda pairs, p: chunk or -(-pairs // p))
-    )

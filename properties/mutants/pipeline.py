@@ -69,9 +69,9 @@ def bubbles_from_behind(weights: Array, x: Array, axis_name: AxisName) -> Array:
 @mutant("pipeline", smallest=(1,), law="gradient")
 def gradient_of_the_last_microbatch(weights: Array, x: Array, axis_name: AxisName) -> Array:
     """Gives the weights the gradient of the last microbatch alone, as if each took the place of the one before."""
-    y = forms.circular_pipeline(weights, x, axis_name)
-    last = forms.circular_pipeline(weights, lax.stop_gradient(x)[-1:], axis_name)
-    still = forms.circular_pipeline(lax.stop_gradient(weights), x, axis_name)
+    y = forms.pipeline(weights, x, axis_name)
+    last = forms.pipeline(weights, lax.stop_gradient(x)[-1:], axis_name)
+    still = forms.pipeline(lax.stop_gradient(weights), x, axis_name)
     return lax.stop_gradient(y - still) + still + (last - lax.stop_gradient(last)) if len(x) > 1 else y
 
 

@@ -7,9 +7,7 @@ from jax.sharding import NamedSharding
 
 from shardproof.impl.reshard import Layout, exchanged, layout, spec
 from shardproof.properties.mutants.axes import in_mesh_order
-from shardproof.properties.mutants.catalogue import formula_of, mutant
-
-EXCHANGED = formula_of("reshard", "exchanged")
+from shardproof.properties.mutants.catalogue import mutant
 
 
 def _layouts(roles: Any) -> tuple[Layout, Layout]:
@@ -25,13 +23,6 @@ def reshard_from_mesh_order(x: Array, **roles: Any) -> Array:
     """Takes the axes that a dimension has to be in the order of the mesh."""
     held, wanted = _layouts(roles)
     return exchanged(x, _sorted(held), wanted)
-
-
-@mutant("reshard", law="communication", smallest=(1,), communication=EXCHANGED)
-def reshard_by_gathering_all(x: Array, **roles: Any) -> Array:
-    """Gathers everything, also what stays, or changes places, or of which a slice is enough."""
-    held, wanted = _layouts(roles)
-    return exchanged(exchanged(x, held, ((), ())), ((), ()), wanted)
 
 
 @mutant("reshard", smallest=(2,), whole=True)

@@ -1,4 +1,4 @@
-"""Planted bugs of algorithms that pass blocks round a ring: one way, both ways, along two axes, pairwise."""
+"""Planted bugs of algorithms that pass blocks round a ring: one way, along two axes, pairwise."""
 
 import jax.numpy as jnp
 from jax import Array, lax

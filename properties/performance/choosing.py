@@ -185,26 +185,16 @@ def choose(
     ways = WAYS if gradient else (FORWARD,)
     known = {way: known_of(case, stated, way) for way in ways}
     compiled = tuple(one for one in known.values() if one is not None)
-    found = choice(forms(case, gradient=gradient), stated)
+    found = choice(case, stated, gradient=gradient)
     if len(compiled) == len(ways):
         return dataclasses.replace(found, compiled=compiled)
     missing = tuple(way for way, one in known.items() if one is None)
     return dataclasses.replace(found, unrecorded=missing if compiled else ())
 
 
-@dataclass(frozen=True)
-class Forms:
-    """What a device does in every form of an operation, for a case."""
-
-    case: Case
-    operations: tuple[tuple[Implementation, tuple[Operation, ...]], ...]
-    unsupported: tuple[tuple[Implementation, str], ...]
-    gradient: bool
-
-
-def forms(case: Case, *, gradient: bool = False) -> Forms:
-    """Every form of a case's operation, traced: what it is on one machine or another is `choice`."""
-    found, unsupported = [], []
+def choice(case: Case, machine: Chip, *, gradient: bool = False) -> Choice:
+    """What to use for a case on a machine, by timelines alone: every form of its operation, traced."""
+    found, unsupported, plain = [], [], None
     for one in [i for i in IMPLEMENTATIONS if i.contract.name == case.contract.name]:
         if one.whole and not (one.layouts or (one.contract.call.roles and one.communication is not None)):
             continue  # what is sent of global arrays is in the traced program only if it is not left to the compiler
@@ -212,23 +202,15 @@ def forms(case: Case, *, gradient: bool = False) -> Forms:
             unsupported.append((one, f"it is not meant for {case.mesh}"))
             continue
         try:
-            found.append((one, scheduled(one, laid_out_for(case, one.layouts), gradient=gradient)))
+            told = timeline(scheduled(one, laid_out_for(case, one.layouts), gradient=gradient), machine)
         except (NotImplementedError, Untold) as error:
             unsupported.append((one, str(error)))
-    return Forms(case, tuple(found), tuple(unsupported), gradient)
-
-
-def choice(traced: Forms, machine: Chip) -> Choice:
-    """What to use on a machine, by timelines alone."""
-    found, plain = [], None
-    for one, operations in traced.operations:
-        told = timeline(operations, machine)
+            continue
         plain = told if one.name in PLAIN else plain
         found.append(Row(one, told.total, told.exposed))
     rows = sorted(found, key=lambda row: (row.total, row.implementation.name not in PLAIN))
-    unsharded = plain.compute if plain is not None and traced.case.contract.name in SHARDED else Fraction(0)
-    case, unsupported = traced.case, traced.unsupported
-    return Choice(case.contract.name, case, machine, tuple(rows), unsharded, unsupported, traced.gradient)
+    unsharded = plain.compute if plain is not None and case.contract.name in SHARDED else Fraction(0)
+    return Choice(case.contract.name, case, machine, tuple(rows), unsharded, tuple(unsupported), gradient)
 
 
 def scheduled(implementation: Implementation, case: Case, *, gradient: bool = False) -> tuple[Operation, ...]:

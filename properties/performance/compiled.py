@@ -89,23 +89,14 @@ class Work:
     way: str = FORWARD  # forward, or backward alone
 
     def case(self, *, local: bool = False) -> Case:
-        """The case of a form that communicates; `local`: of the product of one device, over a model axis of one.
-
-        Raises:
-            ValueError: if the model axis does not divide the devices, or what is sharded the sizes.
-        """
+        """The case of a form that communicates; `local`: of the product of one device, over a model axis of one."""
         p, devices = self.place.model, self.place.devices
         if devices % p:
             raise ValueError(f"model={p}: expected a size that divides the {devices} devices of {self.place.topology}")
         return product_on(self.contract, self.shape, devices // p, p, local=local)
 
     def compiled(self, compiler: TpuCompiler, form: str) -> Modelled:
-        """The schedule of a form by its name, `UNSHARDED` or `COMPILER`, and the bytes that it holds at most.
-
-        Raises:
-            NotCompiled: if it cannot be compiled.
-            HloError: if what comes out cannot be read.
-        """
+        """The schedule of a form by its name, `UNSHARDED` or `COMPILER`, and the bytes that it holds at most."""
         local, topology = form == UNSHARDED, self.place.topology
         name = form if form == COMPILER else f"{self.contract}[{'naive' if local else form}]"
         found = compiler.compile(Request(str(topology), self.case(local=local), name, self.way))

@@ -62,39 +62,23 @@ class Operation:
 
 
 def operations_of(program: Program, on: MeshCase) -> tuple[Operation, ...]:
-    """What every device does in the `shard_map`s of a program, one after the other.
-
-    Raises:
-        Untold: if there is no `shard_map`, or a loop whose iterations depend on data.
-    """
+    """What every device does in the `shard_map`s of a program, one after the other."""
     return operations_in(_traced(program, on), on)
 
 
 def operations_in(jaxpr: Any, on: MeshCase) -> tuple[Operation, ...]:
-    """The same of a program that is traced.
-
-    Raises:
-        Untold: as `operations_of` does.
-    """
+    """The same of a program that is traced."""
     bodies = enumerate(_bodies(jaxpr))
     return tuple(Operation("shard_map", "", frozenset(range(i)), body=block_of(body, on)) for i, body in bodies)
 
 
 def peak_of(program: Program, on: MeshCase) -> int:
-    """The most bytes that a device holds at one time in a `shard_map`, as `memory.peak_bytes` counts them.
-
-    Raises:
-        Untold: if there is no `shard_map`.
-    """
+    """The most bytes that a device holds at one time in a `shard_map`, as `memory.peak_bytes` counts them."""
     return peak_in(_traced(program, on))
 
 
 def peak_in(jaxpr: Any) -> int:
-    """The same of a program that is traced.
-
-    Raises:
-        Untold: as `peak_of` does.
-    """
+    """The same of a program that is traced."""
     return max(peak_bytes(body) for body in _bodies(jaxpr))
 
 

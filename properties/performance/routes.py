@@ -58,11 +58,7 @@ class Untold(Exception):
 
 
 def loads_of(equation: Any, mesh: MeshCase) -> Loads:
-    """What an equation sends; nothing, if it is no collective, or among one device.
-
-    Raises:
-        Untold: for an all-to-all with `axis_index_groups`, whose pieces do not load all links alike.
-    """
+    """What an equation sends; nothing, if it is no collective, or among one device."""
     name, parameters = equation.primitive.name, equation.params
     if name not in COLLECTIVE_KINDS:
         return Loads()

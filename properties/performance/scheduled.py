@@ -10,7 +10,6 @@ and computation take from one another, scalar instructions, and what has no esti
 """
 
 import copy
-import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -74,11 +73,7 @@ COPIES = ("copy", "bitcast")
 
 
 def trips(module: Module, inside: Computation, loop: Instruction) -> int:
-    """How often a `while` runs its body: what is written down, or what a counter does that is compared with one.
-
-    Raises:
-        HloError: if neither says it.
-    """
+    """How often a `while` runs its body: what is written down, or what a counter does that is compared with one."""
     known = known_trips(loop)
     if known is not None:
         return known
@@ -324,11 +319,7 @@ class Schedule(Exposure):
 
 
 def schedule(text: str, topology: Topology, chips: Sequence[Coordinates]) -> Schedule:
-    """The timeline of a compiled program.
-
-    Raises:
-        HloError: if the text is not that of a scheduled program, or cannot be read.
-    """
+    """The timeline of a compiled program."""
     if "is_scheduled=true" not in text.partition("\n")[0]:
         raise HloError("not a scheduled program: expected is_scheduled=true in its first line")
     module = read(text)
@@ -347,51 +338,3 @@ def schedule(text: str, topology: Topology, chips: Sequence[Coordinates]) -> Sch
 
 def _micro(seconds: Fraction) -> str:
     return f"{float(seconds * 10**6):.1f}"
-
-
-PASSING = frozenset(
-    {"bitcast", "get-tuple-element", "copy", "copy-done", "async-update", "opt-barrier", "reshape", "tuple"}
-)
-"""What only hands on what it is given."""
-
-GIVEN = frozenset({"parameter", "constant", "iota", "partition-id", "replica-id"})
-"""What is there from the start."""
-
-
-def story(text: str, sent: Sent) -> str:
-    """What happens before a transfer and after it, as clauses; empty of one that the text does not have."""
-    module, frames = read(text), Frames.read(text)
-    for computation in module.computations.values():
-        if sent.name in computation.instructions:
-            start = computation.instructions[sent.name]
-            before, after = _made_by(computation, start), _user(computation, start)
-            told = f"it sends what {_named(before, frames) + ' gives' if before is not None else 'is there before'}"
-            last = "the end of the program" if computation is module.entry else "the next iteration"
-            return f"{told}, and {_named(after, frames) if after is not None else last} waits for it"
-    return ""
-
-
-def _named(instruction: Instruction, frames: Frames) -> str:
-    place = frames.where(instruction)
-    return f"{instruction.name}{f' at {place}' if place else ''}"
-
-
-def _made_by(inside: Computation, start: Instruction) -> Instruction | None:
-    """What computes the operand; None if it is an argument, or what a loop carries."""
-    found: Instruction | None = start
-    while found is not None and (found is start or found.opcode in PASSING):
-        found = inside.instructions.get(bare(found.operands[0])) if found.operands else None
-    return None if found is None or found.opcode in GIVEN else found
-
-
-def _user(inside: Computation, start: Instruction) -> Instruction | None:
-    """The first that computes with what arrives; None if only what comes after the computation does."""
-    names = {start.name}
-    for instruction in itertools.dropwhile(lambda one: one is not start, inside.instructions.values()):
-        if names.isdisjoint(map(bare, instruction.operands)):
-            continue
-        if instruction.opcode in PASSING or instruction.opcode.endswith(("-done", "-start")):
-            names.add(instruction.name)
-        else:
-            return instruction
-    return None

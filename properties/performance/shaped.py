@@ -36,11 +36,7 @@ def shaped(
     shapes: Shapes | None = None,
     dtype: str = "bfloat16",
 ) -> Case:
-    """The case of a contract whose arrays, sharded over the axis tuple alone, have these shapes as a whole.
-
-    Raises:
-        RequestError: for a contract that there is none of, or shapes that are too few, too many, or do not divide.
-    """
+    """The case of a contract whose arrays, sharded over the axis tuple alone, have these shapes as a whole."""
     case, whole = _plain(contract, mesh, axis_name, dtype)
     given = whole if shapes is None else [*shapes]
     if len(given) != len(whole) or any(len(one) != len(other) for one, other in zip(given, whole, strict=True)):
@@ -59,9 +55,6 @@ def laid_out_for(case: Case, layouts: Sequence[Signature]) -> Case:
 
     Of several axes the first is that of the first role, and all others that of the last. One alone is of the role that
     shards the first array that any does: that of `data` for what shares examples, of `model` for what shares features.
-
-    Raises:
-        RequestError: for arrays that the axes do not divide.
     """
     if not layouts:
         return case
@@ -121,11 +114,7 @@ def _plain(
 
 
 def parse_shapes(text: str) -> list[tuple[int, ...]]:
-    """The shapes that `512x2048,2048x8192` lists.
-
-    Raises:
-        RequestError: if they cannot be read.
-    """
+    """The shapes that `512x2048,2048x8192` lists."""
     shapes = [part.strip().split("x") for part in text.split(",")]
     if not all(side.isdecimal() and int(side) for shape in shapes for side in shape):
         raise RequestError(f"--shape={text}: expected the sides of whole arrays, as in 512x2048,2048x8192")

@@ -285,6 +285,24 @@ class Sampled(Doubles):
         drawn = (np.concatenate(parts, axis=1) if left > 0 else parts[0]).reshape(len(pool), *shape[1:])
         return np.concatenate([drawn] * self.sets) if self.sets > 1 else drawn
 
+    def run(self, env: Env, rule: Rule, equation: Any, operands: list[Numbers]) -> list[Numbers]:
+        """The results of an equation, as of `Doubles`.
+
+        Where the first sample, which rounds to the nearest as machines do, chooses as no other does, as among many
+        numbers that are one once they are rounded, the second chooses like it.
+        """
+        results = super().run(env, rule, equation, operands)
+        count = len(self.chosen)
+        if self.chosen.start or count < 2 or calls(equation) or not has_floats(equation):
+            return results
+        choices = [x for x in results if x.dtype.kind in "biu" and len(x) == self.sets * count]
+        for first in range(0, self.sets * count, count):
+            if any((x[first] != x[first + 1 : first + count]).all(axis=0).any() for x in choices):
+                results = [np.array(x) for x in results]
+                for x in (x for x in results if len(x) == self.sets * count):
+                    x[first + 1] = x[first]
+        return results
+
     def _round(self, env: Env, equation: Any, x: Numbers, to: Format) -> Numbers:
         # a fourth stays between two numbers: what depends on any rounding moves there, however few numbers are near
         return round_at_random(x, to, functools.partial(self._chance, env, equation), numbers=self.chosen)

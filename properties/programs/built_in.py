@@ -48,11 +48,6 @@ def over_a_power_of_two(case: Case) -> bool:
     return case.participants & (case.participants - 1) == 0
 
 
-def over_two_axes(case: Case) -> bool:
-    """Whether the axis tuple has two axes."""
-    return len(case.axes) == 2
-
-
 def _algorithm(
     of: str, name: str, communication: str, *features: str, serves: Callable[[Case], bool] | None = None
 ) -> Implementation:
@@ -95,18 +90,9 @@ PIECE = "ceil(elements(x)/p)*termsize"
 ALGORITHMS: tuple[Implementation, ...] = (
     # Thakur, Rabenseifner and Gropp 2005, section 4.1
     _algorithm("all_gather", "ring_all_gather", "permute=p-1,bytes=(p-1)*x"),
-    # two halves in each step, of more than one element
-    _algorithm("all_gather", "bidirectional_all_gather", "permute=(p-1)*min(2,elements(x)),bytes=(p-1)*x,steps=p-1"),
-    # the farthest of the others is p//2 participants away
-    _algorithm("all_gather", "shorter_way_all_gather", "permute=p-1,bytes=(p-1)*x,steps=p//2"),
     # 1, 2, 4, ... blocks and at last what is missing (Bruck et al. 1997, section 4)
     _algorithm("all_gather", "bruck_all_gather", "permute=ceil(log2(p)),bytes=(p-1)*x"),
     _algorithm("reduce_scatter", "ring_reduce_scatter", "permute=p-1,bytes=(p-1)*x/p"),
-    _algorithm(
-        "reduce_scatter",
-        "bidirectional_reduce_scatter",
-        "permute=(p-1)*min(2,elements(x)/p),bytes=(p-1)*x/p,steps=p-1",
-    ),
     # Thakur et al. 2005, section 4.2
     _algorithm(
         "reduce_scatter",
@@ -116,12 +102,6 @@ ALGORITHMS: tuple[Implementation, ...] = (
     ),
     # a reduce-scatter and an all-gather (Patarasuk and Yuan 2009, section 3)
     _algorithm("all_reduce", "ring_all_reduce", f"permute=2*(p-1),bytes=2*(p-1)*{PIECE}", "bool_sum"),
-    _algorithm(
-        "all_reduce",
-        "bidirectional_all_reduce",
-        f"permute=2*(p-1)*(2 if elements(x)>p else 1),bytes=2*(p-1)*{PIECE},steps=2*(p-1)",
-        "bool_sum",
-    ),
     # Thakur et al. 2005, section 4.5
     _algorithm(
         "all_reduce",
@@ -145,13 +125,6 @@ ALGORITHMS: tuple[Implementation, ...] = (
         "permute=2*ceil(log2(p)),bytes=2*ceil(log2(p))*elements(x)*termsize",
         "bool_sum",
     ),
-    _algorithm(
-        "all_reduce",
-        "torus_all_reduce",
-        f"permute=2*(size(axes,0)+size(axes,1)-2),bytes=2*(p-1)*{PIECE}",
-        "bool_sum",
-        serves=over_two_axes,
-    ),
     # Thakur et al. 2005, section 4.3
     _algorithm("all_to_all", "pairwise_all_to_all", "permute=p-1,bytes=(p-1)*x/p"),
     # in step i, the pieces of all distances below p of which bit i is set (Bruck et al. 1997, section 3)
@@ -159,13 +132,6 @@ ALGORITHMS: tuple[Implementation, ...] = (
         "all_to_all",
         "bruck_all_to_all",
         "permute=ceil(log2(p)),bytes=x/p*sum(p//2**(i+1)*2**i+max(0,p%2**(i+1)-2**i) for i in range(log2(p)))",
-    ),
-    # along the first axis, then along the second
-    _algorithm(
-        "all_to_all",
-        "two_phase_all_to_all",
-        "permute=size(axes,0)+size(axes,1)-2,bytes=x*(size(axes,0)-1)/size(axes,0)+x*(size(axes,1)-1)/size(axes,1)",
-        serves=over_two_axes,
     ),
     # Chan et al. 2007, section 4
     _algorithm("broadcast", "tree_broadcast", "permute=ceil(log2(p)),bytes=ceil(log2(p))*x"),

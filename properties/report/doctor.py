@@ -54,7 +54,7 @@ def unable() -> Iterator[tuple[str, str]]:
     if not find_spec("drawsvg"):
         yield "pictures", "drawsvg is not installed: pip install 'shardproof[draw]'"
     if reason := missing():
-        yield "tpu and agreement, unless --recorded", reason
+        yield "tpu, unless --recorded", reason
     if not (Path(__file__).parents[1] / "suite").exists():
         yield "all of the suite", "this is no checkout: `shardproof suite` checks the implementations alone"
 

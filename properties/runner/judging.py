@@ -251,7 +251,7 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
         verdict = excused(law, implementation, case, engine, error)
         if verdict is not None:
             return verdict
-        if case.chain and declines(implementation, dataclasses.replace(case, chain=()), engine):
+        if case.chain and declines(implementation, dataclasses.replace(case, chain=())):
             return Verdict("unsupported", DECLINED_ALONE, declined=True)  # where JAX raises before the function does
         origin = () if isinstance(error, Broken | WrongResult) else origin_of(error)
         broken = _broken(law, case, error)

@@ -36,23 +36,7 @@ def draw_timeline(
     shape: str,
     sources: bool,
 ) -> None:
-    """Prints the figures and the lanes of a program on a machine, and writes the picture.
-
-    Arguments:
-        name: an implementation as `find` takes it, or `MODULE:FUNCTION` or `MODULE:PROGRAM` of a user's.
-        mesh: names and sizes of axes.
-        axis: the axis tuple; empty: all axes.
-        output: the picture; None: a file named after what it is of.
-        machine: a name of `chips.CHIPS`.
-        dtype: of all floating arrays.
-        gradient: whether the gradient is scheduled too.
-        shape: the arrays; empty: those of a published example.
-        sources: whether to print where the machine's figures are from.
-
-    Raises:
-        RequestError: if one of them cannot be had.
-        Untold: if the trace does not tell what hides what.
-    """
+    """Prints the figures and the lanes of a program on a machine, and writes the picture: `shardproof timeline`."""
     on, stated = parse_mesh(mesh), chip(machine)
     stated.check(on)
     parse_dtype(dtype)
@@ -115,9 +99,6 @@ def call_on_mesh(program: Program, given: Sequence[Argument], mesh: MeshCase) ->
     """What an engine runs: the program's function on whole arrays, or inside `shard_map` on their blocks.
 
     Options have the first of their values.
-
-    Raises:
-        RequestError: if the arrays are not as the program describes them, or a role shards none of them.
     """
     arrays, names = program.signature.arrays, program.signature.names
     if len(given) != len(arrays):

@@ -121,11 +121,7 @@ def print_schedules(
     recorded: bool,
     steps: str,
 ) -> None:
-    """Prints a table for every shape and way; with `steps`, the schedule of this form instead.
-
-    Raises:
-        RequestError: if there is no such topology, product, or compiler where more than what is recorded is asked for.
-    """
+    """Prints a table for every shape and way; with `steps`, the schedule of this form instead."""
     place, products = Place(Topology.parse(topology), model), [one.contract.name for one in PRODUCTS]
     for name in contract:
         if name not in products:

@@ -1,13 +1,12 @@
 """What is measured together: the forms of one contract at one shape, on the same devices and the same numbers."""
 
-import contextlib
 import dataclasses
 import functools
 import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -31,7 +30,6 @@ from shardproof.properties.performance.chips import CHIPS, Chip
 from shardproof.properties.performance.compiled import product_on
 from shardproof.properties.performance.shaped import shaped
 from shardproof.properties.performance.tables import form_of
-from shardproof.properties.performance.tpu_compiler.topology import FLAT, Topology, in_rings
 from shardproof.properties.programs.built_in import ALGORITHMS, BUILT_IN, OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.examples import SHAPES, SHARDED, received
 from shardproof.properties.programs.implementations import Implementation
@@ -68,29 +66,8 @@ def mesh_of(devices: int) -> MeshCase:
 
 
 def placed(mesh: MeshCase, devices: Sequence[Any]) -> Mesh:
-    """The mesh over these devices, the last axis over rings of neighbours where they say which those are.
-
-    Elsewhere they come in the order in which JAX would lay them out.
-    """
-    kinds = (AxisType.Auto,) * len(mesh.sizes)
-    topology = topology_of(devices)
-    with contextlib.suppress(ValueError):  # no rings of so many chips are known in it
-        if topology is not None:
-            ordered = [device for device, _ in in_rings(devices, topology, mesh.sizes[-1])]
-            return Mesh(np.array(ordered).reshape(mesh.sizes), mesh.axis_names, axis_types=kinds)
-    return jax.make_mesh(mesh.sizes, mesh.axis_names, kinds, devices=devices)
-
-
-def topology_of(devices: Sequence[Any]) -> Topology | None:
-    """The grid of chips that TPU devices fill, from its first corner on; None if they are none, or fill none."""
-    chip = chip_of(devices[0])
-    if chip is None or not all(hasattr(device, "coords") for device in devices):
-        return None
-    dimensions = 2 if chip.name in FLAT else 3
-    places = {tuple(device.coords[:dimensions]) for device in devices}
-    sizes = tuple(1 + max(place[d] for place in places) for d in range(dimensions))
-    topology = Topology(chip.name, sizes)
-    return topology if len(places) == topology.chips else None
+    """The mesh over these devices, in the order in which JAX lays it over their links."""
+    return jax.make_mesh(mesh.sizes, mesh.axis_names, (AxisType.Auto,) * len(mesh.sizes), devices=devices)
 
 
 class Traffic(NamedTuple):
@@ -101,11 +78,7 @@ class Traffic(NamedTuple):
 
 
 def traffic(case: Case) -> Traffic:
-    """The traffic of a case.
-
-    Raises:
-        ValueError: of a contract for which nothing is known that must be sent.
-    """
+    """The traffic of a case."""
     p = case.participants
     if case.contract.name in SHARDED:
         bus = received(case)
@@ -246,9 +219,6 @@ def medians(
     Each is called once before, which compiles it. Then every round measures all of them, each round beginning with
     another one, so that none always comes after the same. In one measurement a function is called as often in a row as
     the slowest needs for `least` seconds, and the last result is waited for.
-
-    Raises:
-        ValueError: if there is nothing to measure, or no round.
     """
     if not functions or rounds < 1:
         raise ValueError(f"functions={list(functions)}, rounds={rounds}: expected at least one of each")
@@ -273,7 +243,7 @@ def _seconds(function: Callable[[], Any], calls: int, clock: Clock) -> float:
     return clock() - start
 
 
-UNSHARDED, NAIVE, BUILT_IN_FORM = "unsharded", "naive", "lax"
+UNSHARDED, NAIVE = "unsharded", "naive"
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "ring_shift")
 """The collectives that are measured: what nccl-tests has a definition for; a shift is its sendrecv."""
@@ -297,17 +267,10 @@ class Form:
 def forms(
     contract: str, mesh: MeshCase, *, more: Sequence[Implementation] = (), size: tuple[int, ...] | None = None
 ) -> list[Form]:
-    """What is measured of a contract: all forms of this project's own, or the plain ones and these.
+    """What is measured of one of `MEASURED` over the model axis: all forms of this project, or plain ones and `more`.
 
-    Arguments:
-        contract: one of `MEASURED`.
-        mesh: of the axes `data` and `model`; it runs over the second.
-        more: a user's implementations, in place of this project's but for the naive form or the built-in collective.
-        size: rows, contracted size and columns of the whole product (default: the shape that is called wide), or rows
-            and columns of a collective's full vector; a few more, where they do not divide by the devices.
-
-    Raises:
-        ValueError: of another contract.
+    The size is rows, contracted size and columns of the whole product (that which is called wide, if none is given), or
+    rows and columns of a collective's full vector: a few more, where they do not divide by the devices.
     """
     if contract not in MEASURED:
         raise ValueError(f"contract={contract!r}: expected one of {', '.join(MEASURED)}")
@@ -352,11 +315,7 @@ def measure(
     trace: Callable[[str], Any] | None = None,
     **how: Any,
 ) -> dict[str, Row]:
-    """The row of every form, in one run: first what is wrong of each, then how long all of them take, in turns.
-
-    Raises:
-        NotImplementedError: what a function raises of a case that it does not serve.
-    """
+    """The row of every form, in one run: first what is wrong of each, then how long all of them take, in turns."""
     functions: dict[str, Callable[[], Any]] = {}
     checked: dict[str, Wrong] = {}
     held: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
@@ -399,79 +358,32 @@ def tracing(folder: str | None, contract: str) -> Callable[[str], Any] | None:
     return lambda form: jax.profiler.trace(str(Path(folder) / contract / form))
 
 
-ON_TOP = 0.25
-"""What an overlapped form may take above its floor, in local products: by the compiler's own estimates the best ones
-take up to 0.15 (slices, sums, copies); the rest is for launches and for what a modelled run leaves out."""
-
 NOTHING_TO_HIDE = 1.1
 """Up to so many local products, the naive form waits so little that hiding it may cost as much."""
-
-RING = "ring"
-MORE_STEPS = 2.0
-"""What p - 1 transfers that wait for one another may take more than the built-in collective over the same links."""
-
-HALF_HIDDEN = ("matmul_all_reduce",)
-"""Products whose second half, the gather of finished sums, has no product left to hide behind."""
 
 
 def broken(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None, *, hides: bool = True) -> list[str]:
     """What does not hold of the rows of a contract, in sentences.
 
-    Arguments:
-        rows: by form.
-        mesh: what they ran on.
-        chip: the published chip that its devices are; None: only what needs no figures of it is asserted.
-        hides: whether these forms of a product claim to hide what they send; others are not held to a ratio.
+    No element is wrong; no bandwidth exceeds that of the links, if the devices are a published chip; and if forms of a
+    product claim to hide what they send, the fastest of them takes no longer than the naive one.
     """
     found = [
         f"{row.contract}: {form}: {row.wrong.count:,} of {row.wrong.elements:,} elements wrong; {row.wrong.first}"
         for form, row in rows.items()
         if row.wrong.count
     ]
-    for form, over, most, reason in ratios(rows, mesh, chip) if hides else ():
-        one, other = rows[form], rows[over]
-        if (taken := one.seconds / other.seconds) > most:
-            times = f"{1e6 * one.seconds:.4g} us over {1e6 * other.seconds:.4g} us, medians of one run"
-            told = f"{one.contract}: {form} takes {taken:.2f} times what {over} takes ({times})"
-            found.append(f"{told}: expected at most {most:.2f}: {reason}")
+    overlapped = [row for form, row in rows.items() if form not in (UNSHARDED, NAIVE)]
+    if hides and NAIVE in rows and overlapped:
+        best, naive = min(overlapped, key=lambda row: row.seconds), rows[NAIVE]
+        waits, taken = naive.seconds / rows[UNSHARDED].seconds, best.seconds / naive.seconds
+        if taken > (most := max(1.0, NOTHING_TO_HIDE / waits)):
+            times = f"{1e6 * best.seconds:.4g} us over {1e6 * naive.seconds:.4g} us, medians of one run"
+            found.append(
+                f"{best.contract}: {best.form} takes {taken:.2f} times what {NAIVE} takes ({times}): expected at most "
+                f"{most:.2f}: the naive form takes {waits:.2f} local products, of which it waits for all that it sends"
+            )
     return found + [told for row in rows.values() if (told := too_fast(row, mesh, chip))]
-
-
-def ratios(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None) -> Iterator[tuple[str, str, float, str]]:
-    """How many times what another form takes a form takes at most, and why.
-
-    Of products the fastest overlapped form is held against the naive one and the product of one device alone.
-    """
-    overlapped = set(rows) - {UNSHARDED, NAIVE, BUILT_IN_FORM}
-    if NAIVE not in rows:
-        if {RING, BUILT_IN_FORM} <= set(rows):
-            ways = 2 if mesh.shape[MODEL] > 2 and (chip is None or chip.dimensions) else 1
-            reason = f"it sends as many bytes, over one of the {ways} ways that the built-in one may use, in more steps"
-            yield RING, BUILT_IN_FORM, MORE_STEPS * ways, reason
-        return
-    if not overlapped:
-        return
-    best, local = min(overlapped, key=lambda name: rows[name].seconds), rows[UNSHARDED].seconds
-    waits = rows[NAIVE].seconds / local
-    reason = f"the naive form takes {waits:.2f} local products, of which it waits for all that it sends"
-    yield best, NAIVE, max(1.0, NOTHING_TO_HIDE / waits), reason
-    if chip is not None and rows[best].contract not in HALF_HIDDEN:
-        floor = least(rows[best], local, mesh, chip)
-        reason = f"published links of {chip.name} and the product allow {floor:.2f}, and {ON_TOP} is left for the rest"
-        yield best, UNSHARDED, floor + ON_TOP, reason
-
-
-def least(row: Row, local: float, mesh: MeshCase, chip: Chip) -> float:
-    """The floor, in local products: that, or all transfers and the p-th of a product that none is beside."""
-    assert row.traffic is not None
-    products = 2 if row.contract == "transformer_block" else 1
-    sent = float(row.traffic.bus) / bandwidth(mesh, chip)
-    return max(1.0, sent / local + 1 / (products * mesh.shape[MODEL]))
-
-
-def bandwidth(mesh: MeshCase, chip: Chip) -> float:
-    """The bytes a second of a device's links along the model axis; where a chip is two devices, half of them."""
-    return chip.bandwidth(mesh, (MODEL,)) / (2 if chip.name == "tpu7x" else 1)
 
 
 def too_fast(row: Row, mesh: MeshCase, chip: Chip | None) -> str:
@@ -482,7 +394,8 @@ def too_fast(row: Row, mesh: MeshCase, chip: Chip | None) -> str:
     sums = row.contract in ("all_reduce", "matmul_all_reduce")
     if chip is None or row.traffic is None or (sums and not chip.dimensions):
         return ""
-    most = bandwidth(mesh, chip)
+    # where a chip is two devices, each has half of its links
+    most = chip.bandwidth(mesh, (MODEL,)) / (2 if chip.name == "tpu7x" else 1)
     if row.bus <= 1.05 * most:
         return ""
     return (

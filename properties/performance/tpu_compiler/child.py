@@ -27,11 +27,7 @@ CHIPS: dict[str, dict[str, Any]] = {"v4": {"chip_config_name": "megacore"}}
 
 
 def implementation_of(contract: str, name: str) -> Implementation:
-    """One of this project's own by `contract[name]`, or a user's by `MODULE:FUNCTION`.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """One of this project's own by `contract[name]`, or a user's by `MODULE:FUNCTION`."""
     found = [i for i in IMPLEMENTATIONS if i.contract.name == contract and str(i) == name]
     if found:
         return found[0]

@@ -35,11 +35,7 @@ class Topology:
 
     @classmethod
     def parse(cls, name: str) -> "Topology":
-        """Reads `v5e:2x4`.
-
-        Raises:
-            RequestError: if there is no such topology.
-        """
+        """Reads `v5e:2x4`."""
         generation, _, grid = name.partition(":")
         parts = grid.split("x")
         dimensions = 2 if generation in FLAT else 3
@@ -79,9 +75,6 @@ class Topology:
 
         Of two chips, and of all chips of a dimension that wraps, that is a line; of others a cycle in a plane that is
         two chips wide.
-
-        Raises:
-            ValueError: if there is no such order of this kind.
         """
         lines = [d for d, size in enumerate(self.sizes) if size == p and (p == 2 or self.wraps(d))]
         if p == 1:
@@ -109,9 +102,6 @@ def in_rings(devices: Iterable[Any], topology: Topology, participants: int) -> l
     """The devices of a topology with their places, each `participants` that follow one another a ring of chips.
 
     Where a chip is two devices, the first of every chip come first: what a link carries is told by chips.
-
-    Raises:
-        ValueError: if the topology has no such rings, or a chip that is none of the devices'.
     """
     dimensions = len(topology.sizes)
     by_place = {(tuple(d.coords[:dimensions]), d.core_on_chip): d for d in devices}

@@ -1,15 +1,20 @@
-"""All-gathers, all-to-alls and broadcasts out of permutes: along a ring, pairwise, down a tree, in about log2 p steps.
+"""Collectives by hand, out of permutes alone: classical algorithms round a ring, by halving and doubling, on trees.
 
-p is the number of participants, n the bytes of the result of an all-gather, of the operand of an all-to-all, of the
-block of a broadcast. Sources: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
-MPICH", 2005 (ring, Bruck); Bruck et al., "Efficient Algorithms for All-to-All Communications in
-Multiport Message-Passing Systems", 1997; Chan et al., "Collective communication: theory, practice, and experience",
-2007 (broadcasts).
+Each has the signature, the meaning and the ValueErrors of its collective in `shardproof.impl.collectives`, over one
+axis or a tuple of axes in any order, for trees of blocks. Where one does not serve what the collective allows, it
+raises NotImplementedError and says what it expects. All are typed varying, since nothing casts varying back to
+invariant. p is the number of participants, n the bytes of the result of an all-gather, of the operand of others.
 
-All of them are typed varying, over one axis or a tuple of axes in any order, for trees and for every dtype, with the
-arguments and the ValueErrors of their collective in `shardproof.impl.collectives`: `[M_Y, …]` to `[M, …]`; `[M_Y, N]`
-to `[M, N_Y]`; `[…]` to `[…]`. Each is written for one block: an all-gather `[…]` to `[p, …]` in logical order, an
-all-to-all for its pieces, `[p, …]` by destination to `[p, …]` by source.
+Each is written for one block: an all-gather `[…]` to `[p, …]` in logical order; a reduce-scatter `[p, …]` by
+destination to `[…]`, of every numeric dtype, added up in it, or by another reduction of two blocks, `combine`; an
+all-to-all `[p, …]` by destination to `[p, …]` by source; an all-reduce and a broadcast `[…]` to `[…]`. Sums of bool
+count in int32, means of exact dtypes are float32.
+
+Sources: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005 (rings,
+Bruck, halving, doubling); Bruck et al., "Efficient Algorithms for All-to-All Communications in Multiport
+Message-Passing Systems", 1997; Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms for Clusters of
+Workstations", 2009; Rabenseifner, "Optimization of Collective Reduction Operations", 2004; Chan et al., "Collective
+communication: theory, practice, and experience", 2007 (trees, broadcasts).
 """
 
 import functools
@@ -25,12 +30,13 @@ from jaxtyping import Array, Int, Shaped
 
 from shardproof.impl.arguments import (
     AxisName,
-    as_axes,
     check_axes,
-    check_axis_count,
     check_dimension,
     check_divides,
     check_index,
+    check_op,
+    check_power_of_two,
+    check_varies,
 )
 from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
 from shardproof.impl.indices import remainder
@@ -66,11 +72,7 @@ def _all_gather(algorithm: Callable[[Block, AxisName], Pieces]) -> Callable[...,
 
 @_all_gather
 def ring_all_gather(block: Block, axes: AxisName) -> Pieces:
-    """Passes every block round the ring: p - 1 permutes of n/p bytes, the least that bandwidth allows.
-
-    Raises:
-        ValueError: for an unknown axis or a dimension out of range.
-    """
+    """Passes every block round the ring: p - 1 permutes of n/p bytes, the least that bandwidth allows."""
 
     def step(moving: Block, _: None) -> tuple[Block, Block]:
         moved = shift(moving, axes, 1)
@@ -81,60 +83,12 @@ def ring_all_gather(block: Block, axes: AxisName) -> Pieces:
 
 
 @_all_gather
-def bidirectional_all_gather(block: Block, axes: AxisName) -> Pieces:
-    """Passes half of every block each way round the ring: p - 1 steps of two permutes of n/(2p) bytes.
-
-    A block is halved along its longest dimension; one with a single element goes one way as a whole.
-
-    Raises:
-        ValueError: for an unknown axis or a dimension out of range.
-    """
-    parts, dimension = halves(block, 0)
-    if len(parts) == 1:
-        return ring_all_gather(block, axes)
-    right, left = parts
-    from_left, from_right = _passed_both_ways(right, left, axes, lax.axis_size(axes) - 1)
-    first = _by_index(jnp.concatenate([right[None], from_left]), axes, 1)
-    second = _by_index(jnp.concatenate([left[None], from_right]), axes, -1)
-    return jnp.concatenate([first, second], dimension + 1)
-
-
-@_all_gather
-def shorter_way_all_gather(block: Block, axes: AxisName) -> Pieces:
-    """Passes every whole block the shorter way round the ring: p - 1 permutes of n/p bytes in floor(p/2) steps.
-
-    Raises:
-        ValueError: for an unknown axis or a dimension out of range.
-    """
-    p = lax.axis_size(axes)
-    from_left, from_right = _passed_both_ways(block, block, axes, (p - 1) // 2)
-    if p % 2 == 0:  # the block from the opposite side comes one way only
-        last = from_left[-1] if p > 2 else block
-        from_left = jnp.concatenate([from_left, shift(last, axes, 1)[None]])
-    return _by_index(jnp.concatenate([block[None], from_left, from_right[::-1]]), axes, 1)
-
-
-@_all_gather
 def bruck_all_gather(block: Block, axes: AxisName) -> Pieces:
-    """Fetches 1, 2, 4, … blocks, at last only those that are missing: ceil(log2 p) permutes, (p-1)n/p bytes in all.
-
-    Raises:
-        ValueError: for an unknown axis or a dimension out of range.
-    """
+    """Fetches 1, 2, 4, … blocks, at last only those that are missing: ceil(log2 p) permutes, (p-1)n/p bytes in all."""
     p, held = lax.axis_size(axes), block[None]
     for distance in distances(p):  # held[j] is the block of participant index + j
         held = jnp.concatenate([held, shift(held[: p - distance], axes, -distance)])
     return _by_index(held, axes, -1)
-
-
-def _passed_both_ways(right: Block, left: Block, axes: AxisName, steps: int) -> tuple[Pieces, Pieces]:
-    """All that comes by in so many steps: of blocks that go rightward, and of others that go leftward."""
-
-    def step(moving: tuple[Block, Block], _: None) -> tuple[tuple[Block, Block], tuple[Block, Block]]:
-        moved = shift(moving[0], axes, 1), shift(moving[1], axes, -1)
-        return moved, moved
-
-    return lax.scan(step, (right, left), length=steps)[1]
 
 
 def _by_index(held: Pieces, axes: AxisName, way: int) -> Pieces:
@@ -165,11 +119,7 @@ def _all_to_all(algorithm: Callable[[Pieces, AxisName], Pieces]) -> Callable[...
 
 @_all_to_all
 def pairwise_all_to_all(pieces: Pieces, axes: AxisName) -> Pieces:
-    """Sends every piece straight to where it belongs: p - 1 permutes of n/p bytes, one for every distance.
-
-    Raises:
-        ValueError: for an unknown axis, or a dimension out of range or not divisible.
-    """
+    """Sends every piece straight to where it belongs: p - 1 permutes of n/p bytes, one for every distance."""
     p, index = lax.axis_size(axes), axis_index(axes)
     to_go = reorder(pieces, around(index + jnp.arange(p), p))
     arrived = [to_go[0], *(shift(to_go[distance], axes, distance) for distance in range(1, p))]
@@ -178,33 +128,13 @@ def pairwise_all_to_all(pieces: Pieces, axes: AxisName) -> Pieces:
 
 @_all_to_all
 def bruck_all_to_all(pieces: Pieces, axes: AxisName) -> Pieces:
-    """Sends every piece along the binary digits of its distance: ceil(log2 p) permutes of up to n/2 bytes.
-
-    Raises:
-        ValueError: for an unknown axis, or a dimension out of range or not divisible.
-    """
+    """Sends every piece along the binary digits of its distance: ceil(log2 p) permutes of up to n/2 bytes."""
     p, index = lax.axis_size(axes), axis_index(axes)
     held = reorder(pieces, around(index + jnp.arange(p), p))  # held[j] is j participants away from where it starts
     for distance in distances(p):
         moving = np.flatnonzero(np.arange(p) & distance)
         held = held.at[moving].set(shift(held[moving], axes, distance), unique_indices=True)
     return reorder(held, around(index - jnp.arange(p), p))
-
-
-@_all_to_all
-def two_phase_all_to_all(pieces: Pieces, axes: AxisName) -> Pieces:
-    """Exchanges along the first of two axes, of a participants, then the second, of b: (a-1)n/a + (b-1)n/b bytes.
-
-    Raises:
-        ValueError: for an unknown axis, or a dimension out of range or not divisible.
-        NotImplementedError: unless the axis tuple has two axes.
-    """
-    check_axis_count("two_phase_all_to_all", axes, (2,))
-    first, second = as_axes(axes)
-    grid = pieces.reshape(lax.axis_size(first), lax.axis_size(second), *pieces.shape[1:])
-    by_row = pairwise_all_to_all(grid, first, split_axis=0, concat_axis=0)
-    by_column = pairwise_all_to_all(jnp.swapaxes(by_row, 0, 1), second, split_axis=0, concat_axis=0)
-    return jnp.swapaxes(by_column, 0, 1).reshape(pieces.shape)
 
 
 def _broadcast(algorithm: Callable[[Block, AxisName, int], Block]) -> Callable[..., Blocks]:
@@ -221,11 +151,7 @@ def _broadcast(algorithm: Callable[[Block, AxisName, int], Block]) -> Callable[.
 
 @_broadcast
 def tree_broadcast(block: Block, axes: AxisName, root: int) -> Block:
-    """Those who have the block send it 1, 2, 4, … participants on: ceil(log2 p) permutes of n bytes.
-
-    Raises:
-        ValueError: for an unknown axis or a root out of range.
-    """
+    """Those who have the block send it 1, 2, 4, … participants on: ceil(log2 p) permutes of n bytes."""
     p = lax.axis_size(axes)
     for distance in distances(p):
         holders = range(min(distance, p - distance))
@@ -240,9 +166,6 @@ def scatter_all_gather_broadcast(block: Block, axes: AxisName, root: int) -> Blo
     """Scatters the block down a tree and gathers it along a ring: 2(p-1)n/p bytes, ceil(log2 p) + p - 1 permutes.
 
     Any block will do: its elements are filled up to a multiple of p.
-
-    Raises:
-        ValueError: for an unknown axis or a root out of range.
     """
     p = lax.axis_size(axes)
     # held[j] is the piece of the participant j behind this one; the root's alone mean something before others arrive
@@ -258,6 +181,131 @@ def scatter_all_gather_broadcast(block: Block, axes: AxisName, root: int) -> Blo
 def _rank(axes: AxisName, root: int) -> Int[Array, ""]:
     """How many participants this one comes after the root."""
     return around(axis_index(axes) - root, lax.axis_size(axes))
+
+
+COMBINE: dict[str, Combine] = {"sum": lax.add, "mean": lax.add, "max": lax.max, "min": lax.min}
+"""How two blocks are reduced to one; means are divided at the end."""
+
+
+def _reduce_scatter(algorithm: Callable[[Pieces, AxisName, Combine], Block]) -> Callable[..., Blocks]:
+    """Decorate an algorithm of one block's pieces, to be one of trees with the arguments of a reduce-scatter."""
+    function = algorithm.__name__
+
+    def scatter(
+        x: Blocks, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False, combine: Combine = lax.add
+    ) -> Blocks:
+        axes = check_axes(function, axis_name)
+        given = axis_name if isinstance(axis_name, str) else axes  # as messages show it
+        p = lax.axis_size(axes)
+
+        def scatter_leaf(leaf: Block) -> Block:
+            dimension = check_dimension(function, "scatter_dimension", scatter_dimension, leaf.ndim)
+            check_divides(function, "scatter_dimension", scatter_dimension, leaf.shape[dimension], p, tiled)
+            check_varies(function, leaf, axes)
+            return algorithm(split(cast_varying(leaf, axes), p, dimension, tiled), given, combine)
+
+        return jax.tree.map(scatter_leaf, x)
+
+    return named_after(algorithm, scatter)
+
+
+@_reduce_scatter
+def ring_reduce_scatter(pieces: Pieces, axes: AxisName, combine: Combine) -> Block:
+    """Every piece goes round the ring once and is added to on its way: p - 1 permutes of n/p bytes."""
+    own = _as_met(pieces, axes, 1)
+
+    def step(total: Block, piece: Block) -> tuple[Block, None]:
+        return combine(shift(total, axes, 1), piece), None
+
+    return lax.scan(step, own[0], own[1:])[0]
+
+
+@_reduce_scatter
+def recursive_halving_reduce_scatter(pieces: Pieces, axes: AxisName, combine: Combine) -> Block:
+    """Exchanges halves with partners …, 4, 2, 1 participants away: log2 p permutes, (p-1)n/p bytes in all.
+
+    Raises:
+        NotImplementedError: unless p is a power of two.
+    """
+    check_power_of_two("recursive_halving_reduce_scatter", axes)
+    p = lax.axis_size(axes)
+    held = reorder(pieces, axis_index(axes) ^ jnp.arange(p))  # held[j] is meant for participant index ^ j
+    for distance in reversed(distances(p)):
+        held = combine(held[:distance], swap(held[distance:], axes, distance))
+    return held[0]
+
+
+def _as_met(pieces: Pieces, axes: AxisName, way: int) -> Pieces:
+    """Pieces in the order in which their totals come by, going `way`: the neighbour's first, the own one last."""
+    p = lax.axis_size(axes)
+    return reorder(pieces, around(axis_index(axes) - way * jnp.arange(1, p + 1), p))
+
+
+def _all_reduce(algorithm: Callable[[Block, AxisName, Combine], Block]) -> Callable[..., Blocks]:
+    """Decorate an algorithm of one block, to be one of trees with the arguments of an all-reduce."""
+    function = algorithm.__name__
+
+    def reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum") -> Blocks:
+        axes = check_axes(function, axis_name)
+        given = axis_name if isinstance(axis_name, str) else axes  # as messages show it
+        check_op(function, op, COMBINE)
+
+        def reduce_leaf(leaf: Block) -> Block:
+            check_varies(function, leaf, axes)
+            counts = leaf.dtype == jnp.bool_ and op in ("sum", "mean")
+            block = cast_varying(leaf.astype(jnp.int32) if counts else leaf, axes)
+            total = algorithm(block, given, COMBINE[op])
+            return total / lax.axis_size(axes) if op == "mean" else total
+
+        return jax.tree.map(reduce_leaf, x)
+
+    return named_after(algorithm, reduce)
+
+
+@_all_reduce
+def ring_all_reduce(block: Block, axes: AxisName, combine: Combine) -> Block:
+    """A reduce-scatter and an all-gather along a ring: 2(p-1) permutes of n/p bytes."""
+    piece = ring_reduce_scatter(cut(block, lax.axis_size(axes)), axes, combine=combine)
+    return uncut(ring_all_gather(piece, axes), block.shape)
+
+
+@_all_reduce
+def rabenseifner_all_reduce(block: Block, axes: AxisName, combine: Combine) -> Block:
+    """A reduce-scatter by halving and an all-gather of 1, 2, 4, … blocks: 2 log2 p permutes, 2(p-1)n/p bytes in all.
+
+    Raises:
+        NotImplementedError: unless p is a power of two.
+    """
+    check_power_of_two("rabenseifner_all_reduce", axes)
+    piece = recursive_halving_reduce_scatter(cut(block, lax.axis_size(axes)), axes, combine=combine)
+    return uncut(bruck_all_gather(piece, axes), block.shape)
+
+
+@_all_reduce
+def recursive_doubling_all_reduce(block: Block, axes: AxisName, combine: Combine) -> Block:
+    """Exchanges its total with partners 1, 2, 4, … participants away: log2 p permutes of n bytes.
+
+    Raises:
+        NotImplementedError: unless p is a power of two.
+    """
+    check_power_of_two("recursive_doubling_all_reduce", axes)
+    for distance in distances(lax.axis_size(axes)):
+        block = combine(block, swap(block, axes, distance))
+    return block
+
+
+@_all_reduce
+def tree_all_reduce(block: Block, axes: AxisName, combine: Combine) -> Block:
+    """Reduces down a binomial tree to participant 0, which broadcasts up the tree: 2 ceil(log2 p) permutes of n bytes.
+
+    Where nothing arrives, what a permute leaves there is not combined.
+    """
+    p, index = lax.axis_size(axes), axis_index(axes)
+    for distance in distances(p):
+        arrived = send(block, axes, [(i, i - distance) for i in range(distance, p, 2 * distance)])
+        receives = (remainder(index, 2 * distance) == 0) & (index + distance < p)
+        block = jnp.where(receives, combine(block, arrived), block)
+    return tree_broadcast(block, axes)
 
 
 def split(x: Block, parts: int, dimension: int, tiled: bool) -> Pieces:
@@ -284,19 +332,6 @@ def cut(x: Block, parts: int) -> Shaped[Array, "p n"]:
 def uncut(pieces: Block, shape: Sequence[int]) -> Block:
     """The inverse of `cut`: the array of that shape, without what was filled up."""
     return pieces.ravel()[: math.prod(shape)].reshape(shape)
-
-
-def halves(x: Block, lead: int) -> tuple[list[Block], int]:
-    """`x` cut in two along the longest dimension behind `lead` others, and that dimension; one part where it is 1.
-
-    The first half has one row more where their number is odd.
-    """
-    sides = x.shape[lead:]
-    rows = max(sides, default=1)
-    if rows < 2:
-        return [x], lead
-    dimension = lead + sides.index(rows)
-    return jnp.split(x, [rows - rows // 2], axis=dimension), dimension
 
 
 def reorder(blocks: Pieces, order: Int[Array, " p"]) -> Pieces:

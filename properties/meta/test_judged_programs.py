@@ -291,3 +291,18 @@ def test_constants_that_lose_nothing_are_not_blamed() -> None:
     with pytest.raises(AssertionError, match="another formula: ") as raised:
         check_program(another_factor, lambda x: x / 3, arguments=("n@data",), results="n@data", **described)
     assert "round" not in str(raised.value).partition("first wrong element")[0]
+
+
+def test_numbers_that_are_one_once_they_are_rounded_are_a_tie() -> None:
+    """Of many gates that are nearly 1 float32 takes the first, and float64 another: either row is right, no third is."""
+
+    def chosen(x: Any, *, data: Any, add: int = 0) -> Any:
+        rows = lax.all_gather(x, data, tiled=True)
+        gates = jax.nn.softmax(8 * rows, axis=1)[:, 0]
+        return rows[(lax.top_k(gates, 1)[1][0] + add) % len(rows)]
+
+    described: dict[str, Any] = {"arguments": ("rows@data 3",), "results": "3", "dtypes": ("float32",)}
+    asked: dict[str, Any] = {"laws": ["value"], "max_examples": 30, "random_seed": 1}
+    check_program(chosen, lambda x: x[jnp.argmax(jax.nn.softmax(8 * x, axis=1)[:, 0])], **described, **asked)
+    with pytest.raises(AssertionError, match=r"value: mesh \("):
+        check_program(partial(chosen, add=1), lambda x: x[jnp.argmax(x[:, 0])], **described, **asked)

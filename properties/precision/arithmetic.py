@@ -293,7 +293,7 @@ class Sampled(Doubles):
         """
         results = super().run(env, rule, equation, operands)
         count = len(self.chosen)
-        if self.chosen.start or count < 2 or calls(equation) or not has_floats(equation):
+        if self.charges is None or self.chosen.start or count < 2 or calls(equation) or not has_floats(equation):
             return results
         choices = [x for x in results if x.dtype.kind in "biu" and len(x) == self.sets * count]
         for first in range(0, self.sets * count, count):

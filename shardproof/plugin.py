@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 
 SUITE, REPORTS = "shardproof.properties.report.plugin", "shardproof reports"
-REPORTING = ("pytest_runtest_makereport", "pytest_sessionfinish", "pytest_terminal_summary")
+REPORTING = (
+    "pytest_runtestloop", "pytest_runtest_logstart", "pytest_runtest_makereport", "pytest_sessionfinish",
+    "pytest_terminal_summary",
+)  # fmt: skip
 """The hooks of the suite that tests made by `program_test` need, in any project and without an option."""
 ASKING = ("--impl", "--replay", "--keep-regression", "--claims", "--expect-communication", "--expect-overlap")
 """The options that ask for the suite. The others belong to these, and some to the tests of programs as well."""
@@ -45,7 +48,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--report": {
         **SEVERAL,
         "metavar": "FILE",
-        "help": "write the table of what was verified to FILE.json or FILE.md; may be given more than once",
+        "help": (
+            "write what was verified and what failed to FILE.html, a page, with its data in FILE.json beside it, to "
+            "FILE.json alone, or to FILE.md; may be given more than once"
+        ),
     },
     "--impl": {
         **SEVERAL,

@@ -1,6 +1,7 @@
 """What the options of the plugin set up: devices, profiles, the given functions."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis.errors import InvalidArgument
 
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.report.asking import chosen_laws
+from shardproof.properties.report.report import write_reports
 from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS, check_destination
 from shardproof.properties.runner import search
 from shardproof.properties.runner.given import SAID, parse_all
@@ -61,10 +63,14 @@ def make_ready(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--{error}") from None
     with usage_errors():
         for path in option("--report"):
-            if not path.endswith((".json", ".md")):
-                raise pytest.UsageError(f"--report={path}: expected a file name that ends in .json or .md")
+            if not path.endswith((".html", ".json", ".md")):
+                raise pytest.UsageError(f"--report={path}: expected a file name that ends in .html, .json or .md")
             check_destination("--report", Path(path))
-        check_flags(os.environ.get("XLA_FLAGS", ""))
+        try:
+            check_flags(os.environ.get("XLA_FLAGS", ""))
+        except RequestError as error:
+            write_reports(config, lambda line: sys.stderr.write(f"{line}\n"), f"Nothing ran: {error}")
+            raise
         if platform in (None, "cpu"):
             if devices is not None:
                 jax.config.update("jax_num_cpu_devices", devices)

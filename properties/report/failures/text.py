@@ -115,10 +115,11 @@ def diagnosed(violation: LawViolation) -> Sequence[str]:
     if violation.diagnosis is not None:
         return violation.diagnosis
     try:
-        return diagnose(violation)
+        violation.diagnosis = diagnose(violation)
     except Exception as error:  # a failure is reported even where its explanation fails
         first = str(error).partition("\n")[0]
-        return [f"other values (the diagnosis raises {type(error).__name__}: {first})"]
+        violation.diagnosis = [f"other values (the diagnosis raises {type(error).__name__}: {first})"]
+    return violation.diagnosis
 
 
 def first_wrong(violation: LawViolation) -> list[str]:

@@ -1,0 +1,90 @@
+"""A process beside a run, which writes the report if the run does not end by itself: XLA may end the process.
+
+It reads what the run has so far, a line of JSON each, until a line says that it has ended, or there is no more.
+"""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardproof.plugin import own
+from shardproof.properties.report.session import facts, report_paths
+
+WATCH = pytest.StashKey["Watch"]()
+LAST = 2_000
+"""How many bytes are reported of what the process wrote to standard error at last."""
+
+
+class Watch:
+    """The process beside a run, and what it is told."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        capture: Any = config.pluginmanager.get_plugin("capturemanager")
+        errors = os.dup(2)  # what pytest hides of a process that dies
+        with capture.global_and_fixture_disabled():
+            command = [sys.executable, "-m", __name__, str(errors), *map(str, report_paths(config))]
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, pass_fds=[errors], env=environment, text=True
+            )
+        os.close(errors)
+        self.tell(facts=facts(config, ""))
+
+    def tell(self, **what: Any) -> None:
+        """Says what is begun, counted, or over."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # a report that cannot be written in the end says so itself
+            self.process.stdin.write(json.dumps(what) + "\n")
+            self.process.stdin.flush()
+
+
+@contextmanager
+def watched(config: pytest.Config) -> Iterator[None]:
+    """Has a process beside a run that is to write a report, unless workers run the tests."""
+    if not own(config, "report") or hasattr(config, "workerinput"):
+        yield
+        return
+    watch = config.stash[WATCH] = Watch(config)
+    try:
+        yield
+    finally:
+        watch.tell(over=True)
+        watch.process.communicate()
+
+
+def watch(errors: int, paths: list[str]) -> None:
+    """Reads until the run is over; writes the reports if it never is."""
+    known: dict[str, Any] = {"facts": {}, "begun": "", "verified": []}
+    for line in sys.stdin:
+        told = json.loads(line)
+        if "over" in told:
+            return
+        known["verified"] += told.pop("verified", [])
+        known |= told
+    from shardproof.properties.report.report import record_of, write_report
+    from shardproof.properties.runner.tally import Tally
+
+    ended = f"The process ended in the middle of {known['begun'] or 'the collection of tests'}"
+    last = ""
+    if stat.S_ISREG(os.fstat(errors).st_mode):
+        size = os.fstat(errors).st_size
+        last = os.pread(errors, LAST, max(0, size - LAST)).decode(errors="replace").strip()
+    told = [
+        {"test": known["begun"], "text": last or "It wrote nothing to standard error, or not where it can be read."}
+    ]
+    tallies = [Tally.from_json(one) for one in known["verified"]]
+    record = record_of(tallies, {**known["facts"], "ended": ended}, told)
+    for path in paths:
+        write_report(Path(path), record, print)
+
+
+if __name__ == "__main__":
+    watch(int(sys.argv[1]), sys.argv[2:])

@@ -13,7 +13,7 @@ from hypothesis.errors import InvalidArgument
 
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.report.asking import chosen_laws
-from shardproof.properties.report.report import write_reports
+from shardproof.properties.report.report import ENDINGS, write_reports
 from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS, check_destination
 from shardproof.properties.runner import search
 from shardproof.properties.runner.given import SAID, parse_all
@@ -63,7 +63,7 @@ def make_ready(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--{error}") from None
     with usage_errors():
         for path in option("--report"):
-            if not path.endswith((".html", ".json", ".md")):
+            if not path.endswith(ENDINGS):
                 raise pytest.UsageError(f"--report={path}: expected a file name that ends in .html, .json or .md")
             check_destination("--report", Path(path))
         try:

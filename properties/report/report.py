@@ -48,6 +48,8 @@ MOST_VALUES = 24
 
 OF_LAWS = (*VERDICTS, "cases", "compilations", "time")
 
+ENDINGS = (".html", ".json", ".md")
+
 KIND, FORMAT = "shardproof report", 1
 """What a report says of itself; a reader refuses others."""
 

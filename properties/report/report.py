@@ -239,21 +239,22 @@ def read_record(path: Path) -> Record:
 
 
 def verdict(tallies: Sequence[Tally], record: Record, causes: int) -> tuple[str, str]:
-    """Says that a run `held`, is `violated`, has `ended` early, or verified `nothing`; and the same in a sentence."""
+    """Says of a run `held`, `violated`, `failed`, `ended` or `nothing`; and the same in a sentence."""
     held = [t for t in tallies if t.verifies]
     failed = {t.name for t in tallies if t.outcome == "failed"}
     laws, of = len({t.law for t in held}), len({(t.contract, t.implementation) for t in held})
     known = f"{counted(laws, 'law')} held for {counted(of, 'implementation')}, each on a median (least) of structures: "
     known += f"{structures(held, 'simulate')} interpreted, {structures(held, 'xla')} compiled"
-    if failed or record["errors"]:
-        broken = f"{counted(len(failed), 'implementation')} of {len({t.name for t in tallies})} break a law"
-        others = f", {counted(len(record['errors']), 'test')} failed without a verdict" * bool(record["errors"])
-        return (
-            "violated",
-            f"{broken}, for {counted(causes, 'cause')}{others}{': ' * bool(record['ended'])}{record['ended']}",
-        )
-    if record["ended"]:
-        return "ended", f"{record['ended']}. Until then: {known if held else 'nothing was verified'}"
+    others = f"{counted(len(record['errors']), 'test')} failed without a verdict" if record["errors"] else ""
+    parts = [others, record["ended"]]
+    if failed:
+        some = f"{len(failed)} of {counted(len({t.name for t in tallies}), 'implementation')}"
+        parts.insert(0, f"Laws are violated by {some}, for {counted(causes, 'cause')}")
+    else:
+        parts.append(known if held and any(parts) else "")
+    word = "violated" if failed else "ended" if record["ended"] else "failed" if others else ""
+    if word:
+        return word, ". ".join(filter(None, parts))
     return ("held", known) if held else ("nothing", "No law held on any case")
 
 

@@ -86,11 +86,11 @@ GIVEN_MEASURED = GIVEN_TESTS.with_name("performance.py")
 
 
 def seed_in_force(config: pytest.Config) -> int | None:
-    """The seed of the run: that which Hypothesis was given, or a new one, unless the profile fixes the cases."""
+    """The seed of the run: that which Hypothesis was given, or a new one; None where the cases are the same always."""
     seed = config.getoption("--hypothesis-seed", default=None)
     if seed not in (None, "random"):
         return int(seed)
-    if settings().derandomize:
+    if settings().derandomize or config.stash.get(GIVEN, []):
         return None
     if not hasattr(config.option, "shardproof_seed"):  # of which workers get a copy
         config.option.shardproof_seed = time.time_ns() % 2**32
@@ -122,7 +122,7 @@ def header(config: pytest.Config) -> list[str]:
         return [versions]
     profile = settings.get_current_profile_name()
     seed = seed_in_force(config)
-    told = "fixed by the profile" if seed is None else seed
+    told = "fixed" if seed is None else seed
     contracts = sorted({i.contract.name for i in config.stash[GIVEN] or IMPLEMENTATIONS})
     drawn = structures_in_force()
     return [
@@ -144,6 +144,7 @@ def facts(config: pytest.Config, ended: str) -> dict[str, Any]:
     if suite and (seed := seed_in_force(config)) is not None:
         arguments += [] if any(a.startswith("--hypothesis-seed=") for a in arguments) else [f"--hypothesis-seed={seed}"]
     flags = {name: value for name, value in sorted(os.environ.items()) if name.startswith(FLAGS)}
+    set_before = [f"{name}={shlex.quote(value)}" for name, value in flags.items()]
     shardy = getattr(jax.config, "jax_use_shardy_partitioner", None)
     return {
         "header": header(config),
@@ -155,7 +156,7 @@ def facts(config: pytest.Config, ended: str) -> dict[str, Any]:
         "seed": "fixed" if seed is None else str(seed),
         "flags": flags | ({} if shardy is None else {"partitioner": "shardy" if shardy else "gspmd"}),
         "commit": _commit(config.rootpath),
-        "command": shlex.join(["pytest", *map(str, arguments)]),
+        "command": " ".join([*set_before, shlex.join(["pytest", *map(str, arguments)])]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "ended": ended,
     }

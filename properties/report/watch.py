@@ -5,7 +5,6 @@ It reads what the run has so far, a line of JSON each, until a line says that it
 
 import json
 import os
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,12 +28,13 @@ class Watch:
     def __init__(self, config: pytest.Config) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         capture: Any = config.pluginmanager.get_plugin("capturemanager")
-        errors = os.dup(2)  # what pytest hides of a process that dies
-        with capture.global_and_fixture_disabled():
-            command = [sys.executable, "-m", __name__, str(errors), *map(str, report_paths(config))]
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, pass_fds=[errors], env=environment, text=True
-            )
+        if capture is not None:  # what a test writes, which pytest hides if the process dies
+            capture.resume_global_capture()
+        errors = os.dup(2)
+        if capture is not None:
+            capture.suspend_global_capture()
+        command = [sys.executable, "-m", __name__, str(errors), *map(str, report_paths(config))]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[errors], env=environment, text=True)
         os.close(errors)
         self.tell(facts=facts(config, ""))
 
@@ -74,9 +74,8 @@ def watch(errors: int, paths: list[str]) -> None:
 
     ended = f"The process ended in the middle of {known['begun'] or 'the collection of tests'}"
     last = ""
-    if stat.S_ISREG(os.fstat(errors).st_mode):
-        size = os.fstat(errors).st_size
-        last = os.pread(errors, LAST, max(0, size - LAST)).decode(errors="replace").strip()
+    with suppress(OSError):  # a terminal, or a file that is not to be read
+        last = os.pread(errors, LAST, max(0, os.fstat(errors).st_size - LAST)).decode(errors="replace").strip()
     told = [
         {"test": known["begun"], "text": last or "It wrote nothing to standard error, or not where it can be read."}
     ]

@@ -201,7 +201,7 @@ class Answer:
     """What was found, with the parts of the violation, if there is one, instead of it."""
 
     found: Finding
-    violation: tuple[str, str, Broken, Sequence[str], Sequence[str] | None] | None
+    violation: tuple[str, str, Broken, Sequence[str], Sequence[str] | None, Mapping[str, Any] | None] | None
 
 
 def serve(connection: Connection, words: str, parent: int) -> None:
@@ -291,7 +291,8 @@ def _answer(task: Task, implementation: Implementation, tell: Callable[[Any], No
     if task.diagnose is not None and not task.was_told(violation):  # here, since it runs the function again
         tell(DIAGNOSES)
         diagnosis = task.diagnose(violation)
-    parts = (violation.law.name, violation.case.to_json(), violation.broken, violation.origin, diagnosis)
+    case = violation.case.to_json()
+    parts = (violation.law.name, case, violation.broken, violation.origin, diagnosis, violation.evidence)
     return Answer(replace(found, violation=None), parts)
 
 

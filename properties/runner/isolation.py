@@ -378,7 +378,8 @@ def _finding(answer: Answer, implementation: Implementation, task: Task) -> Find
     """The child's finding, about the parent's own copy of the function."""
     if answer.violation is None:
         return answer.found
-    law, text, broken, origin, told = answer.violation
+    law, text, broken, origin, told, more = answer.violation
     case = Case.from_json(text, lambda name: implementation.contract)
-    violation = LawViolation(implementation, LAWS[law], case, task.engine, broken, origin=origin, diagnosis=told)
+    said = {"origin": origin, "diagnosis": told, "evidence": more}
+    violation = LawViolation(implementation, LAWS[law], case, task.engine, broken, **said)
     return dataclasses.replace(answer.found, violation=violation)

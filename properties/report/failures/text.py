@@ -112,8 +112,8 @@ def coloured(text: str) -> str:
 
 def diagnosed(violation: LawViolation) -> Sequence[str]:
     """What is wrong, in words, if it is not known yet: that takes further runs of the function."""
-    if violation.diagnosis is not None:
-        return violation.diagnosis
+    if violation.diagnosis is not None or violation.difference is None:
+        return violation.diagnosis or ()
     try:
         violation.diagnosis = diagnose(violation)
     except Exception as error:  # a failure is reported even where its explanation fails

@@ -70,8 +70,7 @@ function drawDevice(data, step, device, whole, say) {
 
 for (const mesh of all(".mesh[data-step]")) {
   const data = load(mesh.dataset.for);
-  if (data) drawMesh(mesh, data, data.steps.at(-1), mesh.nextElementSibling);
-  else mesh.previousElementSibling.remove();
+  drawMesh(mesh, data, data.steps.at(-1), mesh.nextElementSibling);
 }
 
 for (const scrubber of all(".scrubber")) {

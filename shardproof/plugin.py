@@ -17,8 +17,7 @@ import pytest
 
 SUITE, REPORTS = "shardproof.properties.report.plugin", "shardproof reports"
 REPORTING = (
-    "pytest_runtestloop", "pytest_runtest_logstart", "pytest_runtest_makereport", "pytest_sessionfinish",
-    "pytest_terminal_summary",
+    "pytest_runtest_logstart", "pytest_runtest_makereport", "pytest_sessionfinish", "pytest_terminal_summary",
 )  # fmt: skip
 """The hooks of the suite that tests made by `program_test` need, in any project and without an option."""
 ASKING = ("--impl", "--replay", "--keep-regression", "--claims", "--expect-communication", "--expect-overlap")
@@ -204,7 +203,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Makes the devices that are asked for of tests of programs: the suite makes its own."""
     RUNNING.append(config)
     if take_settings(config) and not config.pluginmanager.has_plugin(SUITE):
-        import_module("shardproof.properties.report.options").make_ready(config)
+        import_module("shardproof.properties.report.options").set_up_programs(config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis.errors import InvalidArgument
 
 from shardproof.properties.cases.suggestion import RequestError
+from shardproof.properties.report import watch
 from shardproof.properties.report.asking import chosen_laws
 from shardproof.properties.report.report import ENDINGS, write_reports
 from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS, check_destination
@@ -80,6 +81,12 @@ def make_ready(config: pytest.Config) -> None:
             use(platform)
 
 
+def set_up_programs(config: pytest.Config) -> None:
+    """Makes ready a run of programs' tests alone."""
+    make_ready(config)
+    watch.begin(config)
+
+
 def set_up(config: pytest.Config) -> None:
     """Makes the devices, registers the profiles, and loads the given functions, whose tests a run then has.
 
@@ -107,6 +114,7 @@ def set_up(config: pytest.Config) -> None:
         measured = platform != "cpu" or option("--require-tpu") or option("--require-gpu")
         files = [GIVEN_TESTS, GIVEN_MEASURED] if measured else [GIVEN_TESTS]
         config.args = [*map(str, files)]  # wherever pytest runs, these are the tests that were asked for
+    watch.begin(config)
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
 

@@ -31,7 +31,7 @@ from shardproof.properties.report.session import (
     properties_of,
     tallies_of,
 )
-from shardproof.properties.report.watch import WATCH, watched
+from shardproof.properties.report.watch import WATCH
 from shardproof.properties.runner.judging import asked
 from shardproof.properties.runner.tally import Tally
 
@@ -174,13 +174,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if WATCH in item.config.stash:
         item.config.stash[WATCH].tell(verified=report.shardproof)
     return report
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
-    """Has what was verified so far written down if the process dies."""
-    with watched(session.config):
-        return (yield)
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

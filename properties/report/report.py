@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,8 +54,8 @@ ENDINGS = (".html", ".json", ".md")
 KIND, FORMAT = "shardproof report", 1
 """What a report says of itself; a reader refuses others."""
 
-MOST_EVIDENCE = 2**20
-"""The most bytes that a page has of failures besides their texts; of further causes there are the texts alone."""
+MOST_OF_FAILURES = 2**19
+"""The most bytes that a page has of failures besides their headlines, which in HTML are up to twice as many."""
 
 MOST_ERROR = 4_000
 """The most characters of what is said of a test that failed without a verdict."""
@@ -258,22 +259,24 @@ def verdict(tallies: Sequence[Tally], record: Record, causes: int) -> tuple[str,
     return ("held", known) if held else ("nothing", "No law held on any case")
 
 
-def view(record: Record) -> dict[str, Any]:
-    """What the templates show of a run."""
+def view(record: Record, room: float) -> dict[str, Any]:
+    """What the templates show of a run; of failures, besides their headlines, at most so many bytes."""
     tallies = [Tally.from_json(one) for one in record["verified"]]
     causes = by_cause(t.failure for t in tallies if t.failure)
-    kept, budget = [], MOST_EVIDENCE
+    shown = list[dict[str, Any]]()
     for group in causes:
-        budget -= len(json.dumps(found := group[0].get("evidence")))
-        kept.append({"text": told(group), "others": others(group), "headline": group[0]["headline"],
-                     "evidence": found if budget > 0 else None})  # fmt: skip
+        one: dict[str, Any] = {"headline": group[0]["headline"], "others": others(group)}
+        for name, content in (("text", told(group)), ("evidence", group[0].get("evidence"))):
+            if (size := len(json.dumps(content))) < room:
+                one[name], room = content, room - size
+        shown.append(one)
     columns = ["implementations" if column == "implementation" else column for column in COLUMNS]
     return {
         **record,
         "verdict": verdict(tallies, record, len(causes)),
         "weak": weak_points(tallies, record["devices"]) if tallies else {},
         "notes": notes(tallies),
-        "causes": kept,
+        "causes": shown,
         "contracts": (columns, by_contract(tallies)),
         "implementations": (COLUMNS, by_implementation(tallies)),
         "laws": (OF_LAWS, by_law(tallies)),
@@ -291,6 +294,7 @@ def report_text(path: str, record: Record) -> str:
     if path.endswith(".json"):
         return json.dumps(record, indent=1) + "\n"
     ending = path.rpartition(".")[2]
+    room = MOST_OF_FAILURES if ending == "html" else math.inf
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(PAGES), autoescape=ending == "html", trim_blocks=True, lstrip_blocks=True
     )
@@ -298,7 +302,7 @@ def report_text(path: str, record: Record) -> str:
         "markdown": lambda rows, left: markdown(*rows, left=left),
         "base64": lambda text: base64.b64encode(text.encode()).decode(),
     }
-    return re.sub(r"\n{3,}", "\n\n", pages.get_template(f"report.{ending}").render(view(record))).strip() + "\n"
+    return re.sub(r"\n{3,}", "\n\n", pages.get_template(f"report.{ending}").render(view(record, room))).strip() + "\n"
 
 
 def write_report(path: Path, record: Record, tell: Callable[[str], None]) -> None:

@@ -7,8 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,28 +35,26 @@ class Watch:
         command = [sys.executable, "-m", __name__, str(errors), *map(str, report_paths(config))]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[errors], env=environment, text=True)
         os.close(errors)
+        config.add_cleanup(self.end)
         self.tell(facts=facts(config, ""))
 
     def tell(self, **what: Any) -> None:
         """Says what is begun, counted, or over."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # a report that cannot be written in the end says so itself
+        with suppress(BrokenPipeError):  # it was ended by whoever ends this run
             self.process.stdin.write(json.dumps(what) + "\n")
             self.process.stdin.flush()
 
+    def end(self) -> None:
+        """Ends it: the run writes its report itself, or says why there is none."""
+        self.tell(over=True)
+        self.process.communicate()
 
-@contextmanager
-def watched(config: pytest.Config) -> Iterator[None]:
-    """Has a process beside a run that is to write a report, unless workers run the tests."""
-    if not own(config, "report") or hasattr(config, "workerinput"):
-        yield
-        return
-    watch = config.stash[WATCH] = Watch(config)
-    try:
-        yield
-    finally:
-        watch.tell(over=True)
-        watch.process.communicate()
+
+def begin(config: pytest.Config) -> None:
+    """Has a process beside a run that is to write a report, unless this is a worker of it."""
+    if own(config, "report") and not hasattr(config, "workerinput"):
+        config.stash[WATCH] = Watch(config)
 
 
 def watch(errors: int, paths: list[str]) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float, wide
+from shardproof.oracles.dtypes import is_float, unit_roundoff, wide
 from shardproof.oracles.layout import nan_equal
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines.engine import Interpreted
-from shardproof.properties.engines.running import ready
+from shardproof.properties.engines.running import all_blocks, ready
 from shardproof.properties.engines.simulate.collectives import axes_of
 from shardproof.properties.engines.simulate.env import Env, Rule
 from shardproof.properties.engines.simulate.errors import location
@@ -28,9 +28,9 @@ from shardproof.properties.laws.gradient import cotangents, tangents_of
 from shardproof.properties.precision.arithmetic import calls
 from shardproof.properties.precision.formats import Numbers
 from shardproof.properties.precision.runs import INTERPRETER
+from shardproof.properties.programs.violation import ROUNDINGS
 from shardproof.properties.report.diagnosis.repairs import (
     ALIKE,
-    NOTHING_ELSE,
     Change,
     Changed,
     repair_of,
@@ -72,26 +72,30 @@ def steps_of(violation: LawViolation, case: Case) -> dict[str, Any]:
     assert isinstance(made.prepared, Interpreted)
     program, arrays = made.prepared.traced, operands(case, data)
     given = [*arrays, *tangents_of(case, data), *cotangents(case, made, data)] if broken.of_derivative else arrays
-    own, right, told = NOTHING_ELSE, None, ""
+    came, wanted, told, leeway = Watched(), None, "", ALIKE
+    results = run_in_doubles(program, *given, arithmetic=came)
     if repair := repair_of(violation):
         text, places, change = repair
-        told, own = f"with one change: {text}", NOTHING_ELSE
-        right = dataclasses.replace(change, equations=frozenset(id(program.equations[i]) for i in places))
-    elif violation.rounding and not broken.of_derivative:
-        told, right = "in double precision", NOTHING_ELSE
-        own = Change(frozenset(map(id, program.equations)), then="rounded")
-    came, wanted = Watched(change=own), Watched(change=right or NOTHING_ELSE)
-    for arithmetic in (came, wanted) if right else (came,):
-        run_in_doubles(program, *given, arithmetic=arithmetic)
+        changed = frozenset(id(program.equations[i]) for i in places)
+        told, wanted = f"with one change: {text}", Watched(change=dataclasses.replace(change, equations=changed))
+        run_in_doubles(program, *given, arithmetic=wanted)
+    elif kind == "value" and difference is not None and difference.comparable and difference.of == "result":
+        dtype = difference.expected.dtype
+        leeway = max(ALIKE, ROUNDINGS * unit_roundoff(dtype)) if is_float(dtype) else ALIKE
+        if _near(all_blocks(case, results[difference.leaf]), difference.expected, leeway):  # what is wrong is rounding
+            told, wanted = "in double precision; what it has is rounded to its dtype", came
+            came = Watched(change=Change(frozenset(map(id, program.equations)), then="rounded"))
+            run_in_doubles(program, *given, arithmetic=came)
+    seen = {} if wanted is None else wanted.seen
     names = [f"leaf {i}" for i in range(len(arrays))] if case.tree else case.contract.call.names(case)
     steps = [_step(f"operand {n}", case.mesh, case.blocks(i, arrays[i])) for i, n in enumerate(names)]
     for (equation, turn), (env, results) in came.seen.items():
         where = re.match(r"(.*?):(\d+)", location(equation))
         if where and PROPERTIES / "programs" in Path(where[1]).parents:  # what this suite puts around the function
             continue
-        expected = wanted.seen.get((equation, turn), (env, [None] * len(results)))[1]
+        expected = seen.get((equation, turn), (env, [None] * len(results)))[1]
         for variable, x, y in zip(equation.outvars, results, expected, strict=True):
-            step = _step(_in_words(equation), case.mesh, x, y, env=env, dtype=variable.aval.dtype)
+            step = _step(_in_words(equation), case.mesh, x, y, env=env, dtype=variable.aval.dtype, leeway=leeway)
             steps.append(step | (_source(where[1], int(where[2])) if where else {}))
     if difference is not None and difference.comparable:
         bad = difference.wrong.reshape(case.mesh.size, -1).any(axis=1)
@@ -124,6 +128,7 @@ def _step(
     *,
     env: Env | None = None,
     dtype: Any = None,
+    leeway: float = ALIKE,
 ) -> Step:
     """The blocks of every device, as texts, and the devices on which they are not the expected ones."""
     blocks = _on_all(mesh, value, env)
@@ -133,7 +138,8 @@ def _step(
     step: Step = {"does": does, "type": kind, "blocks": texts}
     if expected is not None:
         right = _on_all(mesh, expected, env)
-        wrong = [i for i, (x, y) in enumerate(zip(blocks, right, strict=True)) if there[i] and not _near(x, y)]
+        pairs = enumerate(zip(blocks, right, strict=True))
+        wrong = [i for i, (x, y) in pairs if there[i] and not _near(x, y, leeway)]
         step |= {"expected": [*map(_text, right)], "wrong": wrong}
     return step
 
@@ -149,13 +155,13 @@ def _on_all(mesh: MeshCase, value: np.ndarray, env: Env | None) -> np.ndarray:
     return np.broadcast_to(spread, (*mesh.sizes, *block)).reshape(mesh.size, *block)[:MOST_DEVICES]
 
 
-def _near(one: np.ndarray, other: np.ndarray) -> bool:
-    """True of blocks that are equal, but for what a run in double precision loses."""
+def _near(one: np.ndarray, other: np.ndarray, leeway: float) -> bool:
+    """True of blocks that are equal, but for a part of their largest number."""
     if one.shape != other.shape or not is_float(one.dtype):
         return bool(np.array_equal(one, other))
     one, other = one.astype(wide(one.dtype)), other.astype(wide(other.dtype))
     with np.errstate(invalid="ignore"):
-        apart = np.abs(one - other) <= ALIKE * np.abs(np.where(np.isfinite(other), other, 0)).max(initial=0)
+        apart = np.abs(one - other) <= leeway * np.abs(np.where(np.isfinite(other), other, 0)).max(initial=0)
     return bool((nan_equal(one, other) | apart).all())
 
 

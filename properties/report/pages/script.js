@@ -68,13 +68,13 @@ function drawDevice(data, step, device, whole, say) {
   return cell;
 }
 
-for (const mesh of all(".mesh[data-step]")) {
-  const data = load(mesh.dataset.for);
-  drawMesh(mesh, data, data.steps.at(-1), mesh.nextElementSibling);
-}
-
-for (const scrubber of all(".scrubber")) {
+function drawCause(cause) {
+  const scrubber = cause.querySelector(".scrubber");
+  if (!cause.open || !scrubber || scrubber.dataset.drawn) return;
+  scrubber.dataset.drawn = "yes";
   const data = load(scrubber.dataset.for), steps = data.steps, list = scrubber.querySelector(".steps");
+  const mesh = cause.querySelector(".mesh");
+  drawMesh(mesh, data, steps.at(-1), mesh.nextElementSibling);
   const [range, output] = [scrubber.querySelector("input"), scrubber.querySelector("output")];
   const first = Math.max(0, steps.findIndex((step) => step.wrong?.length));
   const items = steps.map((step, i) => {
@@ -104,7 +104,6 @@ for (const scrubber of all(".scrubber")) {
     button.addEventListener("click", () => show(button.dataset.go === "wrong" ? first : Number(range.value) + Number(button.dataset.go)));
   }
   show(first);
-  scrubber.closest("details").addEventListener("toggle", () => show(Number(range.value)));
 }
 
 const body = document.querySelector("#rows tbody");
@@ -164,6 +163,11 @@ document.addEventListener("click", async (event) => {
 });
 
 const causes = all("details.cause");
+for (const cause of causes) {
+  drawCause(cause);
+  cause.addEventListener("toggle", () => drawCause(cause));
+}
+addEventListener("beforeprint", () => causes.forEach((cause) => { cause.open = true; drawCause(cause); }));
 const open = () => {
   const target = document.getElementById(location.hash.slice(1));
   if (target?.matches("details")) target.open = true;

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -70,7 +71,7 @@ def make_ready(config: pytest.Config) -> None:
         try:
             check_flags(os.environ.get("XLA_FLAGS", ""))
         except RequestError as error:
-            write_reports(config, lambda line: sys.stderr.write(f"{line}\n"), f"Nothing ran: {error}")
+            write_reports(config, partial(print, file=sys.stderr), f"Nothing ran: {error}")
             raise
         if platform in (None, "cpu"):
             if devices is not None:

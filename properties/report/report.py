@@ -203,7 +203,8 @@ def heat(tallies: Sequence[Tally]) -> tuple[list[str], list[tuple[str, list[tupl
             held = [t for t in some if t.verifies]
             least = min(held, key=lambda t: t.structures, default=None)
             state = "violated" if any(t.outcome == "failed" for t in some) else "held" if held else ""
-            cells.append((state, least and least.structures, f"{least.name}, {least.engine}" if least else "nothing"))
+            of = "nothing" if least is None else f"{least.name}, {least.engine}"
+            cells.append((state, None if least is None else least.structures, of))
         rows.append((contract, cells))
     return laws, rows
 

@@ -291,8 +291,8 @@ def _answer(task: Task, implementation: Implementation, tell: Callable[[Any], No
     if task.diagnose is not None and not task.was_told(violation):  # here, since it runs the function again
         tell(DIAGNOSES)
         diagnosis = task.diagnose(violation)
-    case = violation.case.to_json()
-    parts = (violation.law.name, case, violation.broken, violation.origin, diagnosis, violation.evidence)
+    text = violation.case.to_json()
+    parts = (violation.law.name, text, violation.broken, violation.origin, diagnosis, violation.evidence)
     return Answer(replace(found, violation=None), parts)
 
 

@@ -380,6 +380,7 @@ def _finding(answer: Answer, implementation: Implementation, task: Task) -> Find
         return answer.found
     law, text, broken, origin, told, more = answer.violation
     case = Case.from_json(text, lambda name: implementation.contract)
-    said = {"origin": origin, "diagnosis": told, "evidence": more}
-    violation = LawViolation(implementation, LAWS[law], case, task.engine, broken, **said)
+    violation = LawViolation(
+        implementation, LAWS[law], case, task.engine, broken, origin=origin, diagnosis=told, evidence=more
+    )
     return dataclasses.replace(answer.found, violation=violation)

@@ -74,11 +74,11 @@ def on_more_data(case: Case) -> Case:
 def _neighbours(case: Case) -> Iterator[Neighbour]:
     mesh = case.mesh
     for i, (name, size) in enumerate(mesh.shape.items()):
-        for other in sorted({1, 2, 3, size + 1, 2 * size} - {size}):
-            sizes = (*mesh.sizes[:i], other, *mesh.sizes[i + 1 :])
+        for longer in sorted({1, 2, 3, size + 1, 2 * size} - {size}):
+            sizes = (*mesh.sizes[:i], longer, *mesh.sizes[i + 1 :])
             resized = dataclasses.replace(case, mesh=_mesh(mesh, sizes))
             if resized.mesh.size <= MOST_DEVICES:
-                yield "mesh size", f"{name}={size}", f"{name}={other}", [*_fitting(case, resized)]
+                yield "mesh size", f"{name}={size}", f"{name}={longer}", [*_fitting(case, resized)]
     if mesh.permuted:
         ordered = dataclasses.replace(case, mesh=_mesh(mesh, mesh.sizes))
         yield "devices", ",".join(map(str, mesh.devices)), "in order", [ordered]
@@ -95,9 +95,9 @@ def _neighbours(case: Case) -> Iterator[Neighbour]:
     if not case.roles:  # elsewhere the contract says the layout
         for i, operand in enumerate(case.operands):
             rank, placed = len(operand.block), operand.placement
-            for other in (Placement(((),) * rank), dataclasses.replace(placed, stacked=())):
-                if other != placed:
-                    now = dataclasses.replace(operand, placement=other)
+            for replicated in (Placement(((),) * rank), dataclasses.replace(placed, stacked=())):
+                if replicated != placed:
+                    now = dataclasses.replace(operand, placement=replicated)
                     yield "layout", str(operand), str(now), [_with_operand(case, i, now)]
     (first, *_) = case.operands
     for dtype in DTYPES if is_float(first.numpy_dtype) else ():

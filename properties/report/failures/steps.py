@@ -98,7 +98,7 @@ def steps_of(violation: LawViolation, case: Case) -> dict[str, Any]:
             step = _step(_in_words(equation), case.mesh, x, y, env=env, dtype=variable.aval.dtype, leeway=leeway)
             steps.append(step | (_source(where[1], int(where[2])) if where else {}))
     if difference is not None and difference.comparable:
-        bad = difference.wrong.reshape(case.mesh.size, -1).any(axis=1)
+        bad = np.asarray(difference.wrong.reshape(case.mesh.size, -1).any(axis=1))
         last = _step(difference.what, case.mesh, difference.actual, difference.expected)
         steps.append(last | {"wrong": np.flatnonzero(bad[:MOST_DEVICES]).tolist()})
     first = next((i for i, step in enumerate(steps) if step.get("wrong")), len(steps) - 1)
@@ -109,8 +109,7 @@ def steps_of(violation: LawViolation, case: Case) -> dict[str, Any]:
 
 def _in_words(equation: Any) -> str:
     """What an equation does: `psum over dp`."""
-    axes = axes_of(equation) if {"axes", "axis_name"} & {*equation.params} else ()
-    over = ", ".join(axis for axis in axes if isinstance(axis, str))
+    over = ", ".join(axes_of(equation))
     name = str(equation.primitive.name).removesuffix("_invariant")
     return f"{name} over {over}" if over else name
 

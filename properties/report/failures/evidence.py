@@ -10,10 +10,10 @@ import numpy as np
 from shardproof.properties.communication import pictures
 from shardproof.properties.programs.violation import DEATHS
 from shardproof.properties.report.failures.files import failing_case, written
-from shardproof.properties.report.failures.neighbours import neighbours_of
 from shardproof.properties.report.failures.picture import drawing
 from shardproof.properties.report.failures.steps import MOST_DEVICES, steps_of
 from shardproof.properties.report.failures.text import diagnosed, first_wrong
+from shardproof.properties.runner.neighbours import neighbours_of
 from shardproof.properties.runner.violation import LawViolation
 
 MOST_DRAWN = 16

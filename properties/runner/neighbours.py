@@ -15,7 +15,6 @@ from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.drawing import fitted
-from shardproof.properties.report.diagnosis.runs import FURTHER
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.preconditions import check_case, check_oracle
 from shardproof.properties.runner.tally import Tally
@@ -67,7 +66,7 @@ def _verdict(violation: LawViolation, cases: list[Case]) -> tuple[str, str]:
 def on_more_data(case: Case) -> Case:
     """The case on some data besides that on which it fails: another case may be wrong on others."""
     data = case.data[0]
-    more = (Data(data.kind, data.seed + FURTHER), Data("exact", data.seed), Data("real", data.seed))
+    more = (Data(data.kind, data.seed + 1), Data("exact", data.seed), Data("real", data.seed))
     return dataclasses.replace(case, data=tuple(dict.fromkeys((data, *more))))
 
 

@@ -122,7 +122,7 @@ def header(config: pytest.Config) -> list[str]:
         return [versions]
     profile = settings.get_current_profile_name()
     seed = seed_in_force(config)
-    told = "fixed" if seed is None else seed
+    told = seed if seed is not None else "fixed by the profile" if settings().derandomize else "fixed"
     contracts = sorted({i.contract.name for i in config.stash[GIVEN] or IMPLEMENTATIONS})
     drawn = structures_in_force()
     return [

@@ -66,7 +66,7 @@ class Watched(Changed):
 
 def steps_of(violation: LawViolation, case: Case) -> dict[str, Any]:
     """The steps of the program that is wrong, the last one its result, and what the expected values of a step are."""
-    broken, difference, (data,) = violation.broken, violation.difference, case.data
+    broken, difference, data = violation.broken, violation.difference, case.data[0]
     kind = {"tangent": "forward gradient", "gradient": "reverse gradient"}.get(broken.of, "value")
     made = ready(kind, violation.implementation, case, INTERPRETER)
     assert isinstance(made.prepared, Interpreted)

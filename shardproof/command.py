@@ -18,7 +18,7 @@ CODES = "Exit codes: 0 it held, 1 a law is violated, 2 the command cannot be car
 SECTIONS = {
     "Check": ("check", "suite", "replay"),
     "Time": ("timeline", "choose", "crossover", "tpu"),
-    "Look": ("draw", "defects", "doctor"),
+    "Look": ("report", "compare", "draw", "defects", "doctor"),
 }
 """The commands by what they are for, as `--help` lists them."""
 
@@ -281,6 +281,47 @@ def tpu(**given: Any) -> None:
     from shardproof.properties.performance.commands.tpu import print_schedules
 
     print_schedules(**given)
+
+
+RECORD = click.Path(path_type=Path)
+
+
+@main.command()
+@click.argument("file", type=RECORD, default="report.json")
+@click.option("--output", type=RECORD, help="The page, or FILE.md. [default: beside the data]")
+@click.option("--open/--no-open", "opens", default=True, help="Open it in a browser.")
+def report(file: Path, output: Path | None, *, opens: bool) -> None:
+    """Write the page of a run, and open it.
+
+    FILE is what `pytest --report FILE.json` wrote. [default: report.json]
+    """
+    from shardproof.properties.report.report import ENDINGS, read_record, report_text
+
+    path = output or file.with_suffix(".html")
+    if path.suffix not in ENDINGS:
+        raise Refused(f"--output={path}: expected a file name that ends in one of {', '.join(ENDINGS)}")
+    path.write_text(report_text(str(path), read_record(file)), encoding="utf-8")
+    click.echo(f"wrote {path}")
+    if opens and path.suffix == ".html":
+        import webbrowser
+
+        webbrowser.open(path.resolve().as_uri())
+
+
+@main.command()
+@click.argument("before", type=RECORD)
+@click.argument("after", type=RECORD)
+def compare(before: Path, after: Path) -> None:
+    """Print how two runs differ, law by law.
+
+    BEFORE and AFTER are what `pytest --report FILE.json` wrote. Exits with 1 if a law is newly violated.
+    """
+    from shardproof.properties.report.compare import compare
+    from shardproof.properties.report.report import read_record
+
+    lines, worse = compare(read_record(before), read_record(after))
+    click.echo("\n".join(lines))
+    raise SystemExit(VIOLATED if worse else HELD)
 
 
 @main.command()

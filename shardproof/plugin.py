@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 SUITE, REPORTS = "shardproof.properties.report.plugin", "shardproof reports"
-REPORTING = ("pytest_runtest_makereport", "pytest_sessionfinish", "pytest_terminal_summary")
+REPORTING = (
+    "pytest_runtest_logstart", "pytest_runtest_makereport", "pytest_sessionfinish", "pytest_terminal_summary",
+)  # fmt: skip
 """The hooks of the suite that tests made by `program_test` need, in any project and without an option."""
 ASKING = (
     "--impl",
@@ -53,7 +55,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--report": {
         **SEVERAL,
         "metavar": "FILE",
-        "help": "write the table of what was verified to FILE.json or FILE.md; may be given more than once",
+        "help": (
+            "write what was verified and what failed to FILE.html, a page, with its data in FILE.json beside it, to "
+            "FILE.json alone, or to FILE.md; may be given more than once"
+        ),
     },
     "--impl": {
         **SEVERAL,
@@ -214,7 +219,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Makes the devices that are asked for of tests of programs: the suite makes its own."""
     RUNNING.append(config)
     if take_settings(config) and not config.pluginmanager.has_plugin(SUITE):
-        import_module("shardproof.properties.report.options").make_ready(config)
+        import_module("shardproof.properties.report.options").set_up_programs(config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

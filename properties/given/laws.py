@@ -12,6 +12,7 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import of_products
 from shardproof.properties.report.asking import ask, conclude
 from shardproof.properties.report.failures.causes import Told
+from shardproof.properties.report.failures.evidence import examined
 from shardproof.properties.report.failures.text import diagnosed
 from shardproof.properties.report.session import COUNTED, seed_in_force
 from shardproof.properties.runner.child import Source, Task
@@ -38,7 +39,7 @@ def test_given(
         scope=scope,
         max_examples=0,
         random_seed=seed_in_force(request.config),
-        diagnose=diagnosed,
+        diagnose=examined if request.config.getoption("--report") else diagnosed,
         platform=request.config.getoption("--platform"),
         options={"jax_default_matmul_precision": of_products()},
     )

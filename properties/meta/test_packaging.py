@@ -152,6 +152,7 @@ def test_the_wheel_is_one_package(built: Path) -> None:
         *wanted, "shardproof/__init__.py", "shardproof/__main__.py", "shardproof/command.py", "shardproof/plugin.py",
         "shardproof/py.typed",
         "shardproof/properties/performance/compiled.jsonl",
+        *(f"shardproof/{page.relative_to(ROOT).as_posix()}" for page in (ROOT / "properties/report/pages").iterdir()),
     }  # fmt: skip
     assert not [name for name in names if re.search(r"/test_|mutant", name)]
 
@@ -242,11 +243,12 @@ def test_the_command_is_installed(installed: str, project: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     done = started(project, [*command, "check", "ring_shift=mine:shift", *few], installed)
     assert done.returncode == 1, done.stdout + done.stderr
-    few = ["--smoke", "--laws", "value", "-p", "no:cacheprovider", "-k", "masked_mean"]
+    few = ["--smoke", "--laws", "value", "-p", "no:cacheprovider", "-k", "masked_mean", "--report", "page.html"]
     done = started(project, [*command, "suite", *few], installed)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "masked_mean" in done.stdout
     assert "given/built_in.py" in done.stdout
+    assert "<title>Held · shardproof</title>" in (project / "page.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.lengthy

@@ -9,7 +9,6 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.communication.counted import Bound, Unknown, moved, needed
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws.communication import communication_of, stated_by
-from shardproof.properties.performance import tables
 from shardproof.properties.programs.examples import COLUMNS as WIDTH
 from shardproof.properties.programs.examples import PARAMETERS, ROWS, example
 from shardproof.properties.programs.implementations import Implementation
@@ -17,7 +16,6 @@ from shardproof.properties.programs.implementations import Implementation
 MEMBERS = (8, 5)
 """A power of two, and a number that is none."""
 
-COLUMNS = ("implementation", "p", "collectives", "bytes", "lower bound", "optimal in")
 CAPTION = (
     f"What one device sends for float32 blocks of {ROWS} x {WIDTH} (p times as many rows where they are cut): "
     "operands as the interpreter counts them. The lower bound is of what must pass each device, which a "
@@ -34,13 +32,6 @@ class Row:
     cost: Cost
     bound: Bound
     optimal: tuple[str, ...]
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The row as texts, in the order of `COLUMNS`."""
-        kinds = ", ".join(f"{count} {kind}" for kind, count in self.cost.counts) or "none"
-        least = f"{self.bound.steps} steps, {float(self.bound.bytes):,g} bytes"
-        return self.implementation, str(self.p), kinds, f"{self.cost.total_bytes:,}", least, ", ".join(self.optimal)
 
 
 def rows(implementations: Iterable[Implementation]) -> list[Row]:
@@ -65,11 +56,6 @@ def _row(implementation: Implementation, p: int) -> Row | None:
     steps = told if stated is None or stated.steps is None else stated.steps
     optimal = ("steps",) * (steps == bound.steps) + ("bytes",) * (passed == Fraction(bound.bytes))
     return Row(str(implementation), p, cost, bound, optimal)
-
-
-def markdown(found: Iterable[Row]) -> str:
-    """The table in Markdown."""
-    return tables.markdown(COLUMNS, [row.cells for row in found], left={*COLUMNS} - {"p", "bytes"})
 
 
 def json_rows(found: Iterable[Row]) -> list[dict[str, object]]:

@@ -1,8 +1,10 @@
 """What the options of the plugin set up: devices, profiles, the given functions."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -11,7 +13,9 @@ from hypothesis import settings
 from hypothesis.errors import InvalidArgument
 
 from shardproof.properties.cases.suggestion import RequestError
+from shardproof.properties.report import watch
 from shardproof.properties.report.asking import chosen_laws
+from shardproof.properties.report.report import ENDINGS, write_reports
 from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS, check_destination
 from shardproof.properties.runner import search
 from shardproof.properties.runner.given import SAID, parse_all
@@ -61,10 +65,14 @@ def make_ready(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--{error}") from None
     with usage_errors():
         for path in option("--report"):
-            if not path.endswith((".json", ".md")):
-                raise pytest.UsageError(f"--report={path}: expected a file name that ends in .json or .md")
+            if not path.endswith(ENDINGS):
+                raise pytest.UsageError(f"--report={path}: expected a file name that ends in .html, .json or .md")
             check_destination("--report", Path(path))
-        check_flags(os.environ.get("XLA_FLAGS", ""))
+        try:
+            check_flags(os.environ.get("XLA_FLAGS", ""))
+        except RequestError as error:
+            write_reports(config, partial(print, file=sys.stderr), f"Nothing ran: {error}")
+            raise
         if platform in (None, "cpu"):
             if devices is not None:
                 jax.config.update("jax_num_cpu_devices", devices)
@@ -72,6 +80,12 @@ def make_ready(config: pytest.Config) -> None:
             check_devices(platform, devices or 1)
         if platform is not None:
             use(platform)
+
+
+def set_up_programs(config: pytest.Config) -> None:
+    """Makes ready a run of programs' tests alone."""
+    make_ready(config)
+    watch.begin(config)
 
 
 def set_up(config: pytest.Config) -> None:
@@ -101,6 +115,7 @@ def set_up(config: pytest.Config) -> None:
         measured = platform != "cpu" or option("--require-tpu") or option("--require-gpu")
         files = [GIVEN_TESTS, GIVEN_MEASURED] if measured else [GIVEN_TESTS]
         config.args = [*map(str, files)]  # wherever pytest runs, these are the tests that were asked for
+    watch.begin(config)
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
 

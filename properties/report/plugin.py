@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from shardproof.plugin import add_options, own, take_settings
+from shardproof.plugin import RUNNING, add_options, take_settings
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.report import accelerators, options
@@ -22,22 +22,24 @@ from shardproof.properties.report.accelerators import ACCELERATORS, MEASURED, NE
 from shardproof.properties.report.failures import replay, showing
 from shardproof.properties.report.failures.causes import LEFT_OUT
 from shardproof.properties.report.failures.replay import REPLAYED, ReplayFile
-from shardproof.properties.report.report import FAILURE, print_table, report_text
+from shardproof.properties.report.report import FAILURE, print_table, write_reports
 from shardproof.properties.report.session import (
     COUNTED,
     GIVEN,
     GIVEN_TESTS,
     header,
     properties_of,
-    reports_of,
-    write_somewhere,
+    tallies_of,
 )
+from shardproof.properties.report.watch import WATCH
 from shardproof.properties.runner.judging import asked
 from shardproof.properties.runner.tally import Tally
 
 pytest_plugins = ("shardproof.properties.report.fixtures",)
 
 OUTCOME = pytest.StashKey[str]()
+ENDED = pytest.StashKey[str]()
+"""Why the run ended before its end."""
 HERE = Path(__file__).resolve().parents[1]
 PACKAGE = __name__.removesuffix(".report.plugin")
 
@@ -169,7 +171,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             tally.outcome = "failed"
         tally.failure = item.stash.get(FAILURE, {}).get(tally.law, {})
     report.shardproof = [tally.to_json() for tally in counted]
+    if WATCH in item.config.stash:
+        item.config.stash[WATCH].tell(verified=report.shardproof)
     return report
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Says which test is begun, for the report of a run that it ends."""
+    for config in RUNNING[-1:]:
+        if WATCH in config.stash:
+            config.stash[WATCH].tell(begun=nodeid)
 
 
 @pytest.hookimpl(trylast=True)
@@ -179,6 +190,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         if session.exitstatus == pytest.ExitCode.OK and unmet(session.config, tallies_of(session.config)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         showing.show_causes(session.config, exitstatus)
+        interrupted = "interrupted" if exitstatus == pytest.ExitCode.INTERRUPTED else ""
+        if why := session.shouldfail or session.shouldstop or interrupted:
+            session.config.stash[ENDED] = f"The run ended before its end: {why}"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -195,19 +209,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
         terminalreporter.write_line("nothing was verified: no law held on any case", yellow=True)
     for line in left_out(terminalreporter):
         terminalreporter.write_line(line)
-    for path in own(config, "report") or []:
-        text = report_text(path, tallies, header(config))
-        write_somewhere(Path(path), text, terminalreporter.write_line)
+    write_reports(config, terminalreporter.write_line, config.stash.get(ENDED, ""))
     tables = properties_of(config, MEASURED)
     if tables:
         terminalreporter.section("what was measured", sep="=")
     for text in tables:
         terminalreporter.write_line(text)
-
-
-def tallies_of(config: pytest.Config) -> list[Tally]:
-    """What all tests counted, whichever process ran them."""
-    return [Tally.from_json(record) for report in reports_of(config) for record in getattr(report, "shardproof", [])]
 
 
 def nothing_selected(config: pytest.Config, exitstatus: int) -> list[str]:

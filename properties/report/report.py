@@ -1,24 +1,40 @@
-"""The table of what was verified: for a terminal, for a person, for a machine."""
+"""What was verified: the table for a terminal, and reports, which are data, and pages made of that by templates."""
 
+import base64
 import dataclasses
 import json
+import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
+from typing import Any
 
+import jinja2
 import pytest
 
 from shardproof.properties.cases.chain import LINKS, composes
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.laws import LAWS
 from shardproof.properties.performance.tables import markdown, table, text_of
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import called
 from shardproof.properties.report import communication as sending
-from shardproof.properties.report.failures.causes import by_cause, told
-from shardproof.properties.report.summary import VERDICTS, notes, verdict_row, verdict_table
+from shardproof.properties.report.failures.causes import by_cause, others, told
+from shardproof.properties.report.session import facts, report_paths, tallies_of, write_somewhere
+from shardproof.properties.report.summary import (
+    ORDERS,
+    VERDICTS,
+    counted,
+    notes,
+    verdict_row,
+    verdict_table,
+    weak_points,
+)
 from shardproof.properties.runner.tally import LINKS_OF_CHAIN, TRIVIAL, Tally, merge
 
-FAILURE = pytest.StashKey[dict[str, dict[str, str]]]()
+FAILURE = pytest.StashKey[dict[str, dict[str, Any]]]()
 """What a person needs of a test's failure: headline, text, and where script and case were written."""
 
 COLUMNS = (
@@ -31,7 +47,23 @@ TEXTS = ("contract", "implementation", "axis orders")
 MOST_VALUES = 24
 """How many values of a trait the report lists; where there are more, the most frequent."""
 
-ORDERS = ("one axis", "mesh order", "permuted")
+OF_LAWS = (*VERDICTS, "cases", "compilations", "time")
+
+ENDINGS = (".html", ".json", ".md")
+
+KIND, FORMAT = "shardproof report", 1
+"""What a report says of itself; a reader refuses others."""
+
+MOST_OF_FAILURES = 2**19
+"""The most bytes that a page has of failures besides their headlines, which in HTML are up to twice as many."""
+
+MOST_ERROR = 4_000
+"""The most characters of what is said of a test that failed without a verdict."""
+
+PAGES = Path(__file__).with_name("pages")
+
+Record = dict[str, Any]
+"""A run as JSON-able data."""
 
 
 def structures(tallies: Iterable[Tally], engine: str) -> str:
@@ -95,8 +127,15 @@ def total(tallies: Sequence[Tally]) -> str:
     )
 
 
-def histograms(tallies: Iterable[Tally]) -> str:
-    """What was drawn, in Markdown: per contract and trait the share of each value, so that a blind spot shows."""
+Shares = list[tuple[str, float]]
+"""Values that were drawn, with their shares."""
+
+
+def histograms(tallies: Iterable[Tally]) -> list[tuple[str, str, Shares, int]]:
+    """What was drawn: per contract and trait the values with their shares, so that a blind spot shows, and the others.
+
+    The others are how many values there are besides the most frequent.
+    """
     per_contract: dict[str, Tally] = {}
     for tally in tallies:
         per_contract.setdefault(tally.contract, Tally(tally.contract, "", "")).add(tally)
@@ -106,27 +145,24 @@ def histograms(tallies: Iterable[Tally]) -> str:
             whole = sum(histogram.values())
             in_order = sorted(histogram.items(), key=lambda entry: (not entry[0].isdigit(), entry[0].zfill(8)))
             shown = in_order if len(in_order) <= MOST_VALUES else sorted(in_order, key=lambda entry: -entry[1])
-            texts = [f"{value} {100 * times / whole:.1f}%" for value, times in shown[:MOST_VALUES]]
-            more = len(in_order) - MOST_VALUES
-            lines.append((contract, trait, f"{', '.join(texts)}{f', and {more} more' if more > 0 else ''}"))
-    return markdown(("contract", "trait", "values drawn"), lines)
+            shares = [(value, 100 * times / whole) for value, times in shown[:MOST_VALUES]]
+            lines.append((contract, trait, shares, max(0, len(in_order) - MOST_VALUES)))
+    return lines
 
 
-def pairs(tallies: Sequence[Tally]) -> str:
-    """How often each transformation (a row) was around each other (a column), in Markdown; `-` where that cannot be.
+def pairs(tallies: Sequence[Tally]) -> list[tuple[str, ...]]:
+    """How often each transformation (a row) was around each other (a column); `-` where that cannot be.
 
     A structure counts once for each pair in its chain.
     """
     together = Tally("", "", "")
     for tally in tallies:
         together.add(tally)
-    if not together.pairs:
-        return ""
     lines = []
-    for outer in LINKS:
+    for outer in LINKS if together.pairs else ():
         counted = together.pairs.get(outer, {})
         lines.append((outer, *(str(counted.get(inner, 0)) if composes(outer, inner) else "-" for inner in LINKS)))
-    return markdown(("around", *LINKS), lines, left=1)
+    return lines
 
 
 def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter, *, given: bool = False) -> None:
@@ -143,49 +179,151 @@ def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter, *, 
         reporter.write_line(line)
 
 
-def by_law(tallies: Iterable[Tally]) -> str:
-    """What became of what each law drew on each engine, in Markdown."""
+def by_law(tallies: Iterable[Tally]) -> list[tuple[str, ...]]:
+    """What became of what each law drew on each engine, in the order of `OF_LAWS`."""
     added: dict[tuple[str, str], Tally] = {}
     for tally in tallies:
         added.setdefault((tally.law, tally.engine), Tally("", "", tally.law, tally.engine)).add(tally)
-    columns = (*VERDICTS, "cases", "compilations", "time")
     order = {name: i for i, name in enumerate(LAWS)}
     in_order = sorted(added.items(), key=lambda entry: (order.get(entry[0][0], len(order)), entry[0]))
-    lines = [(*verdict_row(t), f"{t.cases:,}", f"{t.compilations:,}", f"{t.seconds:.0f} s") for _, t in in_order]
-    return markdown(columns, lines, left=2)
+    return [(*verdict_row(t), f"{t.cases:,}", f"{t.compilations:,}", f"{t.seconds:.0f} s") for _, t in in_order]
 
 
-def communication(tallies: Sequence[Tally]) -> list[sending.Row]:
-    """What the built-in implementations among those verified send in a fixed example."""
+def heat(tallies: Sequence[Tally]) -> tuple[list[str], list[tuple[str, list[tuple[str, int | None, str]]]]]:
+    """The laws, and for each contract the state and the fewest structures of each law, with what that is the least of.
+
+    The state is `held`, `violated`, or empty where the law held on nothing; then there is no number.
+    """
+    laws = [name for name in LAWS if any(t.law == name for t in tallies)]
+    rows = []
+    for contract in sorted({t.contract for t in tallies}):
+        cells = list[tuple[str, int | None, str]]()
+        for law in laws:
+            some = [t for t in tallies if (t.contract, t.law) == (contract, law)]
+            held = [t for t in some if t.verifies]
+            least = min(held, key=lambda t: t.structures, default=None)
+            state = "violated" if any(t.outcome == "failed" for t in some) else "held" if held else ""
+            of = "nothing" if least is None else f"{least.name}, {least.engine}"
+            cells.append((state, None if least is None else least.structures, of))
+        rows.append((contract, cells))
+    return laws, rows
+
+
+def record_of(tallies: Sequence[Tally], facts: Mapping[str, Any], errors: Sequence[Mapping[str, str]]) -> Record:
+    """A run as JSON-able data: the facts of it, what was verified, and the tests that failed without a verdict."""
     verified = {(t.contract, t.implementation) for t in tallies}
-    return sending.rows(i for i in IMPLEMENTATIONS if (i.contract.name, i.name) in verified)
+    sent = [] if facts["ended"] else sending.rows(i for i in IMPLEMENTATIONS if (i.contract.name, i.name) in verified)
+    return {
+        "kind": KIND,
+        "format": FORMAT,
+        **facts,
+        "total": total(tallies) if tallies else "",
+        "communication": sending.json_rows(sent),
+        "errors": [*errors],
+        "verified": [t.to_json() for t in tallies],
+    }
 
 
-def report_text(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> str:
-    """The report as JSON or Markdown, by the file's ending."""
-    if path.endswith(".json"):
-        record = {
-            "header": list(header),
-            "total": total(tallies) if tallies else "",
-            "communication": sending.json_rows(communication(tallies)),
-            "verified": [t.to_json() for t in tallies],
-        }
-        text = json.dumps(record, indent=1)
+def read_record(path: Path) -> Record:
+    """The run in a file.
+
+    Raises:
+        RequestError: if it is no report of this version.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{path}: expected a report that `pytest --report FILE.json` wrote: {error}") from None
+    found = [record.get("kind"), record.get("format")] if isinstance(record, dict) else []
+    if found != [KIND, FORMAT]:
+        raise RequestError(f"{path}: expected a JSON object with kind={KIND!r} and format={FORMAT}, got {found}")
+    return record
+
+
+def verdict(tallies: Sequence[Tally], record: Record, causes: int) -> tuple[str, str]:
+    """Says of a run `held`, `violated`, `failed`, `ended` or `nothing`; and the same in a sentence."""
+    held = [t for t in tallies if t.verifies]
+    failed = {t.name for t in tallies if t.outcome == "failed"}
+    laws, of = len({t.law for t in held}), len({(t.contract, t.implementation) for t in held})
+    known = f"{counted(laws, 'law')} held for {counted(of, 'implementation')}, each on a median (least) of structures: "
+    known += f"{structures(held, 'simulate')} interpreted, {structures(held, 'xla')} compiled"
+    others = f"{counted(len(record['errors']), 'test')} failed without a verdict" if record["errors"] else ""
+    parts = [others, record["ended"]]
+    if failed:
+        some = f"{len(failed)} of {counted(len({t.name for t in tallies}), 'implementation')}"
+        parts.insert(0, f"Laws are violated by {some}, for {counted(causes, 'cause')}")
     else:
-        listed = "\n".join(f"- {line}" for line in notes(tallies))
-        verified = ["\n".join(f"- {line}" for line in header)]
-        if tallies:
-            columns = ["implementations" if column == "implementation" else column for column in COLUMNS]
-            verified += [markdown(columns, by_contract(tallies), left=TEXTS), listed]
-            failed = [t.failure for t in tallies if t.failure]
-            verified += [f"```text\n{told(group).strip()}\n```" for group in by_cause(failed)]
-            verified += [total(tallies)]
-        parts = ["## What was verified", "\n\n".join(filter(None, verified))]
-        if tallies:
-            parts += ["## By implementation", markdown(COLUMNS, by_implementation(tallies), left=TEXTS)]
-            parts += ["## By law", by_law(tallies), "## What was drawn", histograms(tallies)]
-            parts += ["## Pairs of transformations", table_of_pairs] if (table_of_pairs := pairs(tallies)) else []
-        sent = communication(tallies)
-        parts += ["## Communication", sending.CAPTION, sending.markdown(sent)] if sent else []
-        text = "\n\n".join(filter(None, parts))
-    return text + "\n"
+        parts.append(known if held and any(parts) else "")
+    word = "violated" if failed else "ended" if record["ended"] else "failed" if others else ""
+    if word:
+        return word, ". ".join(filter(None, parts))
+    return ("held", known) if held else ("nothing", "No law held on any case")
+
+
+def view(record: Record, room: float) -> dict[str, Any]:
+    """What the templates show of a run; of failures, besides their headlines, at most so many bytes."""
+    tallies = [Tally.from_json(one) for one in record["verified"]]
+    causes = by_cause(t.failure for t in tallies if t.failure)
+    shown = list[dict[str, Any]]()
+    for group in causes:
+        one: dict[str, Any] = {"headline": group[0]["headline"], "others": others(group)}
+        for name, content in (("text", told(group)), ("evidence", group[0].get("evidence"))):
+            if (size := len(json.dumps(content))) < room:
+                one[name], room = content, room - size
+        shown.append(one)
+    columns = ["implementations" if column == "implementation" else column for column in COLUMNS]
+    return {
+        **record,
+        "verdict": verdict(tallies, record, len(causes)),
+        "weak": weak_points(tallies, record["devices"]) if tallies else {},
+        "notes": notes(tallies),
+        "causes": shown,
+        "contracts": (columns, by_contract(tallies)),
+        "implementations": (COLUMNS, by_implementation(tallies)),
+        "laws": (OF_LAWS, by_law(tallies)),
+        "results": [(t.contract, t.implementation, *verdict_row(t)) for t in tallies],
+        "result_columns": ("contract", "implementation", *OF_LAWS[:-3]),
+        "heat": heat(tallies),
+        "drawn": histograms(tallies),
+        "pairs": (("around", *LINKS), pairs(tallies)),
+        "caption": sending.CAPTION,
+    }
+
+
+def report_text(path: str, record: Record) -> str:
+    """The report as JSON, Markdown or a page, by the file's ending."""
+    if path.endswith(".json"):
+        return json.dumps(record, indent=1) + "\n"
+    ending = path.rpartition(".")[2]
+    room = MOST_OF_FAILURES if ending == "html" else math.inf
+    pages = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(PAGES), autoescape=ending == "html", trim_blocks=True, lstrip_blocks=True
+    )
+    pages.filters |= {
+        "markdown": lambda rows, left: markdown(*rows, left=left),
+        "base64": lambda text: base64.b64encode(text.encode()).decode(),
+    }
+    return re.sub(r"\n{3,}", "\n\n", pages.get_template(f"report.{ending}").render(view(record, room))).strip() + "\n"
+
+
+def write_report(path: Path, record: Record, tell: Callable[[str], None]) -> None:
+    """Writes a run to a file, else to the folder for temporary files, else tells it."""
+    write_somewhere(path, report_text(str(path), record), tell)
+
+
+def write_reports(config: pytest.Config, tell: Callable[[str], None], ended: str = "") -> None:
+    """Writes the reports that a run is to write.
+
+    Arguments:
+        config: the configuration of the run.
+        tell: takes a line for each file.
+        ended: why the run ended before its end, if it did.
+    """
+    terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
+    ran = [] if terminal is None else [one for kind in ("failed", "error") for one in terminal.stats.get(kind, [])]
+    untold = [one for one in ran if not getattr(one, "shardproof_failures", [])]
+    errors = [{"test": one.nodeid, "text": str(one.longrepr)[-MOST_ERROR:]} for one in untold]
+    if paths := report_paths(config):
+        record = record_of([] if terminal is None else tallies_of(config), facts(config, ended), errors)
+        for path in paths:
+            write_report(path, record, tell)

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import median
 
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.programs.implementations import Implementation
@@ -21,6 +22,8 @@ BOUNDS = {
     "nothing": "not checked, with no expectation or lower bound",
 }
 """What is said where nothing is expected."""
+
+ORDERS = ("one axis", "mesh order", "permuted")
 
 FEW = 0.5
 """An implementation that supports a smaller share of what was drawn is named."""
@@ -78,6 +81,39 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
             checked = BOUNDS.get(sent["against"], f"checked against the {sent['against']} only")
             lines.append(f"{unknown}: {name}: {checked}; the largest case sends {sent['cost']}: {sent['case']}")
     return lines
+
+
+def weak_points(tallies: Iterable[Tally], devices: int) -> dict[str, list[str]]:
+    """What makes a pass weak, by its kind: what was left out, few structures, what was never drawn."""
+    found: dict[str, list[str]] = {}
+    by_law = [t for t in tallies if t.outcome == "passed"]
+    usual = {
+        engine: median(t.structures for t in by_law if t.engine == engine) for engine in {t.engine for t in by_law}
+    }
+
+    def add(kind: str, who: str, what: str) -> None:
+        found.setdefault(kind, []).append(f"{who}: {what}")
+
+    for t in by_law:
+        who, whole = f"{t.name}, {t.law} ({t.engine})", max(t.drawn_structures, 1)
+        for kind, reasons in (("unsupported", t.unsupported), ("excused", t.defects), ("not run", t.not_run)):
+            if reasons:
+                part, first = sum(reasons.values()), max(reasons, key=lambda reason: reasons[reason])
+                add(kind, who, f"{part / whole:.0%} of {counted(whole, 'structure')}: {first}")
+        if t.structures < usual[t.engine] / 2:
+            add("few structures", who, f"held on {t.structures:,}, where the median is {usual[t.engine]:g}")
+        if t.undecided:
+            add("undecided", who, f"{counted(t.undecided, 'element')} compared with nothing, for roundings")
+    for name in dict.fromkeys(t.name for t in by_law):
+        idle = {"simulate", "xla"} - {t.engine for t in by_law if t.name == name and t.structures}
+        if idle:
+            add("engines that did not run", name, ", ".join(sorted(idle)))
+    for contract in dict.fromkeys(t.contract for t in by_law):
+        drawn = [t.drawn for t in by_law if t.contract == contract]
+        for trait, known in (("devices", map(str, range(1, devices + 1))), ("axis tuple", ORDERS)):
+            if never := [value for value in known if not any(value in one.get(trait, {}) for one in drawn)]:
+                add("never drawn", contract, f"{trait}: {', '.join(never)}")
+    return found
 
 
 def counted(number: int, noun: str) -> str:

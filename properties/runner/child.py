@@ -201,7 +201,7 @@ class Answer:
     """What was found, with the parts of the violation, if there is one, instead of it."""
 
     found: Finding
-    violation: tuple[str, str, str, Broken, Sequence[str], Sequence[str] | None] | None
+    violation: tuple[str, str, str, Broken, Sequence[str], Sequence[str] | None, Mapping[str, Any] | None] | None
 
 
 def serve(connection: Connection, words: str, parent: int) -> None:
@@ -292,7 +292,8 @@ def _answer(task: Task, implementation: Implementation, tell: Callable[[Any], No
         tell(DIAGNOSES)
         diagnosis = task.diagnose(violation)
     text = violation.case.to_json()
-    parts = (violation.law.name, text, violation.engine, violation.broken, violation.origin, diagnosis)
+    broken, more = violation.broken, violation.evidence
+    parts = (violation.law.name, text, violation.engine, broken, violation.origin, diagnosis, more)
     return Answer(replace(found, violation=None), parts)
 
 

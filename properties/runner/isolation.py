@@ -371,9 +371,10 @@ def _finding(answer: Answer, implementation: Implementation, task: Task) -> Find
     """The child's finding, about the parent's own copy of the function."""
     if answer.violation is None:
         return answer.found
-    law, text, engine, broken, origin, told = (
-        answer.violation
-    )  # another engine than the task's, where that lacks something
+    # another engine than the task's, where that lacks something
+    law, text, engine, broken, origin, told, more = answer.violation
     case = Case.from_json(text, lambda name: implementation.contract)
-    violation = LawViolation(implementation, LAWS[law], case, engine, broken, origin=origin, diagnosis=told)
+    violation = LawViolation(
+        implementation, LAWS[law], case, engine, broken, origin=origin, diagnosis=told, evidence=more
+    )
     return dataclasses.replace(answer.found, violation=violation)

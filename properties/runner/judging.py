@@ -197,7 +197,7 @@ def judge(
     """
     if currently_in_test_context():  # a replay draws nothing
         for name, value in traits(case).items():
-            event(f"{name}: {value}")
+            event(name, value)
     before = engine.compilations + COMPILER.compilations
     can_compile = engine.name == "simulate" and law.asks(implementation, COMPILER.name)
     can_compile = can_compile and max(case.mesh.devices) < len(jax.devices())

@@ -99,7 +99,7 @@ class Tally:
         cases: how many data sets were checked against the oracle.
         structures: how many structures they ran on.
         compilations: how many programs were traced and compiled for them.
-        seconds: how long it took, shrinking included.
+        seconds: how long the processor took, shrinking included, all laws in the tally of the first.
         meshes: the distinct meshes.
         drawn: per trait of a case, how many structures had each of its values.
         pairs: how many structures had one transformation (first) around another, by both names.
@@ -124,7 +124,7 @@ class Tally:
         changed: in how many structures each result was changed, and a predicate of results asked once more.
         refused: in how many of them it refused that.
         outcome: `passed`, `failed`, or `skipped` where the law does not apply.
-        failure: what a person needs of a failure: its headline, text, script and case.
+        failure: what a person needs of a failure: its headline, text, script and case, for a report with evidence.
     """
 
     contract: str
@@ -158,7 +158,7 @@ class Tally:
     changed: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
     outcome: str = "passed"
-    failure: dict[str, str] = field(default_factory=dict)
+    failure: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<{self.cases} cases of {self.name} under {self.law} on {self.engine}>"

@@ -2,8 +2,9 @@
 
 import contextlib
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from hypothesis.errors import FlakyFailure
@@ -36,6 +37,7 @@ class LawViolation(AssertionError):
         engine: the name of the engine that ran it.
         origin: the implementation's own traceback, where it raised.
         diagnosis: what is wrong in words, where that was found out already.
+        evidence: what else a report shows that takes further runs, as JSON-able data, where that was found out.
     """
 
     def __init__(
@@ -48,9 +50,10 @@ class LawViolation(AssertionError):
         *,
         origin: Sequence[str] = (),
         diagnosis: Sequence[str] | None = None,
+        evidence: Mapping[str, Any] | None = None,
     ) -> None:
         self.implementation, self.law, self.case, self.engine = implementation, law, case, engine
-        self.broken, self.origin, self.diagnosis = broken, tuple(origin), diagnosis
+        self.broken, self.origin, self.diagnosis, self.evidence = broken, tuple(origin), diagnosis, evidence
         super().__init__(self.headline)
 
     def __str__(self) -> str:

@@ -8,6 +8,7 @@ on each of them.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -108,14 +109,17 @@ class Changed(Doubles):
         return x if then not in ("once", "pmean") else x / math.prod(env.mesh.shape[axis] for axis in axes)
 
 
-def run_in_doubles(program: Simulated, *arrays: np.ndarray, change: Change = NOTHING_ELSE) -> list[np.ndarray]:
+def run_in_doubles(
+    program: Simulated, *arrays: np.ndarray, change: Change = NOTHING_ELSE, arithmetic: Changed | None = None
+) -> list[np.ndarray]:
     """The results of a traced program on one data set in double precision, as it is or with a change.
 
     Raises:
         InterpreterLimit: if the interpreter cannot run it.
     """
     values = program.typed([as_value(a) for a in arrays])
-    return [np.array(x) for x in evaluated(Env(), program.live().closed_jaxpr, values, Changed(change=change))]
+    arithmetic = arithmetic or Changed(change=change)
+    return [np.array(x) for x in evaluated(Env(), program.live().closed_jaxpr, values, arithmetic)]
 
 
 UNKNOWN = "an unknown place"
@@ -184,14 +188,20 @@ class Trial:
 
 def repaired(violation: LawViolation) -> list[str]:
     """One line that says which change makes the results right, if one does."""
+    repair = repair_of(violation)
+    return [] if repair is None else [f"one change makes it right: {repair[0]}"]
+
+
+def repair_of(violation: LawViolation) -> Repair | None:
+    """The change that makes the results right, if one does."""
     case, data = violation.case, violation.data
     if data is None or not _told_by_values(violation):
-        return []
+        return None
     for one in filter(None, (case, enlarged(case, violation.implementation))):  # of one element some steps are left out
         with contextlib.suppress(Exception):  # a function may refuse other data, and the interpreter the function
             if found := _found(violation.implementation, one, data):
-                return [f"one change makes it right: {found}"]
-    return []
+                return found
+    return None
 
 
 def _told_by_values(violation: LawViolation) -> bool:
@@ -200,22 +210,23 @@ def _told_by_values(violation: LawViolation) -> bool:
     return of_result and not violation.law.between_engines and violation.case.mesh.size <= MOST
 
 
-def _found(implementation: Implementation, case: Case, data: Data) -> str:
+@functools.lru_cache(maxsize=1)  # a diagnosis and the steps of the page ask for the same
+def _found(implementation: Implementation, case: Case, data: Data) -> Repair | None:
     program = program_of(implementation, case)
     tried = [*itertools.islice(_changes(case, program), MOST_CHANGES)]
     own = [data, *(Data(kind, data.seed + more) for kind, more in DATA)]
     trials = [*_trials(implementation, case, own)] if tried else []
     wrong = [trial for trial in trials if not trial.holds()]
     if not wrong or len(trials) < 2:
-        return ""
+        return None
     larger = enlarged(case, implementation)  # of single elements much is true by coincidence
     with contextlib.suppress(Exception):  # sizes that a function does not serve
         more = [] if larger is None else [*_trials(implementation, larger, own[1:])]
         trials += [trial for trial in more if _same(trial.program, program)]
     for text, places, change in tried:
         if wrong[0].holds(places, change) and all(trial.holds(places, change) for trial in trials):
-            return text.replace(UNKNOWN, _called_at(program.equations, places[0]))
-    return ""
+            return text.replace(UNKNOWN, _called_at(program.equations, places[0])), places, change
+    return None
 
 
 def _called_at(equations: Sequence[Any], number: int) -> str:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from shardproof.properties.laws import Law
 from shardproof.properties.programs.violation import DEATHS, RAISED
@@ -84,23 +85,23 @@ class Told:
         return law.between_engines and any(one.endswith(f": {VALUES.format(RESULT)}") for one in self.causes)
 
 
-def by_cause(entries: Iterable[Mapping[str, str]]) -> list[list[Mapping[str, str]]]:
+def by_cause(entries: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     """Failures of one cause with what follows from it, in their order, those of rounding alone last."""
     entries = list(entries)
     causes = {one["cause"] for one in entries}
     above = {own: source(own, causes - {own}) for own in causes}
-    groups: dict[str, list[Mapping[str, str]]] = {}
+    groups: dict[str, list[Mapping[str, Any]]] = {}
     for one in sorted(entries, key=lambda one: bool(above[one["cause"]])):
         groups.setdefault(above[one["cause"]] or one["cause"], []).append(one)
     return sorted(groups.values(), key=lambda group: f": {ROUNDING} of " in group[0]["cause"])
 
 
-def told(group: Sequence[Mapping[str, str]]) -> str:
+def told(group: Sequence[Mapping[str, Any]]) -> str:
     """The text of the first failure of a cause, and a line for each of the others."""
     return "\n".join([group[0]["text"].rstrip(), *others(group)])
 
 
-def others(group: Sequence[Mapping[str, str]]) -> list[str]:
+def others(group: Sequence[Mapping[str, Any]]) -> list[str]:
     """Lines for the failures but the first; those that follow from it come after those that are like it.
 
     One that has no script of its own is told by its law alone.

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from shardproof.plugin import own
 from shardproof.properties.report.failures.causes import by_cause, others
+from shardproof.properties.report.failures.evidence import evidence
 from shardproof.properties.report.failures.text import coloured, report
 from shardproof.properties.report.report import FAILURE
 from shardproof.properties.runner.violation import LawViolation
@@ -31,7 +33,11 @@ def show_violations(item: pytest.Item, call: pytest.CallInfo[None], made: Any) -
     if call.excinfo is None or not found or not made.failed:
         return
     entries = [report(violation) for violation in found]
-    item.stash[FAILURE] = {one.law.name: entry for one, entry in zip(found, entries, strict=True)}
+    wanted = bool(own(item.config, "report"))
+    item.stash[FAILURE] = {
+        one.law.name: {**entry, "evidence": evidence(one)} if wanted else entry
+        for one, entry in zip(found, entries, strict=True)
+    }
     # sent along, as the report is, where another process has the terminal
     made.shardproof_failures = [{name: one[name] for name in one if name != "text"} for one in entries]
     named = [(f"shardproof {name}", value) for one in made.shardproof_failures for name, value in one.items()]

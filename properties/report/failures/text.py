@@ -112,13 +112,14 @@ def coloured(text: str) -> str:
 
 def diagnosed(violation: LawViolation) -> Sequence[str]:
     """What is wrong, in words, if it is not known yet: that takes further runs of the function."""
-    if violation.diagnosis is not None:
-        return violation.diagnosis
+    if violation.diagnosis is not None or violation.difference is None:
+        return violation.diagnosis or ()
     try:
-        return diagnose(violation)
+        violation.diagnosis = diagnose(violation)
     except Exception as error:  # a failure is reported even where its explanation fails
         first = str(error).partition("\n")[0]
-        return [f"other values (the diagnosis raises {type(error).__name__}: {first})"]
+        violation.diagnosis = [f"other values (the diagnosis raises {type(error).__name__}: {first})"]
+    return violation.diagnosis
 
 
 def first_wrong(violation: LawViolation) -> list[str]:

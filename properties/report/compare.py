@@ -1,0 +1,139 @@
+"""Two runs compared, law by law: what is newly violated, held, new, gone, weaker or slower, and how the runs differ."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from shardproof.properties.report.report import Record
+from shardproof.properties.report.summary import counted
+from shardproof.properties.runner.tally import Tally
+
+SLOWER, SECONDS, WEAKER = 1.5, 2.0, 0.5
+"""How many times as long something takes that is slower, by so many seconds of the processor at least; and on what part
+of the structures that a law held on before it is weaker."""
+
+HEADINGS = {
+    "violated": "NEWLY VIOLATED",
+    "mended": "violated no more",
+    "lost": "held before, and holds on nothing now",
+    "weaker": "weaker",
+    "sends": "sends something else",
+    "slower": "slower",
+    "gone": "gone",
+    "new": "new",
+}
+"""What is reported, the worst first; `violated` alone is an error."""
+
+Key = tuple[str, str, str, str]
+Changes = dict[str, list[str]]
+
+
+def compare(before: Record, after: Record) -> tuple[list[str], bool]:
+    """The lines that say how two runs differ, and whether something is newly violated."""
+    found: Changes = {name: [] for name in HEADINGS}
+    for name, line in (*_verdicts(before, after), *_sent(before, after), *_slower(before, after)):
+        found[name].append(line)
+    lines = [*_header(before, after), ""]
+    for name, heading in HEADINGS.items():
+        some = found[name] if name not in ("gone", "new") else _by_implementation(found[name])
+        lines += [f"{heading} ({len(some)}):", *(f"  {line}" for line in some), ""] if some else []
+    same = sum(key in _tallies(before) for key in _tallies(after))
+    none = "" if any(found.values()) else "; no difference"
+    return [*lines, f"{counted(same, 'law')} of implementations in both runs{none}"], bool(found["violated"])
+
+
+def _by_implementation(lines: list[str]) -> list[str]:
+    """Lines `NAME (ENGINE): LAW` as one for each name and engine."""
+    laws: dict[str, list[str]] = {}
+    for line in lines:
+        name, _, law = line.rpartition(": ")
+        laws.setdefault(name, []).append(law)
+    return [f"{name}: {', '.join(some)}" for name, some in laws.items()]
+
+
+def _tallies(record: Record) -> dict[Key, Tally]:
+    tallies = [Tally.from_json(one) for one in record["verified"]]
+    return {(t.contract, t.implementation, t.law, t.engine): t for t in tallies}
+
+
+def _header(before: Record, after: Record) -> Iterator[str]:
+    """What differs of what is said of the runs; what is the same, in one line."""
+    flat = [_flat(record) for record in (before, after)]
+    names = list(dict.fromkeys([*flat[0], *flat[1]]))
+    pairs = {name: tuple(one.get(name, "not set") for one in flat) for name in names}
+    same = [f"{name} {was}" for name, (was, now) in pairs.items() if was == now and name != "command"]
+    yield f"the same: {', '.join(same)}"
+    for name, (was, now) in pairs.items():
+        if was != now:
+            yield f"{name}: {was or 'none'} -> {now or 'none'}"
+
+
+def _flat(record: Record) -> dict[str, Any]:
+    names = ("platform", "devices", "profile", "seed", "commit", "command", "ended")
+    return {**record["versions"], **record["flags"], **{name: record[name] for name in names}}
+
+
+def _verdicts(before: Record, after: Record) -> Iterator[tuple[str, str]]:
+    was, now = _tallies(before), _tallies(after)
+    for key in [*was, *(key for key in now if key not in was)]:
+        one, other = was.get(key), now.get(key)
+        name = f"{(one or now[key]).name}, {key[2]} ({key[3]})"
+        if other is None or (one is None and other.outcome != "failed"):
+            yield ("gone" if other is None else "new"), f"{(one or now[key]).name} ({key[3]}): {key[2]}"
+        elif one is None:
+            yield "violated", f"{name}: {_state(other)}"
+        elif other.outcome == "failed" and one.outcome != "failed":
+            yield "violated", f"{name}: {_state(one)} -> {_state(other)}"
+        elif one.outcome == "failed" and other.outcome != "failed":
+            yield ("mended" if other.verifies else "lost"), f"{name}: {_state(one)} -> {_state(other)}"
+        elif one.verifies and not other.verifies:
+            yield "lost", f"{name}: {_state(one)} -> {_state(other)}"
+        elif other.verifies and (part := _weaker(one, other)):
+            yield "weaker", f"{name}: {part}"
+    tests = [{error["test"] for error in record["errors"]} for record in (before, after)]
+    yield from (("violated", f"{test}: fails without a verdict") for test in sorted(tests[1] - tests[0]))
+
+
+def _state(tally: Tally) -> str:
+    if tally.outcome == "failed":
+        return tally.failure.get("headline", "").split(": ", 2)[-1] or "failed"
+    return f"held on {counted(tally.structures, 'structure')}" if tally.verifies else "held on nothing"
+
+
+def _weaker(one: Tally, other: Tally) -> str:
+    """How a law held on less than before; empty where it did not."""
+    if other.structures <= WEAKER * one.structures:
+        return f"{_state(one)} -> {_state(other)}"
+    for what, attribute in (("unsupported", "unsupported"), ("excused", "defects"), ("not run", "not_run")):
+        new = [reason for reason in getattr(other, attribute) if reason not in getattr(one, attribute)]
+        if new:
+            return f"{what} now: {new[0]}{f', and {len(new) - 1} more reasons' if new[1:] else ''}"
+    return ""
+
+
+def _sent(before: Record, after: Record) -> Iterator[tuple[str, str]]:
+    """What implementations send otherwise in the example that all reports have."""
+    was, now = ({(row["implementation"], row["p"]): row for row in one["communication"]} for one in (before, after))
+    for name, p in was.keys() & now.keys():
+        one, other = (f"{rows[name, p]['counts']}, {rows[name, p]['bytes']:,} bytes" for rows in (was, now))
+        if one != other:
+            yield "sends", f"{name} on {p} devices: {one} -> {other}"
+
+
+def _slower(before: Record, after: Record) -> Iterator[tuple[str, str]]:
+    """What an implementation takes for each structure, in compilations and in time of the processor."""
+    was, now = (_costs(one) for one in (before, after))
+    for name in was:
+        one, other = was[name], now.get(name, was[name])
+        for what, least in (("seconds", SECONDS), ("compilations", 0)):
+            a, b = one[what] / one["structures"], other[what] / other["structures"]
+            if b > SLOWER * a and other[what] - one[what] > least:
+                yield "slower", f"{name}: {a:.2g} -> {b:.2g} {what} for each structure"
+
+
+def _costs(record: Record) -> dict[str, dict[str, float]]:
+    costs: dict[str, dict[str, float]] = {}
+    for (*_, engine), tally in _tallies(record).items():
+        cost = costs.setdefault(f"{tally.name} ({engine})", {"structures": 1, "seconds": 0, "compilations": 0})
+        for what in cost:
+            cost[what] += getattr(tally, what)
+    return costs

@@ -1,5 +1,6 @@
 """The process that runs packs of programs: it reads them from its input, a line each, and answers in lines."""
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -126,7 +127,9 @@ def votes(program: Program, right: Reference) -> dict[str, str]:
 
 
 def main() -> None:
-    """Serves until its input ends."""
+    """Serves until its input ends; a module of a backend may be named, which is imported first."""
+    if name := next(iter(sys.argv[1:]), ""):
+        importlib.import_module(name)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 

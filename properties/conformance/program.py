@@ -186,7 +186,9 @@ def source(program: Program, templates: Mapping[str, str], *, every: bool = Fals
     return "\n".join(lines) + "\n"
 
 
-def script(program: Program, templates: Mapping[str, str], sentence: str) -> str:
+def script(
+    program: Program, templates: Mapping[str, str], sentence: str, platform: str = "cpu", preload: str = ""
+) -> str:
     """A script in plain JAX that exits with 1 if the results with layouts are not those without."""
     used = source(program, templates)
     auto, run = program.axes == "auto", "g" if program.derivative else "f"
@@ -196,8 +198,9 @@ def script(program: Program, templates: Mapping[str, str], sentence: str) -> str
     lines = [
         f'"""{sentence}"""', "", "import sys", "",
         "import jax", "import jax.numpy as jnp", "import numpy as np", "from jax import P, lax", "",
-        'jax.config.update("jax_platforms", "cpu")',
-        f'jax.config.update("jax_num_cpu_devices", {max(2, program.devices)})',
+        *([f"import {preload}"] if preload else []),
+        f'jax.config.update("jax_platforms", "{platform}")',
+        *([f'jax.config.update("jax_num_cpu_devices", {max(2, program.devices)})'] if platform == "cpu" else []),
         f"mesh = jax.make_mesh({shape}, {axes}, axis_types=(jax.sharding.AxisType.{kind},) * {len(axes)})",
     ]  # fmt: skip
     if "put(" in used:
@@ -220,7 +223,7 @@ def script(program: Program, templates: Mapping[str, str], sentence: str) -> str
     out = f", out_shardings=({', '.join(wanted)},)" if set(wanted) != {"None"} and not program.derivative else ""
     lines += ["with jax.set_mesh(mesh):", f"    got = jax.jit(lambda *x: {run}(*x){out})({', '.join(laid)})"]
     lines += [
-        "near = lambda x, y: np.allclose(np.asarray(x, np.complex64), np.asarray(y, np.complex64), 1e-2, equal_nan=True)",
+        "near = lambda x, y: np.allclose(*(np.asarray(z, np.complex64) for z in (x, y)), 1e-2, equal_nan=True)",
         "parts = [(r[s.index], s.data) for r, y in zip(right, got) for s in y.addressable_shards]",
         "wrong = [(x, y) for x, y in parts if not near(x, y)]",
         'print(f"defect: {wrong[0][1]}, expected {wrong[0][0]}" if wrong else "fixed")',

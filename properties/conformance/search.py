@@ -132,7 +132,7 @@ class Search:
     ) -> None:
         self.seed, self.names, self.axes = seed, list(names) or [*OPERATIONS], list(axes)
         self.workers, self.tell = workers, tell
-        self.outcome = Outcome(jax.__version__, workers.platform, os.environ.get("XLA_FLAGS", ""), seed)
+        self.outcome = Outcome(jax.__version__, workers.where.platform, os.environ.get("XLA_FLAGS", ""), seed)
         self.shrunk: collections.Counter[object] = collections.Counter()
         self.causes: dict[object, Finding] = {}
         self.rounds = 0
@@ -156,11 +156,11 @@ class Search:
                         most = max(OPERATIONS[name].weight for name in self.names)
                         turn = [n for i in range(most) for n in self.names if OPERATIONS[n].weight > i]
                     name = turn.pop(0)
-                    batch += programs([name], axes, 1, 6, start + len(batch))[1:]  # the first is the simplest
+                    batch += programs([name], axes, 1, 4, start + len(batch), self.workers.where.devices)
                 yield batch
             else:
                 steps = 3 if self.rounds % 4 else 8
-                yield programs(self.names, axes, steps, BATCH, start)
+                yield programs(self.names, axes, steps, BATCH, start, self.workers.where.devices)
 
     def count(self, program: Program, verdict: Verdict) -> None:
         """Counts a verdict."""
@@ -224,7 +224,8 @@ class Search:
             return
         alike = voted.votes.get("one device") and voted.kind == "wrong"
         kind = "wrong without layouts" if alike else voted.kind
-        text = script(found, TEMPLATES, sentence(found, voted))
+        where = self.workers.where
+        text = script(found, TEMPLATES, sentence(found, voted), where.platform, where.preload)
         finding = Finding(
             kind, voted.detail, list(found.operations), found, program, voted.votes, text,
             confirmed=not alike and confirmed(text), at=self.outcome.programs,

@@ -17,6 +17,7 @@ import msgspec
 from shardproof.properties.conformance.child import Answer, Request
 from shardproof.properties.conformance.program import Program
 from shardproof.properties.conformance.running import Verdict
+from shardproof.properties.runner.child import patience
 
 PACK_SECONDS, ALONE_SECONDS = 400, 120
 """How long a pack may take, and a program by itself, on a machine with other work."""
@@ -31,8 +32,16 @@ PATIENT = (
 """XLA's flags for packs, and for giving up on a collective that some devices do not reach."""
 
 
-class Ended(Exception):
+class EndedError(Exception):
     """The process ended, or was ended, on the program that it had begun last."""
+
+
+class Where(msgspec.Struct, frozen=True):
+    """Where programs run: on a platform of JAX, on how many devices; a module may be named that is imported first."""
+
+    platform: str = "cpu"
+    devices: int = 8
+    preload: str = ""
 
 
 class Worker:
@@ -40,12 +49,11 @@ class Worker:
 
     Arguments:
         fast: whether it compiles without optimizing.
-        platform: where it runs.
-        module: what it runs; another one may plant a bug first.
+        where: where it runs.
     """
 
-    def __init__(self, *, fast: bool, platform: str = "cpu", module: str = f"{__package__}.child") -> None:
-        self.fast, self.platform, self.module = fast, platform, module
+    def __init__(self, *, fast: bool, where: "Where") -> None:
+        self.fast, self.where = fast, where
         self.process: subprocess.Popen[bytes] | None = None
         self.words = tempfile.NamedTemporaryFile(suffix=".txt")  # noqa: SIM115
         self.deaths = 0
@@ -54,12 +62,13 @@ class Worker:
         """The process, started if there is none."""
         if self.process is None:
             flags = f"{os.environ.get('XLA_FLAGS', '')} {PATIENT} {FAST if self.fast else ''}"
-            env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": self.platform, "JAX_NUM_CPU_DEVICES": "8"}
+            env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": self.where.platform}
+            env["JAX_NUM_CPU_DEVICES"] = str(self.where.devices)
             env |= {"TF_CPP_MIN_LOG_LEVEL": "2", "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
             env["PYTHONPATH"] = os.pathsep.join([path for path in sys.path if path])
             self.words.truncate(0)
             self.process = subprocess.Popen(
-                [sys.executable, "-m", self.module], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                [sys.executable, "-m", f"{__package__}.child", self.where.preload], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=self.words, bufsize=0,
             )  # fmt: skip
         return self.process
@@ -75,7 +84,7 @@ class Worker:
         """The answers to a request, as they come.
 
         Raises:
-            Ended: if the process ends, or has not answered for so many seconds, with its last words.
+            EndedError: if the process ends, or has not answered for so many seconds, with its last words.
         """
         process = self.start()
         assert process.stdin is not None
@@ -86,12 +95,13 @@ class Worker:
             while True:
                 if time.monotonic() - since > seconds:
                     self.stop()
-                    raise Ended("hangs")
+                    raise EndedError("hangs")
                 if not select.select([process.stdout], [], [], 1.0)[0]:
                     continue
                 part = os.read(process.stdout.fileno(), 1 << 20)
                 if not part:
-                    raise BrokenPipeError
+                    self.stop()
+                    raise EndedError(f"aborts: {self.last_words()}")  # noqa: TRY301
                 buffer += part
                 *lines, buffer = buffer.split(b"\n")
                 for text in lines:
@@ -101,7 +111,7 @@ class Worker:
                     yield msgspec.json.decode(text, type=Answer)
         except BrokenPipeError as error:
             self.stop()
-            raise Ended(f"aborts: {self.last_words()}") from error
+            raise EndedError(f"aborts: {self.last_words()}") from error
 
     def last_words(self) -> str:
         """What the process printed when it ended, without what differs from run to run."""
@@ -116,7 +126,7 @@ class Worker:
             try:
                 for answer in self.answers(Request(list(programs)), PACK_SECONDS):
                     found[answer.number] = answer.verdict
-            except Ended:
+            except EndedError:
                 self.deaths += 1
         while left := [i for i in range(len(programs)) if i not in found]:
             found |= self.run_alone([programs[i] for i in left], left)
@@ -128,7 +138,7 @@ class Worker:
         try:
             for answer in self.answers(Request(list(programs), how), ALONE_SECONDS):
                 found[numbers[answer.number]] = answer.verdict
-        except Ended as error:
+        except EndedError as error:
             self.deaths += 1
             found[numbers[len(found)]] = Verdict("fails", str(error))
         return found
@@ -141,9 +151,9 @@ class Worker:
 class Workers:
     """Several processes, each with a thread that talks to it."""
 
-    def __init__(self, count: int, *, platform: str = "cpu", module: str = f"{__package__}.child") -> None:
+    def __init__(self, count: int, where: Where | None = None) -> None:
         self.local = threading.local()
-        self.count, self.platform, self.module = count, platform, module
+        self.where = where or Where()
         self.pool = ThreadPoolExecutor(count)
         self.all: list[Worker] = []
 
@@ -151,7 +161,7 @@ class Workers:
         """This thread's process of a kind."""
         name = f"fast_{fast}"
         if not hasattr(self.local, name):
-            made = Worker(fast=fast, platform=self.platform, module=self.module)
+            made = Worker(fast=fast, where=self.where)
             setattr(self.local, name, made)
             self.all.append(made)
         return getattr(self.local, name)

@@ -146,8 +146,8 @@ for _name, _template in (
 
 @operation(
     "triangular_solve",
-    "lax.linalg.triangular_solve({0} + 9 * jnp.eye({0}.shape[-1]), {1}, left_side={left}, lower={lower}, transpose_a={turned}, "
-    "unit_diagonal=False)",
+    "lax.linalg.triangular_solve({0} + 9 * jnp.eye({0}.shape[-1]), {1}, left_side={left}, lower={lower}, "
+    "transpose_a={turned}, unit_diagonal=False)",
     exact=False,
     weight=5,
 )

@@ -246,7 +246,7 @@ class Shrunk:
     tried: int = 0
 
 
-def shrink(program: Program, verdict: Verdict, run: Run, *, seconds: float = 90, together: int = 12) -> Shrunk:
+def shrink(program: Program, verdict: Verdict, run: Run, *, seconds: float = 45, together: int = 12) -> Shrunk:
     """The smallest program that is found, within a time, which is not right in the same way."""
     found, until = Shrunk(program, verdict), time.monotonic() + seconds
     tried: set[bytes] = set()

@@ -26,9 +26,7 @@ PACK = 16
 """How many programs are compiled as one."""
 
 FAST = "--xla_backend_optimization_level=0"
-PATIENT = (
-    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=20 --xla_cpu_collective_call_terminate_timeout_seconds=40"
-)
+PATIENT = patience(20, 40)
 """XLA's flags for packs, and for giving up on a collective that some devices do not reach."""
 
 
@@ -68,9 +66,13 @@ class Worker:
             env["PYTHONPATH"] = os.pathsep.join([path for path in sys.path if path])
             self.words.truncate(0)
             self.process = subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.child", self.where.preload], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=self.words, bufsize=0,
-            )  # fmt: skip
+                [sys.executable, "-m", f"{__package__}.child", self.where.preload],
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.words,
+                bufsize=0,
+            )
         return self.process
 
     def stop(self) -> None:
@@ -101,7 +103,7 @@ class Worker:
                 part = os.read(process.stdout.fileno(), 1 << 20)
                 if not part:
                     self.stop()
-                    raise EndedError(f"aborts: {self.last_words()}")  # noqa: TRY301
+                    raise EndedError(f"aborts: {self.last_words()}")
                 buffer += part
                 *lines, buffer = buffer.split(b"\n")
                 for text in lines:
@@ -144,8 +146,12 @@ class Worker:
         return found
 
     def vote(self, program: Program) -> Verdict:
-        """The verdict on a program by itself, with the votes of others if it is wrong."""
-        return self.run_alone([program], [0], "votes")[0]
+        """The verdict on a program by itself, with the votes of others if it is wrong, or ends a process."""
+        verdict = self.run_alone([program], [0], "votes")[0]
+        if not verdict.detail.startswith(("aborts", "hangs")):
+            return verdict
+        other = self.run_alone([program], [0], "one device")[0]
+        return msgspec.structs.replace(verdict, votes={"one device": other.detail})
 
 
 class Workers:

@@ -176,9 +176,10 @@ ISLANDS = {
 
 
 @operation(
-    "shard_map", "jax.shard_map(lambda x: {body}, mesh=mesh, in_specs=P('{axis}'), out_specs={spec}, axis_names={{'{axis}'}})({0})",
+    "shard_map",
+    "jax.shard_map(lambda x: {body}, mesh=mesh, in_specs=P('{axis}'), out_specs={spec}, axis_names={{'{axis}'}})({0})",
     weight=8,
-)  # fmt: skip
+)
 def _island(d: Drawing) -> Call:
     axis = d.one_of([*d.mesh])
     count = d.mesh[axis]

@@ -6,40 +6,43 @@ from shardproof.properties.conformance.drawing import Drawing, Unsuited
 from shardproof.properties.conformance.operations.table import Call, operation
 
 for _name, _of in (
-    *(("reduce_sum", "number"), ("reduce_max", "number"), ("reduce_min", "number"), ("reduce_prod", "number")),
+    *(("reduce_max", "number"), ("reduce_min", "number"), ("reduce_prod", "number")),
     *(("reduce_and", "bits"), ("reduce_or", "bits"), ("reduce_xor", "integer")),
 ):
 
-    @operation(
-        _name,
-        f"lax.{_name}({{0}}, {{dims}}, out_sharding={{to}})"
-        if _name == "reduce_sum"
-        else f"lax.{_name}({{0}}, {{dims}})",
-    )
-    def _reduced(d: Drawing, of: str = _of, name: str = _name) -> Call:
+    @operation(_name, f"lax.{_name}({{0}}, {{dims}})")
+    def _reduced(d: Drawing, of: str = _of) -> Call:
         x = d.array(of=of, where=lambda shape: all(shape))
-        dims = d.subset(len(d[x].shape))
-        kept = [size for i, size in enumerate(d[x].shape) if i not in dims]
-        return [x], {"dims": dims, "to": d.out(kept)} if name == "reduce_sum" else {"dims": dims}
+        return [x], {"dims": d.subset(len(d[x].shape))}
+
+
+@operation("reduce_sum", "lax.reduce_sum({0}, {dims}, out_sharding={to})")
+def _summed(d: Drawing) -> Call:
+    x = d.array(of="number")
+    dims = d.subset(len(d[x].shape))
+    return [x], {"dims": dims, "to": d.out([size for i, size in enumerate(d[x].shape) if i not in dims])}
 
 
 @operation(
     "reduce",
-    "*lax.reduce(({0}, {1}), (jnp.zeros((), {0}.dtype), jnp.ones((), {1}.dtype)), lambda x, y: (x[0] + y[0], x[1] * y[1]), {dims})",
+    "*lax.reduce(({0}, {1}), (jnp.zeros((), {0}.dtype), jnp.ones((), {1}.dtype)), "
+    "lambda x, y: (x[0] + y[0], x[1] * y[1]), {dims})",
 )
 def _reduced_together(d: Drawing) -> Call:
     x = d.array(dtype="float32")
-    y = d.array(shape=d[x].shape, dtype=d.one_of(("float32", "int32")))
+    y = d.array(shape=d[x].shape, dtype=d.one_of(("float32", "int32")), data=(-1, 2))
     return [x, y], {"dims": d.subset(len(d[x].shape))}
 
 
 @operation(
-    "reduce_by_min",
-    "*lax.reduce(({0},), (jnp.array({start}, {0}.dtype),), lambda x, y: (jnp.minimum(x[0], y[0]),), {dims})",
+    "reduce_with_place",
+    "*lax.reduce(({0}, lax.broadcasted_iota(jnp.int32, {0}.shape, {axis})), (-jnp.inf, 99), "
+    "lambda x, y: lax.cond((x[0] > y[0]) | ((x[0] == y[0]) & (x[1] < y[1])), lambda: x, lambda: y), ({axis},))",
+    continuous=False,
 )
-def _reduced_by(d: Drawing) -> Call:
-    x = d.array(of="number")
-    return [x], {"start": d.integer(0, 3), "dims": d.subset(len(d[x].shape))}
+def _greatest_with_place(d: Drawing) -> Call:
+    x = d.array(dtype="float32")
+    return [x], {"axis": d.axis(x)}
 
 
 for _name in ("argmax", "argmin"):
@@ -182,21 +185,21 @@ def window(d: Drawing, shape: tuple[int, ...], *, dilations: bool = True) -> dic
     return drawn
 
 
-for _name, _start, _how in (
-    ("reduce_window_sum", "0", "lax.add"),
-    ("reduce_window_max", "jnp.array(-9 if {0}.dtype.kind != 'u' else 0, {0}.dtype)", "lax.max"),
-    ("reduce_window_min", "jnp.array(9, {0}.dtype)", "lax.min"),
-    ("reduce_window_mul", "1", "lax.mul"),
+for _name, _start, _how, _of in (
+    ("reduce_window_sum", "0", "lax.add", "number"),
+    ("reduce_window_max", "-jnp.inf", "lax.max", "float"),
+    ("reduce_window_min", "jnp.inf", "lax.min", "float"),
+    ("reduce_window_mul", "1", "lax.mul", "number"),
 ):
 
     @operation(
         _name,
-        f"lax.reduce_window({{0}}, {_start if 'array' in _start else f'jnp.array({_start}, {{0}}.dtype)'}, {_how}, "
+        f"lax.reduce_window({{0}}, jnp.array({_start}, {{0}}.dtype), {_how}, "
         "{size}, {strides}, {padding}, {base}, {within})",
         weight=6,
     )
-    def _windows(d: Drawing) -> Call:
-        x = d.array(of="number")
+    def _windows(d: Drawing, of: str = _of) -> Call:
+        x = d.array(of=of)
         return [x], window(d, d[x].shape)
 
 

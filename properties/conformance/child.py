@@ -85,7 +85,7 @@ def judged(ready: Sequence[tuple[Traced, Reference]]) -> list[Verdict]:
     return [
         Verdict("wrong" if text else "right", text, right.by)
         for (traced, right), found in zip(ready, results, strict=True)
-        for text in [running.compared(right, found, traced.shardings)]
+        for text in [running.compared(right, found, traced.shardings) or traced.wrong_type]
     ]
 
 

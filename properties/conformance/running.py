@@ -11,8 +11,9 @@ import numpy as np
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
+from shardproof.properties.conformance import types
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
-from shardproof.properties.conformance.program import INEXACT, Program, Spec, source
+from shardproof.properties.conformance.program import INEXACT, Program, Spec, source, spec_text
 from shardproof.properties.engines import simulate
 
 LARGE = {"float32": 2**21, "complex64": 2**21, "float16": 2**11, "bfloat16": 2**8}
@@ -57,22 +58,28 @@ def mesh_of(program: Program) -> Mesh:
     return Mesh(devices, tuple(program.mesh), axis_types=(kind,) * len(program.mesh))
 
 
-def function(program: Program, *, laid: bool, every: bool = False) -> Callable[..., Any]:
-    """What a program runs: its function or a derivative of it, with its layouts or without."""
-    scope: dict[str, Any] = {"jax": jax, "jnp": jnp, "lax": lax, "np": np, "P": jax.P}
+def scope(program: Program, *, laid: bool) -> dict[str, Any]:
+    """The names that a program uses, with its layouts or without."""
+    names: dict[str, Any] = {"jax": jax, "jnp": jnp, "lax": lax, "np": np, "P": jax.P}
     if not laid:
         axes, sizes = tuple(program.mesh), tuple(program.mesh.values())
-        mesh: Any = AbstractMesh(sizes, axes, axis_types=(AxisType.Auto,) * len(axes))
-        scope |= {"put": lambda x, spec: x, "to": lambda spec: None, "mesh": mesh}
-    else:
-        mesh = mesh_of(program)
-        auto = program.axes == "auto"
-        constrained = lambda x, spec: lax.with_sharding_constraint(x, NamedSharding(mesh, spec))  # noqa: E731
-        put = constrained if auto else jax.reshard
-        scope |= {"put": put, "to": lambda spec: spec, "mesh": mesh}
+        mesh = AbstractMesh(sizes, axes, axis_types=(AxisType.Auto,) * len(axes))
+        return names | {"put": lambda x, spec: x, "to": lambda spec: None, "mesh": mesh}
+    devices = mesh_of(program)
+
+    def constrained(x: Any, spec: Any) -> Any:
+        return lax.with_sharding_constraint(x, NamedSharding(devices, spec))
+
+    put = constrained if program.axes == "auto" else jax.reshard
+    return names | {"put": put, "to": lambda spec: spec, "mesh": devices}
+
+
+def function(program: Program, *, laid: bool, every: bool = False) -> Callable[..., Any]:
+    """What a program runs: its function or a derivative of it, with its layouts or without."""
+    names = scope(program, laid=laid)
     # the text is the table's own; of what is drawn there are numbers and names in it
-    exec(source(program, TEMPLATES, every=every), scope)  # noqa: S102
-    return scope["g" if program.derivative else "f"]
+    exec(source(program, TEMPLATES, every=every), names)  # noqa: S102
+    return names["g" if program.derivative else "f"]
 
 
 def arrays(program: Program) -> list[np.ndarray]:
@@ -222,6 +229,7 @@ class Traced(NamedTuple):
     closed: Any
     arguments: list[jax.Array]
     shardings: list[NamedSharding | None]
+    wrong_type: str = ""
 
 
 def traced(program: Program, values: Sequence[np.ndarray]) -> Traced:
@@ -239,7 +247,16 @@ def traced(program: Program, values: Sequence[np.ndarray]) -> Traced:
             shardings = [aval.sharding if aval.ndim and not aval.sharding.mesh.empty else None
                          for aval in closed.out_avals]  # fmt: skip
             shardings = [None if s is None else NamedSharding(mesh, s.spec) for s in shardings]
-        return Traced(program, closed, arguments, shardings)
+    return Traced(program, closed, arguments, shardings, wrong_type(program, closed))
+
+
+def wrong_type(program: Program, closed: Any) -> str:
+    """What is wrong with the layout that a single operation's result is typed with, if anything is."""
+    right = types.expected(program)
+    if right is None:
+        return ""
+    found = closed.out_avals[0].sharding.spec
+    return "" if types.plain(found) == types.plain(right) else f"result 0: type {found}, expected {spec_text(right)}"
 
 
 def run_pack(pack: Sequence[Traced]) -> list[list[jax.Array]]:

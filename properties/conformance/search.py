@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 import msgspec
+import numpy as np
 
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
 from shardproof.properties.conformance.program import Program, Step, Value, script
@@ -155,8 +156,9 @@ class Search:
                     if not turn:
                         most = max(OPERATIONS[name].weight for name in self.names)
                         turn = [n for i in range(most) for n in self.names if OPERATIONS[n].weight > i]
+                        turn = [turn[i] for i in np.random.default_rng(self.seed).permutation(len(turn))]
                     name = turn.pop(0)
-                    batch += programs([name], axes, 1, 4, start + len(batch), self.workers.where.devices)
+                    batch += programs([name], axes, 1, 2, start + len(batch), self.workers.where.devices)
                 yield batch
             else:
                 steps = 3 if self.rounds % 4 else 8

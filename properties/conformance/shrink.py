@@ -23,7 +23,7 @@ Run = Callable[[Sequence[Program]], list[Verdict]]
 def normalised(detail: str) -> str:
     """A message without what differs between programs of one cause; nothing of wrong values."""
     if re.match(r"result \d+", detail):
-        return "layout" if ": layout" in detail else "values" if "wrong, at" in detail else "type"
+        return next((word for word in ("layout", "type") if f": {word}" in detail), "values")
     first = re.sub(r"%[\w.]+|'[^']*'|\"[^\"]*\"|0x\w+|[\[({<].*", "_", detail)
     return re.sub(r"-?\d+", "N", first)[:90].strip()
 

@@ -5,7 +5,7 @@ from shardproof.properties.conformance.operations.table import Call, operation
 
 
 def _unary(name: str, of: str, template: str = "", **how: bool) -> None:
-    @operation(name, template or f"lax.{name}({{0}})", weight=1, **how)
+    @operation(name, template or f"lax.{name}({{0}})", weight=1, keeps="all", **how)
     def draw(d: Drawing) -> Call:
         return [d.array(0, 3, of=of)], {}
 
@@ -28,7 +28,7 @@ for _name in ("real", "imag", "conj"):
 
 
 def _binary(name: str, of: str, **how: bool) -> None:
-    @operation(name, f"lax.{name}({{0}}, {{1}})", weight=1, **how)
+    @operation(name, f"lax.{name}({{0}}, {{1}})", weight=1, keeps="all", **how)
     def draw(d: Drawing) -> Call:
         x = d.array(0, 3, of=of)
         return [x, d.array(shape=d[x].shape, dtype=d[x].dtype)], {}

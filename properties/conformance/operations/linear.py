@@ -6,7 +6,12 @@ from shardproof.properties.conformance.operations.table import Call, operation
 OFTEN = 6
 
 
-@operation("dot_general", "lax.dot_general({0}, {1}, ({contracted}, {batch}), out_sharding={to})", weight=OFTEN)
+@operation(
+    "dot_general",
+    "lax.dot_general({0}, {1}, ({contracted}, {batch}), out_sharding={to})",
+    weight=OFTEN,
+    keeps="product",
+)
 def _product(d: Drawing) -> Call:
     x = d.array(1, 4, of="number")
     shape = d[x].shape

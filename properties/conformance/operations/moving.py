@@ -114,7 +114,7 @@ def _columns_first(d: Drawing) -> Call:
     return [x], {"sizes": [math.prod(d[x].shape)]}
 
 
-@operation("transpose", "lax.transpose({0}, {order})")
+@operation("transpose", "lax.transpose({0}, {order})", keeps="order")
 def _transposed(d: Drawing) -> Call:
     x = d.array(2, 4)
     return [x], {"order": d.permutation(len(d[x].shape))}

@@ -10,13 +10,13 @@ for _name, _of in (
     *(("reduce_and", "bits"), ("reduce_or", "bits"), ("reduce_xor", "integer")),
 ):
 
-    @operation(_name, f"lax.{_name}({{0}}, {{dims}})")
+    @operation(_name, f"lax.{_name}({{0}}, {{dims}})", keeps="dims")
     def _reduced(d: Drawing, of: str = _of) -> Call:
         x = d.array(of=of, where=lambda shape: all(shape))
         return [x], {"dims": d.subset(len(d[x].shape))}
 
 
-@operation("reduce_sum", "lax.reduce_sum({0}, {dims}, out_sharding={to})")
+@operation("reduce_sum", "lax.reduce_sum({0}, {dims}, out_sharding={to})", keeps="dims")
 def _summed(d: Drawing) -> Call:
     x = d.array(of="number")
     dims = d.subset(len(d[x].shape))

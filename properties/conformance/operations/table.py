@@ -20,6 +20,7 @@ class Operation(NamedTuple):
         exact: whether it rounds nothing where operands are small whole numbers.
         continuous: whether it may follow what was rounded.
         weight: how often it is drawn.
+        keeps: which dimensions of its operands those of its result are, where layouts follow from that.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Operation(NamedTuple):
     exact: bool = True
     continuous: bool = True
     weight: int = 3
+    keeps: str = ""
 
 
 OPERATIONS: dict[str, Operation] = {}

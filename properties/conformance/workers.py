@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import msgspec
 
@@ -53,7 +52,7 @@ class Worker:
     def __init__(self, *, fast: bool, where: "Where") -> None:
         self.fast, self.where = fast, where
         self.process: subprocess.Popen[bytes] | None = None
-        self.words = tempfile.NamedTemporaryFile(suffix=".txt")  # noqa: SIM115
+        self.words = tempfile.TemporaryFile()  # noqa: SIM115 # it lives as long as this object
         self.deaths = 0
 
     def start(self) -> subprocess.Popen[bytes]:
@@ -64,7 +63,8 @@ class Worker:
             env["JAX_NUM_CPU_DEVICES"] = str(self.where.devices)
             env |= {"TF_CPP_MIN_LOG_LEVEL": "2", "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
             env["PYTHONPATH"] = os.pathsep.join([path for path in sys.path if path])
-            self.words.truncate(0)
+            self.words.seek(0)
+            self.words.truncate()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", f"{__package__}.child", self.where.preload],
                 env=env,
@@ -80,6 +80,9 @@ class Worker:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+            for pipe in (self.process.stdin, self.process.stdout):
+                assert pipe is not None
+                pipe.close()
             self.process = None
 
     def answers(self, request: Request, seconds: float) -> Iterator[Answer]:
@@ -117,7 +120,8 @@ class Worker:
 
     def last_words(self) -> str:
         """What the process printed when it ended, without what differs from run to run."""
-        text = Path(self.words.name).read_text(errors="replace")
+        self.words.seek(0)
+        text = self.words.read().decode(errors="replace")
         found = re.search(r"Check failed:.*|Fatal Python error:.*|F\d{4} .*|terminate called.*|LLVM ERROR.*", text)
         return re.sub(r"^F\d{4} \S+\s+\d+ ", "", found[0])[:300] if found else text.strip()[-200:]
 
@@ -186,3 +190,4 @@ class Workers:
         self.pool.shutdown(wait=False, cancel_futures=True)
         for worker in self.all:
             worker.stop()
+            worker.words.close()

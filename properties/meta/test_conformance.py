@@ -107,6 +107,7 @@ def test_an_abort_is_survived() -> None:
     drawn = [programs([name], "auto", 1, 1, 6)[0] for name in ("neg", "sort", "abs")]
     kinds = [(one.kind, one.detail[:6]) for one in worker.run(drawn)]
     worker.stop()
+    worker.words.close()
     assert kinds == [("right", ""), ("fails", "aborts"), ("right", "")]
 
 

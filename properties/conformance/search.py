@@ -224,8 +224,8 @@ class Search:
         if voted.kind != verdict.kind:
             self.tell(f"not confirmed by itself: {found.operations} {verdict.detail[:200]}")
             return
-        alike = voted.votes.get("one device") and voted.kind == "wrong"
-        kind = "wrong without layouts" if alike else voted.kind
+        alike = bool(voted.votes.get("one device"))
+        kind = f"{voted.kind} without layouts" if alike else voted.kind
         where = self.workers.where
         text = script(found, TEMPLATES, sentence(found, voted), where.platform, where.preload)
         finding = Finding(

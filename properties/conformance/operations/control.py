@@ -124,17 +124,17 @@ def _transposed(d: Drawing) -> Call:
     return [d.array(dtype="float32", where=all)], {"body": d.one_of(linear)}
 
 
-@operation("linearize", "jax.linearize(lambda x: {body}, {0})[1]({0})", weight=3)
+@operation("linearize", "jax.linearize(lambda x: {body}, {0})[1]({0})", exact=False, weight=3)
 def _linearized(d: Drawing) -> Call:
     return [d.array(dtype="float32", where=all)], {"body": d.one_of(BODIES)}
 
 
-@operation("grad", "jax.grad(lambda x: ({body} * {0}).sum())({0})", weight=5)
+@operation("grad", "jax.grad(lambda x: ({body} * {0}).sum())({0})", exact=False, weight=5)
 def _grad(d: Drawing) -> Call:
     return [d.array(dtype="float32", where=all)], {"body": d.one_of(BODIES)}
 
 
-@operation("jacobian", "jax.{mode}(lambda x: {body})({0})", weight=4)
+@operation("jacobian", "jax.{mode}(lambda x: {body})({0})", exact=False, weight=4)
 def _jacobian(d: Drawing) -> Call:
     x = d.array(1, 1, dtype="float32", where=all)
     return [x], {"mode": d.one_of(("jacfwd", "jacrev")), "body": d.one_of(BODIES)}

@@ -37,7 +37,8 @@ def _reduced_together(d: Drawing) -> Call:
 @operation(
     "reduce_with_place",
     "*lax.reduce(({0}, lax.broadcasted_iota(jnp.int32, {0}.shape, {axis})), (-jnp.inf, 99), "
-    "lambda x, y: lax.cond((x[0] > y[0]) | ((x[0] == y[0]) & (x[1] < y[1])), lambda: x, lambda: y), ({axis},))",
+    "lambda x, y: (lax.max(x[0], y[0]), lax.select((x[0] > y[0]) | ((x[0] == y[0]) & (x[1] < y[1])), x[1], y[1])), "
+    "({axis},))",
     continuous=False,
 )
 def _greatest_with_place(d: Drawing) -> Call:

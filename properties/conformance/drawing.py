@@ -148,7 +148,8 @@ class Drawing:
 
     def layout(self, shape: Sequence[int], *, uneven: bool = False, choices: bool = False) -> Spec:
         """A layout of an array; `uneven` parts are allowed, or the compiler's `choices`."""
-        left, spec = list(self.mesh), []
+        left = list(self.mesh)
+        spec: Spec = []
         for size in shape:
             tuples = [list(p) for count in (1, 2) for p in permutations(left, count)]
             fitting = [axes for axes in tuples if uneven or (size % math.prod(self.mesh[axis] for axis in axes) == 0)]

@@ -109,7 +109,8 @@ class Program(msgspec.Struct, frozen=True):
     def size(self) -> tuple[int, ...]:
         """What a shrunk program has less of."""
         numbers = sum(sum(one.shape) for one in self.inputs)
-        sharded = sum(entry is not None for one in (*self.inputs, *self.outputs) for entry in one.spec or ())
+        layouts = [*(one.spec for one in self.inputs), *(one.spec for one in self.outputs)]
+        sharded = sum(entry is not None for spec in layouts for entry in spec or ())
         reduced = sum(len(one.reduced) for one in self.inputs)
         made_up = sum(not isinstance(one.data, str) or one.seed for one in self.inputs)
         forms = sum(len(one.dtype) for one in self.inputs)

@@ -31,7 +31,8 @@ def _item(d: Drawing) -> Call:
 def _split(d: Drawing) -> Call:
     x = d.array()
     axis = d.axis(x)
-    left, sizes = d[x].shape[axis], []
+    left = d[x].shape[axis]
+    sizes: list[int] = []
     while left and len(sizes) < 3:
         sizes.append(left if len(sizes) == 2 else d.integer(0, left))
         left -= sizes[-1]
@@ -82,7 +83,8 @@ def _unstacked(d: Drawing) -> Call:
 @operation("reshape", "lax.reshape({0}, {sizes}, out_sharding={to})", weight=OFTEN)
 def _reshaped(d: Drawing) -> Call:
     x = d.array(0, 3, where=lambda shape: math.prod(shape) > 0)
-    left, sizes = math.prod(d[x].shape), []
+    left = math.prod(d[x].shape)
+    sizes: list[int] = []
     while left > 1 and len(sizes) < 3:
         sizes.append(d.one_of([n for n in range(1, left + 1) if left % n == 0]))
         left //= sizes[-1]

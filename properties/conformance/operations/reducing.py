@@ -1,6 +1,7 @@
 """Reductions, scans along a dimension, sorts, and windows."""
 
 import math
+from typing import Any
 
 from shardproof.properties.conformance.drawing import Drawing, Unsuited
 from shardproof.properties.conformance.operations.table import Call, operation
@@ -166,9 +167,9 @@ def _segments(d: Drawing) -> Call:
     return [x, ids], {"how": d.one_of(("sum", "max", "min", "prod")), "count": d.integer(1, 8)}
 
 
-def window(d: Drawing, shape: tuple[int, ...], *, dilations: bool = True) -> dict[str, list[object]]:
+def window(d: Drawing, shape: tuple[int, ...], *, dilations: bool = True) -> dict[str, Any]:
     """The dimensions, strides, padding and dilations of a window."""
-    drawn: dict[str, list[object]] = {key: [] for key in ("size", "strides", "padding", "base", "within")}
+    drawn: dict[str, Any] = {key: [] for key in ("size", "strides", "padding", "base", "within")}
     for size in shape:
         still = d.chance(3)
         within = 1 if still or not dilations or d.chance(2) else d.integer(1, 3)

@@ -113,6 +113,7 @@ def compared(before: Outcome, after: Outcome) -> Iterator[str]:
                 yield f"{name}, {column}: {cell(one)} -> {cell(other)}"
     for word, these, those in (("gone", before, after), ("new", after, before)):
         known = {(one.kind, *one.operations, one.program.axes, one.program.derivative) for one in those.findings}
-        for one in these.findings:
-            if one.confirmed and (one.kind, *one.operations, one.program.axes, one.program.derivative) not in known:
-                yield f"{word}: {one.kind}, {one.program.axes}, {', '.join(one.operations)}: {one.detail}"
+        for finding in these.findings:
+            program = finding.program
+            if finding.confirmed and (finding.kind, *finding.operations, program.axes, program.derivative) not in known:
+                yield f"{word}: {finding.kind}, {program.axes}, {', '.join(finding.operations)}: {finding.detail}"

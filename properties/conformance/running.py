@@ -279,5 +279,5 @@ def run_pack(pack: Sequence[Traced]) -> list[list[jax.Array]]:
     explicit = pack[0].program.axes == "explicit"
     out = None if explicit else [one.shardings for one in pack]
     with jax.set_mesh(mesh_of(pack[0].program)):
-        run = jax.jit(together, **({} if out is None else {"out_shardings": out}))
+        run = jax.jit(together) if out is None else jax.jit(together, out_shardings=out)
         return jax.block_until_ready(run(*flat))

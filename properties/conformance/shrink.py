@@ -56,9 +56,10 @@ def renewed(program: Program) -> Program:
         results = tuple(Value(v.name, *t, v.exact) for v, t in zip(step.results, types, strict=True))
         values.update((value.name, value) for value in results)
         made.append(replace(step, results=results))
-    for one in (*inputs, *program.outputs):
-        if one.spec is not None:
-            _check(program, one.spec, values[one.name].shape)
+    layouts = [*((one.name, one.spec) for one in inputs), *((one.name, one.spec) for one in program.outputs)]
+    for name, spec in layouts:
+        if spec is not None:
+            _check(program, spec, values[name].shape)
     if not made:
         raise Unsuited
     found = replace(program, inputs=inputs, steps=tuple(made))
@@ -117,11 +118,12 @@ def _steps_away(program: Program) -> Iterator[Program]:
         for operand in step.operands:  # an operand in place of a result
             if len(step.results) == 1 and values[operand].shape == step.results[0].shape:
                 name = step.results[0].name
-                kept = tuple(
-                    replace(one, operands=tuple(operand if x == name else x for x in one.operands)) for one in others
+                rest = tuple(
+                    replace(other, operands=tuple(operand if x == name else x for x in other.operands))
+                    for other in others
                 )
-                outs = tuple(replace(one, name=operand) if one.name == name else one for one in program.outputs)
-                yield replace(program, steps=kept, outputs=outs)
+                results = tuple(replace(out, name=operand) if out.name == name else out for out in program.outputs)
+                yield replace(program, steps=rest, outputs=results)
 
 
 def _smaller_meshes(program: Program) -> Iterator[Program]:
@@ -251,9 +253,8 @@ def shrink(program: Program, verdict: Verdict, run: Run, *, seconds: float = 45,
     found, until = Shrunk(program, verdict), time.monotonic() + seconds
     tried: set[bytes] = set()
     while time.monotonic() < until:
-        left = [
-            one for one in moves(found.program) if (key := msgspec.json.encode(one)) not in tried and not tried.add(key)
-        ]
+        left = [one for one in moves(found.program) if msgspec.json.encode(one) not in tried]
+        tried.update(map(msgspec.json.encode, left))
         for i in range(0, len(left), together):
             part = left[i : i + together]
             verdicts = run(part)

@@ -84,6 +84,8 @@ pool_tangent_stride:
     XLA refuses the JVP of a maximum over padded windows of a stride: its parts come in different shapes.
 shift_across_axes on 0.12.0.1:
     XLA aborts where rows that were shifted move to an axis of another size: it cannot slice a dimension.
+negative_dilated_padding:
+    XLA aborts while it compiles a pad between elements that takes away the first, along a sharded dimension.
 index_gradient on 0.12.0.1:
     On explicit axes the gradient of one element of a sharded array raises, though it may be taken.
 product_gradient: On explicit axes the gradient of reduce_prod along a dimension that nothing shards is refused.

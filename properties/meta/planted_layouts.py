@@ -17,7 +17,7 @@ class Patched:
         replaced: the replacements by name.
     """
 
-    def __init__(self, module: Any, replaced: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, module: Any, replaced: Mapping[str, Any]) -> None:
         self._module, self._replaced = module, replaced
 
     def __getattr__(self, name: str) -> Any:
@@ -153,7 +153,7 @@ def fill_for_clip(x: Any, i: Any, **how: Any) -> Any:
     return jnp.take(x, i, **{**how, "mode": "fill", "fill_value": 0})
 
 
-Bug = tuple[str, str, dict[str, Callable[..., Any]], str]
+Bug = tuple[str, str, dict[str, Any], str]
 """An operation, the module with what it calls, what is replaced, and the kind of axes."""
 
 BUGS: dict[str, Bug] = {

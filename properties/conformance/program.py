@@ -188,9 +188,14 @@ def source(program: Program, templates: Mapping[str, str], *, every: bool = Fals
 
 
 def script(
-    program: Program, templates: Mapping[str, str], sentence: str, platform: str = "cpu", preload: str = ""
+    program: Program,
+    templates: Mapping[str, str],
+    sentence: str,
+    platform: str = "cpu",
+    preload: str = "",
+    right: str = "",
 ) -> str:
-    """A script in plain JAX that exits with 1 if the results with layouts are not those without."""
+    """A script in plain JAX that exits with 1 if the results with layouts are not those without, or not `right`."""
     used = source(program, templates)
     auto, run = program.axes == "auto", "g" if program.derivative else "f"
     names = [one.name for one in program.inputs]
@@ -210,7 +215,8 @@ def script(
         lines.append("to = lambda spec: None")
     lines += [one for one in used.splitlines() if one]
     lines += [f"{one.name} = {one.text()}" for one in program.inputs]
-    lines.append(f"right = jax.jit({run})({', '.join(names)})")
+    given = ", ".join(names)
+    lines.append(f"right = {right or f'jax.jit({run})({given})'}")
     if "put(" in used:
         to = "lax.with_sharding_constraint(x, jax.NamedSharding(mesh, spec))" if auto else "jax.reshard(x, spec)"
         lines.append(f"put = lambda x, spec: {to}")

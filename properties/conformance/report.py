@@ -49,7 +49,7 @@ def markdown(outcome: Outcome) -> str:
     lines = [head, ["---"] * len(head), *([f"`{row[0]}`", *row[1:]] for row in kept)]
     right = [f"`{row[0]}`" for row in others if row not in kept]
     text = "\n".join(f"| {' | '.join(row)} |" for row in lines)
-    return f"{text}\n\nRight throughout: {', '.join(right)}."
+    return f"{text}\n\nRight in this run: {', '.join(right)}."
 
 
 def summary(outcome: Outcome) -> str:

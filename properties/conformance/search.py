@@ -13,6 +13,7 @@ import jax
 import msgspec
 import numpy as np
 
+from shardproof.properties.conformance import running
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
 from shardproof.properties.conformance.program import Program, Step, Value, script
 from shardproof.properties.conformance.programs import programs
@@ -117,6 +118,18 @@ def confirmed(text: str) -> bool:
         return done.returncode != 0
 
 
+def stated(program: Program) -> str:
+    """The right results of a program, as they are written in a script, if the interpreter has finite ones."""
+    found = running.reference(program, running.arrays(program))
+    if (
+        isinstance(found, Verdict)
+        or not found.by
+        or not all(np.isfinite(x.astype(complex)).all() for x in found.results)
+    ):
+        return ""
+    return f"({', '.join(f'np.array({x.tolist()})' for x in found.results)},)"
+
+
 class Search:
     """A search.
 
@@ -152,7 +165,7 @@ class Search:
             start = self.seed * 1_000_003 + self.rounds * 1009
             if self.rounds % 2:
                 batch: list[Program] = []
-                while len(batch) < BATCH:
+                while len(batch) < min(BATCH, 16 * len(self.names)):
                     if not turn:
                         most = max(OPERATIONS[name].weight for name in self.names)
                         turn = [n for i in range(most) for n in self.names if OPERATIONS[n].weight > i]
@@ -162,7 +175,9 @@ class Search:
                 yield batch
             else:
                 steps = 3 if self.rounds % 4 else 8
-                yield programs(self.names, axes, steps, BATCH, start, self.workers.where.devices)
+                yield programs(
+                    self.names, axes, steps, min(BATCH, 16 * len(self.names)), start, self.workers.where.devices
+                )
 
     def count(self, program: Program, verdict: Verdict) -> None:
         """Counts a verdict."""
@@ -227,10 +242,11 @@ class Search:
         alike = bool(voted.votes.get("one device"))
         kind = f"{voted.kind} without layouts" if alike else voted.kind
         where = self.workers.where
-        text = script(found, TEMPLATES, sentence(found, voted), where.platform, where.preload)
+        right = stated(found) if kind == "wrong without layouts" else ""
+        text = script(found, TEMPLATES, sentence(found, voted), where.platform, where.preload, right)
         finding = Finding(
             kind, voted.detail, list(found.operations), found, program, voted.votes, text,
-            confirmed=not alike and confirmed(text), at=self.outcome.programs,
+            confirmed=(bool(right) or not alike) and confirmed(text), at=self.outcome.programs,
         )  # fmt: skip
         self.causes[cause] = finding
         self.outcome.findings.append(finding)

@@ -7,8 +7,10 @@ import jax
 import msgspec
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from shardproof.properties.conformance import child, report, running
+from shardproof.command import main
+from shardproof.properties.conformance import child, report, running, workers
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
 from shardproof.properties.conformance.program import Program, script
 from shardproof.properties.conformance.programs import programs
@@ -104,11 +106,33 @@ def test_a_wrong_program_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_abort_is_survived() -> None:
     """A process that ends is a verdict on the program that it ran, and the next is run by another."""
     worker = Worker(fast=True, where=Where(preload="shardproof.properties.meta.aborting"))
-    drawn = [programs([name], "auto", 1, 1, 6)[0] for name in ("neg", "sort", "abs")]
+    drawn = [programs([name], "auto", 1, 1, 6)[0] for name in ("sign", "sort", "abs")]
     kinds = [(one.kind, one.detail[:6]) for one in worker.run(drawn)]
     worker.stop()
     worker.words.close()
     assert kinds == [("right", ""), ("fails", "aborts"), ("right", "")]
+
+
+@pytest.mark.lengthy
+def test_a_hang_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that gives no answer is ended, which is a verdict on its program."""
+    monkeypatch.setattr(workers, "ALONE_SECONDS", 60)
+    worker = Worker(fast=True, where=Where(preload="shardproof.properties.meta.aborting"))
+    (found,) = worker.run(programs(["rev"], "auto", 1, 1, 6))
+    worker.words.close()
+    assert (found.kind, found.detail) == ("fails", "hangs")
+
+
+@pytest.mark.lengthy
+def test_a_wrong_backend_is_found_by_the_command(tmp_path: Any) -> None:
+    """What a backend computes wrongly, with layouts and without, ends as a script that shows it."""
+    backend = "shardproof.properties.meta.aborting"
+    options = ["--operations", "neg", "--axes", "auto", "--minutes", "0", "--import", backend]
+    found = CliRunner().invoke(main, ["conformance", *options, "--scripts", str(tmp_path)])
+    assert found.exit_code == 1, found.output
+    assert "wrong without layouts" in found.output
+    (path, *_) = sorted(tmp_path.glob("*.py"))
+    assert f"import {backend}" in path.read_text()
 
 
 def test_a_script_shows_what_is_wrong(tmp_path: Any) -> None:

@@ -14,7 +14,6 @@ RIGHT = (
         "broadcast_in_dim",
         "stack",
         "rev",
-        "pad",
         "concatenate",
         "split",
         "reduce_sum",

@@ -16,7 +16,7 @@ import click
 HELD, VIOLATED, USAGE, NOTHING = range(4)
 CODES = "Exit codes: 0 it held, 1 a law is violated, 2 the command cannot be carried out, 3 nothing was checked."
 SECTIONS = {
-    "Check": ("check", "suite", "replay"),
+    "Check": ("check", "suite", "replay", "conformance"),
     "Time": ("timeline", "choose", "crossover", "tpu"),
     "Look": ("report", "compare", "draw", "defects", "doctor"),
 }
@@ -213,6 +213,37 @@ def replay(file: Path, impl: str | None, **said: str | None) -> None:
     except AssertionError as error:
         end(error, render(error) if isinstance(error, LawViolation) else str(error))
     click.echo(f"{file}: {recorded.law} holds")
+
+
+@main.command()
+@click.option("--minutes", type=click.FloatRange(0), default=5, show_default=True, help="How long it draws.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws other programs.")
+@click.option("--operations", default="", metavar="NAMES", help="As in slice,pad. [default: all]")
+@click.option("--axes", type=click.Choice(["auto", "explicit"]), help="Of the meshes. [default: both]")
+@click.option("--platform", default="cpu", show_default=True, help="One that JAX knows, that of a plugin as well.")
+@click.option("--devices", type=click.IntRange(1), default=8, show_default=True, help="How many there are to use.")
+@click.option("--import", "preload", default="", metavar="MODULE", help="Imported before anything runs.")
+@click.option("--json", type=click.Path(path_type=Path), help="Where all that is found is written to.")
+@click.option("--scripts", type=click.Path(path_type=Path), default=".shardproof/conformance", show_default=True)
+@click.option("--compare", nargs=2, type=click.Path(path_type=Path), help="Two such files: what changed instead.")
+def conformance(
+    compare: tuple[Path, Path] | None, platform: str, devices: int, preload: str, axes: str | None, **how: Any
+) -> None:
+    """Print what JAX and XLA do with layouts, by operation.
+
+    Programs of global arrays are drawn, and run with layouts and without. XLA_FLAGS are heeded.
+    """
+    import_module("jax").config.update("jax_platforms", "cpu")
+    from shardproof.properties.conformance import commands
+    from shardproof.properties.conformance.workers import Where
+
+    if compare:
+        commands.compare(*compare)
+        return
+    outcome = commands.search(**how, axes=axes or "", where=Where(platform, devices, preload))
+    if not outcome.programs:
+        raise SystemExit(NOTHING)
+    raise SystemExit(VIOLATED if any(one.confirmed for one in outcome.findings) else HELD)
 
 
 @main.command()

@@ -129,6 +129,45 @@ reshape_beside_ones on 0.10.2:
 reshape_to_ones on 0.11.2, 0.12.0.1: On explicit axes a merge that adds dimensions of one element raises IndexError.
 reshard_over_another_axis:
     XLA sends up to 1.5 times what a gather takes where axes of two give way to one, in another dimension.
+clamped_update: XLA drops an update of a sharded dimension that starts behind its end, in place of clamping the start.
+clamped_slice on 0.10.2:
+    XLA reads a dynamic_slice of a sharded dimension that starts behind its end from the wrong place.
+convolution_both_sharded:
+    A convolution whose operands are both sharded along the window is added up over the other axis of a mesh as well.
+grouped_convolution: A grouped convolution takes wrong groups where one axis shards the features, and two the kernels.
+pool_gradient_padding:
+    The gradient of a maximum over padded windows loses what comes from windows at the edge of a shard.
+dilated_window: A reduce_window over a replicated, dilated operand is wrong where its result is to be sharded.
+scatter_min_identity on 0.10.2:
+    A scatter_min by indices and updates over one axis leaves infinity where nothing is written.
+bits_over_devices:
+    XLA:CPU compiles no reduction over devices but of sums, products and maxima: reduce_xor raises UNIMPLEMENTED.
+transform_to_replicas:
+    XLA:CPU raises INTERNAL for a Fourier transform of a sharded array whose result has another layout.
+slice_beyond_stride:
+    XLA raises INTERNAL for a slice of one element of a sharded dimension whose stride is longer than what is left.
+pool_tangent_uneven: XLA aborts while it compiles the JVP of a maximum over padded windows beside an axis of three.
+pool_tangent_stride:
+    XLA refuses the JVP of a maximum over padded windows of a stride: its parts come in different shapes.
+shift_across_axes on 0.12.0.1:
+    XLA aborts where rows that were shifted move to an axis of another size: it cannot slice a dimension.
+negative_dilated_padding:
+    XLA aborts while it compiles a pad between elements that takes away the first, along a sharded dimension.
+index_gradient on 0.12.0.1:
+    On explicit axes the gradient of one element of a sharded array raises, though it may be taken.
+product_gradient: On explicit axes the gradient of reduce_prod along a dimension that nothing shards is refused.
+determinant_gradient on 0.12.0.1: On explicit axes the gradient of the determinants of a sharded batch is refused.
+triangular_solve_gradient:
+    On explicit axes the gradient of triangular_solve of a sharded batch by its matrix is refused.
+svd_gradient: On explicit axes the gradient of the singular vectors of a sharded batch raises.
+sort_gradient on 0.10.2: On explicit axes the gradient of a sort along a dimension that nothing shards is refused.
+cholesky_batch: On explicit axes cholesky of a sharded batch raises for an operand that it makes itself.
+qr_batch: On explicit axes qr of a sharded batch raises for an operand that it makes itself.
+inverse_batch: On explicit axes the inverses of a sharded batch raise for an operand that is made inside.
+index_repeats_axis:
+    On explicit axes indices over the axis that shards another dimension raise for a type that cannot be.
+int4_bits_counted: XLA:CPU counts bits of a negative int4 as if it had eight, and some of what is left is cut off.
+int4_top_k: XLA:CPU compiles no top_k of int4: it raises INVALID_ARGUMENT.
 """
 """Of each the name, the versions that it was seen on if they are other ones than of most, and the sentence."""
 

@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("laws",),
     ("runner", "known_defects"),
     ("mutants",),
+    ("conformance",),
     ("report",),
     ("performance.commands", "performance.measured"),
 )

@@ -19,8 +19,8 @@ from shardproof.oracles.layout import nan_equal
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.numbers import operands
-from shardproof.properties.engines.engine import Interpreted
 from shardproof.properties.engines.running import all_blocks, ready
+from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.collectives import axes_of
 from shardproof.properties.engines.simulate.env import Env, Rule
 from shardproof.properties.engines.simulate.errors import location
@@ -53,7 +53,6 @@ class Watched(Changed):
 
     seen: Seen = field(default_factory=dict, compare=False)
     turns: Counter[int] = field(default_factory=Counter, compare=False)
-    repeats = False
 
     def run(self, env: Env, rule: Rule, equation: Any, operands: list[Numbers]) -> list[Numbers]:
         """The results of an equation."""
@@ -69,8 +68,8 @@ def steps_of(violation: LawViolation, case: Case) -> dict[str, Any]:
     broken, difference, data = violation.broken, violation.difference, case.data[0]
     kind = {"tangent": "forward gradient", "gradient": "reverse gradient"}.get(broken.of, "value")
     made = ready(kind, violation.implementation, case, INTERPRETER)
-    assert isinstance(made.prepared, Interpreted)
-    program, arrays = made.prepared.traced, operands(case, data)
+    assert isinstance(made.prepared, Simulated)
+    program, arrays = made.prepared, operands(case, data)
     given = [*arrays, *tangents_of(case, data), *cotangents(case, made, data)] if broken.of_derivative else arrays
     came, wanted, told, leeway = Watched(), None, "", ALIKE
     results = run_in_doubles(program, *given, arithmetic=came)

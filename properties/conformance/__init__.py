@@ -1,0 +1,1 @@
+"""What JAX and XLA do with layouts: operation by operation, and in drawn programs."""

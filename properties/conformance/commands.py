@@ -1,0 +1,49 @@
+"""The command `shardproof conformance`."""
+
+import os
+from pathlib import Path
+
+import click
+import msgspec
+
+from shardproof.properties.cases.suggestion import RequestError, meant
+from shardproof.properties.conformance import report
+from shardproof.properties.conformance.operations import OPERATIONS
+from shardproof.properties.conformance.search import Outcome, Search
+from shardproof.properties.conformance.workers import Where, Workers
+
+
+def search(
+    minutes: float, seed: int, operations: str, axes: str, where: Where, json: Path | None, scripts: Path
+) -> Outcome:
+    """Searches for so many minutes, printing progress, the table and where the scripts are.
+
+    Raises:
+        RequestError: if there is no operation of a name.
+    """
+    names = [name for name in operations.split(",") if name]
+    for name in names:
+        if name not in OPERATIONS:
+            raise RequestError(f"--operations={name}: no such operation; {meant(name, OPERATIONS)}")
+    workers = Workers(max(1, len(os.sched_getaffinity(0))), where)
+
+    def record(outcome: Outcome) -> None:
+        if json is not None:
+            json.write_bytes(msgspec.json.format(msgspec.json.encode(outcome)))
+
+    try:
+        found = Search(seed, names, [axes] if axes else ["auto", "explicit"], workers, click.echo)
+        outcome = found.search(60 * minutes, record)
+    finally:
+        workers.close()
+    click.echo(report.table(outcome))
+    click.echo(report.summary(outcome))
+    for path in report.write_scripts(outcome, scripts):
+        click.echo(f"python {path}")
+    return outcome
+
+
+def compare(before: Path, after: Path) -> None:
+    """Prints what changed between two runs."""
+    one, other = report.read(before), report.read(after)
+    click.echo("\n".join(report.compared(one, other)) or "nothing changed")

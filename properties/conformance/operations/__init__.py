@@ -1,0 +1,16 @@
+"""The table of operations."""
+
+from shardproof.properties.conformance.operations import (  # noqa: F401  # each enters its operations
+    control,
+    elementwise,
+    indexing,
+    linear,
+    moving,
+    reducing,
+)
+from shardproof.properties.conformance.operations.table import OPERATIONS, Operation
+
+TEMPLATES = {name: one.template for name, one in OPERATIONS.items()}
+"""Each operation's line of plain JAX."""
+
+__all__ = ["OPERATIONS", "TEMPLATES", "Operation"]

@@ -1,0 +1,209 @@
+"""Products, convolutions, transforms and decompositions."""
+
+from shardproof.properties.conformance.drawing import Drawing, Unsuited
+from shardproof.properties.conformance.operations.table import Call, operation
+
+OFTEN = 6
+
+
+@operation(
+    "dot_general",
+    "lax.dot_general({0}, {1}, ({contracted}, {batch}), out_sharding={to})",
+    weight=OFTEN,
+    keeps="product",
+)
+def _product(d: Drawing) -> Call:
+    x = d.array(1, 4, of="number")
+    shape = d[x].shape
+    roles = [d.one_of(("free", "contracted", "batch")) for _ in shape]
+    contracted = [i for i, role in enumerate(roles) if role == "contracted"]
+    batch = [i for i, role in enumerate(roles) if role == "batch"]
+    free = [d.size() for _ in range(d.integer(0, 2))]
+    dims = [*((shape[i], i) for i in (*contracted, *batch)), *((size, None) for size in free)]
+    dims = [dims[i] for i in d.permutation(len(dims))]
+    other = d.array(shape=[size for size, _ in dims], dtype=d[x].dtype)
+    places = {own: place for place, (_, own) in enumerate(dims) if own is not None}
+    out = [*(shape[i] for i in batch), *(shape[i] for i, role in enumerate(roles) if role == "free")]
+    to = d.out([*out, *(size for size, own in dims if own is None)])
+    pairs = [contracted, [places[i] for i in contracted]], [batch, [places[i] for i in batch]]
+    return [x, other], {"contracted": pairs[0], "batch": pairs[1], "to": to}
+
+
+@operation("matmul", "jnp.matmul({0}, {1})", weight=OFTEN)
+def _matmul(d: Drawing) -> Call:
+    x = d.array(2, 3, of="number")
+    *_, inner = d[x].shape
+    return [x, d.array(shape=(inner, d.size()), dtype=d[x].dtype)], {}
+
+
+EINSUMS = (
+    "ij,jk->ik",
+    "ij,kj->ki",
+    "bij,bjk->bik",
+    "bij,bkj->kib",
+    "ij,ij->",
+    "ij,ij->j",
+    "ij->ji",
+    "ij->j",
+    "bij->bj",
+)
+TRACES = ("ii->i", "ii->", "bii->bi", "bii->b", "iij->j", "i,j->ij", "ijk,jk->i", "ij,jk,kl->il", "ij,j->ij")
+
+
+@operation("einsum", "jnp.einsum('{text}', {all}, out_sharding={to})", weight=OFTEN)
+def _einsum(d: Drawing) -> Call:
+    text = d.one_of((*EINSUMS, *TRACES))
+    sizes = {letter: d.size() for letter in sorted({*text} - {*"->,"})}
+    left, _, out = text.partition("->")
+    operands = [d.array(shape=[sizes[c] for c in part], dtype="float32") for part in left.split(",")]
+    return operands, {"text": text, "to": d.out([sizes[c] for c in out])}
+
+
+@operation("outer", "jnp.outer({0}, {1})", weight=1)
+@operation("kron", "jnp.kron({0}, {1})", weight=2)
+@operation("convolve", "jnp.convolve({0}, {1}, mode='full')", weight=3)
+@operation("correlate", "jnp.correlate({0}, {1}, mode='same')", weight=3)
+def _two_vectors(d: Drawing) -> Call:
+    return [d.array(1, 1, dtype="float32", where=all), d.array(1, 1, dtype="float32", where=all)], {}
+
+
+@operation(
+    "conv",
+    "lax.conv_general_dilated({0}, {1}, {strides}, {padding}, {base}, {within}, feature_group_count={groups}, "
+    "batch_group_count={batches})",
+    weight=OFTEN,
+)
+def _convolution(d: Drawing) -> Call:
+    from shardproof.properties.conformance.operations.reducing import window
+
+    spatial = d.integer(1, 2)
+    groups = d.one_of((1, 1, 2, 4))
+    batches = d.one_of((1, 2, 4)) if groups == 1 and d.chance(3) else 1
+    features = groups * d.one_of((1, 1, 2, 4))
+    batch = batches * d.one_of((1, 2, 4))
+    outs = max(groups, batches) * d.one_of((1, 2, 4))
+    shape = tuple(d.one_of((4, 8, 6, 5, 3)) for _ in range(spatial))
+    drawn = window(d, shape)
+    kernel = [d.integer(1, 4) for _ in shape]
+    for i, extent in enumerate(kernel):
+        held = (shape[i] - 1) * drawn["base"][i] + 1 + sum(drawn["padding"][i])
+        if (extent - 1) * drawn["within"][i] + 1 > held:
+            kernel[i] = 1
+    dtype = d.one_of(("float32", "float32", "bfloat16", "int32"))
+    x = d.array(shape=(batch, features, *shape), dtype=dtype, data=(-2, 3))
+    w = d.array(shape=(outs, features // groups, *kernel), dtype=dtype, data=(-2, 2))
+    params = {key: drawn[key] for key in ("strides", "padding", "base", "within")}
+    return [x, w], {**params, "groups": groups, "batches": batches}
+
+
+@operation(
+    "conv_transpose", "lax.conv_transpose({0}, {1}, {strides}, '{padding}', dimension_numbers=('NCH', 'OIH', 'NCH'))"
+)
+def _transposed_convolution(d: Drawing) -> Call:
+    channels = d.one_of((1, 2, 4))
+    x = d.array(shape=(d.one_of((2, 4, 1)), channels, d.one_of((4, 8, 6))), dtype="float32", data=(-2, 3))
+    w = d.array(shape=(d.one_of((1, 2, 4)), channels, d.integer(1, 3)), dtype="float32", data=(-2, 2))
+    return [x, w], {"strides": [d.integer(1, 3)], "padding": d.one_of(("SAME", "VALID"))}
+
+
+@operation("conv_patches", "lax.conv_general_dilated_patches({0}, ({k},), ({s},), 'VALID')", weight=2)
+def _patches(d: Drawing) -> Call:
+    x = d.array(shape=(d.one_of((2, 4)), d.one_of((1, 2, 4)), d.one_of((4, 8, 6))), dtype="float32")
+    return [x], {"k": d.integer(1, 3), "s": d.integer(1, 3)}
+
+
+@operation("fft", "jnp.fft.{which}({0})", exact=False, weight=4)
+def _transform(d: Drawing) -> Call:
+    which = d.one_of(("fft", "ifft", "rfft", "fft2", "irfft", "fftn"))
+    rank = 2 if which == "fft2" else 1
+    x = d.array(rank, 3, dtype="float32" if which == "rfft" else "complex64", where=lambda shape: all(shape))
+    if which == "irfft" and d[x].shape[-1] < 2:
+        raise Unsuited
+    return [x], {"which": which}
+
+
+@operation("fft_along", "jnp.fft.{which}({0}, n={n}, axis={axis})", exact=False, weight=4)
+def _transform_along(d: Drawing) -> Call:
+    x = d.array(1, 3, dtype="complex64", where=lambda shape: all(shape))
+    return [x], {"which": d.one_of(("fft", "ifft")), "n": d.integer(1, 9), "axis": d.axis(x)}
+
+
+def _square(d: Drawing) -> str:
+    size = d.one_of((4, 2, 3, 6))
+    batch = [d.size()] if d.chance(2) else []
+    return d.array(shape=[*batch, size, size], dtype="float32", data=(-2, 2))
+
+
+for _name, _template in (
+    ("cholesky", "jnp.linalg.cholesky({0} @ {0}.mT + 9 * jnp.eye({0}.shape[-1]))"),
+    ("eigh", "jnp.linalg.eigvalsh({0} + {0}.mT)"),
+    ("svd", "jnp.linalg.svd({0}, compute_uv=False)"),
+    ("qr", "jnp.abs(jnp.linalg.qr({0} + 9 * jnp.eye({0}.shape[-1]), mode='r'))"),
+    ("lu", "*lax.linalg.lu({0} + 9 * jnp.eye({0}.shape[-1]))"),
+    ("det", "jnp.linalg.det({0} + 5 * jnp.eye({0}.shape[-1]))"),
+    ("inv", "jnp.linalg.inv({0} + 9 * jnp.eye({0}.shape[-1]))"),
+):
+
+    @operation(_name, _template, exact=False, weight=3)
+    def _decomposed(d: Drawing) -> Call:
+        return [_square(d)], {}
+
+
+@operation(
+    "triangular_solve",
+    "lax.linalg.triangular_solve({0} + 9 * jnp.eye({0}.shape[-1]), {1}, left_side={left}, lower={lower}, "
+    "transpose_a={turned}, unit_diagonal=False)",
+    exact=False,
+    weight=5,
+)
+def _solved(d: Drawing) -> Call:
+    a = _square(d)
+    *batch, size, _ = d[a].shape
+    left, other = d.chance(2), d.size()
+    b = d.array(shape=[*batch, size, other] if left else [*batch, other, size], dtype="float32", data=(-3, 3))
+    return [a, b], {"left": left, "lower": d.chance(2), "turned": d.chance(2)}
+
+
+@operation("solve", "jnp.linalg.solve({0} + 9 * jnp.eye({0}.shape[-1]), {1})", exact=False)
+def _linear_system(d: Drawing) -> Call:
+    a = _square(d)
+    return [a, d.array(shape=d[a].shape, dtype="float32", data=(-3, 3))], {}
+
+
+@operation("matrix_power", "jnp.linalg.matrix_power({0}, {n})", weight=2)
+def _power(d: Drawing) -> Call:
+    return [_square(d)], {"n": d.integer(0, 3)}
+
+
+@operation("trace", "jnp.trace({0}, {offset})", weight=2)
+def _trace(d: Drawing) -> Call:
+    return [d.array(2, 3, dtype="float32")], {"offset": d.integer(-2, 2)}
+
+
+@operation("softmax", "jax.nn.softmax({0}, axis={axis})", exact=False, weight=2)
+@operation("logsumexp", "jax.nn.logsumexp({0}, axis={axis})", exact=False, weight=2)
+def _softened(d: Drawing) -> Call:
+    x = d.array(dtype="float32", where=lambda shape: all(shape), data=(-3, 4))
+    return [x], {"axis": d.axis(x)}
+
+
+@operation("ragged_dot", "lax.ragged_dot({0}, {1}, {2})", weight=4)
+def _ragged(d: Drawing) -> Call:
+    rows, inner, groups = d.one_of((4, 8, 6)), d.one_of((4, 2, 3)), d.one_of((2, 4, 3))
+    x = d.array(shape=(rows, inner), dtype="float32", data=(-2, 3))
+    w = d.array(shape=(groups, inner, d.one_of((4, 2, 3))), dtype="float32", data=(-2, 3))
+    return [x, w, d.array(shape=(groups,), dtype="int32", data=(0, rows // groups))], {}
+
+
+@operation("attention", "jax.nn.dot_product_attention({0}, {1}, {1}, is_causal={causal})", exact=False, weight=2)
+def _attention(d: Drawing) -> Call:
+    shape = (d.one_of((2, 4)), d.one_of((4, 6, 8)), d.one_of((2, 4, 1)), d.one_of((2, 4)))
+    x, y = (d.array(shape=shape, dtype="float32", data=(-2, 2)) for _ in range(2))
+    return [x, y], {"causal": d.chance(2)}
+
+
+@operation("resize", "jax.image.resize({0}, {shape}, '{method}')", exact=False, weight=3)
+def _resized(d: Drawing) -> Call:
+    x = d.array(1, 2, dtype="float32", where=lambda shape: all(shape), data=(-3, 4))
+    shape = [d.integer(1, 9) for _ in d[x].shape]
+    return [x], {"shape": shape, "method": d.one_of(("nearest", "linear"))}

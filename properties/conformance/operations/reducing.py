@@ -1,0 +1,227 @@
+"""Reductions, scans along a dimension, sorts, and windows."""
+
+import math
+from typing import Any
+
+from shardproof.properties.conformance.drawing import Drawing, Unsuited
+from shardproof.properties.conformance.operations.table import Call, operation
+
+for _name, _of in (
+    *(("reduce_max", "number"), ("reduce_min", "number"), ("reduce_prod", "number")),
+    *(("reduce_and", "bits"), ("reduce_or", "bits"), ("reduce_xor", "integer")),
+):
+
+    @operation(_name, f"lax.{_name}({{0}}, {{dims}})", keeps="dims")
+    def _reduced(d: Drawing, of: str = _of) -> Call:
+        x = d.array(of=of, where=lambda shape: all(shape))
+        return [x], {"dims": d.subset(len(d[x].shape))}
+
+
+@operation("reduce_sum", "lax.reduce_sum({0}, {dims}, out_sharding={to})", keeps="dims")
+def _summed(d: Drawing) -> Call:
+    x = d.array(of="number")
+    dims = d.subset(len(d[x].shape))
+    return [x], {"dims": dims, "to": d.out([size for i, size in enumerate(d[x].shape) if i not in dims])}
+
+
+@operation(
+    "reduce",
+    "*lax.reduce(({0}, {1}), (jnp.zeros((), {0}.dtype), jnp.ones((), {1}.dtype)), "
+    "lambda x, y: (x[0] + y[0], x[1] * y[1]), {dims})",
+)
+def _reduced_together(d: Drawing) -> Call:
+    x = d.array(dtype="float32")
+    y = d.array(shape=d[x].shape, dtype=d.one_of(("float32", "int32")), data=(-1, 2))
+    return [x, y], {"dims": d.subset(len(d[x].shape))}
+
+
+@operation(
+    "reduce_with_place",
+    "*lax.reduce(({0}, lax.broadcasted_iota(jnp.int32, {0}.shape, {axis})), (-jnp.inf, 99), "
+    "lambda x, y: (lax.max(x[0], y[0]), lax.select((x[0] > y[0]) | ((x[0] == y[0]) & (x[1] < y[1])), x[1], y[1])), "
+    "({axis},))",
+    continuous=False,
+)
+def _greatest_with_place(d: Drawing) -> Call:
+    x = d.array(dtype="float32")
+    return [x], {"axis": d.axis(x)}
+
+
+for _name in ("argmax", "argmin"):
+
+    @operation(_name, f"lax.{_name}({{0}}, {{axis}}, jnp.{{dtype}})", continuous=False, weight=5)
+    def _place(d: Drawing) -> Call:
+        x = d.array(of="number", where=lambda shape: all(shape))
+        return [x], {"axis": d.axis(x), "dtype": d.one_of(("int32", "uint32", "int8"))}
+
+
+@operation("jnp_argmax", "jnp.argmax({0})", continuous=False)
+def _flat_place(d: Drawing) -> Call:
+    return [d.array(of="number", where=lambda shape: all(shape))], {}
+
+
+for _name in ("mean", "var", "any", "all", "count_nonzero", "ptp", "median"):
+
+    @operation(
+        _name,
+        f"jnp.{_name}({{0}}, axis={{axis}})",
+        exact=_name in ("any", "all", "ptp", "count_nonzero"),
+        continuous=_name in ("mean", "var", "ptp", "median"),
+        weight=2,
+    )
+    def _statistic(d: Drawing, name: str = _name) -> Call:
+        x = d.array(where=lambda shape: all(shape), dtype="float32" if name not in ("any", "all") else "bool")
+        return [x], {"axis": d.axis(x)}
+
+
+for _name in ("cumsum", "cumprod", "cummax", "cummin"):
+
+    @operation(_name, f"lax.{_name}({{0}}, {{axis}}, reverse={{reverse}})", weight=6)
+    def _running(d: Drawing) -> Call:
+        x = d.array(of="number")
+        return [x], {"axis": d.axis(x), "reverse": d.chance(2)}
+
+
+@operation("cumlogsumexp", "lax.cumlogsumexp({0}, {axis}, reverse={reverse})", exact=False)
+def _running_log(d: Drawing) -> Call:
+    x = d.array(dtype="float32")
+    return [x], {"axis": d.axis(x), "reverse": d.chance(2)}
+
+
+@operation("associative_scan", "lax.associative_scan(jnp.{how}, {0}, axis={axis}, reverse={reverse})", weight=5)
+def _scanned(d: Drawing) -> Call:
+    x = d.array(of="number", where=lambda shape: all(shape))
+    return [x], {"how": d.one_of(("add", "maximum", "minimum")), "axis": d.axis(x), "reverse": d.chance(2)}
+
+
+@operation("sort", "lax.sort({0}, {axis})", weight=5)
+def _sorted(d: Drawing) -> Call:
+    x = d.array(of="any")
+    if d[x].dtype == "complex64":
+        raise Unsuited
+    return [x], {"axis": d.axis(x)}
+
+
+@operation("sort_together", "*lax.sort(({0}, {1}), dimension={axis}, num_keys={keys})", weight=5, continuous=False)
+def _sorted_together(d: Drawing) -> Call:
+    x = d.array(of="number")
+    y = d.array(shape=d[x].shape, dtype=d.one_of(("int32", "float32", "int8")))
+    return [x, y], {"axis": d.axis(x), "keys": d.integer(1, 2)}
+
+
+@operation("sort_of_three", "*lax.sort(({0}, {1}, {2}), dimension={axis}, num_keys={keys})", continuous=False)
+def _sorted_three(d: Drawing) -> Call:
+    x = d.array(of="number")
+    others = [d.array(shape=d[x].shape, dtype=d.one_of(("int32", "float32"))) for _ in range(2)]
+    return [x, *others], {"axis": d.axis(x), "keys": d.integer(1, 3)}
+
+
+@operation("argsort", "jnp.argsort({0}, axis={axis}, descending={down})", weight=5, continuous=False)
+def _order(d: Drawing) -> Call:
+    x = d.array(of="number")
+    return [x], {"axis": d.axis(x), "down": d.chance(2)}
+
+
+@operation("top_k", "*lax.top_k({0}, {k})", weight=5, continuous=False)
+def _largest(d: Drawing) -> Call:
+    x = d.array(of="number")
+    return [x], {"k": d.integer(0, d[x].shape[-1])}
+
+
+@operation("top_k_along", "*lax.top_k({0}, {k}, axis={axis})", weight=4, continuous=False)
+def _largest_along(d: Drawing) -> Call:
+    x = d.array(of="number")
+    axis = d.axis(x)
+    return [x], {"k": d.integer(0, d[x].shape[axis]), "axis": axis}
+
+
+@operation("searchsorted", "jnp.searchsorted(jnp.sort({0}), {1}, side='{side}', method='{method}')", continuous=False)
+def _found(d: Drawing) -> Call:
+    x = d.array(1, 1, dtype="float32")
+    y = d.array(1, 2, dtype="float32")
+    method = d.one_of(("scan", "scan_unrolled", "sort", "compare_all"))
+    return [x, y], {"side": d.one_of(("left", "right")), "method": method}
+
+
+@operation("bincount", "jnp.bincount({0}, length={length})", continuous=False)
+def _counts(d: Drawing) -> Call:
+    return [d.array(1, 1, dtype="int32", data=(0, 7))], {"length": d.integer(1, 9)}
+
+
+@operation("unique", "jnp.unique({0}, size={size}, fill_value=9)", continuous=False, weight=2)
+def _unique(d: Drawing) -> Call:
+    x = d.array(1, 2, dtype="int32", where=lambda shape: all(shape))
+    return [x], {"size": d.integer(1, math.prod(d[x].shape))}
+
+
+@operation("nonzero", "*jnp.nonzero({0}, size={size}, fill_value=0)", continuous=False, weight=2)
+def _nonzero(d: Drawing) -> Call:
+    x = d.array(1, 2, of="bits", where=lambda shape: all(shape))
+    return [x], {"size": d.integer(1, math.prod(d[x].shape))}
+
+
+@operation("segment_sum", "jax.ops.segment_{how}({0}, {1}, num_segments={count})", continuous=False, weight=4)
+def _segments(d: Drawing) -> Call:
+    x = d.array(1, 2, of="number")
+    ids = d.array(shape=d[x].shape[:1], dtype="int32", data=(-1, 8))
+    return [x, ids], {"how": d.one_of(("sum", "max", "min", "prod")), "count": d.integer(1, 8)}
+
+
+def window(d: Drawing, shape: tuple[int, ...], *, dilations: bool = True) -> dict[str, Any]:
+    """The dimensions, strides, padding and dilations of a window."""
+    drawn: dict[str, Any] = {key: [] for key in ("size", "strides", "padding", "base", "within")}
+    for size in shape:
+        still = d.chance(3)
+        within = 1 if still or not dilations or d.chance(2) else d.integer(1, 3)
+        base = 1 if still or not dilations or d.chance(2) else d.integer(1, 3)
+        extent = 1 if still else d.integer(1, 4)
+        padding = [0, 0] if still or d.chance(3) else [d.integer(0, 3), d.integer(0, 3)]
+        held = (max(size - 1, 0) * base + 1 if size else 0) + sum(padding)
+        if (extent - 1) * within + 1 > held:
+            extent = 1
+        drawn["size"].append(extent)
+        drawn["strides"].append(1 if still or d.chance(2) else d.integer(1, 4))
+        drawn["padding"].append(padding)
+        drawn["base"].append(base)
+        drawn["within"].append(within)
+    return drawn
+
+
+for _name, _start, _how, _of in (
+    ("reduce_window_sum", "0", "lax.add", "number"),
+    ("reduce_window_max", "-jnp.inf", "lax.max", "float"),
+    ("reduce_window_min", "jnp.inf", "lax.min", "float"),
+    ("reduce_window_mul", "1", "lax.mul", "number"),
+):
+
+    @operation(
+        _name,
+        f"lax.reduce_window({{0}}, jnp.array({_start}, {{0}}.dtype), {_how}, "
+        "{size}, {strides}, {padding}, {base}, {within})",
+        weight=6,
+    )
+    def _windows(d: Drawing, of: str = _of) -> Call:
+        x = d.array(of=of)
+        return [x], window(d, d[x].shape)
+
+
+@operation(
+    "select_and_scatter_add",
+    "jax.grad(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, {size}, {strides}, {padding}).sum())({0})",
+    weight=6,
+)
+def _pool_gradient(d: Drawing) -> Call:
+    x = d.array(dtype="float32", where=lambda shape: all(shape))
+    drawn = window(d, d[x].shape, dilations=False)
+    return [x], {key: drawn[key] for key in ("size", "strides", "padding")}
+
+
+@operation(
+    "max_pool_jvp",
+    "jax.jvp(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, {size}, {strides}, {padding}), ({0},), ({0},))[1]",
+    weight=3,
+)
+def _pool_tangent(d: Drawing) -> Call:
+    x = d.array(dtype="float32", where=lambda shape: all(shape))
+    drawn = window(d, d[x].shape, dilations=False)
+    return [x], {key: drawn[key] for key in ("size", "strides", "padding")}

@@ -1,0 +1,135 @@
+"""Draws programs: single operations, and steps that take what others have made."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, reject, seed, settings
+from hypothesis import strategies as st
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType
+
+from shardproof.properties.conformance.drawing import Drawing, Unsuited
+from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
+from shardproof.properties.conformance.program import DERIVATIVES, INEXACT, Output, Program, Step, Value, line
+
+MESHES: tuple[dict[str, int], ...] = (
+    *({"a": 2}, {"a": 2}, {"a": 4}, {"a": 4}, {"a": 4}, {"a": 2, "b": 2}, {"a": 2, "b": 2}, {"a": 2, "b": 2}),
+    *({"a": 3}, {"a": 2, "b": 3}, {"a": 4, "b": 2}, {"a": 2, "b": 2, "c": 2}),
+)
+"""The meshes, small ones more often; on those of two axes and more, many layouts leave one unused."""
+
+TYPES_MOST = 4096
+"""The most elements of a result."""
+
+
+@lru_cache(maxsize=4096)
+def _typed(expression: str, names: tuple[str, ...], types: tuple[Any, ...], mesh: tuple[Any, ...]) -> tuple[Any, ...]:
+    sizes, axes = zip(*mesh, strict=True)
+    scope = {
+        "jax": jax, "jnp": jnp, "lax": lax, "np": np, "P": jax.P, "put": lambda x, spec: x, "to": lambda spec: None,
+        "mesh": AbstractMesh(axes, sizes, axis_types=(AxisType.Auto,) * len(sizes)),
+    }  # fmt: skip
+    # the text is the table's own; of what is drawn there are numbers and names in it
+    made = eval(f"lambda {', '.join(names)}: ({expression})", scope)  # noqa: S307
+    result = jax.eval_shape(made, *(jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in types))
+    results = tuple(result) if isinstance(result, list | tuple) else (result,)
+    return tuple((tuple(one.shape), str(one.dtype)) for one in results)
+
+
+def typed(step: Step, values: dict[str, Value], mesh: dict[str, int]) -> list[tuple[tuple[int, ...], str]]:
+    """The types of a step's results.
+
+    Raises:
+        Unsuited: if JAX refuses it without layouts.
+    """
+    operation = OPERATIONS[step.op]
+    expression = line(operation.template.removeprefix("*"), step.operands, step.params)
+    names = tuple(dict.fromkeys(step.operands))
+    types = tuple((values[name].shape, values[name].dtype) for name in names)
+    try:
+        results = _typed(expression, names, types, tuple((axis, size) for axis, size in mesh.items()))
+    except Exception as error:
+        raise Unsuited(f"{step.op}: {error}") from error
+    if sum(int(np.prod(shape)) for shape, _ in results) > TYPES_MOST:
+        raise Unsuited(f"{step.op} is too large")
+    return list(results)
+
+
+def draw_program(draw: Callable[[Any], Any], names: Sequence[str], axes: str, steps: int, devices: int = 8) -> Program:
+    """A program of so many steps at most, of operations of such names.
+
+    Raises:
+        Unsuited: if what was drawn is none.
+    """
+    fitting = [one for one in MESHES if math.prod(one.values()) <= devices] or [{"a": 1}]
+    mesh = dict(draw(st.sampled_from(fitting)))
+    d = Drawing(draw, mesh, axes, lone=steps == 1)
+    weighted = [name for name in names for _ in range(OPERATIONS[name].weight)]
+    made: list[Step] = []
+    results = 0
+    for _ in range(steps):
+        operation = OPERATIONS[draw(st.sampled_from(weighted))]
+        before = list(d.inputs), dict(d.values)
+        d.inexact_allowed = operation.continuous
+        try:
+            operands, params = operation.draw(d)
+            step = Step(operation.name, tuple(operands), params, ())
+            types = typed(step, d.values, mesh)
+        except Unsuited:
+            if steps == 1:
+                raise
+            d.inputs, d.values = before
+            continue
+        exact = operation.exact and all(d[name].exact for name in operands)
+        values = tuple(Value(f"y{results + i}", *one, exact) for i, one in enumerate(types))
+        results += len(values)
+        d.values.update((value.name, value) for value in values)
+        made.append(Step(operation.name, tuple(operands), params, values))
+    read = {name for step in made for name in step.operands}
+    left = [value for step in made for value in step.results if value.name not in read]
+    if not left:
+        raise Unsuited
+    laid = axes == "auto"
+    outputs = [Output(v.name, d.layout(v.shape) if laid and not d.chance(3) else None) for v in left]
+    program = Program(mesh, axes, tuple(d.inputs), tuple(made), tuple(outputs))
+    derivable = all(v.dtype in INEXACT for v in left) and program.differentiated()
+    if derivable and d.chance(3):
+        # the cotangent of a reduced value is unreduced, and so not the value itself
+        ways = ["jvp", "linearize"] if any(one.reduced for one in d.inputs) else [*DERIVATIVES]
+        return Program(mesh, axes, program.inputs, program.steps, program.outputs, d.one_of(ways))
+    return program
+
+
+def programs(
+    names: Sequence[str], axes: str, steps: int, count: int, random_seed: int, devices: int = 8
+) -> list[Program]:
+    """As many drawn programs, at most, each from a seed of its own.
+
+    Of several examples of one seed, Hypothesis makes the first as simple as can be, and most others from one before.
+    """
+    found: list[Program] = []
+
+    @settings(
+        max_examples=2, database=None, deadline=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(st.data())
+    def collect(data: Any) -> None:
+        try:
+            drawn.append(draw_program(data.draw, names, axes, steps, devices))
+        except Unsuited:
+            reject()
+
+    for i in range(count):
+        drawn: list[Program] = []
+        seed(random_seed * 1009 + i)(collect)()
+        found += drawn[1:]
+    return found
+
+
+__all__ = ["TEMPLATES", "draw_program", "programs", "typed"]

@@ -1,0 +1,119 @@
+"""Tables of what was found, and what changed between two runs."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from shardproof.properties.cases.suggestion import RequestError
+from shardproof.properties.conformance.operations import OPERATIONS
+from shardproof.properties.conformance.search import Finding, Outcome
+
+COLUMNS = ("Auto", "gradient, Auto", "Explicit", "gradient, Explicit", "reduced")
+
+JUDGED = ("wrong", "fails", "refused", "right")
+"""The kinds of verdicts that a cell tells, the worst first."""
+
+
+def cell(counts: Mapping[str, int]) -> str:
+    """A cell of the table: its worst verdict, with how many of all programs had it."""
+    total = sum(counts.get(kind, 0) for kind in JUDGED)
+    if not total:
+        return ""
+    bad = [f"{kind} {counts[kind]}" for kind in ("wrong", "fails") if counts.get(kind)]
+    if bad:
+        return f"{', '.join(bad)} of {total}"
+    if counts.get("refused"):
+        return f"refused {counts['refused']}" + (f" of {total}" if counts["refused"] < total else "")
+    return f"right {total}"
+
+
+def rows(outcome: Outcome) -> Iterator[list[str]]:
+    """The rows of the table: an operation, and a cell of each column."""
+    yield ["operation", *COLUMNS]
+    for name in sorted(outcome.counts):
+        yield [name, *(cell(outcome.counts[name].get(column, {})) for column in COLUMNS)]
+
+
+def table(outcome: Outcome) -> str:
+    """The table in plain text."""
+    made = [*rows(outcome)]
+    widths = [max(len(row[i]) for row in made) for i in range(len(made[0]))]
+    return "\n".join("  ".join(text.ljust(w) for text, w in zip(row, widths, strict=True)).rstrip() for row in made)
+
+
+def markdown(outcome: Outcome) -> str:
+    """The table of a page, of those operations alone that are not right everywhere."""
+    head, *others = rows(outcome)
+    kept = [row for row in others if any(text and not text.startswith("right") for text in row[1:])]
+    lines = [head, ["---"] * len(head), *([f"`{row[0]}`", *row[1:]] for row in kept)]
+    right = [f"`{row[0]}`" for row in others if row not in kept]
+    text = "\n".join(f"| {' | '.join(row)} |" for row in lines)
+    return f"{text}\n\nRight in this run: {', '.join(right)}."
+
+
+def summary(outcome: Outcome) -> str:
+    """What was run, in two lines."""
+    columns = sum(1 for of in outcome.counts.values() for counts in of.values() if sum(counts.values()))
+    rate = outcome.programs / outcome.seconds if outcome.seconds else 0
+    confirmed = [one for one in outcome.findings if one.confirmed]
+    values = sum(one.kind == "wrong" for one in confirmed)
+    return (
+        f"JAX {outcome.jax} on {outcome.platform}: {outcome.programs} programs, {rate:.1f} a second; "
+        f"{len(outcome.counts)} of {len(OPERATIONS)} operations, {columns} cells\n"
+        f"{len(confirmed)} causes, of which {values} give wrong values; {outcome.deaths} processes ended, "
+        f"{outcome.excused} programs wrong only for what was known already"
+    )
+
+
+def file_name(number: int, finding: Finding) -> str:
+    """The name of a finding's script."""
+    way = f"_{finding.program.derivative}" if finding.program.derivative else ""
+    kind = finding.kind.replace(" ", "_")
+    return f"{number:02}_{kind}_{finding.program.axes}_{'_'.join(finding.operations)[:60]}{way}.py"
+
+
+def write_scripts(outcome: Outcome, folder: Path) -> list[Path]:
+    """The scripts of what was found, written to a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for number, finding in enumerate(outcome.findings):
+        if finding.confirmed:
+            path = folder / file_name(number, finding)
+            path.write_text(finding.script, encoding="utf-8")
+            paths.append(path)
+    return paths
+
+
+def read(path: Path) -> Outcome:
+    """A recorded run.
+
+    Raises:
+        RequestError: if the file holds none.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Outcome)
+    except (OSError, msgspec.DecodeError) as error:
+        raise RequestError(
+            f"--compare={path}: expected a file that `shardproof conformance --json` wrote: {error}"
+        ) from error
+
+
+def status(counts: Mapping[str, int]) -> str:
+    """The worst verdict of a cell."""
+    return next((kind for kind in JUDGED if counts.get(kind)), "")
+
+
+def compared(before: Outcome, after: Outcome) -> Iterator[str]:
+    """What changed between two runs, of what both have run, a line each."""
+    for name in sorted(before.counts.keys() & after.counts.keys()):
+        for column in COLUMNS:
+            one, other = (of.counts[name].get(column, {}) for of in (before, after))
+            if status(one) and status(other) and status(one) != status(other):
+                yield f"{name}, {column}: {cell(one)} -> {cell(other)}"
+    for word, these, those in (("gone", before, after), ("new", after, before)):
+        known = {(one.kind, *one.operations, one.program.axes, one.program.derivative) for one in those.findings}
+        for finding in these.findings:
+            program = finding.program
+            if finding.confirmed and (finding.kind, *finding.operations, program.axes, program.derivative) not in known:
+                yield f"{word}: {finding.kind}, {program.axes}, {', '.join(finding.operations)}: {finding.detail}"

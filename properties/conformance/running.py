@@ -1,0 +1,283 @@
+"""Runs programs: in the interpreter, by XLA with layouts and without, step by step, and by the older partitioner."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+
+from shardproof.properties.conformance import types
+from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
+from shardproof.properties.conformance.program import INEXACT, Program, Spec, source, spec_text
+from shardproof.properties.engines import simulate
+
+LARGE = {"float32": 2**21, "complex64": 2**21, "float16": 2**11, "bfloat16": 2**8}
+"""Whole numbers up to these are added and multiplied without rounding, in this dtype, even in other orders."""
+
+ULPS = 32
+"""How many units in the last place of an array's largest element a result may be off where something is rounded."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What became of a program.
+
+    `kind` is *right*, *wrong*, *refused* with a clear error, *fails* with another one, *invalid* if it fails without
+    layouts, or *undetermined* if JAX does not say what is right.
+    """
+
+    kind: str
+    detail: str = ""
+    by: str = "interpreter"
+    votes: dict[str, str] = {}
+
+
+class Reference(NamedTuple):
+    """The right results; `exact`: they are compared bit for bit; otherwise within a part of `scale`."""
+
+    results: list[np.ndarray]
+    exact: bool
+    scale: float
+    by: str
+
+
+def partition_spec(spec: Spec) -> Any:
+    """The PartitionSpec of a layout."""
+    entries = [jax.P.UNCONSTRAINED if one == "*" else None if one is None else tuple(one) for one in spec]
+    return jax.P(*entries)
+
+
+def mesh_of(program: Program) -> Mesh:
+    """The devices of a program."""
+    kind = AxisType.Auto if program.axes == "auto" else AxisType.Explicit
+    devices = np.array(jax.devices()[: program.devices]).reshape(tuple(program.mesh.values()))
+    return Mesh(devices, tuple(program.mesh), axis_types=(kind,) * len(program.mesh))
+
+
+def scope(program: Program, *, laid: bool) -> dict[str, Any]:
+    """The names that a program uses, with its layouts or without."""
+    names: dict[str, Any] = {"jax": jax, "jnp": jnp, "lax": lax, "np": np, "P": jax.P}
+    if not laid:
+        axes, sizes = tuple(program.mesh), tuple(program.mesh.values())
+        mesh = AbstractMesh(sizes, axes, axis_types=(AxisType.Auto,) * len(axes))
+        return names | {"put": lambda x, spec: x, "to": lambda spec: None, "mesh": mesh}
+    devices = mesh_of(program)
+
+    def constrained(x: Any, spec: Any) -> Any:
+        return lax.with_sharding_constraint(x, NamedSharding(devices, spec))
+
+    put = constrained if program.axes == "auto" else jax.reshard
+    return names | {"put": put, "to": lambda spec: spec, "mesh": devices}
+
+
+def function(program: Program, *, laid: bool, every: bool = False) -> Callable[..., Any]:
+    """What a program runs: its function or a derivative of it, with its layouts or without."""
+    names = scope(program, laid=laid)
+    # the text is the table's own; of what is drawn there are numbers and names in it
+    exec(source(program, TEMPLATES, every=every), names)  # noqa: S102
+    return names["g" if program.derivative else "f"]
+
+
+def arrays(program: Program) -> list[np.ndarray]:
+    """The inputs."""
+    scope = {"np": np, "jnp": jnp}
+    return [np.asarray(eval(one.text(), scope)) for one in program.inputs]  # noqa: S307 # made of numbers
+
+
+def has_island(program: Program) -> bool:
+    """Whether a part of a program is for a mesh alone."""
+    return "shard_map" in program.operations
+
+
+def placed(program: Program, mesh: Mesh, values: Sequence[np.ndarray]) -> list[jax.Array]:
+    """The inputs with their layouts."""
+    specs = [jax.P(*partition_spec(one.spec), reduced=set(one.reduced)) if one.reduced else partition_spec(one.spec)
+             for one in program.inputs]  # fmt: skip
+    return jax.device_put(list(values), [NamedSharding(mesh, spec) for spec in specs])
+
+
+def wanted(program: Program, mesh: Mesh) -> list[NamedSharding | None]:
+    """The layouts of the results, where they are stated."""
+    if program.derivative:
+        return [None] * len(jax.tree.leaves(jax.eval_shape(function(program, laid=False), *structs(program))))
+    return [None if one.spec is None else NamedSharding(mesh, partition_spec(one.spec)) for one in program.outputs]
+
+
+def structs(program: Program) -> list[jax.ShapeDtypeStruct]:
+    """The types of the inputs, without layouts."""
+    return [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in program.inputs]
+
+
+def message(error: BaseException) -> str:
+    """An error in one line."""
+    first = next((text for text in str(error).splitlines() if text.strip()), "")
+    return f"{type(error).__name__}: {first}"[:400]
+
+
+def refusal(error: BaseException) -> bool:
+    """Whether an error says clearly that a layout is not supported."""
+    name, text = type(error).__name__, str(error).lower()
+    if name == "ShardingTypeError":
+        return True
+    clear = isinstance(error, ValueError | TypeError | NotImplementedError) and name != "DuplicateSpecError"
+    return clear and re.search(r"shard|mesh|reduced|divisible|partitionspec|replicated|@", text) is not None
+
+
+def reference(program: Program, values: Sequence[np.ndarray]) -> Reference | Verdict:
+    """The right results by the interpreter; `by` is empty where it lacks something.
+
+    Raises:
+        Exception: if JAX refuses the program without layouts.
+    """
+    every = not program.derivative
+    closed = jax.make_jaxpr(function(program, laid=False, every=every))(*structs(program))
+    try:
+        found = simulate.interpret(closed, *values)
+    except simulate.OrderDependent as error:
+        return Verdict("undetermined", message(error))
+    except Exception:  # whatever else the interpreter cannot do, XLA does without layouts
+        return Reference([], False, 0.0, "")
+    return judged(program, values, [np.asarray(x) for x in found], "interpreter")
+
+
+def whole(x: np.ndarray) -> bool:
+    """Whether an array holds nothing that had to be rounded, in whatever order it was added up."""
+    if str(x.dtype) not in LARGE:
+        return True
+    wide = x.astype(np.complex128)
+    if not np.isfinite(wide).all():
+        return False
+    return bool((wide == np.rint(wide)).all() and np.abs(wide).max(initial=0) <= LARGE[str(x.dtype)])
+
+
+def judged(program: Program, values: Sequence[np.ndarray], found: list[np.ndarray], by: str) -> Reference | Verdict:
+    """The right results, with how near others must come: bit for bit, if no step rounds anything.
+
+    Arguments:
+        program: the program.
+        values: its inputs.
+        found: its results, and without a derivative all values of its steps behind them.
+        by: what has computed them.
+    """
+    # derivatives of maxima share out what came among equals: by three, too
+    exact = {one.name: not program.derivative and whole(x) for one, x in zip(program.inputs, values, strict=True)}
+    count = len(found) if program.derivative else len(program.outputs)
+    made = iter(found[count:])
+    steady = True
+    for step in program.steps:
+        operation, given = OPERATIONS[step.op], all(exact[name] for name in step.operands)
+        steady &= given or operation.continuous or bool(program.derivative) or len(program.steps) == 1
+        for value in step.results:
+            exact[value.name] = given and operation.exact and whole(next(made))
+    if not steady:
+        return Verdict("undetermined", "what was rounded decides")
+    finite = [np.abs(x[np.isfinite(x)]) for y in (*values, *found) if str(y.dtype) in LARGE
+              for x in [y.astype(np.complex128)]]  # fmt: skip
+    scale = max((float(x.max(initial=1)) for x in finite), default=1.0)
+    return Reference(found[:count], all(exact.values()) and all(map(whole, found)), scale, by)
+
+
+def differing(right: Reference, index: int, got: np.ndarray, where: Any) -> str:
+    """What is wrong with a part of a result, if anything is."""
+    expected = right.results[index][where]
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return f"{got.dtype}{list(got.shape)}, expected {expected.dtype}{list(expected.shape)}"
+    if str(got.dtype) not in INEXACT:
+        wrong = got != expected
+    else:
+        wide, other = got.astype(np.complex128), expected.astype(np.complex128)
+        with np.errstate(all="ignore"):
+            same = (wide == other) | (np.isnan(wide) & np.isnan(other))
+            if not right.exact:
+                smallest = min((str(x.dtype) for x in right.results if str(x.dtype) in LARGE), key=LARGE.__getitem__)
+                bound = ULPS * right.scale * 4 / LARGE[smallest]
+                same |= np.abs(wide - other) <= bound
+        wrong = ~same
+    if not wrong.any():
+        return ""
+    first = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return f"{int(wrong.sum())} of {wrong.size} wrong, at {first} {got[first]}, expected {expected[first]}"
+
+
+def compared(right: Reference, results: Sequence[jax.Array], shardings: Sequence[NamedSharding | None]) -> str:
+    """What is wrong with results, all shards of them, if anything is."""
+    if len(results) != len(right.results):
+        return f"{len(results)} results, expected {len(right.results)}"
+    for index, (result, sharding) in enumerate(zip(results, shardings, strict=True)):
+        expected = right.results[index]
+        if result.shape != expected.shape or result.dtype != expected.dtype:
+            return (
+                f"result {index}: {result.dtype}{list(result.shape)}, expected {expected.dtype}{list(expected.shape)}"
+            )
+        if sharding is not None and not result.sharding.is_equivalent_to(sharding, result.ndim):
+            return f"result {index}: layout {result.sharding}, expected {sharding}"
+        if not result.size:
+            continue
+        for shard in result.addressable_shards:
+            if text := differing(right, index, np.asarray(shard.data), shard.index):
+                return f"result {index} on device {shard.device.id}: {text}"
+    return ""
+
+
+class Traced(NamedTuple):
+    """A program made ready for a pack."""
+
+    program: Program
+    closed: Any
+    arguments: list[jax.Array]
+    shardings: list[NamedSharding | None]
+    wrong_type: str = ""
+
+
+def traced(program: Program, values: Sequence[np.ndarray]) -> Traced:
+    """A program traced with its layouts.
+
+    Raises:
+        Exception: if JAX refuses it.
+    """
+    mesh = mesh_of(program)
+    shardings = wanted(program, mesh)
+    with jax.set_mesh(mesh):
+        arguments = placed(program, mesh, values)
+        closed = jax.jit(function(program, laid=True)).trace(*arguments).jaxpr
+        if program.axes == "explicit":
+            shardings = [aval.sharding if aval.ndim and not aval.sharding.mesh.empty else None
+                         for aval in closed.out_avals]  # fmt: skip
+            shardings = [None if s is None else NamedSharding(mesh, s.spec) for s in shardings]
+    return Traced(program, closed, arguments, shardings, wrong_type(program, closed))
+
+
+def wrong_type(program: Program, closed: Any) -> str:
+    """What is wrong with the layout that a single operation's result is typed with, if anything is."""
+    right = types.expected(program)
+    if right is None:
+        return ""
+    found = closed.out_avals[0].sharding.spec
+    return "" if types.plain(found) == types.plain(right) else f"result 0: type {found}, expected {spec_text(right)}"
+
+
+def run_pack(pack: Sequence[Traced]) -> list[list[jax.Array]]:
+    """The results of programs of one mesh, compiled as one.
+
+    Raises:
+        Exception: if XLA cannot.
+    """
+    counts = [len(one.arguments) for one in pack]
+
+    def together(*flat: Any) -> list[Any]:
+        results, at = [], 0
+        for one, count in zip(pack, counts, strict=True):
+            results.append(jax.extend.core.jaxpr_as_fun(one.closed)(*flat[at : at + count]))
+            at += count
+        return results
+
+    flat = [argument for one in pack for argument in one.arguments]
+    explicit = pack[0].program.axes == "explicit"
+    out = None if explicit else [one.shardings for one in pack]
+    with jax.set_mesh(mesh_of(pack[0].program)):
+        run = jax.jit(together) if out is None else jax.jit(together, out_shardings=out)
+        return jax.block_until_ready(run(*flat))

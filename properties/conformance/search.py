@@ -1,0 +1,268 @@
+"""Draws programs, runs them, and tells what is not right: each cause once, with its smallest program."""
+
+import collections
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import jax
+import msgspec
+import numpy as np
+
+from shardproof.properties.conformance import running
+from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
+from shardproof.properties.conformance.program import Program, Step, Value, script
+from shardproof.properties.conformance.programs import programs
+from shardproof.properties.conformance.running import Verdict
+from shardproof.properties.conformance.shrink import normalised, shrink
+from shardproof.properties.conformance.workers import Workers
+
+replace = msgspec.structs.replace
+
+EACH = 3
+"""How many programs of one operation with one message are shrunk: an operation may have more than one cause."""
+
+BATCH = 160
+"""How many programs are drawn at once."""
+
+
+class Finding(msgspec.Struct):
+    """A cause: the smallest program that shows it, the one that was drawn, and a script in plain JAX."""
+
+    kind: str
+    detail: str
+    operations: list[str]
+    program: Program
+    drawn: Program
+    votes: dict[str, str]
+    script: str
+    confirmed: bool
+    seen: int = 1
+    at: int = 0
+    """How many programs had been run."""
+
+
+class Outcome(msgspec.Struct):
+    """What a run of the command found."""
+
+    jax: str
+    platform: str
+    flags: str
+    seed: int
+    programs: int = 0
+    seconds: float = 0.0
+    counts: dict[str, dict[str, dict[str, int]]] = {}
+    """By operation and column, how many programs had which verdict: of programs of one step."""
+    longer: dict[str, int] = {}
+    """How many programs of several steps had which verdict."""
+    excused: int = 0
+    deaths: int = 0
+    findings: list[Finding] = []
+
+
+def column(program: Program) -> str:
+    """The column of the table that a program counts in."""
+    if any(one.reduced for one in program.inputs):
+        return "reduced"
+    kind = "Auto" if program.axes == "auto" else "Explicit"
+    return f"gradient, {kind}" if program.derivative else kind
+
+
+def replicated(program: Program, names: set[str]) -> Program:
+    """A program in which operations of such names have replicated operands and results."""
+    steps: list[Step] = []
+    values = program.values()
+    called: dict[str, str] = {}
+
+    def held(name: str) -> str:
+        value = values[name]
+        fresh = Value(f"{name}_r{len(steps)}", value.shape, value.dtype)
+        params = {"spec": [None] * len(value.shape)}
+        steps.append(Step("constrain", (called.get(name, name),), params, (fresh,)))
+        return fresh.name
+
+    for step in program.steps:
+        if step.op not in names:
+            steps.append(replace(step, operands=tuple(called.get(x, x) for x in step.operands)))
+            continue
+        steps.append(replace(step, operands=tuple(held(x) for x in step.operands)))
+        for value in step.results:
+            called[value.name] = held(value.name)
+    outputs = tuple(replace(one, name=called.get(one.name, one.name)) for one in program.outputs)
+    return replace(program, steps=tuple(steps), outputs=outputs)
+
+
+def sentence(program: Program, verdict: Verdict) -> str:
+    """What is wrong, in a line."""
+    names = ", ".join(dict.fromkeys(program.operations))
+    way = f"the {program.derivative} of {names}" if program.derivative else names
+    return f"On {program.axes} axes, {way}: {verdict.kind}."
+
+
+def confirmed(text: str) -> bool:
+    """Whether a script in a process of its own exits other than with 0, as it does where all is right."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "script.py")
+        path.write_text(text, encoding="utf-8")
+        try:
+            env = {name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS",)}
+            done = subprocess.run(
+                [sys.executable, str(path)], env=env, capture_output=True, text=True, check=False, timeout=150
+            )
+        except subprocess.TimeoutExpired:
+            return True
+        return done.returncode != 0
+
+
+def stated(program: Program) -> str:
+    """The right results of a program, as they are written in a script, if the interpreter has finite ones."""
+    found = running.reference(program, running.arrays(program))
+    if (
+        isinstance(found, Verdict)
+        or not found.by
+        or not all(np.isfinite(x.astype(complex)).all() for x in found.results)
+    ):
+        return ""
+    return f"({', '.join(f'np.array({x.tolist()})' for x in found.results)},)"
+
+
+class Search:
+    """A search.
+
+    Arguments:
+        seed: what it draws from.
+        names: the operations; all, if there are none.
+        axes: the kinds of axes.
+        workers: what runs programs.
+        tell: what is called with a line of progress.
+    """
+
+    def __init__(
+        self, seed: int, names: Sequence[str], axes: Sequence[str], workers: Workers, tell: Callable[[str], None]
+    ) -> None:
+        self.seed, self.names, self.axes = seed, list(names) or [*OPERATIONS], list(axes)
+        self.workers, self.tell = workers, tell
+        self.outcome = Outcome(jax.__version__, workers.where.platform, os.environ.get("XLA_FLAGS", ""), seed)
+        self.shrunk: collections.Counter[object] = collections.Counter()
+        self.causes: dict[object, Finding] = {}
+        self.rounds = 0
+
+    def run(self, programs: Sequence[Program]) -> list[Verdict]:
+        """The verdicts on programs, in their order."""
+        found = {id(program): verdict for program, verdict in self.workers.run(programs)}
+        return [found[id(program)] for program in programs]
+
+    def draw(self) -> Iterator[list[Program]]:
+        """Batches of programs, without end: every other one of single operations, each as often as it weighs."""
+        turn: list[str] = []
+        while True:
+            axes = self.axes[self.rounds // 2 % len(self.axes)]
+            self.rounds += 1
+            start = self.seed * 1_000_003 + self.rounds * 1009
+            if self.rounds % 2:
+                batch: list[Program] = []
+                while len(batch) < min(BATCH, 16 * len(self.names)):
+                    if not turn:
+                        most = max(OPERATIONS[name].weight for name in self.names)
+                        turn = [n for i in range(most) for n in self.names if OPERATIONS[n].weight > i]
+                        turn = [turn[i] for i in np.random.default_rng(self.seed).permutation(len(turn))]
+                    name = turn.pop(0)
+                    batch += programs([name], axes, 1, 2, start + len(batch), self.workers.where.devices)
+                yield batch
+            else:
+                steps = 3 if self.rounds % 4 else 8
+                yield programs(
+                    self.names, axes, steps, min(BATCH, 16 * len(self.names)), start, self.workers.where.devices
+                )
+
+    def count(self, program: Program, verdict: Verdict) -> None:
+        """Counts a verdict."""
+        if len(program.steps) > 1:
+            self.outcome.longer[verdict.kind] = self.outcome.longer.get(verdict.kind, 0) + 1
+            return
+        of = self.outcome.counts.setdefault(program.operations[0], {}).setdefault(column(program), {})
+        of[verdict.kind] = of.get(verdict.kind, 0) + 1
+
+    def step(self, batch: Sequence[Program]) -> None:
+        """Runs a batch, and looks into what is not right."""
+        bad = []
+        for program, verdict in self.workers.run(batch):
+            self.outcome.programs += 1
+            self.count(program, verdict)
+            if verdict.kind in ("wrong", "fails"):
+                bad.append((program, verdict))
+        for program, verdict in sorted(bad, key=lambda pair: pair[0].size()):
+            self.look_into(program, verdict)
+
+    def known(self, program: Program, verdict: Verdict) -> set[str]:
+        """The operations of a program that are known to be wrong, or to fail, on its axes."""
+        return {
+            finding.operations[0]
+            for finding in self.causes.values()
+            if len(finding.operations) == 1
+            and finding.program.axes == program.axes
+            and finding.operations[0] in program.operations
+            and finding.operations[0] != "constrain"
+        }
+
+    def look_into(self, program: Program, verdict: Verdict) -> None:
+        """Shrinks a program that is not right, unless what is wrong with it is known."""
+        message = normalised(verdict.detail)
+        key = (verdict.kind, program.axes, bool(program.derivative), frozenset(program.operations), message)
+        self.shrunk[key] += 1
+        if self.shrunk[key] > EACH:
+            return
+        names = self.known(program, verdict)
+        if len(program.steps) > 1:
+            if names and self.run([replicated(program, names)])[0].kind in ("right", "refused", "undetermined"):
+                self.outcome.excused += 1
+                return
+        elif any(
+            (finding.kind, finding.operations, normalised(finding.detail))
+            == (verdict.kind, list(program.operations), message)
+            and finding.seen >= EACH
+            for finding in self.causes.values()
+        ):
+            return
+        ends = verdict.detail.startswith(("aborts", "hangs"))
+        small = shrink(program, verdict, self.run, together=1 if ends else 12)
+        found, verdict = small.program, small.verdict
+        cause = (verdict.kind, tuple(found.operations), normalised(verdict.detail), found.axes, bool(found.derivative))
+        if cause in self.causes:
+            self.causes[cause].seen += 1
+            return
+        voted = self.workers.worker(fast=False).vote(found)
+        if voted.kind != verdict.kind:
+            self.tell(f"not confirmed by itself: {found.operations} {verdict.detail[:200]}")
+            return
+        alike = bool(voted.votes.get("one device"))
+        kind = f"{voted.kind} without layouts" if alike else voted.kind
+        where = self.workers.where
+        right = stated(found) if kind == "wrong without layouts" else ""
+        text = script(found, TEMPLATES, sentence(found, voted), where.platform, where.preload, right)
+        finding = Finding(
+            kind, voted.detail, list(found.operations), found, program, voted.votes, text,
+            confirmed=(bool(right) or not alike) and confirmed(text), at=self.outcome.programs,
+        )  # fmt: skip
+        self.causes[cause] = finding
+        self.outcome.findings.append(finding)
+        self.tell(f"{kind}{'' if finding.confirmed else ' (script shows nothing)'}: {found.axes} {found.mesh} "
+                  f"{found.derivative} {found.operations}: {voted.detail[:220]} {voted.votes or ''}")  # fmt: skip
+
+    def search(self, seconds: float, after: Callable[[Outcome], None] = lambda outcome: None) -> Outcome:
+        """Searches for so long."""
+        start = time.monotonic()
+        for batch in self.draw():
+            self.step(batch)
+            self.outcome.seconds = time.monotonic() - start
+            self.outcome.deaths = sum(worker.deaths for worker in self.workers.all)
+            self.tell(f"{self.outcome.programs} programs in {self.outcome.seconds:.0f} s, "
+                      f"{len(self.outcome.findings)} causes, {self.outcome.deaths} processes ended")  # fmt: skip
+            after(self.outcome)
+            if self.outcome.seconds > seconds:
+                break
+        return self.outcome

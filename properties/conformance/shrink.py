@@ -1,0 +1,273 @@
+"""Makes a program smaller that is not right, as long as it is not right in the same way."""
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from shardproof.properties.conformance.drawing import Unsuited
+from shardproof.properties.conformance.program import Input, Output, Program, Spec, Step, Value, integers
+from shardproof.properties.conformance.programs import typed
+from shardproof.properties.conformance.running import Verdict
+
+replace = msgspec.structs.replace
+
+Run = Callable[[Sequence[Program]], list[Verdict]]
+"""Runs programs and returns their verdicts, in order."""
+
+
+def normalised(detail: str) -> str:
+    """A message without what differs between programs of one cause; nothing of wrong values."""
+    if re.match(r"result \d+", detail):
+        return next((word for word in ("layout", "type") if f": {word}" in detail), "values")
+    first = re.sub(r"%[\w.]+|'[^']*'|\"[^\"]*\"|0x\w+|[\[({<].*", "_", detail)
+    return re.sub(r"-?\d+", "N", first)[:90].strip()
+
+
+def same(one: Verdict, other: Verdict) -> bool:
+    """Whether two verdicts are of one kind, with one message."""
+    return one.kind == other.kind and normalised(one.detail) == normalised(other.detail)
+
+
+def renewed(program: Program) -> Program:
+    """A program without what nothing reads, its types inferred anew.
+
+    Raises:
+        Unsuited: if it is none.
+    """
+    needed, steps = {one.name for one in program.outputs}, []
+    for step in reversed(program.steps):
+        if any(value.name in needed for value in step.results):
+            steps.append(step)
+            needed.update(step.operands)
+    inputs = tuple(one for one in program.inputs if one.name in needed)
+    values = {one.name: Value(one.name, one.shape, one.dtype) for one in inputs}
+    made = []
+    for step in reversed(steps):
+        if any(name not in values for name in step.operands):
+            raise Unsuited
+        types = typed(step, values, program.mesh)
+        if len(types) != len(step.results):
+            raise Unsuited
+        results = tuple(Value(v.name, *t, v.exact) for v, t in zip(step.results, types, strict=True))
+        values.update((value.name, value) for value in results)
+        made.append(replace(step, results=results))
+    layouts = [*((one.name, one.spec) for one in inputs), *((one.name, one.spec) for one in program.outputs)]
+    for name, spec in layouts:
+        if spec is not None:
+            _check(program, spec, values[name].shape)
+    if not made:
+        raise Unsuited
+    found = replace(program, inputs=inputs, steps=tuple(made))
+    if found.derivative and not found.differentiated():
+        raise Unsuited
+    return found
+
+
+def _check(program: Program, spec: Spec, shape: Sequence[int]) -> None:
+    if len(spec) != len(shape):
+        raise Unsuited
+    for entry, size in zip(spec, shape, strict=True):
+        if isinstance(entry, list) and size % math.prod(program.mesh[axis] for axis in entry):
+            raise Unsuited
+
+
+def _mapped(x: Any, change: Callable[[int], int]) -> Any:
+    if isinstance(x, bool) or x is None or isinstance(x, str):
+        return x
+    if isinstance(x, int):
+        return change(x)
+    if isinstance(x, dict):
+        return {name: value if name in ("spec", "to") else _mapped(value, change) for name, value in x.items()}
+    return [_mapped(part, change) for part in x]
+
+
+def _without_axis(spec: Spec | None, axis: str) -> Spec | None:
+    if spec is None:
+        return None
+    return [entry if not isinstance(entry, list) else [one for one in entry if one != axis] or None for entry in spec]
+
+
+def _fewer(spec: Spec) -> Iterator[Spec]:
+    """Layouts that shard less."""
+    for i, entry in enumerate(spec):
+        if entry is not None:
+            yield [*spec[:i], None, *spec[i + 1 :]]
+        if isinstance(entry, list) and len(entry) > 1:
+            yield from ([*spec[:i], [axis], *spec[i + 1 :]] for axis in entry)
+
+
+def _steps_away(program: Program) -> Iterator[Program]:
+    values = program.values()
+    for step in program.steps:
+        for value in step.results:
+            if len(program.outputs) > 1 or value.name != program.outputs[0].name:
+                kept = [one for one in program.outputs if one.name == value.name]
+                yield replace(program, outputs=(kept[0] if kept else Output(value.name),))
+    for step in program.steps:
+        made = tuple(
+            Input(v.name, v.shape, v.dtype, [None] * len(v.shape), (0, 3)) for v in map(values.get, (
+                one.name for one in step.results)) if v is not None
+        )  # fmt: skip
+        others = tuple(one for one in program.steps if one is not step)
+        yield replace(program, inputs=(*program.inputs, *made), steps=others)
+        for operand in step.operands:  # an operand in place of a result
+            if len(step.results) == 1 and values[operand].shape == step.results[0].shape:
+                name = step.results[0].name
+                rest = tuple(
+                    replace(other, operands=tuple(operand if x == name else x for x in other.operands))
+                    for other in others
+                )
+                results = tuple(replace(out, name=operand) if out.name == name else out for out in program.outputs)
+                yield replace(program, steps=rest, outputs=results)
+
+
+def _smaller_meshes(program: Program) -> Iterator[Program]:
+    for axis in program.mesh:
+        if len(program.mesh) > 1:
+            steps = tuple(
+                replace(step, params={name: _without_axis(value, axis) if name in ("spec", "to") else value
+                                      for name, value in step.params.items()}) for step in program.steps
+            )  # fmt: skip
+            yield replace(
+                program,
+                mesh={name: size for name, size in program.mesh.items() if name != axis},
+                inputs=tuple(
+                    replace(one, spec=_without_axis(one.spec, axis),
+                            reduced=tuple(other for other in one.reduced if other != axis)) for one in program.inputs
+                ),
+                outputs=tuple(replace(one, spec=_without_axis(one.spec, axis)) for one in program.outputs),
+                steps=steps,
+            )  # fmt: skip
+        if program.mesh[axis] > 2:
+            yield replace(program, mesh={**program.mesh, axis: 2})
+
+
+def _simpler_layouts(program: Program) -> Iterator[Program]:
+    def with_input(i: int, **change: Any) -> Program:
+        one = replace(program.inputs[i], **change)
+        return replace(program, inputs=(*program.inputs[:i], one, *program.inputs[i + 1 :]))
+
+    for i, one in enumerate(program.inputs):
+        if one.reduced:
+            yield with_input(i, reduced=())
+        yield from (with_input(i, spec=spec) for spec in _fewer(one.spec))
+        if one.seed or not isinstance(one.data, str):
+            yield with_input(i, seed=0, data="distinct")
+            yield with_input(i, seed=0)
+            if not isinstance(one.data, str):
+                yield from (with_input(i, data=(n, n)) for n in range(one.data[0], one.data[1] + 1))
+        if one.dtype not in ("float32", "int32"):
+            yield from (with_input(i, dtype=dtype) for dtype in ("float32", "int32"))
+    for i, out in enumerate(program.outputs):
+        specs = [] if out.spec is None else [None, *_fewer(out.spec)]
+        for spec in specs:
+            yield replace(program, outputs=(*program.outputs[:i], replace(out, spec=spec), *program.outputs[i + 1 :]))
+    for i, step in enumerate(program.steps):
+        for name in ("spec", "to"):
+            for spec in _fewer(step.params.get(name) or []):
+                yield _with_step(program, i, {**step.params, name: spec})
+        if step.params.get("to") is not None:
+            yield _with_step(program, i, {**step.params, "to": None})
+
+
+def _with_step(program: Program, i: int, params: dict[str, Any]) -> Program:
+    step = replace(program.steps[i], params=params)
+    return replace(program, steps=(*program.steps[:i], step, *program.steps[i + 1 :]))
+
+
+def _smaller_numbers(program: Program) -> Iterator[Program]:
+    shapes = {n for one in program.inputs for n in one.shape}
+    params = {n for step in program.steps for n in integers({k: v for k, v in step.params.items() if k != "dims"})}
+    for number in sorted(shapes | params, key=abs, reverse=True):
+        smaller = sorted(
+            {0, 1, 2, number // 2, number - 1, number - 2, number - 3, -number}, key=lambda n: (abs(n), -n)
+        )
+        for n in (n for n in smaller if (abs(n), n < 0) < (abs(number), number < 0)):
+            change = lambda x, number=number, n=n: n if x == number else x  # noqa: E731
+            steps = tuple(replace(step, params=_mapped(step.params, change)) for step in program.steps)
+            inputs = tuple(replace(one, shape=tuple(map(change, one.shape))) for one in program.inputs)
+            if number in shapes:
+                yield replace(program, inputs=inputs, steps=steps)
+                yield replace(program, inputs=inputs)
+                for i, one in enumerate(program.inputs):
+                    if number in one.shape:
+                        yield replace(program, inputs=(*program.inputs[:i], inputs[i], *program.inputs[i + 1 :]))
+            if number in params:
+                yield replace(program, steps=steps)
+    for i, step in enumerate(program.steps):
+        for name, value in step.params.items():
+            if name in ("size", "start", "limit", "strides", "padding", "config", "base", "within", "shift", "widths"):
+                for place in range(len([*integers(value)])):
+                    for n in (0, 1):
+                        yield _with_step(program, i, {**step.params, name: _at(value, place, n)})
+    for i, one in enumerate(program.inputs):  # fewer dimensions
+        for axis in range(len(one.shape)):
+            shape, spec = one.shape[:axis] + one.shape[axis + 1 :], one.spec[:axis] + one.spec[axis + 1 :]
+            made = replace(one, shape=shape, spec=spec)
+            yield replace(program, inputs=(*program.inputs[:i], made, *program.inputs[i + 1 :]))
+
+
+def _at(value: Any, place: int, n: int) -> Any:
+    left = [place]
+
+    def change(x: int) -> int:
+        left[0] -= 1
+        return n if left[0] == -1 else x
+
+    return _mapped(value, change)
+
+
+def moves(program: Program) -> Iterator[Program]:
+    """Smaller programs, those without a step first."""
+    made = [_steps_away(program), _smaller_meshes(program), _simpler_layouts(program), _smaller_numbers(program)]
+    if program.derivative:
+        made.insert(0, iter([replace(program, derivative="")]))
+    seen = set()
+    for candidate in (one for part in made for one in part):
+        try:
+            found = renewed(candidate)
+        except Unsuited:
+            continue
+        key = msgspec.json.encode(found)
+        if key not in seen and found.size() < program.size():
+            seen.add(key)
+            yield found
+
+
+@dataclass
+class Shrunk:
+    """A smallest program, its verdict, and how many were run to find it."""
+
+    program: Program
+    verdict: Verdict
+    tried: int = 0
+
+
+def shrink(program: Program, verdict: Verdict, run: Run, *, seconds: float = 45, together: int = 12) -> Shrunk:
+    """The smallest program that is found, within a time, which is not right in the same way."""
+    found, until = Shrunk(program, verdict), time.monotonic() + seconds
+    tried: set[bytes] = set()
+    while time.monotonic() < until:
+        left = [one for one in moves(found.program) if msgspec.json.encode(one) not in tried]
+        tried.update(map(msgspec.json.encode, left))
+        for i in range(0, len(left), together):
+            part = left[i : i + together]
+            verdicts = run(part)
+            found.tried += len(part)
+            good = [(one, v) for one, v in zip(part, verdicts, strict=True) if same(v, verdict)]
+            if good:
+                found.program, found.verdict = min(good, key=lambda pair: pair[0].size())
+                break
+            if time.monotonic() > until:
+                break
+        else:
+            break
+    return found
+
+
+__all__ = ["Shrunk", "Step", "moves", "normalised", "renewed", "same", "shrink"]

@@ -1,0 +1,22 @@
+"""On explicit axes the gradient of triangular_solve of a sharded batch by its matrix is refused."""
+
+import sys
+
+import jax
+import numpy as np
+from jax import P, lax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+mesh = jax.make_mesh((2,), ("a",), axis_types=(jax.sharding.AxisType.Explicit,) * 1)
+x = jax.device_put(np.ones((4, 2, 2)) + np.eye(2), jax.NamedSharding(mesh, P("a")))
+f = lambda x: lax.linalg.triangular_solve(x, x, left_side=True, lower=True)
+with jax.set_mesh(mesh):
+    found, y = "", None
+    try:
+        y = jax.jit(f)(x)  # this is accepted
+        jax.eval_shape(lambda x, y: jax.vjp(f, x)[1](y), x, y)
+    except Exception as error:  # a sharding type error has no public name
+        found = f"{type(error).__name__}: {error}".partition("\n")[0] if y is not None else ""
+print(f"defect: {found[:150]}" if found else "fixed")
+sys.exit(bool(found))

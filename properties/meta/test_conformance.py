@@ -1,0 +1,158 @@
+"""Programs with layouts: what is planted is found, what is drawn is valid, and what is shrunk stays wrong."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import msgspec
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from shardproof.command import main
+from shardproof.properties.conformance import child, report, running, workers
+from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
+from shardproof.properties.conformance.program import Program, script
+from shardproof.properties.conformance.programs import programs
+from shardproof.properties.conformance.running import Verdict
+from shardproof.properties.conformance.search import Outcome
+from shardproof.properties.conformance.shrink import moves, shrink
+from shardproof.properties.conformance.workers import Where, Worker
+from shardproof.properties.meta.planted_layouts import BUGS, Bug, Patched
+
+pytestmark = pytest.mark.untyped
+
+
+def verdicts(drawn: Sequence[Program]) -> list[Verdict]:
+    """The verdicts on programs, one after the other, in this process."""
+    found: list[Verdict] = []
+    for program in drawn:
+        made = child.prepared(program)
+        found.append(made if isinstance(made, Verdict) else child.judged([made])[0])
+    return found
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, bug: Bug) -> None:
+    """Lets programs with layouts call what is broken."""
+    _, module, replaced, _ = bug
+    right = running.scope
+
+    def scope(program: Program, *, laid: bool) -> dict[str, Any]:
+        names = right(program, laid=laid)
+        return names | {module: Patched(names[module], replaced)} if laid else names
+
+    monkeypatch.setattr(running, "scope", scope)
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of the operation is not right with a bug planted."""
+    operation, *_, axes = BUGS[name]
+    drawn = programs([operation], axes, 1, 40, 1)
+    plant(monkeypatch, BUGS[name])
+    assert any(verdicts([program])[0].kind in ("wrong", "fails") for program in drawn)
+
+
+def test_a_replica_that_is_not_updated_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All shards are looked at, those that hold the same as well."""
+    drawn = [one for one in programs(["neg"], "auto", 1, 30, 2) if one.outputs[0].spec == [None] and not one.derivative]
+    right = running.run_pack
+
+    def stale(pack: Sequence[running.Traced]) -> list[list[jax.Array]]:
+        (results,) = right(pack)
+        (x,) = results
+        parts = [shard.data for shard in x.addressable_shards]
+        parts[-1] = jax.device_put(np.asarray(parts[-1]) + 1, parts[-1].sharding)
+        return [[jax.make_array_from_single_device_arrays(x.shape, x.sharding, parts)]]
+
+    assert [one.kind for one in verdicts(drawn[:1])] == ["right"]
+    monkeypatch.setattr(running, "run_pack", stale)
+    (found,) = verdicts(drawn[:1])
+    assert found.kind == "wrong"
+    assert f"on device {drawn[0].devices - 1}" in found.detail
+
+
+@pytest.mark.parametrize("axes", ["auto", "explicit"])
+def test_every_operation_is_drawn(axes: str) -> None:
+    """There are programs of every operation, which JAX accepts without layouts, and which are data."""
+    for name in OPERATIONS:
+        drawn = programs([name], axes, 1, 2, 3)
+        assert drawn, name
+        for program in drawn:
+            assert program.operations == (name,)
+            assert msgspec.json.decode(msgspec.json.encode(program), type=Program) == program
+
+
+def test_longer_programs_are_valid() -> None:
+    """What is drawn of several steps runs in the interpreter, or lacks a rule, and can be made smaller at each step."""
+    for program in programs([*OPERATIONS], "auto", 5, 8, 4):
+        made = child.prepared(program)
+        assert not isinstance(made, Verdict) or made.kind != "fails", made
+        assert all(one.size() < program.size() for one, _ in zip(moves(program), range(20), strict=False))
+
+
+def test_a_wrong_program_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of several steps with a bug in one of them ends as a program of that one, on one axis."""
+    plant(monkeypatch, BUGS["each shard reversed"])
+    drawn = [one for one in programs(["neg", "rev", "abs"], "auto", 3, 30, 5) if "rev" in one.operations]
+    found = next((one, v) for one in drawn if len(one.steps) > 1 for v in verdicts([one]) if v.kind == "wrong")
+    small = shrink(*found, verdicts, seconds=60)
+    assert small.program.operations == ("rev",)
+    assert len(small.program.mesh) == 1
+    assert len(small.program.inputs) == 1
+
+
+def test_an_abort_is_survived() -> None:
+    """A process that ends is a verdict on the program that it ran, and the next is run by another."""
+    worker = Worker(fast=True, where=Where(preload="shardproof.properties.meta.aborting"))
+    drawn = [programs([name], "auto", 1, 1, 6)[0] for name in ("sign", "sort", "abs")]
+    kinds = [(one.kind, one.detail[:6]) for one in worker.run(drawn)]
+    worker.stop()
+    worker.words.close()
+    assert kinds == [("right", ""), ("fails", "aborts"), ("right", "")]
+
+
+@pytest.mark.lengthy
+def test_a_hang_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that gives no answer is ended, which is a verdict on its program."""
+    monkeypatch.setattr(workers, "ALONE_SECONDS", 60)
+    worker = Worker(fast=True, where=Where(preload="shardproof.properties.meta.aborting"))
+    (found,) = worker.run(programs(["rev"], "auto", 1, 1, 6))
+    worker.words.close()
+    assert (found.kind, found.detail) == ("fails", "hangs")
+
+
+@pytest.mark.lengthy
+def test_a_wrong_backend_is_found_by_the_command(tmp_path: Any) -> None:
+    """What a backend computes wrongly, with layouts and without, ends as a script that shows it."""
+    backend = "shardproof.properties.meta.aborting"
+    options = ["--operations", "neg", "--axes", "auto", "--minutes", "0", "--import", backend]
+    found = CliRunner().invoke(main, ["conformance", *options, "--scripts", str(tmp_path)])
+    assert found.exit_code == 1, found.output
+    assert "wrong without layouts" in found.output
+    (path, *_) = sorted(tmp_path.glob("*.py"))
+    assert f"import {backend}" in path.read_text()
+
+
+def test_a_script_shows_what_is_wrong(tmp_path: Any) -> None:
+    """A script is plain JAX of at most 28 lines, and exits with 0 where nothing is wrong."""
+    from shardproof.properties.meta.runs import python
+
+    (program,) = [one for one in programs(["rev"], "auto", 1, 12, 8) if not one.derivative][:1]
+    text = script(program, TEMPLATES, "The reverse.")
+    path = tmp_path / "shown.py"
+    path.write_text(text)
+    assert len(text.splitlines()) <= 28
+    assert python(path).returncode == 0
+
+
+def test_a_table_says_the_worst_and_a_comparison_what_changed() -> None:
+    """A cell is its worst verdict; two runs are compared cell by cell."""
+    before, after = (Outcome("0", "cpu", "", 0) for _ in range(2))
+    before.counts = {"pad": {"Auto": {"right": 5}}, "rev": {"Auto": {"right": 2, "refused": 1}}}
+    after.counts = {"pad": {"Auto": {"right": 4, "wrong": 1}}, "rev": {"Auto": {"right": 3, "refused": 1}}}
+    assert report.cell({"right": 4, "wrong": 1}) == "wrong 1 of 5"
+    assert report.cell({"right": 2, "refused": 1}) == "refused 1 of 3"
+    assert list(report.compared(before, after)) == ["pad, Auto: right 5 -> wrong 1 of 5"]
+    assert "| `pad` | wrong 1 of 5 |" in report.markdown(after)

@@ -125,7 +125,7 @@ def samples() -> str:
             f"{ULPS:g}",
             "units in the last place may an approximated function be off, `COARSE` times as many in a sample",
         ),
-        ("`PATIENCE`", f"{PATIENCE}", "times the steps of float64, and so many more, may a loop take in a sample"),
+        ("`PATIENCE`", f"{PATIENCE}", "times the steps of float64, and as many more, may a loop take in a sample"),
         ("`DRIFT`", f"1/{1 / DRIFT:g}", "of an element, to which roundings to the nearest may drift one way"),
         ("`VACUOUS`", f"1/{1 / VACUOUS:g}", "of the largest element, beyond which one is undecided"),
     ]

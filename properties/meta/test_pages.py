@@ -65,6 +65,18 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), target
 
 
+OURS = ("told", "in vain", "anew", "held to", "of others", "so many", "spared")
+"""Words for which the field, or plain English, has others: reported, distinguished, again, compared with, as many."""
+
+
+@EACH_PAGE
+def test_words_are_those_of_the_field(page: Path) -> None:
+    """No page has a word of our own; what a run printed is not asked."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(rf"\b(?:{'|'.join(OURS)})\b", prose) if page != VERIFIED else []
+    assert not found
+
+
 def run(*arguments: str, folder: Path) -> str:
     """The output of a Python process in a folder, with this checkout on its path."""
     done = python(*arguments, folder=folder, PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu", COLUMNS="200")

@@ -150,6 +150,11 @@ def test_workers_verify_what_one_process_verifies(checked: Run) -> None:
     [
         (("--devices", "0"), "ERROR: --devices=0: expected at least 1"),
         (("--laws", "valu"), "ERROR: --laws='valu': no such law; did you mean 'value'?"),
+        (("--claims=x64",), "ERROR: --claims=x64: expected --impl as well, whose function it is said of"),
+        (
+            ("--hypothesis-profile=nosuch",),
+            "ERROR: --hypothesis-profile=nosuch: expected one of dev, ci, matrix, few, thorough, debug",
+        ),
         (("--report", "x.txt"), "ERROR: --report=x.txt: expected a file name that ends in .html, .json or .md"),
         (
             ("--report", "no/such/x.md"),

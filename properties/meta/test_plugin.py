@@ -77,7 +77,7 @@ def test_the_header_says_what_is_verified_on_what(checked: Run) -> None:
     """The header names the versions, the devices, the profile, the seed and the contracts."""
     versions = f"jax {jax.__version__}, jaxlib {version('jaxlib')}, 8 cpu devices"
     assert re.search(rf"^shardproof.*: {re.escape(versions)}$", checked.output, re.MULTILINE)
-    drawn = r"\d+ structures of each implementation, \d+ compiled"
+    drawn = r"\d+ structures for each law, \d+ compiled"
     assert re.search(rf"^profile: ci \({drawn}\), seed: fixed by the profile$", checked.output, re.MULTILINE)
     contracts = re.search(r"^contracts: (.*)$", checked.output, re.MULTILINE)
     assert contracts

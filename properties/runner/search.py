@@ -406,10 +406,14 @@ def extent(sizes: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
 
 
 def smaller(sizes: tuple[int, ...]) -> set[tuple[int, ...]]:
-    """The meshes next to one: with an axis that is shorter, or gone; of a large one, a single axis of half as many."""
+    """The meshes next to one: with an axis that is shorter, or gone; of a large one, a single axis of half as many.
+
+    Of a large one the smallest as well: it is drawn by fewer choices than a small one, which Hypothesis takes for simpler.
+    """
     devices = math.prod(sizes)
     if devices > LARGE:  # of which the search shrinks the numbers by itself
-        return {(n,) for n in (devices // 2, 2 * LARGE, LARGE + 1) if LARGE < n < devices}
+        fewer = {(n,) for n in (devices // 2, 2 * LARGE, LARGE + 1) if LARGE < n < devices}
+        return {(2,), (3,), (4,), (2, 2)} | fewer
     shorter = {(*sizes[:i], m, *sizes[i + 1 :]) for i, n in enumerate(sizes) for m in range(1, n)}
     gone = {(*sizes[:i], *sizes[i + 1 :]) for i in range(len(sizes)) if len(sizes) > 1}
     return shorter | gone

@@ -408,7 +408,7 @@ def extent(sizes: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
 def smaller(sizes: tuple[int, ...]) -> set[tuple[int, ...]]:
     """The meshes next to one: with an axis that is shorter, or gone; of a large one, a single axis of half as many.
 
-    Of a large one the smallest as well: it is drawn by fewer choices than a small one, which Hypothesis takes for simpler.
+    Of a large one the smallest as well: fewer choices draw it than a small one, and Hypothesis takes that for simpler.
     """
     devices = math.prod(sizes)
     if devices > LARGE:  # of which the search shrinks the numbers by itself

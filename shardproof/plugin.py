@@ -286,3 +286,13 @@ def _look_in_the_project_alone(early_config: pytest.Config, args: Sequence[str])
     namespace.file_or_dir = [path for path in namespace.file_or_dir if path not in values]
     if early_config.rootpath not in TESTS.parents:
         namespace.confcutdir = str(TESTS)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Says of a report that is asked for why there is none."""
+    manager, paths = config.pluginmanager, own(config, "report")
+    there = config.option.collectonly or manager.has_plugin(SUITE) or manager.has_plugin(REPORTS)
+    if paths and not there:
+        named = f"--report={', '.join(map(str, paths))}"
+        terminalreporter.write_line(f"shardproof: {named}: not written: only tests made by program_test have a report")

@@ -135,6 +135,9 @@ def test_programs_have_the_options_and_their_settings(project: Path) -> None:
     assert "2 passed" in done.stdout, done.stdout
     assert "| total |" in (project / "set.md").read_text()
     assert "ERROR: --laws='valu': no such law; did you mean 'value'?" in ran(project, "--laws=valu").stderr
+    (project / "tests" / "test_total.py").write_text("def test_other():\n    pass\n")
+    assert "--report=set.md: not written: only tests made by program_test" in ran(project, "-n1").stdout
+    (project / "tests" / "test_total.py").write_text(RIGHT)
     (project / "conftest.py").write_text("def pytest_addoption(parser):\n    parser.addoption('--engine')\n")
     assert "test_total[xla]" in ran(project, "--collect-only", "-q", "--engine=theirs").stdout
 

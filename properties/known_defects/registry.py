@@ -157,12 +157,10 @@ index_gradient on 0.12.0.1:
     On explicit axes the gradient of one element of a sharded array raises, though it may be taken.
 product_gradient: On explicit axes the gradient of reduce_prod along a dimension that nothing shards is refused.
 determinant_gradient on 0.12.0.1: On explicit axes the gradient of the determinants of a sharded batch is refused.
-triangular_solve_gradient:
-    On explicit axes the gradient of triangular_solve of a sharded batch by its matrix is refused.
 svd_gradient: On explicit axes the gradient of the singular vectors of a sharded batch raises.
 sort_gradient on 0.10.2: On explicit axes the gradient of a sort along a dimension that nothing shards is refused.
-cholesky_batch: On explicit axes cholesky of a sharded batch raises for an operand that it makes itself.
-qr_batch: On explicit axes qr of a sharded batch raises for an operand that it makes itself.
+triangle_of_batch:
+    On explicit axes cholesky, qr and triangular_solve's gradient raise for a sharded batch: their mask has no layout.
 inverse_batch: On explicit axes the inverses of a sharded batch raise for an operand that is made inside.
 index_repeats_axis:
     On explicit axes indices over the axis that shards another dimension raise for a type that cannot be.

@@ -1,4 +1,4 @@
-"""On explicit axes cholesky of a sharded batch raises for an operand that it makes itself."""
+"""On explicit axes cholesky, qr and triangular_solve's gradient raise for a sharded batch: their mask has no layout."""
 
 import sys
 

@@ -278,7 +278,7 @@ def test_a_run_shows_a_cause_once(tmp_path: Path) -> None:
         "def shift(x, axis_name, *, offset=1):\n    return right(x, axis_name, offset=offset + 1)\n"
     )
     given = "--impl=ring_shift=mine:shift", "--expect-communication=permute=p", "--report=report.md"
-    done = pytest_given(tmp_path, *given, "--laws=value,communication")
+    done = pytest_given(tmp_path, *given, "--laws=value,communication", "--hypothesis-profile=ci")  # both find both
     failed = int(re.findall(r"(\d+) failed", done.stdout)[0])
     assert failed == 2
     assert len(re.findall(r"^FAILED .*: value: mesh \(dp=2\)", done.stdout, re.MULTILINE)) == 2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shardproof.plugin import own
-from shardproof.properties.report.failures.causes import by_cause, others
+from shardproof.properties.report.failures.causes import by_cause, others, told
 from shardproof.properties.report.failures.evidence import evidence
 from shardproof.properties.report.failures.text import coloured, report
 from shardproof.properties.report.report import FAILURE
@@ -43,7 +43,7 @@ def show_violations(item: pytest.Item, call: pytest.CallInfo[None], made: Any) -
     named = [(f"shardproof {name}", value) for one in made.shardproof_failures for name, value in one.items()]
     item.user_properties.extend(named)  # for JUnit XML, which has the text anyway
     made.user_properties.extend(named)
-    text = AssertionError("\n\n".join(one["text"] for one in entries) + "\n")
+    text = AssertionError("\n\n".join(map(told, by_cause(entries))) + "\n")
     shown = pytest.ExceptionInfo.from_exception(text.with_traceback(call.excinfo.tb)).getrepr(style="value")
     if shown.reprcrash is not None:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""

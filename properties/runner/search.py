@@ -16,6 +16,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 from hypothesis.errors import FlakyFailure, Unsatisfiable
+from threadpoolctl import threadpool_limits
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
@@ -238,6 +239,7 @@ TELLING_SEEDS = (1, 2, 3)
 """The data sets that a smallest case is run on besides the simplest."""
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")  # arrays are small: two threads would wait for one another
 def find_violation(
     laws: Sequence[Law],
     implementation: Implementation,

@@ -10,6 +10,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from shardproof.oracles.collectives import axis_index
 from shardproof.oracles.dtypes import is_float, rounded, unit_roundoff, wide
@@ -395,6 +396,7 @@ SMALL = 1 / 16
 """How large an error may be, as a part of the numbers about, to be one of rounding."""
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")  # as in the search that found it
 def diagnose(violation: LawViolation) -> list[str]:
     """Lines that say what is wrong, the details indented; none where blocks were not compared."""
     difference, case = violation.difference, violation.case

@@ -90,6 +90,12 @@ def prefix_of_those_and_itself(x: Any, *, data: Any) -> Any:
     return jnp.cumsum(x) + jnp.where(jnp.arange(len(totals)) <= index, totals, 0).sum()
 
 
+def labels_of_own_rows(image: Any, text: Any, *, data: Any) -> Any:
+    """The right text of a row is numbered within the block, and all blocks were gathered."""
+    scores = jax.nn.log_softmax(image @ lax.all_gather(text, data, tiled=True).T)
+    return lax.pmean(-jnp.take_along_axis(scores, jnp.arange(len(image))[:, None], 1).mean(), data)
+
+
 def of_no_repair(x: Any, *, data: Any) -> Any:
     """Another function, whose participants need nothing of one another."""
     return lax.psum(jnp.sum(x**3, 0), data)
@@ -101,6 +107,12 @@ PROGRAMS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
         lambda x, w, b: x @ w + b,
         {"arguments": ("n k@model", "k@model m", "m"), "results": "n m"},
         r"what \w+ at test_repairs.py:\d+:\d+ \(bias_of_every_member\) gives counted once, not by every participant",
+    ),
+    "labels": (
+        labels_of_own_rows,
+        lambda image, text: -jnp.diag(jax.nn.log_softmax(image @ text.T)).mean(),
+        {"arguments": ("n@data d", "n@data d"), "results": "", "one_axis": "data"},
+        r"what iota at test_repairs.py:\d+:\d+ \(labels_of_own_rows\) numbers from where the block begins along '\w+'",
     ),
     "a norm": (
         unclipped,

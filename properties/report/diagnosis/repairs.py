@@ -92,7 +92,8 @@ class Changed(Doubles):
                 return np.asarray(x.astype(variable.aval.dtype).astype(double(variable.aval.dtype)))
         if then == "whole":
             number = RULES["axis_index"](env, SimpleNamespace(params={"axis_name": axes}))
-            return np.asarray(x + (number * variable.aval.shape[equation.params["dimension"]]).astype(x.dtype))
+            first = number * variable.aval.shape[equation.params["dimension"]]
+            return np.asarray(x + first.reshape(*first.shape, *(1,) * variable.aval.ndim).astype(x.dtype))
         if then == "back":
             dimension = equation.params["dimension"]
             by = -2 * equation.invars[0].aval.shape[dimension]

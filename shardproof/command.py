@@ -150,14 +150,14 @@ def check(
 
     NAME is CONTRACT=MODULE:FUNCTION, or MODULE:PROGRAM of a shardproof.Program.
     """
-    from shardproof.properties.report.asking import checked
+    from shardproof.properties.report.verdicts import check_implementation
     from shardproof.properties.runner.given import Given
     from shardproof.properties.runner.platforms import make_devices
 
     make_devices()
     implementation = Given.parse(name, communication, claims, overlap, data).load()
     try:
-        click.echo(checked(implementation, **how))
+        click.echo(check_implementation(implementation, **how))
     except AssertionError as error:
         end(error, str(error))
 

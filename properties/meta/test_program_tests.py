@@ -304,7 +304,7 @@ def test_a_program_says_all_that_it_is_about() -> None:
         program_test(MLP, laws="values")
     with pytest.raises(ValueError, match="expected a Program"):
         program_test(mlp)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="expected one that has something to ask of ids"):
+    with pytest.raises(ValueError, match="expected one that applies to ids"):
         program_test(IDS, laws="gradient")
 
 

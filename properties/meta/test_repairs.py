@@ -14,7 +14,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.meta.brief import marked
-from shardproof.properties.report.diagnosis.repairs import NOTHING_ELSE, Change, numbers_by_the_mesh, run_in_doubles
+from shardproof.properties.report.diagnosis.repairs import NO_CHANGE, Change, numbers_by_the_mesh, run_in_doubles
 from shardproof.properties.report.diagnosis.runs import enlarged
 
 
@@ -218,7 +218,7 @@ def test_a_changed_program() -> None:
         (result,) = run_in_doubles(program, x, change=change)
         return [float(v) for v in result.ravel()]
 
-    assert run(NOTHING_ELSE) == [4, 8, 4, 8]
+    assert run(NO_CHANGE) == [4, 8, 4, 8]
     assert run(Change(frozenset({places["psum"]}), (("axes", ("dp", "tp")),))) == [12, 12, 12, 12]
     assert run(Change(frozenset({places["psum"]}), (("axes", ()),))) == [0, 2, 4, 6]
     assert run(Change(frozenset({places["psum"]}), (("axes", ()),), "pmean", ("dp",))) == [2, 4, 2, 4]

@@ -1,4 +1,4 @@
-"""Checking a function in any project: against a contract, or against what it means on whole arrays; as tests, too."""
+"""Checks a function of any project against a contract."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -7,21 +7,14 @@ from typing import Any
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.report.asking import (
-    EXAMPLES,
-    checked,
-)
 from shardproof.properties.report.summary import Summary
+from shardproof.properties.report.verdicts import EXAMPLES, check_implementation
 from shardproof.properties.runner.given import check_contract, check_signature, claimed
 from shardproof.properties.runner.stated import check_kinds, named
 
 
 def user_implementation(contract: str, function: Callable[..., Any], claims: Iterable[str] = ()) -> Implementation:
-    """A user's function, of which nothing is assumed but the contract's signature and what is claimed.
-
-    Raises:
-        ValueError: if a claim is none of the contract's features.
-    """
+    """A user's function, with no features but those that it claims; raises ValueError for an unknown one."""
     name = getattr(function, "__name__", type(function).__name__)
     of = CONTRACTS[contract]
     return Implementation(of, name, function, claimed(contract, claims), whole=of.whole)
@@ -42,17 +35,18 @@ def check(
 ) -> Summary:
     """Checks a device-local function against a contract, simulated and on the devices at hand; for use in any test.
 
-    What is compiled runs in a child process, which is kept for further calls: what aborts, hangs or eats memory there
-    is reported. The child imports the function from its module; one of a notebook or script, or inside another, is sent
-    to it by value. What cannot be sent, or runs on GPUs or TPUs, is compiled in this process; the summary says so then.
+    What is compiled runs in a child process, which serves further calls as well: if it aborts, hangs or takes too much
+    memory, that is reported. The child imports the function from its module; one of a notebook or script, or inside
+    another, is sent by value. What cannot be sent, or runs on GPUs or TPUs, is compiled in this process, and the
+    summary says so.
 
     Arguments:
         contract: the contract's name, `"all_gather"` say.
         function: what satisfies it, called as `function(x, axis_name, **parameters)` in `shard_map`.
         laws: the laws to check; None: all of them.
         max_examples: how many structures each law is to hold on when interpreted, at least 1; compiled a sixth as many.
-            Every law that applies is asked of each.
-        max_seconds: how long it may draw; None: as long as it takes. The summary says how far it came.
+            Every law that applies is checked on each.
+        max_seconds: how long it may draw; None: as long as it takes. The summary reports how far it came.
         random_seed: another seed draws other cases; None draws the same every time.
         communication: what it sends, as `--expect-communication` takes it: `"permute=p-1,bytes=(p-1)*n/p"`, and
             after `;grad:` what its gradient sends.
@@ -64,12 +58,11 @@ def check(
             gives NaN where infinity is right declines special; the summary names what is declined.
 
     Returns:
-        What was checked, law by law: `print` it for a table of what held, and of what was left out and why.
+        What was checked, law by law: `print` it for a table of what held, and what was left out and why.
 
     Raises:
         AssertionError: with the whole report, if a law does not hold, or, as a `HeldOnNothing`, if one held on nothing.
-            An oracle or a law that fails itself is in it as an error of this suite; the other laws are checked all the
-            same.
+            An oracle or a law that fails itself is reported as an error of this suite, and the other laws are checked.
         ValueError: if there is no such contract, law, feature or kind of data, no law or example at all, the function
             cannot be called as they demand, or the expectation cannot be read.
 
@@ -83,8 +76,10 @@ def check(
     check_signature(contract, function, features)
     expectation = Expectation.parse(communication, names_of(CONTRACTS[contract])) if communication else None
     hides = Overlap.parse(overlap, names_of(CONTRACTS[contract])) if overlap else None
-    own = user_implementation(contract, function, features)
     kinds = named("data", data, ())
     check_kinds(kinds)
-    implementation = dataclasses.replace(own, communication=expectation, overlap=hides, data=kinds)
-    return checked(implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed)
+    implementation = user_implementation(contract, function, features)
+    implementation = dataclasses.replace(implementation, communication=expectation, overlap=hides, data=kinds)
+    return check_implementation(
+        implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed
+    )

@@ -14,9 +14,9 @@ from hypothesis.errors import InvalidArgument
 
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.report import watch
-from shardproof.properties.report.asking import chosen_laws
 from shardproof.properties.report.report import ENDINGS, write_reports
 from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS, check_destination
+from shardproof.properties.report.verdicts import chosen_laws
 from shardproof.properties.runner import search
 from shardproof.properties.runner.given import SAID, parse_all
 from shardproof.properties.runner.platforms import check_devices, check_flags, use

@@ -32,7 +32,7 @@ from shardproof.properties.report.session import (
     tallies_of,
 )
 from shardproof.properties.report.watch import WATCH
-from shardproof.properties.runner.judging import asked
+from shardproof.properties.runner.judging import applicable_laws
 from shardproof.properties.runner.tally import Tally
 
 pytest_plugins = ("shardproof.properties.report.fixtures",)
@@ -116,7 +116,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             pytest.param(function, engine, id=f"{function}-{engine}", marks=pytest.mark.engine(engine))
             for function in metafunc.config.stash[GIVEN]
             for engine in ENGINES
-            if asked(function, engine)
+            if applicable_laws(function, engine)
         ]
         metafunc.parametrize(("implementation", "engine"), pairs)
 

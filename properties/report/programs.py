@@ -1,12 +1,12 @@
-"""Checking any sharded program against what it means on whole arrays, without a mesh."""
+"""Checks any sharded program against the same function on whole arrays, without a mesh."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from typing import Any, Unpack
 
 from shardproof.properties.cases import suggestion
-from shardproof.properties.report.asking import EXAMPLES, checked
 from shardproof.properties.report.summary import Summary
+from shardproof.properties.report.verdicts import EXAMPLES, check_implementation
 from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.programs import Description, Program
 
@@ -27,11 +27,11 @@ def check_program(
     """Checks a sharded function against the same on whole arrays: values, gradients, types, on any mesh and layout.
 
     Arguments:
-        function: what is checked; or a `Program`, which says all that it is about.
+        function: what is checked; or a `Program`, which describes it.
         reference: the same on whole arrays; or, where results are right only up to a relation, `holds=` in its place.
         laws: the laws to check; None: all of them.
         max_examples: how many structures each law is to hold on when interpreted; compiled a sixth as many.
-        max_seconds: how long it may draw; None: as long as it takes. The summary says how far it came.
+        max_seconds: how long it may draw; None: as long as it takes. The summary reports how far it came.
         random_seed: another seed draws other cases; None draws the same every time.
         description: what a `Program` takes: `arguments`, `results`, and what the function needs.
 
@@ -55,7 +55,7 @@ def check_program(
     __tracebackhide__ = True
     if isinstance(function, Program):
         if reference is not None or description:
-            raise ValueError(f"{function.name}: expected nothing beside a Program, which says all that it is about")
+            raise ValueError(f"{function.name}: expected nothing beside a Program, which describes it")
         program = function
     else:
         known = {each.name: each for each in fields(Program) if each.name not in ("function", "reference")}
@@ -70,6 +70,6 @@ def check_program(
             raise ValueError(f"{missing[0]}: is missing: a description of each array, as 'batch@data n'")
         program = Program(function, reference, **description)
     make_devices()  # before anything is traced
-    return checked(
+    return check_implementation(
         program.implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed
     )

@@ -21,7 +21,7 @@ from shardproof.properties.performance.tables import markdown, table, text_of
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import called
 from shardproof.properties.report import communication as sending
-from shardproof.properties.report.failures.causes import by_cause, others, told
+from shardproof.properties.report.failures.causes import by_cause, group_text, lines_of_others
 from shardproof.properties.report.session import facts, report_paths, tallies_of, write_somewhere
 from shardproof.properties.report.summary import (
     ORDERS,
@@ -266,8 +266,8 @@ def view(record: Record, room: float) -> dict[str, Any]:
     causes = by_cause(t.failure for t in tallies if t.failure)
     shown = list[dict[str, Any]]()
     for group in causes:
-        one: dict[str, Any] = {"headline": group[0]["headline"], "others": others(group)}
-        for name, content in (("text", told(group)), ("evidence", group[0].get("evidence"))):
+        one: dict[str, Any] = {"headline": group[0]["headline"], "others": lines_of_others(group)}
+        for name, content in (("text", group_text(group)), ("evidence", group[0].get("evidence"))):
             if (size := len(json.dumps(content))) < room:
                 one[name], room = content, room - size
         shown.append(one)

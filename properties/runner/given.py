@@ -1,4 +1,4 @@
-"""Functions that users bring: named on the command line, or handed to `check`."""
+"""Users' functions: named on the command line, or handed to `check`."""
 
 import dataclasses
 import importlib
@@ -20,10 +20,7 @@ from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.stated import GivenError, check_kinds, named
 
 SAID = ("--expect-communication", "--claims", "--expect-overlap", "--data-kinds")
-"""What is said of the functions that `--impl` names, each option once for every function."""
-
-ALL = "all"
-"""What claims every feature of a contract."""
+"""The options about the functions that `--impl` names, each once for every function."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +44,10 @@ class Given:
         overlap: str | None = None,
         data: str | None = None,
     ) -> "Given":
-        """Reads `CONTRACT=MODULE:FUNCTION`, of which something may be expected, and which may claim features.
-
-        A program, `MODULE:PROGRAM`, says all of that itself.
+        """Reads `CONTRACT=MODULE:FUNCTION`, or `MODULE:PROGRAM`, which states the rest itself.
 
         Raises:
-            GivenError: if the text has another form, the contract or a feature is unknown, or the expectation cannot
-                be read.
+            GivenError: for another form, an unknown contract or feature, or an expectation that cannot be read.
         """
         contract, _, target = text.rpartition("=")
         module, colon, function = target.partition(":")
@@ -93,14 +87,15 @@ class Given:
         return target
 
     def load(self) -> Implementation:
-        """The function or program, imported, as an implementation.
-
-        Raises:
-            GivenError: if it cannot be imported, or called as its contract demands.
-        """
+        """The function or program as an implementation; raises GivenError if it cannot be imported or called so."""
         target = self.imported()
         if not self.contract:
-            return self._of(target)
+            if not isinstance(target, Program):
+                raise GivenError(f"--impl={self}: expected a Program, got {type(target).__name__}; or CONTRACT={self}")
+            try:
+                return dataclasses.replace(target.implementation, given=self)
+            except ValueError as error:
+                raise GivenError(f"--impl={self}: {error}") from error
         check_signature(self.contract, target, self.features)
         contract = CONTRACTS[self.contract]
         return Implementation(
@@ -115,23 +110,15 @@ class Given:
             data=self.data,
         )
 
-    def _of(self, program: Any) -> Implementation:
-        if not isinstance(program, Program):
-            raise GivenError(f"--impl={self}: expected a Program, got {type(program).__name__}; or CONTRACT={self}")
-        try:
-            return dataclasses.replace(program.implementation, given=self)
-        except ValueError as error:
-            raise GivenError(f"--impl={self}: {error}") from error
-
     def __str__(self) -> str:
         return f"{self.contract}={self.module}:{self.function}".removeprefix("=")
 
 
 def parse_all(functions: Sequence[str], *said: Sequence[str]) -> list[Given]:
-    """What `--impl` names, the first with the first of each of `SAID`, and so on.
+    """The functions of `--impl`, the first with the first value of each of `SAID`, and so on.
 
     Raises:
-        GivenError: if one cannot be read, or more is said by an option than there are functions, or there is none.
+        GivenError: if one cannot be read, or an option has more values than there are functions.
     """
     for option, texts in zip(SAID, said, strict=False):
         if texts and not functions:
@@ -142,15 +129,11 @@ def parse_all(functions: Sequence[str], *said: Sequence[str]) -> list[Given]:
 
 
 def claimed(contract: str, names: Iterable[str]) -> frozenset[str]:
-    """The features of a contract with these names; `all` stands for all that draw something more.
-
-    Raises:
-        GivenError: for another name; the message suggests the nearest one.
-    """
+    """The features of a contract with these names, `all` being those that draw something more; raises GivenError."""
     known = CONTRACTS[contract].features
     found: set[str] = set()
     for name in names:
-        if name == ALL:
+        if name == "all":
             found |= known - CONCESSIONS
         elif name in known:
             found.add(name)
@@ -158,20 +141,13 @@ def claimed(contract: str, names: Iterable[str]) -> frozenset[str]:
             what = f"{contract} has no such feature" if name in FEATURES else "no such feature"
             if " " in name.strip() or "," in name:
                 raise GivenError(f"claims={name!r}: expected one name, or several in a tuple")
-            hint = suggestion.meant(name, [ALL, *sorted(known)], of="some of")
+            hint = suggestion.meant(name, ["all", *sorted(known)], of="some of")
             raise GivenError(f"claims={name!r}: {what}; {hint}")
     return frozenset(found)
 
 
 def check_contract(contract: object, said: str = "contract") -> None:
-    """The contract exists.
-
-    Arguments:
-        said: where that was said.
-
-    Raises:
-        GivenError: if not; the message suggests the nearest one.
-    """
+    """Raises GivenError unless the contract exists; `said` is where it was named."""
     if callable(contract):
         raise GivenError(f"{said}={contract!r}: expected the contract's name first, and the function after it")
     if not isinstance(contract, str):
@@ -181,11 +157,7 @@ def check_contract(contract: object, said: str = "contract") -> None:
 
 
 def check_signature(contract: str, function: Callable[..., Any], features: Collection[str] = ()) -> None:
-    """The function can be called as the contract says, and as what it claims demands.
-
-    Raises:
-        GivenError: if it cannot; the message shows both signatures.
-    """
+    """Raises GivenError, with both signatures, unless a function takes the arguments of a contract and its claims."""
     operands, keywords = CONTRACTS[contract].call.arrays, list(CONTRACTS[contract].call.parameters)
     keywords += sorted({KEYWORDS[feature] for feature in features if feature in KEYWORDS})
     axes, keyword_axes = _axes(contract)
@@ -194,7 +166,7 @@ def check_signature(contract: str, function: Callable[..., Any], features: Colle
         raise GivenError(f"{contract}: {function!r} is not callable: expected a function {wanted}")
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some callables in C do not tell
+    except (TypeError, ValueError):  # some callables in C have no signature
         return
     name = getattr(function, "__name__", repr(function))
     try:
@@ -204,8 +176,8 @@ def check_signature(contract: str, function: Callable[..., Any], features: Colle
     for keyword, right in defaults(contract).items():
         parameter = signature.parameters.get(keyword)
         if parameter is not None and parameter.default not in (parameter.empty, right):
-            told = f"{keyword}={parameter.default!r} by default: expected {right!r}, as in {signature_of(contract)}"
-            raise GivenError(f"{contract}: {name} has {told}")
+            found = f"{keyword}={parameter.default!r} by default: expected {right!r}, as in {signature_of(contract)}"
+            raise GivenError(f"{contract}: {name} has {found}")
 
 
 def defaults(contract: str) -> dict[str, Any]:
@@ -216,7 +188,7 @@ def defaults(contract: str) -> dict[str, Any]:
 
 
 def signature_of(contract: str) -> str:
-    """How a contract's functions are called: `(x, axis_name, *, op='sum')`."""
+    """The signature of a contract's functions: `(x, axis_name, *, op='sum')`."""
     known = defaults(contract)
     keywords = [name if known[name] is inspect.Parameter.empty else f"{name}={known[name]!r}" for name in known]
     axes, keyword_axes = _axes(contract)

@@ -1,6 +1,6 @@
-"""Cases that differ from a failing one in a single thing, and what the interpreter says of each.
+"""Cases that differ from a failing one in a single thing, and the interpreter's verdict on each.
 
-They answer which of mesh sizes, axis order, layout, dtype, transformations and data makes a failure go away.
+They show which of mesh sizes, axis order, layout, dtype, transformations and data makes a failure go away.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 KINDS = ("exact", "distinct", "real", "zeros")
 
 Neighbour = tuple[str, str, str, list[Case]]
-"""What is changed, what it was and what it is, and the case; several where one of them may fit the contract."""
+"""What is changed, its value before and now, and the case; several cases where one of them may fit the contract."""
 
 
 def neighbours_of(violation: LawViolation, case: Case) -> list[dict[str, str]]:
@@ -35,14 +35,14 @@ def neighbours_of(violation: LawViolation, case: Case) -> list[dict[str, str]]:
         return []
     rows = []
     for what, was, now, cases in _neighbours(case):
-        verdict, found = _verdict(violation, [on_more_data(one) if what != "data" else one for one in cases])
+        verdict, found = _verdict(violation, [_on_more_data(one) if what != "data" else one for one in cases])
         if verdict:
             rows.append({"what": what, "was": was, "now": now, "verdict": verdict, "found": found})
     return rows
 
 
 def _verdict(violation: LawViolation, cases: list[Case]) -> tuple[str, str]:
-    """What the law says of the first of some cases that is one of its contract; nothing if none is."""
+    """The verdict on the first of some cases that is one of its contract, and why; empty if none is."""
     law, implementation = violation.law, violation.implementation
     for case in cases:
         try:
@@ -51,7 +51,7 @@ def _verdict(violation: LawViolation, cases: list[Case]) -> tuple[str, str]:
         except ValueError:
             continue
         if implementation.serves is not None and not implementation.serves(case):
-            return "not asked", "the function is not said to support it"
+            return "unsupported", "the function is not said to support it"
         counted = Tally(case.contract.name, implementation.name, law.name, "simulate")
         try:
             verdict = judge(law, implementation, case, engine_named("simulate"), counted, instead=0)
@@ -63,8 +63,8 @@ def _verdict(violation: LawViolation, cases: list[Case]) -> tuple[str, str]:
     return "", ""
 
 
-def on_more_data(case: Case) -> Case:
-    """The case on some data besides that on which it fails: another case may be wrong on others."""
+def _on_more_data(case: Case) -> Case:
+    """The case on more data than that on which it fails: a neighbour may fail on other data."""
     data = case.data[0]
     more = (Data(data.kind, data.seed + 1), Data("exact", data.seed), Data("real", data.seed))
     return dataclasses.replace(case, data=tuple(dict.fromkeys((data, *more))))
@@ -91,7 +91,7 @@ def _neighbours(case: Case) -> Iterator[Neighbour]:
     if mesh.axis_names[::-1] != mesh.axis_names:
         turned = MeshCase(mesh.axis_names[::-1], mesh.sizes[::-1], (), mesh.axis_types[::-1])
         yield "axis order", f"mesh {mesh}", f"mesh {turned}", [dataclasses.replace(case, mesh=turned)]
-    if not case.roles:  # elsewhere the contract says the layout
+    if not case.roles:  # elsewhere the contract defines the layout
         for i, operand in enumerate(case.operands):
             rank, placed = len(operand.block), operand.placement
             for replicated in (Placement(((),) * rank), dataclasses.replace(placed, stacked=())):

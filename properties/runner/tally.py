@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Literal
@@ -17,11 +17,11 @@ TRANSFORMATIONS, LINKS_OF_CHAIN = "transformations", "length of the chain"
 TRIVIAL = "trivial"
 """The trait that says whether nothing can go wrong."""
 
-ENOUGH = 1_000
-"""So many draws that were excluded, and none that was not, end a search."""
+MAX_EXCLUDED = 1_000
+"""How many draws in a row that are excluded end a search."""
 
 DECLINED = "declined"
-"""Beside the verdicts, what is counted of unsupported cases: those that are so without any derivative."""
+"""What unsupported cases count as besides, if they are so without any derivative."""
 
 
 Kind = Literal["held", "unsupported", "excused", "not run"]
@@ -37,8 +37,8 @@ class Verdict:
             that was allowed to can run it.
         reason: why it is not held: the exception, the name of the defect, what the engine lacks.
         checked: how many data sets were checked.
-        undecided: how many numbers of results were not held to anything.
-        instead: why another engine ran it than the one that was asked to.
+        undecided: how many numbers of results were compared with nothing.
+        instead: why another engine ran it.
         final: of a case that is not run, whether it is so on every engine.
         declined: of an unsupported case, whether it is so without any derivative, so that the law has nothing to say.
         underived: of an unsupported case, whether JAX has no derivative of the function in it.
@@ -55,20 +55,17 @@ class Verdict:
     final: bool = False
     declined: bool = False
     underived: bool = False
-    findings: tuple[str, ...] = ()
+    findings: Sequence[str] = ()
     sent: Mapping[str, Any] | None = None
     refused: Mapping[str, bool] | None = None
 
 
-class Enough(BaseException):
-    """Ends a search in which hardly any case is supported.
-
-    It is no Exception, because Hypothesis takes those for a failing example, and shrinks it.
-    """
+class StopDrawing(BaseException):
+    """Ends a search, past Hypothesis, which takes an Exception for a failing example."""
 
 
 class HeldOnNothing(AssertionError):
-    """A law was broken by no case, and held on none either: that is no pass."""
+    """No case broke a law, and it held on none either: that is no pass."""
 
 
 def traits(case: Case) -> dict[str, str]:
@@ -114,14 +111,14 @@ class Tally:
         declined: how many of the unsupported structures are so without any derivative.
         underived: how many of them JAX has no derivative of, whatever keyword arguments are.
         exchanging: how many structures of each verdict have more than one participant, and how many are `DECLINED`.
-        undecided: how many numbers of results were not held to anything, as roundings may move them by too much.
-        excluded: how many drawn cases were dropped because the implementation is not asked to serve them.
+        undecided: how many numbers of results were compared with nothing, as roundings may move them by too much.
+        excluded: how many drawn cases were dropped because the implementation is not said to serve them.
         findings: what is worth knowing and breaks no law, each with a first case.
-        communication: what the largest case sends: `bytes` of its full vector, `cost`, `case`, and what it is
-            held to (`against`: a formula, an expectation, or only the lower bound).
+        communication: what the largest case sends: `bytes` of its full vector, `cost`, `case`, and what that is
+            compared with (`against`: a formula, an expectation, or only the lower bound).
         unclaimed: the features that a user's function does not claim, so that they were not drawn.
         stated: what a program is said to need, so that nothing else was drawn.
-        changed: in how many structures each result was changed, and a predicate of results asked once more.
+        changed: in how many structures each result was changed, and the predicate of results called again.
         refused: in how many of them it refused that.
         outcome: `passed`, `failed`, or `skipped` where the law does not apply.
         failure: what a person needs of a failure: its headline, text, script and case, for a report with evidence.
@@ -204,9 +201,9 @@ class Tally:
         self.first.setdefault(verdict.reason, str(case))
 
     def exclude(self) -> bool:
-        """Counts a case that was drawn and dropped; whether so many were, and no other, that it is enough."""
+        """Counts a case that was drawn and dropped; returns whether to stop, since nothing else was drawn."""
         self.excluded += 1
-        return self.excluded >= ENOUGH and not self.drawn_structures and not self.broken
+        return self.excluded >= MAX_EXCLUDED and not self.drawn_structures and not self.broken
 
     @property
     def drawn_structures(self) -> int:
@@ -220,7 +217,7 @@ class Tally:
 
     @property
     def excluded_share(self) -> float:
-        """The share of all draws that were dropped because the implementation is not asked to serve them."""
+        """The share of all draws that were dropped because the implementation is not said to serve them."""
         return self.excluded / max(self.drawn_structures + self.excluded, 1)
 
     def left_out(self) -> list[str]:
@@ -282,8 +279,12 @@ def _add(histogram: dict[str, int], more: Mapping[str, int]) -> None:
 
 def _most(counted: dict[str, int]) -> str:
     """The most frequent reason, and how many others there are."""
-    first = max(counted, key=lambda reason: counted[reason])
-    return first + (f", and {len(counted) - 1} more reasons" if len(counted) > 1 else "")
+    return most_frequent(counted) + (f", and {len(counted) - 1} more reasons" if len(counted) > 1 else "")
+
+
+def most_frequent(counted: Mapping[str, int]) -> str:
+    """The reason that was counted most often."""
+    return max(counted, key=lambda reason: counted[reason])
 
 
 def merge(tallies: Iterable[Tally]) -> list[Tally]:

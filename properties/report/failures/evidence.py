@@ -1,4 +1,4 @@
-"""What the page shows of a failure besides its text, as JSON-able data."""
+"""The data that the page shows of a failure besides its text."""
 
 import contextlib
 import itertools
@@ -21,8 +21,8 @@ MOST_DRAWN = 16
 
 
 def examined(violation: LawViolation) -> Sequence[str]:
-    """Finds the evidence of a violation, in the process in which it went wrong, and says in words what is wrong."""
-    case, told = failing_case(violation), diagnosed(violation)
+    """Finds the evidence of a violation, in the process in which it went wrong, and returns the diagnosis."""
+    case, diagnosis = failing_case(violation), diagnosed(violation)
     parts: dict[str, Callable[[], Any]] = {
         "neighbours": lambda: neighbours_of(violation, case),
         "program": lambda: steps_of(violation, case),
@@ -36,11 +36,11 @@ def examined(violation: LawViolation) -> Sequence[str]:
         except Exception as error:  # the function may raise anything on other cases
             found["missing"].append(f"{name}: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
     violation.evidence = found
-    return told
+    return diagnosis
 
 
 def evidence(violation: LawViolation) -> dict[str, Any]:
-    """What is shown of a failure: what was found, unless the function ends the process, the mesh, and the script."""
+    """The data of a failure: its evidence, unless the function ends the process, the mesh, and the script."""
     if violation.evidence is None and violation.kind not in DEATHS and violation.implementation.given is None:
         examined(violation)
     mesh = violation.case.mesh

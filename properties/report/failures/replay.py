@@ -1,4 +1,4 @@
-"""The options `--replay` and `--keep-regression`: a recorded failure runs again, by pytest or from its script."""
+"""Replays of recorded failures, by pytest or from their scripts: the options `--replay` and `--keep-regression`."""
 
 import contextlib
 import dataclasses
@@ -14,7 +14,7 @@ import pytest
 
 from shardproof.properties.cases.reading import one_line
 from shardproof.properties.contracts import Scope
-from shardproof.properties.engines import ENGINES, engine_named
+from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import of_products
@@ -23,33 +23,29 @@ from shardproof.properties.report.failures.files import Recorded, parse, replace
 from shardproof.properties.report.failures.text import diagnosed, render
 from shardproof.properties.report.options import usage_errors
 from shardproof.properties.report.session import MADE_TEST
-from shardproof.properties.runner.child import Source, Task
+from shardproof.properties.runner.child import Source, Task, check_case_again
 from shardproof.properties.runner.given import SAID, Given, parse_all
 from shardproof.properties.runner.isolation import check_isolated
-from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.named import BuiltIn, Named, held_by_a_module
-from shardproof.properties.runner.preconditions import NotAFailure, check_case, check_oracle
+from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.programs import Program
+from shardproof.properties.runner.search import Finding
 from shardproof.properties.runner.stated import GivenError
-from shardproof.properties.runner.tally import HeldOnNothing, Tally
+from shardproof.properties.runner.tally import HeldOnNothing
 from shardproof.properties.runner.violation import LawViolation
 
 MOST_BYTES = 2**20
 """The largest file that is read; a permutation of 4,096 devices takes a tenth of that."""
 
 REGRESSIONS = Path(__file__).resolve().parents[2] / "regressions"
-"""Failures that were once there; they are checked before anything else."""
+"""Recorded failures of this project's implementations, which are checked before anything else."""
 
 OF_PROGRAMS = "shardproof_regressions"
-"""The folder, beside the module of a program of a user's own, with those of it."""
+"""The folder of a user's regressions, beside the module of the program."""
 
 
 def text_of(path: Path) -> str:
-    """The text of a file.
-
-    Raises:
-        NotAFailure: if it cannot be read, or is larger than any that is written.
-    """
+    """The text of a file; raises NotAFailure if it cannot be read, or is larger than any failure."""
     try:
         if not path.is_file():  # a device or a pipe may never end
             raise NotAFailure("not a file")
@@ -65,11 +61,7 @@ def text_of(path: Path) -> str:
 
 
 def read(path: Path) -> Recorded:
-    """The failure in a file; nothing in it is executed.
-
-    Raises:
-        NotAFailure: naming the file and why it cannot be run again, in one line.
-    """
+    """The failure in a file, of which nothing is executed; raises NotAFailure, with the path and the reason."""
     try:
         return parse(text_of(path))
     except NotAFailure as error:
@@ -77,11 +69,7 @@ def read(path: Path) -> Recorded:
 
 
 def files(path: Path) -> list[Path]:
-    """The files that a path stands for: itself, or the failures in a folder.
-
-    Raises:
-        NotAFailure: if there are none.
-    """
+    """The file itself, or the failures in a folder; raises NotAFailure if there are none."""
     if path.is_dir():
         found = sorted(inside for inside in path.glob("*.json") if inside.is_file())
         if not found:
@@ -97,11 +85,7 @@ def files(path: Path) -> list[Path]:
 
 
 def regressions(folder: Path = REGRESSIONS) -> list[tuple[Path, Recorded]]:
-    """The recorded regressions, which are all of this project's own implementations.
-
-    Raises:
-        NotAFailure: if one cannot be run again.
-    """
+    """The regressions of this project's implementations; raises NotAFailure if one cannot be run again."""
     found = [(path, read(path)) for path in sorted(folder.glob("*.json"))]
     for path, recorded in found:
         if not recorded.built_in:
@@ -110,7 +94,7 @@ def regressions(folder: Path = REGRESSIONS) -> list[tuple[Path, Recorded]]:
 
 
 def regressions_of(program: Program, held: Named) -> list[tuple[Path, Recorded | NotAFailure]]:
-    """The regressions of a program that a module holds, and the files beside that module which are none."""
+    """The regressions of a program in a module, and the files beside that module that have none."""
     found: list[tuple[Path, Recorded | NotAFailure]] = []
     folder = held.path.parent if held.path is not None else Path()
     for path in sorted((folder / OF_PROGRAMS).glob("*.json")):
@@ -135,31 +119,29 @@ def repeat(recorded: Recorded, source: Source, implementation: Implementation) -
     Raises:
         LawViolation: if the law still does not hold.
         HeldOnNothing: if it is neither broken nor holds: the case is not supported, excused, or cannot be run.
-        NotAFailure: if its contract says nothing of such a case.
+        NotAFailure: if it is no case of the contract.
     """
     if recorded.violated in DEATHS or devices_needed(recorded) > len(jax.devices()):
         run_isolated(recorded, source)
         return
     case = dataclasses.replace(recorded.case, contract=implementation.contract)
     try:
-        check_case(recorded.law, case)
-        check_oracle(recorded.law, case)
-    except ValueError as error:
-        raise NotAFailure(f"{implementation}: {one_line(str(error))}") from error
-    tally = Tally(implementation.contract.name, implementation.name, recorded.law, recorded.engine)
-    verdict = judge(LAWS[recorded.law], implementation, case, engine_named(recorded.engine), tally)
-    if verdict.kind != "held":
-        raise HeldOnNothing(f"{implementation}: {recorded.law}: not checked: {verdict.kind}: {verdict.reason}")
+        found = check_case_again(LAWS[recorded.law], implementation, case, recorded.engine)
+    except NotAFailure as error:
+        raise NotAFailure(f"{implementation}: {error}") from error
+    _require_held(recorded, found)
+
+
+def _require_held(recorded: Recorded, found: Finding) -> None:
+    if found.violation is not None:
+        raise found.violation from found.violation.__cause__
+    if not found.tally.structures:
+        left_out = "; ".join(found.tally.left_out())
+        raise HeldOnNothing(f"{recorded.name}: {recorded.law}: not checked: {left_out}")
 
 
 def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platform: str = "cpu") -> None:
-    """Checks the recorded case again in a process of its own, which may abort, hang or eat memory.
-
-    Raises:
-        LawViolation: if the law still does not hold.
-        HeldOnNothing: if it is neither broken nor holds.
-        NotAFailure: if the function cannot be imported, or its contract says nothing of such a case.
-    """
+    """Does what `repeat` does in a process of its own, which may abort, hang or take all memory."""
     available = max(devices, devices_needed(recorded))
     task = Task(
         given=source,
@@ -173,20 +155,11 @@ def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platfo
         case=recorded.case.to_json(),
         diagnose=diagnosed,
     )
-    found = check_isolated(task)
-    if found.violation is not None:
-        raise found.violation
-    if not found.tally.structures:
-        left_out = "; ".join(found.tally.left_out())
-        raise HeldOnNothing(f"{recorded.name}: {recorded.law}: not checked: {left_out}")
+    _require_held(recorded, check_isolated(task))
 
 
 def loaded(source: Source, contract: str = "") -> Implementation:
-    """The function that is replayed, of this contract, or a line on why there is none.
-
-    Raises:
-        NotAFailure: if it cannot be imported, or is of another.
-    """
+    """The function that is replayed; raises NotAFailure if it cannot be imported, or is of another contract."""
     try:
         found = source.load()
     except GivenError as error:
@@ -197,11 +170,7 @@ def loaded(source: Source, contract: str = "") -> Implementation:
 
 
 def source_of(recorded: Recorded, given: Sequence[Given], programs: Iterable[tuple[Program, Given]] = ()) -> Source:
-    """Where the function comes from that a failure is replayed with.
-
-    Raises:
-        NotAFailure: if none of them is of the contract of the recorded case, and it is no built-in one.
-    """
+    """The source of the function that a failure is replayed with: given, a program's, or built in; else NotAFailure."""
     contract = recorded.case.contract.name
     for one in given:
         if contract == (one.contract or loaded(one).contract.name):
@@ -217,7 +186,7 @@ def source_of(recorded: Recorded, given: Sequence[Given], programs: Iterable[tup
 
 
 def given_to(config: pytest.Config) -> tuple[Given, ...]:
-    """The functions that `--impl` names, with what other options say of them."""
+    """The functions that `--impl` names, with their other options."""
     return tuple(parse_all(config.getoption("--impl"), *(config.getoption(option) for option in SAID)))
 
 
@@ -226,8 +195,8 @@ def recheck(file: Path, function: Any = None, **said: str) -> int:
 
     Arguments:
         file: the file of the failure.
-        function: what is checked, a function or a `Program` that the script holds by a name; None: a built-in one.
-        said: what is claimed of it, as `check` takes it: `communication`, `overlap` and `claims`.
+        function: the function or `Program`, for which the script has a name; None: a built-in one.
+        said: its claims, as `check` takes them: `communication`, `overlap` and `claims`.
     """
     try:
         recorded = read(file)
@@ -243,8 +212,8 @@ def recheck(file: Path, function: Any = None, **said: str) -> int:
         sys.stdout.write(f"{render(violation)}\n")
         return 1
     except Exception as error:
-        told = isinstance(error, NotAFailure | HeldOnNothing | GivenError)
-        sys.stderr.write(f"{error}\n" if told else traceback.format_exc())
+        expected = isinstance(error, NotAFailure | HeldOnNothing | GivenError)
+        sys.stderr.write(f"{error}\n" if expected else traceback.format_exc())
         return 2
     return 0
 
@@ -262,9 +231,9 @@ class ReplayItem(pytest.Item):
             source = source_of(recorded, given_to(self.config), self.programs)
             run_isolated(recorded, source, devices=option("devices"), platform=option("platform"))
         except NotAFailure as error:
-            told = one_line(str(self.path))
-            refused = str(error) if str(error).startswith(told) else f"{told}: {error}"
-            raise pytest.fail.Exception(refused, pytrace=False) from None
+            start = one_line(str(self.path))
+            reason = str(error) if str(error).startswith(start) else f"{start}: {error}"
+            raise pytest.fail.Exception(reason, pytrace=False) from None
 
     def reportinfo(self) -> tuple[Path, None, str]:
         """The file, which is what this item is named after."""
@@ -283,7 +252,7 @@ REPLAYED = pytest.StashKey[list[Path]]()
 
 
 def keep_regression(config: pytest.Config) -> int | None:
-    """Keeps a regression, if that is what was asked for; gives the exit code then."""
+    """Saves a regression and returns the exit code, if the option is given."""
     given = config.getoption("--keep-regression")
     if given is None:
         return None
@@ -299,10 +268,10 @@ def keep_regression(config: pytest.Config) -> int | None:
 
 
 def folder_of(config: pytest.Config, recorded: Recorded) -> Path:
-    """The folder for a regression; of a program beside the test file that is named, or the module of `--impl`.
+    """The folder for a regression: for a program's, beside the test file that is named, or the module of `--impl`.
 
     Raises:
-        NotAFailure: if neither is, or the failure is of this project's own implementation and this is no checkout.
+        NotAFailure: if neither is named, or it is of this project's own implementation and this is no checkout.
     """
     if recorded.built_in:
         if not REGRESSIONS.is_dir():
@@ -327,12 +296,12 @@ def named_files(config: pytest.Config) -> bool:
 
 
 def choose_failures(config: pytest.Config) -> None:
-    """Lets the failures of `--replay` take the place of all tests, with as many devices as they need."""
+    """Has the failures of `--replay` run in place of all tests, with as many devices as they need."""
     with usage_errors("--replay: "):
         named = [path.resolve() for name in config.getoption("--replay") for path in files(Path(name))]
     found: dict[Path, Recorded] = {}
     for path in named:
-        with contextlib.suppress(NotAFailure):  # what is refused fails when it is run, after all others
+        with contextlib.suppress(NotAFailure):  # it fails when it is run, after all others
             found[path] = read(path)
     # as in a run, values come first
     order = {path: (list(LAWS).index(one.law), list(ENGINES).index(one.engine)) for path, one in found.items()}
@@ -344,7 +313,7 @@ def choose_failures(config: pytest.Config) -> None:
 
 
 def leave_replays(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The regressions run first; of a replay nothing else runs, and the programs of the tests named are at hand."""
+    """Sorts the regressions first; of a replay leaves the failures alone, with the programs of the tests named."""
     if config.stash[REPLAYED]:
         made = [getattr(getattr(item, "function", None), MADE_TEST, None) for item in items]
         known = [(one, held_by_a_module(one)) for one in dict.fromkeys(made) if isinstance(one, Program)]

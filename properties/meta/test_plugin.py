@@ -98,7 +98,7 @@ def test_the_table_has_a_row_per_implementation(checked: Run) -> None:
 
 def test_the_markdown_report_is_the_printed_table(checked: Run, reports: Path) -> None:
     """The Markdown report has the headings, the rows and the closing sentence of the printed table."""
-    text, _, drawn = (reports / "report.md").read_text(encoding="utf-8").partition("\n## By law\n")
+    text, _, drawn = (reports / "report.md").read_text(encoding="utf-8").partition("\n## What was drawn\n")
     summary, _, text = text.partition("\n## By implementation\n")
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     assert lines[0] == checked.headings

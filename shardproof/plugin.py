@@ -1,8 +1,8 @@
-"""The pytest plugin that is there wherever shardproof is installed: its options, and what they ask to be loaded.
+"""The pytest plugin of every project in which shardproof is installed: its options, which load the suite.
 
-pytest imports it in every project, so it is apart from the rest: a run that asks for nothing has the options and their
-settings, and no marker, fixture, header or profile of ours, and neither JAX nor Hypothesis is imported. One that has
-tests made by `program_test` gets the reports of what they check; the suite itself is loaded by the options in `ASKING`.
+It is separate because pytest imports it everywhere: a run without our options gets these and their settings, but no
+marker, fixture, header or profile of ours, and imports neither JAX nor Hypothesis. A run with tests made by
+`program_test` gets their reports; the options in `LOADING` load the suite itself.
 """
 
 from argparse import ArgumentError
@@ -20,7 +20,7 @@ REPORTING = (
     "pytest_runtest_logstart", "pytest_runtest_makereport", "pytest_sessionfinish", "pytest_terminal_summary",
 )  # fmt: skip
 """The hooks of the suite that tests made by `program_test` need, in any project and without an option."""
-ASKING = (
+LOADING = (
     "--impl",
     "--replay",
     "--keep-regression",
@@ -29,7 +29,7 @@ ASKING = (
     "--expect-overlap",
     "--data-kinds",
 )
-"""The options that ask for the suite. The others belong to these, and some to the tests of programs as well."""
+"""The options that load the suite. The others belong to these, and some to the tests of programs as well."""
 FILES = ("--replay", "--keep-regression", "--report", "--profile")
 """The options whose values are files or folders, which pytest takes for tests until it knows the options."""
 TESTS = Path(__file__).parent / "properties"
@@ -48,7 +48,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--laws": {
         "metavar": "NAMES",
         "help": (
-            "the laws that are asked, of value, gradient, type, error, communication, overlap, agreement (default: all)"
+            "the laws to check, of value, gradient, type, error, communication, overlap, agreement (default: all)"
         ),
     },
     "--mesh-devices": {**NUMBER, "help": "the most devices of a mesh that is only simulated (default: 300)"},
@@ -146,17 +146,17 @@ SETTINGS: dict[str, Any] = {
     "mesh_devices": "int",
     "report": "args",
 }
-"""The options that the settings of a project may hold as well, as in `shardproof_devices = 4`, with their types."""
+"""The options that are settings of a project as well, as in `shardproof_devices = 4`, with their types."""
 
 RUNNING: list[pytest.Config] = []
 """The runs of pytest that this process is in, the innermost last."""
 
 TAKEN = pytest.StashKey[list[str]]()
-"""The options that the project, or another plugin, has itself."""
+"""The options whose names the project, or another plugin, has taken."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the settings, whose names are ours; the options come once those of the project are known."""
+    """Adds the settings; the options follow once those of the project are known."""
     for name, kind in SETTINGS.items():
         parser.addini(f"shardproof_{name}", f"the value of --{name.replace('_', '-')}", type=kind, default=None)
 
@@ -165,15 +165,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: Sequence[str]
 ) -> Iterator[None]:
-    """Adds the options that the run's own plugins and conftest.py have not, and loads the suite if they ask for it."""
-    asked = [name for name in ASKING if any(text.partition("=")[0] == name for text in args)]
-    if asked:
+    """Adds the options that the run's own plugins and conftest.py do not have, and loads the suite for some of them."""
+    loading = [name for name in LOADING if any(text.partition("=")[0] == name for text in args)]
+    if loading:
         _look_in_the_project_alone(early_config, args)
     result = yield
     if early_config.pluginmanager.has_plugin(SUITE):  # a checkout's conftest.py loads it
         return result
     taken = early_config.stash[TAKEN] = add_options(parser)
-    if set(asked) - {*taken}:
+    if set(loading) - {*taken}:
         if taken:
             raise pytest.UsageError(
                 f"{taken[0]}: shardproof cannot add this option of its own, because another plugin or a conftest.py "
@@ -184,7 +184,7 @@ def pytest_load_initial_conftests(
 
 
 def add_options(parser: pytest.Parser) -> list[str]:
-    """Adds all options in one group, and gives those whose names are taken."""
+    """Adds all options in one group, and returns those whose names are taken."""
     group, taken = parser.getgroup("shardproof", "shardproof: verification of distributed JAX"), []
     for name, how in OPTIONS.items():
         try:
@@ -195,14 +195,14 @@ def add_options(parser: pytest.Parser) -> list[str]:
 
 
 def own(config: pytest.Config, name: str) -> Any:
-    """The value of an option of ours, by its name in the settings; None if it is not given, or is not ours."""
+    """The value of one of our options, by its name in the settings; None if it is not given, or taken."""
     if f"--{name.replace('_', '-')}" in config.stash.get(TAKEN, []):
         return None
     return config.getoption(name, default=None)
 
 
 def take_settings(config: pytest.Config) -> bool:
-    """Takes from the settings of the project what the command line does not say; whether anything is asked for."""
+    """Takes options that the command line does not give from the settings; returns whether any has a value."""
     for name in SETTINGS:
         option = f"--{name.replace('_', '-')}"
         if option not in config.stash.get(TAKEN, []) and own(config, name) in (None, []):
@@ -216,7 +216,7 @@ def take_settings(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the devices that are asked for of tests of programs: the suite makes its own."""
+    """Makes the devices for tests of programs: the suite makes its own."""
     RUNNING.append(config)
     if take_settings(config) and not config.pluginmanager.has_plugin(SUITE):
         import_module("shardproof.properties.report.options").set_up_programs(config)
@@ -229,14 +229,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def terminal() -> pytest.TerminalReporter | None:
-    """What writes to the terminal of the run of pytest that this process is in, if it has one."""
+    """The reporter of the innermost run of pytest in this process, if it writes to a terminal."""
     reporter: Any = RUNNING[-1].pluginmanager.get_plugin("terminalreporter") if RUNNING else None
     return reporter if reporter is not None and reporter.isatty else None
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out tests of programs on other engines than were asked for."""
+    """Leaves out tests of programs on other engines than that of `--engine`."""
     engine = own(config, "engine")
     others = {"simulate": "xla", "xla": "simulate"}.get(engine)
     dropped = [item for item in items if _is_of_a_program(item) and item.name.endswith(f"[{others}]")]
@@ -246,7 +246,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Loads the reports for the first test that `program_test` made, which marks it with an attribute."""
+    """Loads the reports for the first test that `program_test` made."""
     if _is_of_a_program(item):
         _load_reports(item.config)
 
@@ -263,7 +263,7 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
 
 
 def _load_reports(config: pytest.Config) -> None:
-    """Registers the hooks that report what tests check, unless they are there."""
+    """Registers the hooks that report on tests of programs, once."""
     manager = config.pluginmanager
     if not manager.has_plugin(SUITE) and not manager.has_plugin(REPORTS):
         suite = import_module(SUITE)
@@ -271,11 +271,7 @@ def _load_reports(config: pytest.Config) -> None:
 
 
 def _look_in_the_project_alone(early_config: pytest.Config, args: Sequence[str]) -> None:
-    """Takes settings and conftest.py of the user's project, not those where the suite is or beside a file in `FILES`.
-
-    Raises:
-        pytest.UsageError: if pytest has found settings beside a file.
-    """
+    """Takes settings and conftest.py of the user's project, not the suite's, or those beside a file in `FILES`."""
     found, here, namespace = early_config.inipath, early_config.invocation_params.dir, early_config.known_args_namespace
     if "--replay" in args and found and not namespace.inifilename and found.parent not in (here, *here.parents):
         raise pytest.UsageError(
@@ -290,7 +286,7 @@ def _look_in_the_project_alone(early_config: pytest.Config, args: Sequence[str])
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Says of a report that is asked for why there is none."""
+    """Prints why a requested report was not written."""
     manager, paths = config.pluginmanager, own(config, "report")
     there = config.option.collectonly or manager.has_plugin(SUITE) or manager.has_plugin(REPORTS)
     if paths and not there:

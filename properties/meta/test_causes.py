@@ -22,11 +22,10 @@ from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.runs import PYTEST, ROOT, pytest_given, python
 from shardproof.properties.programs.violation import Broken, Difference, Kind, Of
-from shardproof.properties.report.checking import check, user_implementation
+from shardproof.properties.report.checking import check, check_program, user_implementation
 from shardproof.properties.report.failures.causes import by_cause, group_text
 from shardproof.properties.report.failures.files import paths
 from shardproof.properties.report.failures.text import report
-from shardproof.properties.report.programs import check_program
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.search import find_violation, search
 from shardproof.properties.runner.violation import LawViolation

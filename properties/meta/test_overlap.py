@@ -30,8 +30,7 @@ from shardproof.properties.programs.expectation import ExpectationError, Overlap
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.programs.violation import Broken, NotRun
-from shardproof.properties.report.checking import check
-from shardproof.properties.report.programs import check_program
+from shardproof.properties.report.checking import check, check_program
 
 NAMES = ("p", "n", "lhs", "rhs", "out")
 RING = {("tp", 1): Fraction(6)}

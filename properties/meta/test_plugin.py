@@ -12,7 +12,8 @@ import jax
 import pytest
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.plugin import ASKING, FILES, OPTIONS
+from shardproof.plugin import FILES, LOADING, OPTIONS
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.pages import CONTRACTS_PAGE, REPORT_PAGE, block
@@ -20,7 +21,7 @@ from shardproof.properties.meta.runs import PYTEST, pytest_apart, python
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.program import of_products, precision_of
 from shardproof.properties.report.scripts.source import options
-from shardproof.properties.report.session import DestinationError, check_destination, write_somewhere
+from shardproof.properties.report.session import check_destination, write_somewhere
 from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices, use
 
 CHOSEN = (
@@ -185,7 +186,7 @@ def test_a_report_is_not_lost(tmp_path: Path) -> None:
     assert Path(told[1]).read_text(encoding="utf-8") == "all of it"
     Path(told[1]).unlink()
     Path(told[1]).parent.rmdir()
-    with pytest.raises(DestinationError, match="expected a file, this is a folder"):
+    with pytest.raises(RequestError, match="expected a file, this is a folder"):
         check_destination("--report", tmp_path)
 
 
@@ -249,7 +250,7 @@ def test_help_shows_every_option() -> None:
     section = re.search(r"^shardproof: .*?(?=^\S|\Z)", run_pytest("--help").output, re.MULTILINE | re.DOTALL)
     assert section
     shown = set(re.findall(r"^  (--[a-z-]+)", section[0], re.MULTILINE))
-    assert {*ASKING, *FILES} <= shown
+    assert {*LOADING, *FILES} <= shown
     assert OPTIONS["--engine"]["choices"] == (*ENGINES, "all")
     assert OPTIONS["--platform"]["choices"] == (*BACKENDS,)
     assert f"of {', '.join(LAWS)} " in OPTIONS["--laws"]["help"]

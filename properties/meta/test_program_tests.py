@@ -17,10 +17,10 @@ import pytest
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.meta.runs import PYTEST, ROOT, Done, pytest_run, python
 from shardproof.properties.meta.whole_programs import mlp, numpy_mlp
+from shardproof.properties.report.checking import check_program
 from shardproof.properties.report.failures.replay import OF_PROGRAMS
 from shardproof.properties.report.plugin import nothing_selected
 from shardproof.properties.report.program_tests import program_test
-from shardproof.properties.report.programs import check_program
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.named import held_by_a_module
 from shardproof.properties.runner.programs import Description, Program

@@ -17,7 +17,7 @@ from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.pages import README, block
 from shardproof.properties.meta.runs import PYTEST, pytest_run, python
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
-from shardproof.properties.report.programs import check_program
+from shardproof.properties.report.checking import check_program
 
 MLP: dict[str, Any] = {
     "arguments": ("batch@data embed", "embed hidden@model", "hidden@model embed"),

@@ -1,15 +1,18 @@
-"""Checks a function of any project against a contract."""
+"""Checks a function of any project: against a contract, or against the same function on whole arrays."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Unpack
 
+from shardproof.properties.cases import suggestion
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report.summary import Summary
 from shardproof.properties.report.verdicts import EXAMPLES, check_implementation
 from shardproof.properties.runner.given import check_contract, check_signature, claimed
+from shardproof.properties.runner.platforms import make_devices
+from shardproof.properties.runner.programs import Description, Program
 from shardproof.properties.runner.stated import check_kinds, named
 
 
@@ -82,4 +85,69 @@ def check(
     implementation = dataclasses.replace(implementation, communication=expectation, overlap=hides, data=kinds)
     return check_implementation(
         implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed
+    )
+
+
+OF_THE_CHECK = ("laws", "max_examples", "max_seconds", "random_seed")
+"""Its arguments that describe no program."""
+
+
+def check_program(
+    function: Callable[..., Any] | Program,
+    reference: Callable[..., Any] | None = None,
+    *,
+    laws: str | Iterable[str] | None = None,
+    max_examples: int = EXAMPLES,
+    max_seconds: float | None = None,
+    random_seed: int | None = None,
+    **description: Unpack[Description],
+) -> Summary:
+    """Checks a sharded function against the same on whole arrays: values, gradients, types, on any mesh and layout.
+
+    Arguments:
+        function: what is checked; or a `Program`, which describes it.
+        reference: the same on whole arrays; or, where results are right only up to a relation, `holds=` in its place.
+        laws: the laws to check; None: all of them.
+        max_examples: how many structures each law is to hold on when interpreted; compiled a sixth as many.
+        max_seconds: how long it may draw; None: as long as it takes. The summary reports how far it came.
+        random_seed: another seed draws other cases; None draws the same every time.
+        description: what a `Program` takes: `arguments`, `results`, and what the function needs.
+
+    Returns:
+        What was checked, law by law.
+
+    Raises:
+        AssertionError: with the whole report, if a law does not hold, or held on nothing.
+        ValueError: for a description that cannot be read, or functions that cannot be called so.
+
+    Example:
+        >>> import jax
+        >>> def loss(x, w, *, data):
+        ...     return jax.lax.pmean(((x @ w) ** 2).mean(), data)
+        >>> def unsharded(x, w):
+        ...     return ((x @ w) ** 2).mean()
+        >>> summary = check_program(
+        ...     loss, unsharded, arguments=("batch@data k", "k n"), results="", laws=["value"], max_examples=5
+        ... )
+    """
+    __tracebackhide__ = True
+    if isinstance(function, Program):
+        if reference is not None or description:
+            raise ValueError(f"{function.name}: expected nothing beside a Program, which describes it")
+        program = function
+    else:
+        known = {each.name: each for each in dataclasses.fields(Program) if each.name not in ("function", "reference")}
+        for name in description:
+            if name not in known:
+                hint = suggestion.meant(name, [*known, *OF_THE_CHECK], of="some of")
+                raise ValueError(f"{name}: check_program has no such argument; {hint}")
+        if reference is None and "holds" not in description:
+            raise ValueError("reference: expected the same function on whole arrays, or holds=, a predicate of results")
+        missing = [name for name in known if known[name].default is dataclasses.MISSING and name not in description]
+        if missing:
+            raise ValueError(f"{missing[0]}: is missing: a description of each array, as 'batch@data n'")
+        program = Program(function, reference, **description)
+    make_devices()  # before anything is traced
+    return check_implementation(
+        program.implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed
     )

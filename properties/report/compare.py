@@ -1,4 +1,4 @@
-"""Two runs compared, law by law: what is newly violated, held, new, gone, weaker or slower, and how the runs differ."""
+"""Compares two runs, law by law: what is newly violated, held, new, gone, weaker or slower, and how the runs differ."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,8 +8,8 @@ from shardproof.properties.report.summary import counted
 from shardproof.properties.runner.tally import Tally
 
 SLOWER, SECONDS, WEAKER = 1.5, 2.0, 0.5
-"""How many times as long something takes that is slower, by so many seconds of the processor at least; and on what part
-of the structures that a law held on before it is weaker."""
+"""What counts as slower: so many times as long, by at least this many seconds of the processor; and as weaker: held on
+this part of the structures before."""
 
 HEADINGS = {
     "violated": "NEWLY VIOLATED",
@@ -56,7 +56,7 @@ def _tallies(record: Record) -> dict[Key, Tally]:
 
 
 def _header(before: Record, after: Record) -> Iterator[str]:
-    """What differs of what is said of the runs; what is the same, in one line."""
+    """The facts that differ between the runs, after a line with those that are the same."""
     flat = [_flat(record) for record in (before, after)]
     names = list(dict.fromkeys([*flat[0], *flat[1]]))
     pairs = {name: tuple(one.get(name, "not set") for one in flat) for name in names}
@@ -100,7 +100,7 @@ def _state(tally: Tally) -> str:
 
 
 def _weaker(one: Tally, other: Tally) -> str:
-    """How a law held on less than before; empty where it did not."""
+    """In what way a law held on less than before; empty if it did not."""
     if other.structures <= WEAKER * one.structures:
         return f"{_state(one)} -> {_state(other)}"
     for what, attribute in (("unsupported", "unsupported"), ("excused", "defects"), ("not run", "not_run")):
@@ -111,7 +111,7 @@ def _weaker(one: Tally, other: Tally) -> str:
 
 
 def _sent(before: Record, after: Record) -> Iterator[tuple[str, str]]:
-    """What implementations send otherwise in the example that all reports have."""
+    """The implementations that send something else in the example that all reports have."""
     was, now = ({(row["implementation"], row["p"]): row for row in one["communication"]} for one in (before, after))
     for name, p in was.keys() & now.keys():
         one, other = (f"{rows[name, p]['counts']}, {rows[name, p]['bytes']:,} bytes" for rows in (was, now))
@@ -120,7 +120,7 @@ def _sent(before: Record, after: Record) -> Iterator[tuple[str, str]]:
 
 
 def _slower(before: Record, after: Record) -> Iterator[tuple[str, str]]:
-    """What an implementation takes for each structure, in compilations and in time of the processor."""
+    """The implementations that take more compilations, or time of the processor, for each structure."""
     was, now = (_costs(one) for one in (before, after))
     for name in was:
         one, other = was[name], now.get(name, was[name])

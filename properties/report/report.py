@@ -179,7 +179,7 @@ def record_of(tallies: Sequence[Tally], facts: Mapping[str, Any], errors: Sequen
         "format": FORMAT,
         **facts,
         "total": total(tallies) if tallies else "",
-        "communication": sending.json_rows(sent),
+        "communication": sent,
         "errors": [*errors],
         "verified": [t.to_json() for t in tallies],
     }

@@ -26,7 +26,7 @@ from shardproof.properties.meta.runs import command
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, value
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.report import draw
+from shardproof.properties.report import arguments as arguments_of_commands
 from shardproof.properties.runner.child import Task
 from shardproof.properties.runner.given import Given, parse_all
 from shardproof.properties.runner.search import Finding
@@ -105,7 +105,9 @@ def test_a_mesh_that_is_not_supported_is_one_line(monkeypatch: pytest.MonkeyPatc
     def powers_of_two(x: jax.Array, axis_name: str, *, offset: int) -> jax.Array:
         raise NotImplementedError("3 participants: expected a power of two")
 
-    monkeypatch.setattr(draw, "find", lambda name: Implementation(CONTRACTS["ring_shift"], "doubling", powers_of_two))
+    monkeypatch.setattr(
+        arguments_of_commands, "find", lambda name: Implementation(CONTRACTS["ring_shift"], "doubling", powers_of_two)
+    )
     done = command("draw", "doubling", "--mesh", "tp=3")
     assert done.exit_code == 2
     assert done.stderr == ("Error: doubling does not support --mesh=tp=3: 3 participants: expected a power of two\n")

@@ -22,7 +22,7 @@ from shardproof.properties.programs.expectation import Overlap
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import SuiteError
 from shardproof.properties.report.checking import user_implementation
-from shardproof.properties.report.summary import alike, verdict_row
+from shardproof.properties.report.summary import merge_similar, verdict_row
 from shardproof.properties.runner.judging import MAX_UNSUPPORTED, require_held
 from shardproof.properties.runner.search import Finding, find_violation
 from shardproof.properties.runner.stated import GivenError, named
@@ -134,7 +134,7 @@ def test_reasons_that_differ_in_their_values_are_one() -> None:
         "f: axis_name=('tp',): expected 1, on the mesh (tp=5)": 2,
     }
     first, other, _ = counted
-    assert alike(counted) == [(first, 2, 5), (other, 1, 1)]
+    assert merge_similar(counted) == [(first, 2, 5), (other, 1, 1)]
 
 
 @pytest.mark.parametrize("laws", [[], ""])

@@ -6,14 +6,12 @@ from typing import Any, Unpack
 
 from shardproof.properties.cases import suggestion
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report.summary import Summary
 from shardproof.properties.report.verdicts import EXAMPLES, check_implementation
-from shardproof.properties.runner.given import check_contract, check_signature, claimed
+from shardproof.properties.runner.given import check_contract, check_signature, claimed, read_claims
 from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.programs import Description, Program
-from shardproof.properties.runner.stated import check_kinds, named
 
 
 def user_implementation(contract: str, function: Callable[..., Any], claims: Iterable[str] = ()) -> Implementation:
@@ -75,14 +73,9 @@ def check(
     """
     __tracebackhide__ = True
     check_contract(contract)
-    features = claimed(contract, named("claims", claims, ()))
-    check_signature(contract, function, features)
-    expectation = Expectation.parse(communication, names_of(CONTRACTS[contract])) if communication else None
-    hides = Overlap.parse(overlap, names_of(CONTRACTS[contract])) if overlap else None
-    kinds = named("data", data, ())
-    check_kinds(kinds)
-    implementation = user_implementation(contract, function, features)
-    implementation = dataclasses.replace(implementation, communication=expectation, overlap=hides, data=kinds)
+    found = read_claims(contract, communication or None, overlap or None, claims, data)
+    check_signature(contract, function, found["features"])
+    implementation = dataclasses.replace(user_implementation(contract, function), **found)
     return check_implementation(
         implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed
     )

@@ -8,8 +8,8 @@ from shardproof.properties.report.summary import counted
 from shardproof.properties.runner.tally import Tally
 
 SLOWER, SECONDS, WEAKER = 1.5, 2.0, 0.5
-"""What counts as slower: so many times as long, by at least this many seconds of the processor; and as weaker: held on
-this part of the structures before."""
+"""The factor, and the seconds of the processor, from which something is slower; and the part of the structures on which
+a law held before from which it is weaker."""
 
 HEADINGS = {
     "violated": "NEWLY VIOLATED",
@@ -21,7 +21,7 @@ HEADINGS = {
     "gone": "gone",
     "new": "new",
 }
-"""What is reported, the worst first; `violated` alone is an error."""
+"""The kinds of changes, the worst first; `violated` alone is an error."""
 
 Key = tuple[str, str, str, str]
 Changes = dict[str, list[str]]

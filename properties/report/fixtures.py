@@ -25,7 +25,7 @@ from shardproof.properties.runner.search import DATABASE, seed_of, structures_in
 
 @pytest.fixture(scope="session")
 def devices(pytestconfig: pytest.Config) -> int:
-    """How many devices there are; fewer than requested are a failure."""
+    """The number of devices; fewer than requested are a failure."""
     wanted, found = pytestconfig.getoption("--devices"), len(jax.devices())
     if found < wanted:  # something made JAX's devices before this plugin could
         pytest.fail(f"--devices={wanted}: expected {wanted} devices, found {found}", pytrace=False)
@@ -34,7 +34,7 @@ def devices(pytestconfig: pytest.Config) -> int:
 
 @pytest.fixture(scope="session")
 def scope(devices: int, pytestconfig: pytest.Config) -> Scope:
-    """What cases may use on this machine."""
+    """The scope of cases on this machine."""
     return Scope(max_devices=devices, available=devices, large=pytestconfig.getoption("--mesh-devices"))
 
 

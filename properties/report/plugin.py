@@ -48,7 +48,7 @@ BUILT_IN = HERE / "suite"
 
 
 def is_of_the_suite(path: Path) -> bool:
-    """Whether a file or folder is the suite's own, through any link."""
+    """True if a file or folder is the suite's own, through any link."""
     path = path.resolve()
     return HERE in (path, *path.parents)
 
@@ -61,7 +61,7 @@ class SuiteModule(pytest.Module):
         return importlib.import_module(".".join((PACKAGE, *parts)))
 
     def funcnamefilter(self, name: str) -> bool:
-        """Whether a function is a test, whatever the settings of the project in which pytest runs."""
+        """True if a function is a test, whatever the settings of the project in which pytest runs."""
         return name.startswith("test_")
 
 

@@ -67,7 +67,7 @@ def structures(tallies: Iterable[Tally], engine: str) -> str:
 
 
 def row(tallies: Sequence[Tally], implementation: str) -> tuple[str, ...]:
-    """What was counted by all laws of one implementation, or one contract, as texts, in the order of `COLUMNS`."""
+    """The counts of all laws of one implementation, or one contract, as texts, in the order of `COLUMNS`."""
     (tally,) = merge(tallies)
     return (
         tally.contract,
@@ -120,7 +120,7 @@ Shares = list[tuple[str, float]]
 
 
 def histograms(tallies: Iterable[Tally]) -> list[tuple[str, str, Shares, int]]:
-    """What was drawn, per contract and trait: the most frequent values with their shares, and how many others."""
+    """The traits that were drawn, per contract: the most frequent values with their shares, and how many others."""
     per_contract: dict[str, Tally] = {}
     for tally in tallies:
         per_contract.setdefault(tally.contract, Tally(tally.contract, "", "")).add(tally)

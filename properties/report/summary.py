@@ -41,7 +41,7 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
     met: Counter[str] = sum((Counter(tally.defects) for tally in tallies), Counter())
     lines = [f"known defect, met {counted(n, 'time')}: {name}: {DEFECTS[name].sentence}" for name, n in met.items()]
     for tally in tallies:
-        for reason, texts, times in _similar(tally.unsupported):
+        for reason, texts, times in merge_similar(tally.unsupported):
             others = f" in {texts} texts that differ in their values" if texts > 1 else ""
             where = f"{counted(times, 'structure')}{others}, first for {tally.first[reason]}"
             lines.append(f"unsupported: {tally.name}: {reason}, {where}")
@@ -120,7 +120,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _similar(reasons: Mapping[str, int]) -> list[tuple[str, int, int]]:
+def merge_similar(reasons: Mapping[str, int]) -> list[tuple[str, int, int]]:
     """The first of texts that differ in numbers, quoted words, tuples and lists alone, how many, and their count."""
     kinds: dict[str, list[str]] = {}
     for reason in reasons:
@@ -129,7 +129,7 @@ def _similar(reasons: Mapping[str, int]) -> list[tuple[str, int, int]]:
 
 
 def held_nothing(tally: Tally) -> bool:
-    """Whether a law failed because it held on none of the structures that were drawn."""
+    """True if a law failed because it held on none of the structures that were drawn."""
     return tally.outcome == "failed" and not tally.failure and not tally.structures and tally.drawn_structures > 0
 
 
@@ -157,7 +157,7 @@ def verdict_table(tallies: Iterable[Tally]) -> str:
 
 @dataclass(frozen=True)
 class Summary:
-    """What was checked on a function: one tally per law and engine, and notes on the machine; as text, a table."""
+    """The result of checking a function: one tally per law and engine, and notes on the machine; as text, a table."""
 
     implementation: Implementation
     tallies: tuple[Tally, ...]

@@ -47,7 +47,7 @@ FEW = 4
 """Below how many cases a law may hold on none, if values held on some."""
 
 SHORTER = 4
-"""What part of the structures is drawn again after a violation: for the other laws, and on the next engine."""
+"""By what the number of structures is divided after a violation, for the other laws and on the next engine."""
 
 
 UNLIKE: tuple[Kind, ...] = ("raises", "tree")

@@ -35,7 +35,7 @@ from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
 
 GAVE_UP = b"Termination timeout for"
-"""What XLA:CPU prints before it aborts the process, where some devices never reach a collective."""
+"""The words of XLA:CPU before it aborts the process, where some devices never reach a collective."""
 
 START_SECONDS = 120.0
 """How long a process may compute before its first case, while it starts and imports the user's module, and for the
@@ -63,7 +63,7 @@ MEMORY_BYTES = 6 * 2**30
 
 @dataclass(frozen=True)
 class Death:
-    """Why a process no longer runs a case.
+    """The reason that a process no longer runs a case.
 
     Arguments:
         reason: the same in a few words, for the report.
@@ -160,7 +160,7 @@ samples of large arrays take longer than the function."""
 
 
 class Source(Protocol):
-    """Where an implementation comes from: a name that the child looks up as well, or one that is sent to it."""
+    """The source of an implementation: a name that the child looks up as well, or one that is sent to it."""
 
     def load(self) -> Implementation:
         """The implementation."""
@@ -193,7 +193,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found, with the parts of the violation in place of it."""
+    """The finding, with the parts of the violation in place of it."""
 
     found: Finding
     law: str = ""  # its name

@@ -30,10 +30,7 @@ class Given:
     contract: str
     module: str
     function: str
-    expectation: Expectation | None = None
-    features: frozenset[str] = frozenset()
-    overlap: Overlap | None = None
-    data: tuple[str, ...] = ()
+    claims: tuple[tuple[str, Any], ...] = ()  # as `read_claims` returns them
 
     @classmethod
     def parse(
@@ -60,16 +57,11 @@ class Given:
                     raise GivenError(f"{option}={said}: expected none of {text}: a Program says it itself")
             return cls("", module, function)
         check_contract(contract, said=f"--impl={text}: contract")
-        names = [name.strip() for name in (claims or "").split(",") if name.strip()]
         try:
-            known = names_of(CONTRACTS[contract])
-            expected = None if expectation is None else Expectation.parse(expectation, known, SAID[0])
-            hides = None if overlap is None else Overlap.parse(overlap, known, SAID[2])
+            found = read_claims(contract, expectation, overlap, claims, data, said=(SAID[0], SAID[2]))
         except ExpectationError as error:
             raise GivenError(str(error)) from error
-        kinds = named("data", data, ())
-        check_kinds(kinds)
-        return cls(contract, module, function, expected, claimed(contract, names), hides, kinds)
+        return cls(contract, module, function, tuple(found.items()))
 
     def imported(self) -> Any:
         """Imports the function or program, from the current directory as well; raises GivenError if it cannot."""
@@ -96,19 +88,10 @@ class Given:
                 return dataclasses.replace(target.implementation, given=self)
             except ValueError as error:
                 raise GivenError(f"--impl={self}: {error}") from error
-        check_signature(self.contract, target, self.features)
+        claims = dict(self.claims)
+        check_signature(self.contract, target, claims["features"])
         contract = CONTRACTS[self.contract]
-        return Implementation(
-            contract,
-            self.function,
-            target,
-            self.features,
-            communication=self.expectation,
-            overlap=self.overlap,
-            given=self,
-            whole=contract.whole,
-            data=self.data,
-        )
+        return Implementation(contract, self.function, target, given=self, whole=contract.whole, **claims)
 
     def __str__(self) -> str:
         return f"{self.contract}={self.module}:{self.function}".removeprefix("=")
@@ -126,6 +109,25 @@ def parse_all(functions: Sequence[str], *said: Sequence[str]) -> list[Given]:
         if len(texts) > len(functions):
             raise GivenError(f"{option}={texts[len(functions)]}: expected no more of them than of --impl")
     return [Given.parse(*one) for one in zip_longest(functions, *said)]
+
+
+def read_claims(
+    contract: str,
+    communication: str | None,
+    overlap: str | None,
+    features: str | Iterable[str] | None,
+    data: str | Iterable[str] | None,
+    said: tuple[str, str] = ("communication", "overlap"),
+) -> dict[str, Any]:
+    """The arguments of `Implementation` for claims about a function of a contract; `said` names those in errors."""
+    known, kinds = names_of(CONTRACTS[contract]), named("data", data, ())
+    check_kinds(kinds)
+    return {
+        "features": claimed(contract, named("claims", features, ())),
+        "communication": None if communication is None else Expectation.parse(communication, known, said[0]),
+        "overlap": None if overlap is None else Overlap.parse(overlap, known, said[1]),
+        "data": kinds,
+    }
 
 
 def claimed(contract: str, names: Iterable[str]) -> frozenset[str]:

@@ -221,7 +221,7 @@ class Child:
         handle, words = tempfile.mkstemp(prefix="shardproof-", suffix=".log")
         os.close(handle)
         self.words = Path(words)
-        """Where its standard error goes."""
+        """The file of its standard error."""
         self.parent, self.started, self.main = os.getpid(), time.time(), main
         self.process = context.Process(target=serve, args=(theirs, words, self.parent), daemon=True)
         with nullcontext() if main else _without_main():
@@ -231,7 +231,7 @@ class Child:
 
     @property
     def usable(self) -> bool:
-        """Whether it can check one more task: it lives, has memory left, and no module was written since it started."""
+        """True if it can check one more task: it lives, has memory left, and no module was written since it started."""
         if self.parent != os.getpid() or not self.process.is_alive():
             return False
         return memory(self.process.pid or 0) < MEMORY_BYTES // 2 and not _written_since(self.started)
@@ -256,7 +256,7 @@ def _without_main() -> Iterator[None]:
 
 
 def _written_since(then: float) -> bool:
-    """Whether the file of a module was written since, so that the child may have imported an older one."""
+    """True if the file of a module was written since, so that the child may have imported an older one."""
     for module in [*sys.modules.values()]:
         file = getattr(module, "__file__", None)
         with suppress(OSError):  # a file may be gone, or inside of another one

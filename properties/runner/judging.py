@@ -68,14 +68,14 @@ DECLINED_ALONE = "NotImplementedError without the transformations around the cal
 """Why a case is unsupported under which something else goes wrong."""
 
 SHOWN_BY_DATA: tuple[Kind, ...] = ("deadlock", "order", "unwritten")
-"""What is wrong on some data sets alone, though no values are compared."""
+"""Violations that may show on some data sets alone, though no values are compared."""
 
 Before = Callable[[Law, Case], str]
 """Called with each case before it runs; returns the name of the known defect that ended a process on it, or ""."""
 
 
 def applicable_laws(implementation: Implementation, engine: str, laws: Sequence[Law] = (*LAWS.values(),)) -> list[Law]:
-    """Those of some laws that apply to an implementation on an engine."""
+    """The laws that apply to an implementation on an engine."""
     return [law for law in laws if law.asks(implementation, engine)]
 
 
@@ -120,7 +120,7 @@ def verify(
 
 
 def is_decided(tally: Tally, enough: float) -> bool:
-    """Whether a law need not be checked any more: it held on enough structures, or has nothing to compare."""
+    """True if a law need not be checked any more: it held on enough structures, or has nothing to compare."""
     underived = 0 if tally.structures or tally.defects else tally.underived
     nothing = max(tally.uncompared, underived) >= MAX_UNCOMPARED
     return not tally.broken and (tally.structures >= enough or nothing)
@@ -305,7 +305,7 @@ def _broken(law: Law, case: Case, error: Exception) -> Broken:
 
 
 def declines(implementation: Implementation, case: Case) -> bool:
-    """Whether the function raises NotImplementedError for a case when it is traced without any derivative."""
+    """True if the function raises NotImplementedError for a case when it is traced without any derivative."""
     plain = dataclasses.replace(case, chain=tuple(link.name for link in case.links if not link.derives))
     try:
         traced(forward(plain, implementation, Seen()), plain)
@@ -315,7 +315,7 @@ def declines(implementation: Implementation, case: Case) -> bool:
 
 
 def own(error: Exception) -> bool:
-    """Whether an exception comes from this suite, and not from what it judges.
+    """True if an exception comes from this suite, and not from what it judges.
 
     What the compiled program raises may have no frame of JAX's in its traceback, only the engine's call.
     """

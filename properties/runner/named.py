@@ -33,7 +33,7 @@ class BuiltIn:
 
 
 def is_built_in(implementation: Implementation) -> bool:
-    """Whether it is one of this project's own."""
+    """True if it is one of this project's own."""
     identity = implementation.contract.name, implementation.name, implementation.function
     return identity in [(one.contract.name, one.name, one.function) for one in IMPLEMENTATIONS]
 
@@ -48,7 +48,7 @@ class Named:
 
     @property
     def importable(self) -> bool:
-        """Whether it can be imported by its name: not so for lambdas and functions inside functions."""
+        """True if it can be imported by its name: not so for lambdas and functions inside functions."""
         parts = [*self.module.split("."), *self.qualname.split(".")]
         if self.module == "__main__" or not all(p.isidentifier() and not keyword.iskeyword(p) for p in parts):
             return False

@@ -26,7 +26,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 KINDS = ("exact", "distinct", "real", "zeros")
 
 Neighbour = tuple[str, str, str, list[Case]]
-"""What is changed, its value before and now, and the case; several cases where one of them may fit the contract."""
+"""The thing that changes, its value before and now, and the case, or several of which one may fit the contract."""
 
 
 def neighbours_of(violation: LawViolation, case: Case) -> list[dict[str, str]]:

@@ -64,7 +64,7 @@ def check_devices(platform: str, devices: int) -> None:
 
 
 def run_python(code: str) -> tuple[bool, str]:
-    """Whether code runs in a process of its own, and the last line of its output, or else of its errors."""
+    """Runs code in a process of its own: True if it works, and the last line of its output, or else of its errors."""
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COUNTING_SECONDS)
     works = done.returncode == 0

@@ -218,7 +218,7 @@ class Program:
 
     @cached_property
     def takes_gradients(self) -> bool:
-        """Whether the function takes gradients itself: it states so, or its trace on a small mesh has derivatives."""
+        """True if the function takes gradients itself: it states so, or its trace on a small mesh has derivatives."""
         if self.differentiates:
             return True
         roles, ((sizes, options, participants), _) = self.signature.roles, self._example
@@ -345,7 +345,7 @@ class Program:
         )
 
     def served(self, case: Case) -> bool:
-        """Whether `serves` accepts a case; raises ValueError if it raises."""
+        """True if `serves` accepts a case; raises ValueError if it raises."""
         participants = {role: case.mesh.axis_size(axes) for role, axes in axes_of(case.roles).items()}
         return self._serves(sizes_in(self.signature, case), case.keywords, participants)
 

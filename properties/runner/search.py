@@ -44,17 +44,17 @@ DATABASE = Path(".hypothesis")
 
 
 def compiled_of(structures: int) -> int:
-    """On how many structures each law has to hold when compiled, which costs much more than interpreting."""
+    """The number of structures on which each law has to hold when compiled, which costs much more than interpreting."""
     return max(min(structures, 3), structures // 6)
 
 
 def drawn_on(engine: str, structures: int) -> int:
-    """On how many structures each law has to hold on an engine, given the number for the interpreter."""
+    """The number of structures on which each law has to hold on an engine, given that for the interpreter."""
     return structures if engine == "simulate" else compiled_of(structures)
 
 
 def structures_in_force() -> int:
-    """On how many structures each law has to hold in the interpreter, by the profile in force."""
+    """The number of structures on which each law has to hold in the interpreter, by the profile in force."""
     return STRUCTURES.get(settings.get_current_profile_name(), STRUCTURES["dev"])
 
 
@@ -291,7 +291,7 @@ def _rerun(violation: LawViolation, implementation: Implementation, data: Data |
 
 
 def _is_reproducible(violation: LawViolation, engine: Engine) -> bool:
-    """Whether the function breaks the law in the same way when it is traced again: the interpreter gives the same bits.
+    """True if the function breaks the law in the same way when it is traced again: the interpreter gives the same bits.
 
     What may end or stop the process, and what takes a large mesh, is not run again.
     """
@@ -329,7 +329,7 @@ def _with_clearer_data(violation: LawViolation, engine: Engine) -> LawViolation:
 
 
 def _wrong_blocks(violation: LawViolation) -> int:
-    """How many blocks are wrong, where they can be compared."""
+    """The number of blocks that are wrong, where they can be compared."""
     difference = violation.difference
     if difference is None or not difference.comparable:
         return 0

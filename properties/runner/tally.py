@@ -17,7 +17,7 @@ MAX_EXCLUDED = 1_000
 """How many draws in a row that are excluded end a search."""
 
 DECLINED = "declined"
-"""What unsupported cases count as besides, if they are so without any derivative."""
+"""The further count of unsupported cases that are so without any derivative."""
 
 
 Kind = Literal["held", "unsupported", "excused", "not run"]
@@ -199,7 +199,7 @@ class Tally:
 
     @property
     def drawn_structures(self) -> int:
-        """How many structures got a verdict, without the one that breaks the law."""
+        """The number of structures with a verdict, without the one that breaks the law."""
         return self.structures + sum(map(sum, (c.values() for c in (self.unsupported, self.defects, self.not_run))))
 
     @property
@@ -223,7 +223,7 @@ class Tally:
 
     @property
     def verifies(self) -> bool:
-        """Whether something held, by a law that applies."""
+        """True if something held, by a law that applies."""
         return self.outcome == "passed" and self.structures > 0
 
     def skip(self, reason: str) -> None:

@@ -64,9 +64,7 @@ class LawViolation(AssertionError):
         super().__init__(self.headline)
 
     def __str__(self) -> str:
-        data = "" if self.data is None else f"\n  data: {self.data.kind}, seed {self.data.seed}"
-        stated = "".join(f"\n  {line}" for line in self.stated)
-        return f"{self.headline}\n  case: {self.case}{stated}{data}\n  engine: {self.engine}"
+        return "\n  ".join([self.headline, *self.facts])
 
     @property
     def stated(self) -> list[str]:
@@ -74,13 +72,20 @@ class LawViolation(AssertionError):
         return [f"stated: {'; '.join(self.implementation.stated)}"] if self.implementation.stated else []
 
     @property
+    def facts(self) -> list[str]:
+        """Lines with the case, what its program states, the data, and the engine if it is not XLA."""
+        data = [] if self.data is None else [f"data: {self.data.kind}, seed {self.data.seed}"]
+        engine = [] if self.engine == "xla" else [f"engine: {self.engine}"]
+        return [f"case: {self.case}", *self.stated, *data, *engine]
+
+    @property
     def in_doubles(self) -> bool:
-        """Whether it shows in double precision alone, below what rounding to the case's own dtypes may do."""
+        """True if it shows in double precision alone, below what rounding to the case's own dtypes may do."""
         return self.difference is not None and self.difference.in_doubles(self.case)
 
     @property
     def rounding(self) -> bool:
-        """Whether values differ by no more than rounding may make them."""
+        """True if values differ by no more than rounding may make them."""
         return self.difference is not None and self.difference.rounding
 
     @property
@@ -91,7 +96,7 @@ class LawViolation(AssertionError):
         return self.law.name, self.kind, of, raised, self.rounding
 
     def resembles(self, other: "LawViolation") -> bool:
-        """Whether another violation has the same blocks, or the same finding where none are compared."""
+        """True if another violation has the same blocks, or the same finding where none are compared."""
         mine, its = self.difference, other.difference
         if mine is None or its is None:
             return self.finding == other.finding

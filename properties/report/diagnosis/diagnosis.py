@@ -42,7 +42,7 @@ class Hypothesis:
     open: bool = False  # whether it leaves open why, so that a cause is looked for as well
 
     def survives(self, runs: Sequence[Run]) -> bool:
-        """Whether it predicts the blocks of every run, and clearly not the right ones in one of them."""
+        """True if it predicts the blocks of every run, and clearly not the right ones in one of them."""
         clear = False
         for run in runs:
             try:
@@ -71,7 +71,7 @@ def hypotheses(runs: Sequence[Run]) -> Iterator[Hypothesis]:
 
 
 def causes(run: Run) -> Iterator[Hypothesis]:
-    """Those that explain why: another argument, another dtype on the way, or a planted bug."""
+    """Hypotheses that explain why: another argument, another dtype on the way, or a planted bug."""
     if run.inputs and run.case.mesh.size <= MOST and run.actual[0].size:
         for text, change in variants(run.case):
             yield Hypothesis(f"the blocks are the right ones {text}", partial(_changed, change))
@@ -431,7 +431,7 @@ def _first(table: Iterable[Hypothesis], runs: Sequence[Run]) -> Hypothesis | Non
 
 
 def _is_rounding(run: Run) -> bool:
-    """Whether all errors are small, relative to the values; a small whole number is never rounded."""
+    """True if all errors are small, relative to the values; a small whole number is never rounded."""
     right, actual = (x[run.wrong].astype(wide(x.dtype)) for x in (run.expected, run.actual))
     if not is_float(run.expected.dtype) or ((right == np.round(right)) & (np.abs(right) <= 64)).any():
         return False

@@ -159,7 +159,7 @@ class Trial:
     within: float = TOLERANCE  # how far off they may be, relative to the largest of them
 
     def holds(self, places: Places = (), change: Change = NO_CHANGE) -> bool:
-        """Whether all results are right if the program is changed."""
+        """True if all results are right if the program is changed."""
         times = self.case.operands[change.of[0]].block[change.of[1]] if change.of else change.times
         own = frozenset(id(self.program.equations[i]) for i in places)
         change = dataclasses.replace(change, equations=own, times=times)
@@ -172,7 +172,7 @@ class Trial:
 
 
 def is_close(blocks: np.ndarray, right: np.ndarray, part: float) -> bool:
-    """Whether blocks are equal, but for a part of the largest right number; NaN and infinities must be the same."""
+    """True if blocks are equal, but for a part of the largest right number; NaN and infinities must be the same."""
     if blocks.shape != right.shape or not is_float(right.dtype):
         return bool(np.array_equal(blocks, right))
     blocks, right = blocks.astype(wide(blocks.dtype)), right.astype(wide(right.dtype))
@@ -194,7 +194,7 @@ def repair_of(violation: LawViolation) -> Repair | None:
 
 
 def _has_wrong_values(violation: LawViolation) -> bool:
-    """Whether the values of a result are wrong on a mesh that is small enough for more runs."""
+    """True if the values of a result are wrong on a mesh that is small enough for more runs."""
     of_result = violation.difference is not None and violation.difference.of == "result"
     return of_result and not violation.law.between_engines and violation.case.mesh.size <= MOST
 
@@ -243,7 +243,7 @@ def _trials(implementation: Implementation, case: Case, sets: Sequence[Data]) ->
 
 
 def _same(one: Simulated, other: Simulated) -> bool:
-    """Whether two programs have the same equations, but for shapes."""
+    """True if two programs have the same equations, but for shapes."""
     names = ([(e.primitive.name, location(e)) for e in program.equations] for program in (one, other))
     return next(names) == next(names)
 

@@ -107,7 +107,7 @@ class Run:
             return nan_equal(left, right) | np.asarray(by <= off)
 
     def equals(self, blocks: Blocks, actual: Blocks) -> bool:
-        """Whether predicted blocks are the actual ones, but for as many roundings as right blocks may have."""
+        """True if predicted blocks are the actual ones, but for as many roundings as right blocks may have."""
         if blocks.shape != actual.shape or blocks.dtype != actual.dtype:
             return False
         off: float | np.ndarray = self.tolerance
@@ -179,7 +179,7 @@ def _others(case: Case, data: Data, elements: int, usual: str) -> list[Data]:
 
 
 def _enough(case: Case) -> int:
-    """How many elements it takes for no two blocks to be equal by coincidence."""
+    """The number of elements from which no two blocks are equal by coincidence."""
     return ELEMENTS * (1 if min(width(o.numpy_dtype) for o in case.operands) >= 16 else 4)
 
 

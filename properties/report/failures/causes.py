@@ -23,7 +23,7 @@ LEFT_OUT = "not checked, since the values are wrong"
 """The reason to leave out the laws that `ReportedCauses.decide`."""
 
 Entry = Mapping[str, Any]
-"""What is known of a failure until all are known, by `entry`; with its files, `script` and `json`, if it has any."""
+"""The parts of a failure, by `entry`; with the paths of its files, `script` and `json`, if it has any."""
 
 
 def cause(violation: LawViolation) -> str:
@@ -67,7 +67,7 @@ class ReportedCauses:
 
     causes: set[str] = field(default_factory=set)
     held_on_nothing: bool = False
-    """Whether a law held on nothing."""
+    """True if a law held on nothing."""
     stuck: str = ""
     """Why nothing more may be compiled, as it would not end."""
 
@@ -80,11 +80,11 @@ class ReportedCauses:
             self.stuck = f"it did not end on {violation.engine}"
 
     def covers(self, violation: LawViolation) -> bool:
-        """Whether the cause of a violation was reported, or one that it follows from."""
+        """True if the cause of a violation was reported, or one that it follows from."""
         return bool(_source(cause(violation), self.causes))
 
     def decide(self, law: Law) -> bool:
-        """Whether a law need not be checked: it compares engines, and values are wrong by more than rounding."""
+        """True if a law need not be checked: it compares engines, and values are wrong by more than rounding."""
         return law.between_engines and any(one.endswith(f": {VALUES.format(RESULT)}") for one in self.causes)
 
 

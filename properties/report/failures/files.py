@@ -58,7 +58,7 @@ class Recorded:
 
     @property
     def listed(self) -> bool:
-        """Whether its contract is one of this project's, and not a user's program."""
+        """True if its contract is one of this project's, and not a user's program."""
         return listed(self.case.contract)
 
 
@@ -136,7 +136,7 @@ def _check(recorded: Recorded) -> None:
 
 
 FOLDER = Path(".shardproof") / "failures"
-"""Where failures are written, below the working directory."""
+"""The folder of failures, below the working directory."""
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def regressions_of(program: Program, held: Named) -> list[tuple[Path, Recorded |
 
 
 def devices_needed(recorded: Recorded) -> int:
-    """How many devices it takes to run a failure again."""
+    """The number of devices that it takes to run a failure again."""
     return 1 if recorded.engine == "simulate" else max(recorded.case.mesh.devices) + 1
 
 
@@ -291,7 +291,7 @@ def folder_of(config: pytest.Config, recorded: Recorded) -> Path:
 
 
 def named_files(config: pytest.Config) -> bool:
-    """Whether the command line names files of tests."""
+    """True if the command line names files of tests."""
     return config.args_source is pytest.Config.ArgsSource.ARGS
 
 

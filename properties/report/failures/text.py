@@ -26,12 +26,7 @@ def render(violation: LawViolation) -> str:
         mesh = violation.case.mesh
         devices = np.asarray(difference.wrong.reshape(*mesh.sizes, -1).any(axis=-1))
         lines += [*(f"    {line}" for line in picture(mesh, devices)), ""]
-    found = [*diagnosed(violation), *first_wrong(violation), f"case: {violation.case}", *violation.stated]
-    lines += [f"  {line}" for line in found]
-    if violation.data is not None:
-        lines.append(f"  data: {violation.data.kind}, seed {violation.data.seed}")
-    if violation.engine != "xla":
-        lines.append(f"  engine: {violation.engine}")
+    lines += [f"  {line}" for line in (*diagnosed(violation), *first_wrong(violation), *violation.facts)]
     if violation.kind in RAISED and violation.origin:
         repeats = violation.finding.startswith(f"raises {violation.origin[-1].strip()}")
         lines += ["", *violation.origin[: -1 if repeats else None], *_hint_conditions(violation)]
@@ -131,7 +126,7 @@ def first_wrong(violation: LawViolation) -> list[str]:
 
 
 def _placement(case: Case, difference: Difference) -> Placement | None:
-    """How the blocks make up a global array, if that is known."""
+    """The layout of the blocks in a global array, if that is known."""
     if difference.of == "gradient":
         return case.operands[difference.leaf].placement
     if difference.of == "array":

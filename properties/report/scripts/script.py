@@ -110,7 +110,7 @@ SIMULATED = "Found by interpreting the traced program in NumPy: a compiler that 
 
 
 def can_stand_alone(violation: LawViolation) -> bool:
-    """Whether a script needs no shardproof: wrong values of a small case under simple transformations."""
+    """True if a script needs no shardproof: wrong values of a small case under simple transformations."""
     case, contract = violation.case, violation.case.contract
     shown = violation.law.stands_alone and (violation.difference is not None or violation.kind == "adjoint")
     simple = set(case.chain) <= set(LINKS) and not case.manual and contract.call.kept is None and case.out is None

@@ -89,7 +89,7 @@ class Given:
             except ValueError as error:
                 raise GivenError(f"--impl={self}: {error}") from error
         claims = dict(self.claims)
-        check_signature(self.contract, target, claims["features"])
+        check_signature(self.contract, target, claims.get("features", ()))
         contract = CONTRACTS[self.contract]
         return Implementation(contract, self.function, target, given=self, whole=contract.whole, **claims)
 

@@ -103,10 +103,9 @@ def _weaker(one: Tally, other: Tally) -> str:
     """In what way a law held on less than before; empty if it did not."""
     if other.structures <= WEAKER * one.structures:
         return f"{_state(one)} -> {_state(other)}"
-    for what, attribute in (("unsupported", "unsupported"), ("excused", "defects"), ("not run", "not_run")):
-        new = [reason for reason in getattr(other, attribute) if reason not in getattr(one, attribute)]
-        if new:
-            return f"{what} now: {new[0]}{f', and {len(new) - 1} more reasons' if new[1:] else ''}"
+    for kind, reasons in other.reasons.items():
+        if new := [reason for reason in reasons if reason not in one.reasons[kind]]:
+            return f"{kind} now: {new[0]}{f', and {len(new) - 1} more reasons' if new[1:] else ''}"
     return ""
 
 

@@ -95,7 +95,7 @@ def weak_points(tallies: Iterable[Tally], devices: int) -> dict[str, list[str]]:
 
     for t in by_law:
         who, whole = f"{t.name}, {t.law} ({t.engine})", max(t.drawn_structures, 1)
-        for kind, reasons in (("unsupported", t.unsupported), ("excused", t.defects), ("not run", t.not_run)):
+        for kind, reasons in t.reasons.items():
             if reasons:
                 part = sum(reasons.values()) / whole
                 add(kind, who, f"{part:.0%} of {counted(whole, 'structure')}: {most_frequent(reasons)}")
@@ -135,7 +135,7 @@ def held_nothing(tally: Tally) -> bool:
 
 def verdict_row(tally: Tally) -> tuple[str, ...]:
     """The verdicts on the structures of one law, with shares unless it is violated, in the order of `VERDICTS`."""
-    kinds = (tally.structures, *(sum(c.values()) for c in (tally.unsupported, tally.defects, tally.not_run)))
+    kinds = (tally.structures, *(sum(counted.values()) for counted in tally.reasons.values()))
     whole = max(tally.drawn_structures, 1)
     shares = [
         f"{count:,} ({count / whole:.0%})" if count and tally.outcome != "failed" else f"{count:,}" for count in kinds

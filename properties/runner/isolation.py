@@ -47,7 +47,7 @@ from shardproof.properties.runner.child import (
 )
 from shardproof.properties.runner.search import Finding
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.violation import LawViolation, first_line
 
 
 class NotSent(RuntimeError):
@@ -117,7 +117,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no annotatio
 
 
 def _in_one_line(error: Exception) -> str:
-    return str(error) if isinstance(error, NotSent) else f"{type(error).__name__}: {error}".partition("\n")[0]
+    return str(error) if isinstance(error, NotSent) else first_line(error)
 
 
 MOST_KNOWN = 20

@@ -39,7 +39,7 @@ from shardproof.properties.runner.tally import (
     most_frequent,
     traits,
 )
-from shardproof.properties.runner.violation import LawViolation, origin_of, own_frames
+from shardproof.properties.runner.violation import LawViolation, first_line, origin_of, own_frames
 
 OWN = (
     "shardproof.oracles.",
@@ -228,7 +228,7 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
     except SuiteError:
         raise
     except NotImplementedError as error:
-        first = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        first = first_line(error)
         frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
         if frames[-1].endswith("interpreters.mlir"):  # the platform has no lowering, whoever asks for it
             return Verdict("not run", first)

@@ -18,7 +18,7 @@ from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.preconditions import check_case, check_oracle
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.violation import LawViolation, first_line
 
 MOST_DEVICES, MOST_OPERANDS = 64, 3
 """The most devices of a neighbour, and the most operands whose sizes are tried with those of the mesh."""
@@ -58,7 +58,7 @@ def _verdict(violation: LawViolation, cases: list[Case]) -> tuple[str, str]:
         except LawViolation as found:
             return "violated", found.finding
         except Exception as error:  # an oracle that has no answer there: a failure is reported all the same
-            return "not run", f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            return "not run", first_line(error)
         return verdict.kind, verdict.reason
     return "", ""
 

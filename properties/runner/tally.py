@@ -188,8 +188,7 @@ class Tally:
             self.count(case, verdict.checked)
             self.undecided += verdict.undecided
             return
-        counted = {"unsupported": self.unsupported, "excused": self.defects, "not run": self.not_run}[verdict.kind]
-        _add(counted, {verdict.reason: 1})
+        _add(self.reasons[verdict.kind], {verdict.reason: 1})
         self.first.setdefault(verdict.reason, str(case))
 
     def exclude(self) -> bool:
@@ -198,9 +197,14 @@ class Tally:
         return self.excluded >= MAX_EXCLUDED and not self.drawn_structures and not self.broken
 
     @property
+    def reasons(self) -> dict[str, dict[str, int]]:
+        """Why structures were not checked, and how many each, by the kind of verdict."""
+        return {"unsupported": self.unsupported, "excused": self.defects, "not run": self.not_run}
+
+    @property
     def drawn_structures(self) -> int:
         """The number of structures with a verdict, without the one that breaks the law."""
-        return self.structures + sum(map(sum, (c.values() for c in (self.unsupported, self.defects, self.not_run))))
+        return self.structures + sum(sum(counted.values()) for counted in self.reasons.values())
 
     @property
     def supported(self) -> float:
@@ -214,8 +218,12 @@ class Tally:
 
     def left_out(self) -> list[str]:
         """A line for each kind of structures that were not checked, with the reasons."""
-        kinds = (("unsupported", self.unsupported), ("excused", self.defects), ("not run", self.not_run))
-        return [f"{sum(counted.values()):,} {kind} ({_most(counted)})" for kind, counted in kinds if counted]
+        lines = []
+        for kind, counted in self.reasons.items():
+            if counted:
+                more = f", and {len(counted) - 1} more reasons" if len(counted) > 1 else ""
+                lines.append(f"{sum(counted.values()):,} {kind} ({most_frequent(counted)}{more})")
+        return lines
 
     def finding(self, where: str, what: str) -> None:
         """Notes a remark that breaks no law."""
@@ -268,11 +276,6 @@ def _add(histogram: dict[str, int], more: Mapping[str, int]) -> None:
         histogram[name] = histogram.get(name, 0) + times
 
 
-def _most(counted: dict[str, int]) -> str:
-    """The most frequent reason, and how many others there are."""
-    return most_frequent(counted) + (f", and {len(counted) - 1} more reasons" if len(counted) > 1 else "")
-
-
 def most_frequent(counted: Mapping[str, int]) -> str:
     """The reason that was counted most often."""
     return max(counted, key=lambda reason: counted[reason])
@@ -282,9 +285,8 @@ def merge(tallies: Iterable[Tally]) -> list[Tally]:
     """One tally per implementation: its laws joined, its numbers added."""
     merged: dict[tuple[str, str], Tally] = {}
     for tally in tallies:
-        into = merged.setdefault(
-            (tally.contract, tally.implementation), Tally(tally.contract, tally.implementation, "")
-        )
+        key = tally.contract, tally.implementation
+        into = merged.setdefault(key, Tally(*key, ""))
         into.law = ", ".join(dict.fromkeys(filter(None, (*into.law.split(", "), tally.law))))
         into.add(tally)
         if tally.outcome == "failed":

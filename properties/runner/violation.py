@@ -117,6 +117,11 @@ class LawViolation(AssertionError):
         return f"{self.implementation}: {self.title}: {where}: {self.finding}"
 
 
+def first_line(error: BaseException) -> str:
+    """An exception as one line: its class, and the first line of its message."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """The frames of a traceback that are neither JAX's nor this suite's."""
     packages = [contextlib.__file__, *(str(Path(jax.__file__).parents[1] / package) for package in INNER)]

@@ -14,7 +14,7 @@ from shardproof.properties.report.failures.picture import drawing
 from shardproof.properties.report.failures.steps import MOST_DEVICES, steps_of
 from shardproof.properties.report.failures.text import diagnosed, first_wrong
 from shardproof.properties.runner.neighbours import neighbours_of
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.violation import LawViolation, first_line
 
 MOST_DRAWN = 16
 """The most devices of a mesh on which it is drawn who sends what to whom."""
@@ -34,7 +34,7 @@ def examined(violation: LawViolation) -> Sequence[str]:
         try:
             found[name] = find()
         except Exception as error:  # the function may raise anything on other cases
-            found["missing"].append(f"{name}: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+            found["missing"].append(f"{name}: {first_line(error)}")
     violation.evidence = found
     return diagnosis
 

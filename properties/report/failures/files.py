@@ -21,14 +21,13 @@ from shardproof.properties.contracts import contract_of, listed
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import WrongResult
 from shardproof.properties.programs.violation import Kind
 from shardproof.properties.report.failures.picture import drawing
 from shardproof.properties.report.scripts.script import script
 from shardproof.properties.report.session import MADE_TEST
 from shardproof.properties.runner.named import impl_options, is_built_in, name_of, named, source_text
 from shardproof.properties.runner.preconditions import NotAFailure, check_case
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.violation import LawViolation, first_line
 
 MOST_DEVICES = 256
 """The most devices that a replay makes for XLA, each of which has threads of its own."""
@@ -211,8 +210,7 @@ def write_if_possible(violation: LawViolation) -> tuple[Written | None, str]:
         if isinstance(error, OSError):
             reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
             return None, f"no files: {FOLDER} cannot be written: {reason}"
-        first = str(error).partition("\n")[0]
-        return None, f"no script: {first if isinstance(error, WrongResult) else f'{type(error).__name__}: {first}'}"
+        return None, f"no script: {first_line(error).removeprefix('WrongResult: ')}"
 
 
 def replace(path: Path, text: str) -> None:

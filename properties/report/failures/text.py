@@ -13,7 +13,7 @@ from shardproof.properties.report.diagnosis.diagnosis import diagnose
 from shardproof.properties.report.failures.causes import entry
 from shardproof.properties.report.failures.files import write_if_possible, written
 from shardproof.properties.report.failures.picture import WRONG, in_letters, picture
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.violation import LawViolation, first_line
 
 RED, BOLD, PLAIN = "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
@@ -97,8 +97,7 @@ def diagnosed(violation: LawViolation) -> Sequence[str]:
     try:
         violation.diagnosis = diagnose(violation)
     except Exception as error:  # a failure is reported even where its explanation fails
-        first = str(error).partition("\n")[0]
-        violation.diagnosis = [f"other values (the diagnosis raises {type(error).__name__}: {first})"]
+        violation.diagnosis = [f"other values (the diagnosis raises {first_line(error)})"]
     return violation.diagnosis
 
 

@@ -17,7 +17,7 @@ from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.pages import CONTRACTS_PAGE, REPORT_PAGE, block
-from shardproof.properties.meta.runs import PYTEST, pytest_apart, python
+from shardproof.properties.meta.runs import PYTEST, ROOT, in_terminal, pytest_apart, python
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.program import of_products, precision_of
 from shardproof.properties.report.scripts.source import options
@@ -188,6 +188,18 @@ def test_a_report_is_not_lost(tmp_path: Path) -> None:
     Path(told[1]).parent.rmdir()
     with pytest.raises(RequestError, match="expected a file, this is a folder"):
         check_destination("--report", tmp_path)
+
+
+def test_workers_share_a_bar(tmp_path: Path) -> None:
+    """In a terminal, a run with workers has a bar with the time left, and pytest's words in its summary."""
+    tests = "import time, pytest\n\n@pytest.mark.parametrize('i', range(9))\ndef test_it(i):\n    time.sleep(0.2)\n"
+    (tmp_path / "test_some.py").write_text(f"{tests}    assert i != 7\n")
+    options = ("-n2", "-p", "shardproof.properties.report.plugin", "test_some.py")
+    shown = in_terminal(*PYTEST, *options, folder=tmp_path, PYTHONPATH=str(ROOT))
+    assert re.search(rb"\r(\xe2\x94\x81)+ +[1-9] of 9 tests(, 1 failed)?, 0:0\d:\d\d left ", shown), shown
+    assert b"1 failed, 0:0" in shown
+    assert re.search(rb"FAILED.* test_some.py::", shown)
+    assert b"8 passed" in shown
 
 
 @pytest.mark.lengthy

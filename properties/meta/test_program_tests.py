@@ -2,12 +2,7 @@
 
 import dataclasses
 import json
-import os
-import pty
 import re
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Unpack, get_type_hints
@@ -15,7 +10,7 @@ from typing import Any, Unpack, get_type_hints
 import pytest
 
 from shardproof.properties.contracts.described import Array
-from shardproof.properties.meta.runs import PYTEST, ROOT, Done, pytest_run, python
+from shardproof.properties.meta.runs import PYTEST, ROOT, Done, in_terminal, pytest_run, python
 from shardproof.properties.meta.whole_programs import mlp, numpy_mlp
 from shardproof.properties.report.checking import check_program
 from shardproof.properties.report.failures.replay import OF_PROGRAMS
@@ -147,17 +142,7 @@ def test_programs_have_the_options_and_their_settings(project: Path) -> None:
 def test_a_terminal_shows_how_far_a_test_is(project: Path) -> None:
     """In the terminal of pytest, which captures what tests print, a line has the structures and the time left."""
     (project / "tests" / "test_total.py").write_text(RIGHT)
-    ours, theirs = pty.openpty()
-    command = [sys.executable, *PYTEST, "tests", "--engine=simulate", "--laws=value"]
-    with subprocess.Popen(
-        command, cwd=project, env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}, stdout=theirs
-    ):
-        os.close(theirs)
-        shown = b""
-        with suppress(OSError):  # as the terminal has it once all is read
-            while part := os.read(ours, 4096):
-                shown += part
-    os.close(ours)
+    shown = in_terminal(*PYTEST, "tests", "--engine=simulate", "--laws=value", folder=project, PYTHONPATH=str(ROOT))
     assert re.search(rb"\rcheck total: on simulate \(1 of 1\): \d+ of 200 structures, 0:0\d:\d\d left ", shown), shown
     assert b"2 passed" in shown
 

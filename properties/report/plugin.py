@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from shardproof.plugin import RUNNING, add_options, take_settings
+from shardproof.plugin import RUNNING, add_options, take_settings, terminal
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.report import accelerators, options
@@ -22,6 +22,7 @@ from shardproof.properties.report.accelerators import ACCELERATORS, MEASURED, NE
 from shardproof.properties.report.failures import replay, showing
 from shardproof.properties.report.failures.causes import LEFT_OUT
 from shardproof.properties.report.failures.replay import REPLAYED, ReplayFile
+from shardproof.properties.report.progress import RunProgress
 from shardproof.properties.report.report import FAILURE, print_table, write_reports
 from shardproof.properties.report.session import (
     COUNTED,
@@ -80,6 +81,13 @@ def pytest_configure(config: pytest.Config) -> None:
             setattr(config.option, name, value)
     replay.choose_failures(config)  # which may need more devices
     options.set_up(config)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Shows a bar of the run, where workers share a terminal and pytest writes a dot for each test."""
+    reporter, option = terminal(), session.config.option
+    if reporter is not None and getattr(option, "numprocesses", None) and option.verbose == 0:
+        session.config.pluginmanager.register(RunProgress(session, reporter))
 
 
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir | None:

@@ -1,11 +1,17 @@
-"""The progress of a check, with the time left: a bar on a terminal, a line in pytest's, else a line now and then."""
+"""The progress of a check, with the time left: a bar on a terminal, a line in pytest's, else a line now and then.
+
+A run of pytest with workers has a bar of all tests in its terminal.
+"""
 
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from datetime import timedelta
+from typing import Any
 
 import jax
+import pytest
 from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
@@ -17,6 +23,9 @@ from shardproof.properties.runner.search import drawn_on
 
 QUIET_SECONDS, TERMINAL_SECONDS = 5.0, 1.0
 """How often a line is written where there is no terminal, and in pytest's; a shorter check writes none."""
+
+BAR = 30
+"""How many columns the bar of a run has."""
 
 
 def devices_note(devices: int) -> list[str]:
@@ -119,3 +128,42 @@ class Progress(ExitStack):
         for note in self.notes:
             self.console.print(note)
         self.notes = []
+
+
+class RunProgress:
+    """A bar of the whole run, with the time left, in place of pytest's dots: for workers that share a terminal."""
+
+    def __init__(self, session: pytest.Session, reporter: pytest.TerminalReporter) -> None:
+        self.session, self.reporter = session, reporter
+        self.began = self.drawn = 0.0
+        self.ended, self.failed, self.running = 0, 0, True
+
+    def pytest_runtest_logstart(self) -> None:
+        """Starts the clock with the first test: workers take seconds to import JAX."""
+        self.began = self.began or time.monotonic()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_teststatus(self) -> Iterator[None]:
+        """Has pytest write no letter for a test while the bar is there; its summary has words for all."""
+        status: Any = yield
+        return (status[0], "", "") if status and self.running else status
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Draws the bar, at most ten times a second."""
+        self.ended += report.when == "teardown"
+        self.failed += report.failed
+        if self.ended and time.monotonic() - self.drawn > 0.1:
+            self.drawn, total = time.monotonic(), max(self.ended, self.session.testscollected)
+            left = timedelta(seconds=round((self.drawn - self.began) / self.ended * (total - self.ended)))
+            bar = "━" * (BAR * self.ended // total)
+            failed = f", {self.failed} failed" if self.failed else ""
+            self.reporter.rewrite(f"{bar:{BAR}} {self.ended} of {total} tests{failed}, {left} left", erase=True)
+            self.reporter.flush()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Erases the bar, since pytest prints its summary."""
+        self.running = False
+        self.reporter.rewrite("", erase=True)
+        self.reporter.rewrite("")

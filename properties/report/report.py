@@ -261,11 +261,6 @@ def report_text(path: str, record: Record) -> str:
     return re.sub(r"\n{3,}", "\n\n", pages.get_template(f"report.{ending}").render(view(record, room))).strip() + "\n"
 
 
-def write_report(path: Path, record: Record, print_line: Callable[[str], None]) -> None:
-    """Writes a run to a file, else to the folder for temporary files, else prints it."""
-    write_somewhere(path, report_text(str(path), record), print_line)
-
-
 def write_reports(config: pytest.Config, print_line: Callable[[str], None], ended: str = "") -> None:
     """Writes the reports of a run, which may have ended early for a reason, and prints a line for each."""
     terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
@@ -275,4 +270,4 @@ def write_reports(config: pytest.Config, print_line: Callable[[str], None], ende
     if paths := report_paths(config):
         record = record_of([] if terminal is None else tallies_of(config), facts(config, ended), errors)
         for path in paths:
-            write_report(path, record, print_line)
+            write_somewhere(path, report_text(str(path), record), print_line)

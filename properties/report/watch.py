@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from shardproof.plugin import own
-from shardproof.properties.report.session import facts, report_paths
+from shardproof.properties.report.session import facts, report_paths, write_somewhere
 
 WATCH = pytest.StashKey["Watch"]()
 LAST = 2_000
@@ -66,7 +66,7 @@ def watch(errors: int, paths: list[str]) -> None:
             return
         known["verified"] += new.pop("verified", [])
         known |= new
-    from shardproof.properties.report.report import record_of, write_report
+    from shardproof.properties.report.report import record_of, report_text
     from shardproof.properties.runner.tally import Tally
 
     ended = f"The process ended in the middle of {known['begun'] or 'the collection of tests'}"
@@ -77,7 +77,7 @@ def watch(errors: int, paths: list[str]) -> None:
     tallies = [Tally.from_json(one) for one in known["verified"]]
     record = record_of(tallies, {**known["facts"], "ended": ended}, [{"test": known["begun"], "text": last}])
     for path in paths:
-        write_report(Path(path), record, print)
+        write_somewhere(Path(path), report_text(path, record), print)
 
 
 if __name__ == "__main__":

@@ -23,14 +23,13 @@ REPORTING = (
 LOADING = (
     "--impl",
     "--replay",
-    "--keep-regression",
     "--claims",
     "--expect-communication",
     "--expect-overlap",
     "--data-kinds",
 )
 """The options that load the suite. The others belong to these, and some to the tests of programs as well."""
-FILES = ("--replay", "--keep-regression", "--report", "--profile")
+FILES = ("--replay", "--report", "--profile")
 """The options whose values are files or folders, which pytest takes for tests until it knows the options."""
 TESTS = Path(__file__).parent / "properties"
 
@@ -111,14 +110,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": (
             "run only this recorded failure (.shardproof/failures/*.json), or a folder of them; may be repeated. The "
             "function is named with --impl, or its program_test's file is; one of this project's own needs neither"
-        ),
-    },
-    "--keep-regression": {
-        "metavar": "FILE",
-        "help": (
-            "copy a recorded failure to where every run checks it first: properties/regressions/ for one of this "
-            "project's own implementations, shardproof_regressions/ beside the test file, or the module of --impl, "
-            "that is named as well for one of a Program; runs no tests"
         ),
     },
     "--require-tpu": {

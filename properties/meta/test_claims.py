@@ -139,8 +139,8 @@ def test_all_claims_what_draws_more() -> None:
 def test_claims_belong_to_functions_in_order() -> None:
     """The first belongs to the first function, an empty one claims nothing, and one too many is refused."""
     first, second = parse_all(["ring_shift=a:b", "broadcast=c:d"], [], ["", "x64, trees"])
-    assert sorted(first.features) == []
-    assert sorted(second.features) == ["trees", "x64"]
+    assert sorted(dict(first.claims)["features"]) == []
+    assert sorted(dict(second.claims)["features"]) == ["trees", "x64"]
     with pytest.raises(GivenError, match=r"^--claims=trees: expected no more of them than of --impl$"):
         parse_all(["ring_shift=a:b"], [], ["x64", "trees"])
     with pytest.raises(GivenError, match=r"^--claims=x64: expected --impl as well, whose function it is said of$"):
@@ -239,6 +239,6 @@ def test_kinds_of_data_can_be_declined(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(ValueError, match="data='specal': no such kind of data; did you mean 'special'"):
         check("all_reduce", without_infinities, data="specal")
     (given,) = parse_all(["all_reduce=a:b"], [], [], [], ["exact,real"])
-    assert given.data == ("exact", "real")
+    assert dict(given.claims)["data"] == ("exact", "real")
     with pytest.raises(ValueError, match="data='specal': no such kind of data; did you mean 'special'"):
         parse_all(["all_reduce=a:b"], [], [], [], ["specal"])

@@ -297,25 +297,6 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.lengthy
-def test_a_failure_becomes_a_regression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is validated and copied, and a function that is neither built in nor a Program's is refused."""
-    monkeypatch.chdir(tmp_path)
-    case = write(found()).case.resolve()
-    kept = replay.REGRESSIONS / case.name
-    try:
-        done = pytest_run(f"--keep-regression={case}", folder=tmp_path)
-        assert (done.returncode, done.stdout) == (0, f"{case} is now a regression: {kept}\n"), done.stderr
-        assert read(kept).case == failing_case(found())
-    finally:
-        kept.unlink(missing_ok=True)
-    for text, reason in ((changed(built_in=False, name="mine"), "'mine' is not an implementation"), ("{", "not JSON")):
-        case.write_text(text)
-        refused = pytest_run(f"--keep-regression={case}", folder=tmp_path)
-        assert (refused.returncode, reason in refused.stderr) == (4, True), refused.stderr
-    assert not kept.exists()
-
-
-@pytest.mark.lengthy
 @pytest.mark.parametrize("below", ["", "lib"])
 def test_the_command_of_a_report_replays_it_until_it_is_fixed(
     below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

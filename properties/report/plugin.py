@@ -67,7 +67,6 @@ class SuiteModule(pytest.Module):
 
 
 pytest_addoption = add_options  # which does nothing where the installed plugin has added them
-pytest_cmdline_main = replay.keep_regression
 pytest_report_header = header
 pytest_xdist_auto_num_workers = pytest.hookimpl(tryfirst=True, optionalhook=True)(options.workers_that_fit)
 

@@ -29,9 +29,10 @@ def program_test(
 ) -> Callable[..., None]:
     """Returns a test that pytest runs once for every engine; its name must begin with `test_`.
 
-    Its failures are reported, written and replayed as those of `pytest --impl`; those that `--keep-regression` saved
-    are checked first. Once its values are wrong, what follows from that is left out. XLA gets eight virtual devices
-    where there is nothing but a CPU, unless JAX was used or configured before.
+    Its failures are reported, written and replayed as those of `pytest --impl`; those that were copied to the folder
+    `shardproof_regressions` beside the program's module are checked first. Once its values are wrong, what follows from
+    that is left out. XLA gets eight virtual devices where there is nothing but a CPU, unless JAX was used or configured
+    before.
 
     Arguments:
         program: what is checked; a module should have a name for it, by which a replay imports it.

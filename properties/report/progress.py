@@ -5,7 +5,7 @@ A run of pytest with workers has a bar of all tests in its terminal.
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, nullcontext
 from datetime import timedelta
 from typing import Any
@@ -143,9 +143,9 @@ class RunProgress:
         self.began = self.began or time.monotonic()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_report_teststatus(self) -> Iterator[None]:
+    def pytest_report_teststatus(self) -> Generator[None, Any, Any]:
         """Has pytest write no letter for a test while the bar is there; its summary has words for all."""
-        status: Any = yield
+        status = yield
         return (status[0], "", "") if status and self.running else status
 
     @pytest.hookimpl(trylast=True)

@@ -1,8 +1,7 @@
-"""Replays of recorded failures, by pytest or from their scripts: the options `--replay` and `--keep-regression`."""
+"""Replays of recorded failures, by pytest or from their scripts: the option `--replay`, and regressions."""
 
 import contextlib
 import dataclasses
-import json
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import of_products
 from shardproof.properties.programs.violation import DEATHS
-from shardproof.properties.report.failures.files import Recorded, parse, replace
+from shardproof.properties.report.failures.files import Recorded, parse
 from shardproof.properties.report.failures.text import diagnosed, render
 from shardproof.properties.report.options import usage_errors
 from shardproof.properties.report.session import MADE_TEST
@@ -44,28 +43,23 @@ OF_PROGRAMS = "shardproof_regressions"
 """The folder of a user's regressions, beside the module of the program."""
 
 
-def text_of(path: Path) -> str:
-    """The text of a file; raises NotAFailure if it cannot be read, or is larger than any failure."""
-    try:
-        if not path.is_file():  # a device or a pipe may never end
-            raise NotAFailure("not a file")
-        with path.open("rb") as stream:
-            content = stream.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise NotAFailure(f"larger than {MOST_BYTES} bytes")
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise NotAFailure(f"not UTF-8: {error.reason} at byte {error.start}") from error
-    except OSError as error:
-        raise NotAFailure(f"cannot be read: {error.strerror}") from error
-
-
 def read(path: Path) -> Recorded:
     """The failure in a file, of which nothing is executed; raises NotAFailure, with the path and the reason."""
+    reason = "not a file"
     try:
-        return parse(text_of(path))
+        if path.is_file():  # a device or a pipe may never end
+            with path.open("rb") as stream:
+                content = stream.read(MOST_BYTES + 1)
+            if len(content) <= MOST_BYTES:
+                return parse(content.decode())
+            reason = f"larger than {MOST_BYTES} bytes"
+    except UnicodeDecodeError as error:
+        reason = f"not UTF-8: {error.reason} at byte {error.start}"
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}"
     except NotAFailure as error:
-        raise NotAFailure(f"{one_line(str(path))}: {error}") from error
+        reason = str(error)
+    raise NotAFailure(f"{one_line(str(path))}: {reason}")
 
 
 def files(path: Path) -> list[Path]:
@@ -249,45 +243,6 @@ class ReplayFile(pytest.File):
 
 
 REPLAYED = pytest.StashKey[list[Path]]()
-
-
-def keep_regression(config: pytest.Config) -> int | None:
-    """Saves a regression and returns the exit code, if the option is given."""
-    given = config.getoption("--keep-regression")
-    if given is None:
-        return None
-    path = Path(given)
-    with usage_errors("--keep-regression: "):
-        recorded, text = read(path), text_of(path)
-        folder = folder_of(config, recorded)
-    target = folder / f"{path.stem}.json"
-    known = target.exists()
-    replace(target, json.dumps(json.loads(text), indent=1, sort_keys=True) + "\n")
-    sys.stdout.write(f"{path} {'was there already: written again' if known else 'is now a regression'}: {target}\n")
-    return int(pytest.ExitCode.OK)
-
-
-def folder_of(config: pytest.Config, recorded: Recorded) -> Path:
-    """The folder for a regression: for a program's, beside the test file that is named, or the module of `--impl`.
-
-    Raises:
-        NotAFailure: if neither is named, or it is of this project's own implementation and this is no checkout.
-    """
-    if recorded.built_in:
-        if not REGRESSIONS.is_dir():
-            raise NotAFailure(f"{recorded.name!r} is this project's own: expected a checkout of shardproof")
-        return REGRESSIONS
-    beside = [Path(name.partition("::")[0]) for name in config.args if named_files(config)]
-    for one in given_to(config):
-        program = None if one.contract else one.load().program
-        held = held_by_a_module(program) if program is not None else None
-        beside += [held.path] if held is not None and held.path is not None else []
-    if recorded.listed or not beside or not beside[0].is_file():
-        raise NotAFailure(
-            f"{recorded.name!r} is not an implementation of this project: expected a failure of one, or of a Program "
-            "whose test file, or --impl MODULE:PROGRAM, is named as well"
-        )
-    return beside[0].resolve().parent / OF_PROGRAMS
 
 
 def named_files(config: pytest.Config) -> bool:

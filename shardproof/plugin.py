@@ -33,101 +33,91 @@ FILES = ("--replay", "--report", "--profile")
 """The options whose values are files or folders, which pytest takes for tests until it knows the options."""
 TESTS = Path(__file__).parent / "properties"
 
-NUMBER, SEVERAL, FLAG = {"type": int, "metavar": "N"}, {"action": "append", "default": []}, {"action": "store_true"}
-OPTIONS: dict[str, dict[str, Any]] = {
-    "--devices": {
-        **NUMBER,
-        "help": "how many devices to verify on: virtual ones on cpu, the real ones otherwise (default: 8)",
-    },
-    "--platform": {"choices": ("cpu", "gpu", "tpu"), "help": "the platform to verify on (default: cpu)"},
-    "--engine": {
-        "choices": ("simulate", "xla", "all"),
-        "help": "what runs the implementations: the NumPy interpreter, XLA, or both (default: all)",
-    },
-    "--laws": {
-        "metavar": "NAMES",
-        "help": (
-            "the laws to check, of value, gradient, type, error, communication, overlap, agreement (default: all)"
-        ),
-    },
-    "--mesh-devices": {**NUMBER, "help": "the most devices of a mesh that is only simulated (default: 300)"},
-    "--report": {
-        **SEVERAL,
-        "metavar": "FILE",
-        "help": (
-            "write what was verified and what failed to FILE.html, a page, with its data in FILE.json beside it, to "
-            "FILE.json alone, or to FILE.md; may be given more than once"
-        ),
-    },
-    "--impl": {
-        **SEVERAL,
-        "metavar": "CONTRACT=MODULE:FUNCTION",
-        "help": (
-            "check this function against its contract, or of MODULE:PROGRAM a shardproof.Program, instead of the "
-            "built-in ones; may be given more than once"
-        ),
-    },
-    "--expect-communication": {
-        **SEVERAL,
-        "metavar": "EXPRESSIONS",
-        "help": (
-            "what the function of --impl sends, in participants p, bytes n of the full vector, and bytes of a block of "
-            "an operand or the result by its name (x, lhs, rhs, w_in, w_out, out), as in permute=p-1,bytes=(p-1)*n/p; "
-            "after ;grad: what its reverse mode sends by itself, in the same terms. Where nothing must move (one "
-            "participant, empty blocks, whole turns, identities, operands that are the same everywhere) it may also "
-            "send less, unless all of it begins with exactly: . The first belongs to the first --impl, and so on"
-        ),
-    },
-    "--claims": {
-        **SEVERAL,
-        "metavar": "NAMES",
-        "help": (
-            "what the function of --impl supports beyond its contract's signature, so that it is drawn: all, or some "
-            "of the claims that README.md lists; the first belongs to the first --impl, and so on"
-        ),
-    },
-    "--expect-overlap": {
-        **SEVERAL,
-        "metavar": "LIMITS",
-        "help": (
-            "how the function of --impl hides what it sends, forward and in its gradient: exposed<=EXPRESSION, the "
-            "most of the time in which something is sent that nothing is computed in, as in exposed<=1/p, on a machine "
-            "whose busiest link needs as long as the products; directions=2, if blocks go both ways round a ring; "
-            "memory<=EXPRESSION, the most bytes alive on a device; the first belongs to the first --impl, and so on"
-        ),
-    },
-    "--data-kinds": {
-        **SEVERAL,
-        "metavar": "KINDS",
-        "help": (
-            "the kinds of data that the function of --impl is run on, of exact, distinct, real, special, nan, scaled, "
-            "partial and zeros (default: all that its contract has); the first belongs to the first --impl, and so on"
-        ),
-    },
-    "--replay": {
-        **SEVERAL,
-        "metavar": "FILE_OR_FOLDER",
-        "help": (
-            "run only this recorded failure (.shardproof/failures/*.json), or a folder of them; may be repeated. The "
-            "function is named with --impl, or its program_test's file is; one of this project's own needs neither"
-        ),
-    },
-    "--require-tpu": {
-        **FLAG,
-        "help": "tests that need TPU devices fail where there are none, instead of being skipped",
-    },
-    "--require-gpu": {
-        **FLAG,
-        "help": "tests that need GPU devices fail where there are none, instead of being skipped",
-    },
-    "--require-tpu-compiler": {
-        **FLAG,
-        "help": "tests that compile for TPU topologies fail without libtpu, instead of being skipped",
-    },
-    "--profile": {
-        "metavar": "DIR",
-        "help": "write JAX profiler traces of the rows that tests for accelerators measure to DIR/CONTRACT/FORM",
-    },
+
+def _option(help: str, **how: Any) -> dict[str, Any]:
+    return {"help": help, **how}
+
+
+def _list(metavar: str, help: str) -> dict[str, Any]:
+    return {"help": help, "metavar": metavar, "action": "append", "default": []}
+
+
+OPTIONS = {
+    "--devices": _option(
+        "how many devices to verify on: virtual ones on cpu, the real ones otherwise (default: 8)",
+        type=int,
+        metavar="N",
+    ),
+    "--platform": _option("the platform to verify on (default: cpu)", choices=("cpu", "gpu", "tpu")),
+    "--engine": _option(
+        "what runs the implementations: the NumPy interpreter, XLA, or both (default: all)",
+        choices=("simulate", "xla", "all"),
+    ),
+    "--laws": _option(
+        "the laws to check, of value, gradient, type, error, communication, overlap, agreement (default: all)",
+        metavar="NAMES",
+    ),
+    "--mesh-devices": _option(
+        "the most devices of a mesh that is only simulated (default: 300)",
+        type=int,
+        metavar="N",
+    ),
+    "--report": _list(
+        "FILE",
+        "write what was verified and what failed to FILE.html, a page, with its data in FILE.json beside it, to "
+        "FILE.json alone, or to FILE.md; may be given more than once",
+    ),
+    "--impl": _list(
+        "CONTRACT=MODULE:FUNCTION",
+        "check this function against its contract, or of MODULE:PROGRAM a shardproof.Program, instead of the built-in"
+        " ones; may be given more than once",
+    ),
+    "--expect-communication": _list(
+        "EXPRESSIONS",
+        "what the function of --impl sends, in participants p, bytes n of the full vector, and bytes of a block of an"
+        " operand or the result by its name (x, lhs, rhs, w_in, w_out, out), as in permute=p-1,bytes=(p-1)*n/p; after"
+        " ;grad: what its reverse mode sends by itself, in the same terms. Where nothing must move (one participant, "
+        "empty blocks, whole turns, identities, operands that are the same everywhere) it may also send less, unless "
+        "all of it begins with exactly: . The first belongs to the first --impl, and so on",
+    ),
+    "--claims": _list(
+        "NAMES",
+        "what the function of --impl supports beyond its contract's signature, so that it is drawn: all, or some of "
+        "the claims that README.md lists; the first belongs to the first --impl, and so on",
+    ),
+    "--expect-overlap": _list(
+        "LIMITS",
+        "how the function of --impl hides what it sends, forward and in its gradient: exposed<=EXPRESSION, the most "
+        "of the time in which something is sent that nothing is computed in, as in exposed<=1/p, on a machine whose "
+        "busiest link needs as long as the products; directions=2, if blocks go both ways round a ring; "
+        "memory<=EXPRESSION, the most bytes alive on a device; the first belongs to the first --impl, and so on",
+    ),
+    "--data-kinds": _list(
+        "KINDS",
+        "the kinds of data that the function of --impl is run on, of exact, distinct, real, special, nan, scaled, "
+        "partial and zeros (default: all that its contract has); the first belongs to the first --impl, and so on",
+    ),
+    "--replay": _list(
+        "FILE_OR_FOLDER",
+        "run only this recorded failure (.shardproof/failures/*.json), or a folder of them; may be repeated. The "
+        "function is named with --impl, or its program_test's file is; one of this project's own needs neither",
+    ),
+    "--require-tpu": _option(
+        "tests that need TPU devices fail where there are none, instead of being skipped",
+        action="store_true",
+    ),
+    "--require-gpu": _option(
+        "tests that need GPU devices fail where there are none, instead of being skipped",
+        action="store_true",
+    ),
+    "--require-tpu-compiler": _option(
+        "tests that compile for TPU topologies fail without libtpu, instead of being skipped",
+        action="store_true",
+    ),
+    "--profile": _option(
+        "write JAX profiler traces of the rows that tests for accelerators measure to DIR/CONTRACT/FORM",
+        metavar="DIR",
+    ),
 }
 SETTINGS: dict[str, Any] = {
     "devices": "int",

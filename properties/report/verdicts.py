@@ -289,13 +289,6 @@ def diagnosed(violation: LawViolation) -> Sequence[str]:
     return text.diagnosed(violation)
 
 
-def _report(violation: LawViolation, *, briefly: bool) -> dict[str, str]:
-    """The report of a violation, with its files; `briefly` the entry alone, if its cause was reported before."""
-    from shardproof.properties.report.failures import text
-
-    return entry(violation, "") if briefly else text.report(violation)
-
-
 def scope_of(engine: str) -> Scope:
     """The meshes of the devices at hand, and larger ones of the interpreter."""
     devices = len(jax.devices())
@@ -340,7 +333,9 @@ def check_implementation(
                 implementation, engine, wanted, reported, find, max_examples=drawn, on_case=progress.case
             )
             for violation in verdicts.violations:
-                reports.append(_report(violation, briefly=before.covers(violation)))
+                from shardproof.properties.report.failures import text  # which takes a second
+
+                reports.append(entry(violation, "") if before.covers(violation) else text.report(violation))
                 before.add(violation)
                 verdicts.tallies[violation.law.name].failure = reports[-1]
             errors += verdicts.errors

@@ -69,7 +69,7 @@ class Here:
         try:
             _Pickler(content).dump(self.implementation)
         except Exception as error:  # anything that a function refers to may refuse
-            raise NotSent(_in_one_line(error)) from error
+            raise NotSent(first_line(error).removeprefix("NotSent: ")) from error
         return Arrived, (content.getvalue(), tuple(sys.path), str(Path.cwd()))
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ class Arrived:
         try:
             found: Implementation = cloudpickle.loads(self.content)
         except Exception as error:  # whatever an import raises
-            raise NotSent(_in_one_line(error)) from error
+            raise NotSent(first_line(error).removeprefix("NotSent: ")) from error
         if found.program is None:
             return found
         described = found.program.signature
@@ -114,10 +114,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no annotatio
             make, parts = self.dispatch_table[CodeType](value)
             return make, tuple(value.co_filename if part == "<dynamic-code>" else part for part in parts)
         return super().reducer_override(value)
-
-
-def _in_one_line(error: Exception) -> str:
-    return str(error) if isinstance(error, NotSent) else first_line(error)
 
 
 MOST_KNOWN = 20
@@ -291,7 +287,7 @@ def _run(task: Task, on_case: OnCase) -> tuple[Finding, Death | None]:
     try:
         child.connection.send(task)
     except Exception as error:  # whatever pickling raises
-        raise NotSent(_in_one_line(error)) from error
+        raise NotSent(first_line(error).removeprefix("NotSent: ")) from error
     last: Case | None = None
     law = LAWS[task.laws[0]]
     cases = 0

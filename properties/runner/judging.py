@@ -335,25 +335,23 @@ def require_held(law: Law, implementation: Implementation, tally: Tally) -> str:
     """
     where = f"{law.name} ({tally.engine})"
     start = f"{implementation}: {where}"
-    declined = tally.exchanging.get("unsupported", 0)
-    if tally.structures and declined and not {"held", "excused"} & set(tally.exchanging):
-        if law.partial and declined == tally.exchanging.get(DECLINED, 0):
+    may_go_unrun = law.optional(implementation)
+    if tally.structures and not {"held", "excused"} & set(tally.exchanging):
+        declined, unrun = (tally.exchanging.get(kind, 0) for kind in ("unsupported", "not run"))
+        only = f"{start}: held only on cases with one participant"
+        if declined and law.partial and declined == tally.exchanging.get(DECLINED, 0):
             return f"{where}: applies only to cases with one participant; {declined:,} with more were declined"
-        raise HeldOnNothing(
-            f"{start}: held only on cases with one participant; {declined:,} with more were unsupported"
-        )
-    only_reported = law.optional(implementation)
-    unrun = tally.exchanging.get("not run", 0)
-    if tally.structures and unrun and not {"held", "excused"} & set(tally.exchanging) and not only_reported:
-        what = f"{unrun:,} with more were not run: {most_frequent(tally.not_run)}"
-        raise HeldOnNothing(f"{start}: held only on cases with one participant; {what}")
+        if declined:
+            raise HeldOnNothing(f"{only}; {declined:,} with more were unsupported")
+        if unrun and not may_go_unrun:
+            raise HeldOnNothing(f"{only}; {unrun:,} with more were not run: {most_frequent(tally.not_run)}")
     if tally.structures or tally.defects:
-        return ""
-    if tally.not_run and not tally.unsupported and only_reported and not tally.uncompared:
         return ""
     if tally.uncompared:
         return f"{where}: {most_frequent(tally.not_run)}"
-    if not tally.drawn_structures and not tally.excluded and (law.partial or only_reported):
+    if tally.not_run and not tally.unsupported and may_go_unrun:
+        return ""
+    if not tally.drawn_structures and not tally.excluded and (law.partial or may_go_unrun):
         return f"{where}: no case was drawn to which it applies"
     none = f"all {tally.excluded:,} that were drawn are excluded" if tally.excluded else "none was drawn"
     counted = "; ".join(tally.left_out()) or none

@@ -55,11 +55,6 @@ class Recorded:
     kind: Literal["shardproof failure"] = "shardproof failure"
     format: Literal[4] = 4  # a reader refuses other versions: up to the second a file named a function to import
 
-    @property
-    def listed(self) -> bool:
-        """True if its contract is one of this project's, and not a user's program."""
-        return listed(self.case.contract)
-
 
 def failing_case(violation: LawViolation) -> Case:
     """The case with the one data set on which the violation shows, if it is known."""
@@ -130,7 +125,7 @@ def _check(recorded: Recorded) -> None:
         raise reading.Unreadable(f"chain={case.chain}: expected none without `jit` on the engine {recorded.engine!r}")
     if recorded.engine == "xla" and max(case.mesh.devices) >= MOST_DEVICES:
         raise reading.Unreadable(f"devices={reading.shown(case.mesh.devices)}: expected numbers below {MOST_DEVICES}")
-    if recorded.listed:
+    if listed(case.contract):
         check_case(recorded.law, case)
 
 

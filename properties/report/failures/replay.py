@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from shardproof.properties.cases.reading import one_line
-from shardproof.properties.contracts import Scope
+from shardproof.properties.contracts import Scope, listed
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import Implementation
@@ -174,7 +174,7 @@ def source_of(recorded: Recorded, given: Sequence[Given], programs: Iterable[tup
         return next((one for _, one in beside if one.function == recorded.program), beside[0][1])
     if recorded.built_in:
         return BuiltIn(contract, recorded.name)
-    if recorded.listed:
+    if listed(recorded.case.contract):
         raise NotAFailure(f"{contract}[{one_line(recorded.name)}]: expected --impl {contract}=MODULE:FUNCTION as well")
     raise NotAFailure(f"{contract}: expected --impl MODULE:PROGRAM, or the file with its program_test, as well")
 

@@ -122,9 +122,6 @@ MOST_KNOWN = 20
 SMALLER = (1, 2)
 """The numbers of devices on which a crash is tried again, to find a smaller mesh."""
 
-SMALL = LARGE
-"""The most devices of a mesh on which a right function ends in time: one that does not end on more may be slow."""
-
 
 OnCase = Callable[[Law, Case, bool], None]
 """Called with a law, each case that it is checked on, and whether that breaks it, before the smallest one is found."""
@@ -147,10 +144,10 @@ def check_isolated(task: Task, on_case: OnCase = lambda law, case, breaks: None)
     found, death = _past_known_defects(task, on_case)
     if task.case:
         return found
-    unfinished: list[Case] = []
-    while death and death.busy and found.violation and SMALL < found.violation.case.mesh.size <= task.scope.large:
+    unfinished: list[Case] = []  # a right function ends in time on meshes that are not large; on others it may be slow
+    while death and death.busy and found.violation and LARGE < found.violation.case.mesh.size <= task.scope.large:
         unfinished.append(found.violation.case)
-        large = max(SMALL, found.violation.case.mesh.size // 4)
+        large = max(LARGE, found.violation.case.mesh.size // 4)
         task = replace(task, scope=replace(task.scope, large=large))
         found, death = _past_known_defects(task, on_case)
     if unfinished:

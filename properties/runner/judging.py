@@ -1,7 +1,6 @@
 """The verdict on one case, and on a law once all of its cases were judged."""
 
 import dataclasses
-import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from traceback import walk_tb
@@ -89,11 +88,11 @@ def verify(
     case: Case,
     engine: Engine,
     *,
-    laws: Sequence[Law] = (*LAWS.values(),),
-    tallies: Mapping[str, Tally] | None = None,
-    instead: int = 1,
-    enough: float = math.inf,
-    before: Before = lambda law, case: "",
+    laws: Sequence[Law],
+    tallies: Mapping[str, Tally],
+    instead: int,
+    enough: int,
+    before: Before,
 ) -> dict[str, Verdict]:
     """Judges a case by every law that applies, on one trace, one run on all data, and one derivative.
 
@@ -105,10 +104,9 @@ def verify(
     Returns:
         The verdict of each law that applies; raises LawViolation if one does not hold, SuiteError if the suite fails.
     """
-    counted = tallies_of(implementation, engine.name, laws) if tallies is None else tallies
     verdicts = {}
     for law in applicable_laws(implementation, engine.name, laws):
-        its, tally = law.of(case), counted[law.name]
+        its, tally = law.of(case), tallies[law.name]
         if its is None or is_decided(tally, enough):
             continue
         known, made = before(law, its), engine.compilations
@@ -119,7 +117,7 @@ def verify(
     return verdicts
 
 
-def is_decided(tally: Tally, enough: float) -> bool:
+def is_decided(tally: Tally, enough: int) -> bool:
     """True if a law need not be checked any more: it held on enough structures, or has nothing to compare."""
     underived = 0 if tally.structures or tally.defects else tally.underived
     nothing = max(tally.uncompared, underived) >= MAX_UNCOMPARED

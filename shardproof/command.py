@@ -391,8 +391,8 @@ def defects(names: tuple[str, ...]) -> None:
 @main.command()
 def doctor() -> None:
     """Print what is installed, the devices, and what cannot run."""
-    from shardproof.properties.report.doctor import examined
+    from shardproof.properties.report.doctor import examine
 
-    lines, works = examined()
+    lines, works = examine()
     click.echo("\n".join(lines))
     raise SystemExit(HELD if works else USAGE)

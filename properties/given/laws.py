@@ -11,8 +11,8 @@ from shardproof.properties.laws import Law
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import of_products
 from shardproof.properties.report.failures.causes import ReportedCauses
-from shardproof.properties.report.failures.evidence import examined
-from shardproof.properties.report.failures.text import diagnosed
+from shardproof.properties.report.failures.evidence import examine
+from shardproof.properties.report.failures.text import find_diagnosis
 from shardproof.properties.report.session import COUNTED, seed_in_force
 from shardproof.properties.report.verdicts import check_laws, conclude
 from shardproof.properties.runner.child import Source, Task
@@ -39,7 +39,7 @@ def test_given(
         scope=scope,
         max_examples=0,
         random_seed=seed_in_force(request.config),
-        diagnose=examined if request.config.getoption("--report") else diagnosed,
+        diagnose=examine if request.config.getoption("--report") else find_diagnosis,
         platform=request.config.getoption("--platform"),
         options={"jax_default_matmul_precision": of_products()},
     )

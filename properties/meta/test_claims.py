@@ -26,7 +26,7 @@ from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.program import is_wide, precision_of
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.summary import notes
-from shardproof.properties.runner.given import claimed, parse_all
+from shardproof.properties.runner.given import find_features, parse_all
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.stated import GivenError
 from shardproof.properties.runner.tally import Tally
@@ -126,14 +126,14 @@ def test_every_feature_is_of_some_contract() -> None:
 def test_a_wrong_claim_is_one_line(names: list[str], text: str) -> None:
     """What is no feature, or none of this contract, is refused with the nearest name or all of them."""
     with pytest.raises(GivenError, match=f"^{re.escape(text)}") as caught:
-        claimed("all_reduce", names)
+        find_features("all_reduce", names)
     assert "\n" not in str(caught.value)
 
 
 def test_all_claims_what_draws_more() -> None:
     """`all` means every feature of the contract but those that ask for less."""
-    assert claimed("matmul_all_reduce", ["all"]) == CONTRACTS["matmul_all_reduce"].features - CONCESSIONS
-    assert claimed("matmul_all_reduce", ["all", *CONCESSIONS]) == CONTRACTS["matmul_all_reduce"].features
+    assert find_features("matmul_all_reduce", ["all"]) == CONTRACTS["matmul_all_reduce"].features - CONCESSIONS
+    assert find_features("matmul_all_reduce", ["all", *CONCESSIONS]) == CONTRACTS["matmul_all_reduce"].features
 
 
 def test_claims_belong_to_functions_in_order() -> None:

@@ -15,7 +15,7 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.report.diagnosis.repairs import NO_CHANGE, Change, numbers_by_the_mesh, run_in_doubles
-from shardproof.properties.report.diagnosis.runs import enlarged
+from shardproof.properties.report.diagnosis.runs import enlarge
 
 
 def bias_of_every_member(x: Any, w: Any, b: Any, *, model: Any) -> Any:
@@ -317,5 +317,5 @@ def test_sizes_that_are_stated_stay_as_they_are_where_blocks_are_enlarged() -> N
         operands = tuple(Operand(shape, "float32", placement) for shape, placement in blocks)
         mesh, roles = MeshCase(("dp",), (2,)), (("data", ("dp",)),)
         case = Case(program.contract, mesh, ("dp",), operands, roles=roles)
-        larger = enlarged(case, program.implementation)
+        larger = enlarge(case, program.implementation)
         assert (larger and [o.block for o in larger.operands]) == (block and [block, (3, 3), (2,)])

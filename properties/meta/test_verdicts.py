@@ -25,7 +25,7 @@ from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.summary import merge_similar, verdict_row
 from shardproof.properties.runner.judging import MAX_UNSUPPORTED, require_held
 from shardproof.properties.runner.search import Finding, find_violation
-from shardproof.properties.runner.stated import GivenError, named
+from shardproof.properties.runner.stated import GivenError, split_names
 from shardproof.properties.runner.tally import HeldOnNothing, Tally
 
 Function = Callable[..., Any]
@@ -142,7 +142,7 @@ def test_no_laws_are_told_from_all(laws: Any) -> None:
     """An empty choice of laws is refused, and None means all laws and no claims."""
     with pytest.raises(ValueError, match=r"laws=\(\): expected some of value, "):
         check("ring_shift", few, laws=laws)
-    assert named("laws", None, LAWS) == tuple(LAWS)
+    assert split_names("laws", None, LAWS) == tuple(LAWS)
     summary = check("ring_shift", few, laws="value, error", claims=None, max_examples=1)
     assert {tally.law for tally in summary.tallies} == {"value", "error"}
 

@@ -9,7 +9,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report.summary import Summary
 from shardproof.properties.report.verdicts import EXAMPLES, check_implementation
-from shardproof.properties.runner.given import check_contract, check_signature, claimed, read_claims
+from shardproof.properties.runner.given import check_contract, check_signature, find_features, read_claims
 from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.programs import Description, Program
 
@@ -18,7 +18,7 @@ def user_implementation(contract: str, function: Callable[..., Any], claims: Ite
     """A user's function, with no features but those that it claims; raises ValueError for an unknown one."""
     name = getattr(function, "__name__", type(function).__name__)
     of = CONTRACTS[contract]
-    return Implementation(of, name, function, claimed(contract, claims), whole=of.whole)
+    return Implementation(of, name, function, find_features(contract, claims), whole=of.whole)
 
 
 def check(

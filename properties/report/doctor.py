@@ -58,7 +58,7 @@ def unable() -> Iterator[tuple[str, str]]:
         yield "all of the suite", "this is no checkout: `shardproof suite` checks the implementations alone"
 
 
-def examined() -> tuple[list[str], bool]:
+def examine() -> tuple[list[str], bool]:
     """Lines on this machine, and whether JAX runs here."""
     flags = os.environ.get("XLA_FLAGS", "")
     plugins = {one.dist.name for one in metadata.entry_points(group="pytest11") if one.dist}

@@ -27,7 +27,7 @@ from shardproof.properties.runner.isolation import Here, NeverBegan, NotSent, On
 from shardproof.properties.runner.judging import MAX_UNSUPPORTED, applicable_laws, require_held, tallies_of
 from shardproof.properties.runner.platforms import DEVICES, make_devices
 from shardproof.properties.runner.search import Finding, drawn_on, find_violation
-from shardproof.properties.runner.stated import GivenError, check_draws, named
+from shardproof.properties.runner.stated import GivenError, check_draws, split_names
 from shardproof.properties.runner.tally import HeldOnNothing, Tally
 from shardproof.properties.runner.violation import LawViolation
 
@@ -72,7 +72,7 @@ Find = Callable[..., Finding]
 
 def chosen_laws(laws: str | Iterable[str] | None) -> list[Law]:
     """The laws of these names, all for None; raises GivenError for an unknown one, or none."""
-    chosen = named("laws", laws, LAWS)
+    chosen = split_names("laws", laws, LAWS)
     if unknown := [name for name in chosen if name not in LAWS]:
         raise GivenError(f"laws={unknown[0]!r}: no such law; {suggestion.meant(unknown[0], LAWS, of='some of')}")
     if not chosen:
@@ -164,7 +164,7 @@ def _require_held(law: Law, implementation: Implementation, verdicts: Verdicts, 
         verdicts.empty.append(str(error))
 
 
-def _merged(texts: Iterable[str]) -> list[str]:
+def _merge(texts: Iterable[str]) -> list[str]:
     """Texts `NAME: LAW (ENGINE): WHY`, those that have the same name and reason in one line."""
     laws: dict[tuple[str, str], list[str]] = {}
     for text in texts:
@@ -191,7 +191,7 @@ def conclude(verdicts: Verdicts, implementation: Implementation) -> None:
     if verdicts.errors:
         raise verdicts.errors[0]
     if verdicts.empty:
-        raise HeldOnNothing("\n".join(_merged(verdicts.empty)))
+        raise HeldOnNothing("\n".join(_merge(verdicts.empty)))
     if not any(tally.outcome == "passed" for tally in verdicts.tallies.values()):
         reasons = [reason for tally in verdicts.tallies.values() for reason in tally.findings]
         reasons += [f"{LEFT_OUT}: {', '.join(verdicts.left_out)}"] if verdicts.left_out else []
@@ -260,7 +260,7 @@ class Searches:
                 limits["max_examples"],
                 self.random_seed,
                 "cpu",
-                diagnose=diagnosed,
+                diagnose=find_diagnosis,
                 options={**jax.config.values, "jax_platforms": "cpu", "jax_num_cpu_devices": len(jax.devices())},
                 is_reported=self.reported.covers,
                 patience=limits["patience"],
@@ -282,11 +282,11 @@ class Searches:
         return find
 
 
-def diagnosed(violation: LawViolation) -> Sequence[str]:
+def find_diagnosis(violation: LawViolation) -> Sequence[str]:
     """The diagnosis of a violation; its modules are loaded only then, in the process in which it went wrong."""
     from shardproof.properties.report.failures import text
 
-    return text.diagnosed(violation)
+    return text.find_diagnosis(violation)
 
 
 def scope_of(engine: str) -> Scope:
@@ -346,7 +346,7 @@ def check_implementation(
                 notes.append(f"{engine}: max_seconds={max_seconds:g} ended it {verdicts.ended}")
             if verdicts.left_out and not verdicts.tallies:
                 notes.append(f"{LEFT_OUT}: {', '.join(verdicts.left_out)}")
-    empty = _merged(empty)
+    empty = _merge(empty)
     if searches.reason and "xla" in engines:
         notes.append(f"compiled in this process, which ends if XLA aborts: {searches.reason}")
     if not reports and not empty and not any(t.verifies and not LAWS[t.law].partial for t in tallies):

@@ -17,7 +17,7 @@ from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.programs import Program
-from shardproof.properties.runner.stated import GivenError, check_kinds, named
+from shardproof.properties.runner.stated import GivenError, check_kinds, split_names
 
 SAID = ("--expect-communication", "--claims", "--expect-overlap", "--data-kinds")
 """The options about the functions that `--impl` names, each once for every function."""
@@ -63,7 +63,7 @@ class Given:
             raise GivenError(str(error)) from error
         return cls(contract, module, function, tuple(found.items()))
 
-    def imported(self) -> Any:
+    def import_target(self) -> Any:
         """Imports the function or program, from the current directory as well; raises GivenError if it cannot."""
         here = str(Path.cwd())
         if here not in sys.path:
@@ -80,7 +80,7 @@ class Given:
 
     def load(self) -> Implementation:
         """The function or program as an implementation; raises GivenError if it cannot be imported or called so."""
-        target = self.imported()
+        target = self.import_target()
         if not self.contract:
             if not isinstance(target, Program):
                 raise GivenError(f"--impl={self}: expected a Program, got {type(target).__name__}; or CONTRACT={self}")
@@ -120,17 +120,17 @@ def read_claims(
     said: tuple[str, str] = ("communication", "overlap"),
 ) -> dict[str, Any]:
     """The arguments of `Implementation` for claims about a function of a contract; `said` names those in errors."""
-    known, kinds = names_of(CONTRACTS[contract]), named("data", data, ())
+    known, kinds = names_of(CONTRACTS[contract]), split_names("data", data, ())
     check_kinds(kinds)
     return {
-        "features": claimed(contract, named("claims", features, ())),
+        "features": find_features(contract, split_names("claims", features, ())),
         "communication": None if communication is None else Expectation.parse(communication, known, said[0]),
         "overlap": None if overlap is None else Overlap.parse(overlap, known, said[1]),
         "data": kinds,
     }
 
 
-def claimed(contract: str, names: Iterable[str]) -> frozenset[str]:
+def find_features(contract: str, names: Iterable[str]) -> frozenset[str]:
     """The features of a contract with these names, `all` being those that draw something more; raises GivenError."""
     known = CONTRACTS[contract].features
     found: set[str] = set()
@@ -163,7 +163,7 @@ def check_signature(contract: str, function: Callable[..., Any], features: Colle
     operands, keywords = CONTRACTS[contract].call.arrays, list(CONTRACTS[contract].call.parameters)
     keywords += sorted({KEYWORDS[feature] for feature in features if feature in KEYWORDS})
     axes, keyword_axes = _axes(contract)
-    wanted = _listed([*operands, *axes], [*keyword_axes, *keywords])
+    wanted = _list([*operands, *axes], [*keyword_axes, *keywords])
     if not callable(function):
         raise GivenError(f"{contract}: {function!r} is not callable: expected a function {wanted}")
     try:
@@ -194,7 +194,7 @@ def signature_of(contract: str) -> str:
     known = defaults(contract)
     keywords = [name if known[name] is inspect.Parameter.empty else f"{name}={known[name]!r}" for name in known]
     axes, keyword_axes = _axes(contract)
-    return _listed([*CONTRACTS[contract].call.arrays, *axes], [*keyword_axes, *keywords])
+    return _list([*CONTRACTS[contract].call.arrays, *axes], [*keyword_axes, *keywords])
 
 
 def _axes(contract: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -203,6 +203,6 @@ def _axes(contract: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return by_place, (*["mesh"] * CONTRACTS[contract].whole, *by_keyword)
 
 
-def _listed(by_place: Sequence[str], by_keyword: Sequence[str]) -> str:
+def _list(by_place: Sequence[str], by_keyword: Sequence[str]) -> str:
     """A list of parameters: `(x, axis_name, *, op='sum')`."""
     return f"({', '.join([*by_place, *(['*', *by_keyword] if by_keyword else [])])})"

@@ -227,7 +227,7 @@ class Child:
         """True if it can check one more task: it lives, has memory left, and no module was written since it started."""
         if self.parent != os.getpid() or not self.process.is_alive():
             return False
-        return memory(self.process.pid or 0) < MEMORY_BYTES // 2 and not _written_since(self.started)
+        return memory(self.process.pid or 0) < MEMORY_BYTES // 2 and not _is_outdated(self.started)
 
     def end(self) -> None:
         """Ends the process, whatever it is doing."""
@@ -248,7 +248,7 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _written_since(then: float) -> bool:
+def _is_outdated(then: float) -> bool:
     """True if the file of a module was written since, so that the child may have imported an older one."""
     for module in [*sys.modules.values()]:
         file = getattr(module, "__file__", None)

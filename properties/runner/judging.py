@@ -190,10 +190,10 @@ def judge(
     spent = not tally.broken and sum(tally.instead.values()) >= instead
     try:
         with whole_tracebacks(), precision_of(case):
-            verdict = _judged(law, implementation, case, engine, ended_by)
+            verdict = _judge(law, implementation, case, engine, ended_by)
             if verdict.kind == "not run" and can_compile and not (spent or verdict.final):
                 lacks, programs = verdict.reason, COMPILER.compilations
-                verdict = _judged(law, implementation, case, COMPILER, ended_by)
+                verdict = _judge(law, implementation, case, COMPILER, ended_by)
                 compiled = COMPILER.compilations > programs and verdict.kind != "unsupported"
                 if compiled or verdict.kind == "held":
                     verdict = dataclasses.replace(verdict, instead=lacks)
@@ -209,7 +209,7 @@ def judge(
     return verdict
 
 
-def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine, ended_by: str = "") -> Verdict:
+def _judge(law: Law, implementation: Implementation, case: Case, engine: Engine, ended_by: str = "") -> Verdict:
     try:
         defect = _ending(law, implementation, case, engine, ended_by)
         if defect is not None:

@@ -69,7 +69,7 @@ class Named:
         return f"{self.module}:{self.qualname}"
 
 
-def named(function: Any) -> Named:
+def find_name(function: Any) -> Named:
     """The name that a function has in its module, or else in any module; `<…>` if it has none."""
     try:
         path = Path(inspect.getfile(inspect.unwrap(function))).resolve()
@@ -98,7 +98,7 @@ def name_of(implementation: Implementation) -> Named | None:
     """The name by which `--impl` finds a function or program, if there is one."""
     if implementation.program is not None:
         return held_by_a_module(implementation.program)
-    found = named(implementation.function)
+    found = find_name(implementation.function)
     return found if found.importable else None
 
 

@@ -87,7 +87,7 @@ def _neighbours(case: Case) -> Iterator[Neighbour]:
     for axes in dict.fromkeys(axes for axes in every if isinstance(axes, tuple) and len(axes) > 1):
         for other in dict.fromkeys((mesh.in_mesh_order(axes), axes[::-1])):
             if other != axes:
-                yield "axis order", str(axes), str(other), [_reordered(case, axes, other)]
+                yield "axis order", str(axes), str(other), [_reorder(case, axes, other)]
     if mesh.axis_names[::-1] != mesh.axis_names:
         turned = MeshCase(mesh.axis_names[::-1], mesh.sizes[::-1], (), mesh.axis_types[::-1])
         yield "axis order", f"mesh {mesh}", f"mesh {turned}", [dataclasses.replace(case, mesh=turned)]
@@ -137,7 +137,7 @@ def _with_operand(case: Case, index: int, operand: Any) -> Case:
     return dataclasses.replace(case, operands=operands)
 
 
-def _reordered(case: Case, axes: tuple[str, ...], other: tuple[str, ...]) -> Case:
+def _reorder(case: Case, axes: tuple[str, ...], other: tuple[str, ...]) -> Case:
     """The case with an axis tuple in another order, wherever it stands."""
 
     def turn(entry: Any) -> Any:

@@ -25,7 +25,7 @@ from shardproof.properties.programs.implementations import OF_PROGRAMS, Implemen
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.references import JaxReference, NumpyReference, reference_of
 from shardproof.properties.runner.platforms import DEVICES
-from shardproof.properties.runner.stated import by_name, check_call, check_conditions, named, names_in, several
+from shardproof.properties.runner.stated import by_name, check_call, check_conditions, names_in, several, split_names
 
 MOST_TIMES, MOST_TRIED = 6, 20_000
 """How many sizes of a dimension, and how many cases, are tried to find one on which to call a reference."""
@@ -214,7 +214,7 @@ class Program:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of data that it is run on; all, if empty."""
-        return named("data", self.data, ())
+        return split_names("data", self.data, ())
 
     @cached_property
     def takes_gradients(self) -> bool:
@@ -301,7 +301,7 @@ class Program:
             self.function,
             communication=expectation,
             overlap=Overlap.parse(self.overlap, names) if self.overlap else None,
-            serves=None if self.serves is None else self.served,
+            serves=None if self.serves is None else self.supports,
             whole=self.whole,
             check_vma=self.check_vma,
             program=self,
@@ -344,7 +344,7 @@ class Program:
             if stated
         )
 
-    def served(self, case: Case) -> bool:
+    def supports(self, case: Case) -> bool:
         """True if `serves` accepts a case; raises ValueError if it raises."""
         participants = {role: case.mesh.axis_size(axes) for role, axes in axes_of(case.roles).items()}
         return self._serves(sizes_in(self.signature, case), case.keywords, participants)

@@ -137,7 +137,7 @@ def _unknown(function: Callable[..., Any], signature: Signature, by_name: Sequen
             yield f"{place}: role {role!r}: {near or f'expected {expected}'}"
 
 
-def named(argument: str, names: str | Iterable[str] | None, default: Iterable[str]) -> tuple[str, ...]:
+def split_names(argument: str, names: str | Iterable[str] | None, default: Iterable[str]) -> tuple[str, ...]:
     """The names that an argument of `check` lists, or its one name; raises GivenError for anything else."""
     if names is None:
         return tuple(default)

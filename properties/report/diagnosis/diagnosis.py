@@ -63,10 +63,10 @@ def hypotheses(runs: Sequence[Run]) -> Iterator[Hypothesis]:
     run = runs[0]
     yield from _of_every_block(run)
     yield from _partial_results(run)
-    yield from _moved(runs)
-    yield from _turned(run)
+    yield from _moves(runs)
+    yield from _reorderings(run)
     yield from causes(run)
-    yield from _reduced(run)
+    yield from _second_reductions(run)
     yield from (Hypothesis(text, predict) for text, predict in WHEREVER.items())
 
 
@@ -74,7 +74,7 @@ def causes(run: Run) -> Iterator[Hypothesis]:
     """Hypotheses that explain why: another argument, another dtype on the way, or a planted bug."""
     if run.inputs and run.case.mesh.size <= MOST and run.actual[0].size:
         for text, change in variants(run.case):
-            yield Hypothesis(f"the blocks are the right ones {text}", partial(_changed, change))
+            yield Hypothesis(f"the blocks are the right ones {text}", partial(_blocks_with, change))
         yield from _other_inputs(run)
         yield from _conversions(run)
     yield from _mutants(run)
@@ -98,7 +98,7 @@ def _partial_results(run: Run) -> Iterator[Hypothesis]:
             yield Hypothesis(text, lambda run: run.expected, of=partial(_over, axes, reduce, lambda run: run.actual))
 
 
-def _reduced(run: Run) -> Iterator[Hypothesis]:
+def _second_reductions(run: Run) -> Iterator[Hypothesis]:
     """A second reduction: of right results, or of each device's own."""
     for axes, named in _sets_of_axes(run):
         for reduce, how in ((np.sum, "added up"), (np.mean, "averaged"), (np.max, "their maximum taken")):
@@ -106,7 +106,7 @@ def _reduced(run: Run) -> Iterator[Hypothesis]:
             yield Hypothesis(text, partial(_over, axes, reduce, lambda run: run.expected))
             if run.inputs:
                 text = f"reduced at the end: the results of each participant alone, {how} over {named}"
-                yield Hypothesis(text, partial(_over, axes, reduce, partial(_changed, {"axis_name": ()})))
+                yield Hypothesis(text, partial(_over, axes, reduce, partial(_blocks_with, {"axis_name": ()})))
 
 
 def _over(axes: Sequence[str], reduce: Callable[..., np.ndarray], of: Callable[[Run], Blocks], run: Run) -> Blocks:
@@ -150,7 +150,7 @@ def _times(times: int, run: Run, parts: int = 1) -> Blocks | None:
     return None if run.expected.dtype == bool else right * times / parts if parts > 1 else right * times
 
 
-def _moved(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+def _moves(runs: Sequence[Run]) -> Iterator[Hypothesis]:
     """Blocks, or inputs, of other devices: at a distance in the tuple of axes, or any."""
     run, axes, p = runs[0], runs[0].case.axes, runs[0].case.participants
     number, mesh = axis_index(run.case.mesh, axes).ravel(), run.case.mesh
@@ -193,7 +193,7 @@ def _source(runs: Sequence[Run], device: int, group: np.ndarray, *, own: bool) -
     return found[0] if found else -1
 
 
-def _turned(run: Run) -> Iterator[Hypothesis]:
+def _reorderings(run: Run) -> Iterator[Hypothesis]:
     """The elements of each block in another order."""
     shape = run.expected.shape
     changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
@@ -216,19 +216,19 @@ def _turned(run: Run) -> Iterator[Hypothesis]:
 def _in_another_order(where: str, dimensions: tuple[int, ...]) -> Hypothesis:
     """The right values, sorted along dimensions of the blocks, of which the first is that of the devices."""
 
-    def ordered(blocks: Blocks) -> Blocks:
+    def sort(blocks: Blocks) -> Blocks:
         rows = np.moveaxis(blocks.astype(wide(blocks.dtype)), dimensions, range(-len(dimensions), 0))
         return np.sort(rows.reshape(*rows.shape[: blocks.ndim - len(dimensions)], -1), axis=-1)
 
     return Hypothesis(
         f"permuted: the values {where} are the right ones, in another order",
-        lambda run: ordered(run.expected),
-        of=lambda run: ordered(run.actual),
+        lambda run: sort(run.expected),
+        of=lambda run: sort(run.actual),
         open=True,
     )
 
 
-def _changed(change: Change, run: Run) -> Blocks:
+def _blocks_with(change: Change, run: Run) -> Blocks:
     """The right blocks of a changed case."""
     return _right(dataclasses.replace(run.case, **change), run, run.inputs)
 
@@ -355,7 +355,7 @@ def _mutants(run: Run) -> Iterator[Hypothesis]:
             claims = frozenset(bug.claims)
             own = Implementation(CONTRACTS[contract], bug.name, bug.function, claims, whole=bug.whole)
             text = f"as the planted bug {bug.name} has it: {bug.sentence}"
-            yield Hypothesis(text, partial(Run.observed, implementation=own))
+            yield Hypothesis(text, partial(Run.observe, implementation=own))
 
 
 def _instead(value: float, run: Run) -> Blocks | None:
@@ -364,7 +364,7 @@ def _instead(value: float, run: Run) -> Blocks | None:
     return np.where(run.wrong, np.array(value, run.expected.dtype), run.expected)
 
 
-def _saturated(run: Run) -> Blocks | None:
+def _saturate(run: Run) -> Blocks | None:
     """The actual values at the ends of the range of whole numbers, and the right values elsewhere."""
     if is_float(run.expected.dtype) or run.expected.dtype == bool:
         return None
@@ -382,7 +382,7 @@ WHEREVER: dict[str, Predict] = {
     "missing: the blocks hold zeros wherever they are wrong": partial(_instead, 0.0),
     "NaN: the blocks hold NaN where the right value is none": partial(_instead, np.nan),
     "overflow: the blocks hold infinity where the right value is finite": partial(_instead, np.inf),
-    "saturated: the blocks hold the smallest or largest whole number of the dtype, not one that wraps": _saturated,
+    "saturated: the blocks hold the smallest or largest whole number of the dtype, not one that wraps": _saturate,
     "unchanged: the blocks hold the device's own input wherever they are wrong": lambda run: (
         None if run.own is None else np.where(run.wrong, run.own, run.expected)
     ),

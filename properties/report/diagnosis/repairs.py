@@ -38,7 +38,7 @@ from shardproof.properties.precision.arithmetic import Doubled, Doubles, double
 from shardproof.properties.precision.formats import Numbers
 from shardproof.properties.precision.runs import INTERPRETER, evaluated
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.report.diagnosis.runs import MOST, enlarged
+from shardproof.properties.report.diagnosis.runs import MOST, enlarge
 from shardproof.properties.runner.violation import LawViolation
 
 
@@ -186,7 +186,7 @@ def repair_of(violation: LawViolation) -> Repair | None:
     case, data = violation.case, violation.data
     if data is None or not _has_wrong_values(violation):
         return None
-    for one in filter(None, (case, enlarged(case, violation.implementation))):  # some steps are skipped on one element
+    for one in filter(None, (case, enlarge(case, violation.implementation))):  # some steps are skipped on one element
         with contextlib.suppress(Exception):  # a function may refuse other data, and the interpreter the function
             if found := _found(violation.implementation, one, data):
                 return found
@@ -208,7 +208,7 @@ def _found(implementation: Implementation, case: Case, data: Data) -> Repair | N
     wrong = [trial for trial in trials if not trial.holds()]
     if not wrong or len(trials) < 2:
         return None
-    larger = enlarged(case, implementation)  # single elements are often right by coincidence
+    larger = enlarge(case, implementation)  # single elements are often right by coincidence
     with contextlib.suppress(Exception):  # sizes that a function does not support
         more = [] if larger is None else [*_trials(implementation, larger, own[1:])]
         trials += [trial for trial in more if _same(trial.program, program)]

@@ -119,10 +119,10 @@ class Run:
             off = np.maximum(off, COARSER * unit_roundoff(blocks.dtype) * scale)
         return bool(self.near(blocks, actual, off).all())
 
-    def observed(self, implementation: Implementation) -> Blocks | None:
+    def observe(self, implementation: Implementation) -> Blocks | None:
         """The blocks of another implementation on the same case and data; None if it fails otherwise."""
         try:
-            found = _compared(self.violation, implementation, self.case, engine_named(self.engine))
+            found = _compare(self.violation, implementation, self.case, engine_named(self.engine))
         except Exception:  # which a planted bug may raise here, whatever it is
             return None
         return self.expected if found is None else self.flat(found.actual)
@@ -139,12 +139,12 @@ def runs_of(violation: LawViolation) -> list[Run]:
         size = math.prod(difference.actual.shape[len(case.mesh.sizes) :])
         # derivatives of a user's program are hardly checked at integers, where there may be kinks
         usual = "real" if violation.broken.of_derivative and case.contract.oracle.generic else "exact"
-        found += [_observed(violation, case, more, engine) for more in _others(case, data, size, usual)]
+        found += [_observe(violation, case, more, engine) for more in _others(case, data, size, usual)]
         if engine.name == "simulate" and case.mesh.size <= MOST:  # larger blocks would have to be compiled again
-            both = (enlarged(case, violation.implementation, sharded=sharded) for sharded in (True, False))
+            both = (enlarge(case, violation.implementation, sharded=sharded) for sharded in (True, False))
             cases = [larger for larger in both if larger is not None]
             pairs = ((one, _others(one, data, MOST, usual)) for one in cases)
-            tried = ([_observed(violation, one, more, engine) for more in others] for one, others in pairs)
+            tried = ([_observe(violation, one, more, engine) for more in others] for one, others in pairs)
             longer = next((runs for runs in tried if any(runs)), [])
             # larger blocks on which all is right do not show the bug
             found += [run for run in longer if run is not None and run.wrong.any()]
@@ -163,7 +163,7 @@ def _engine(violation: LawViolation, difference: Difference) -> Engine | None:
     if violation.data is None or violation.law.between_engines or difference.of == "array":
         return None
     for name in dict.fromkeys(("simulate", violation.engine)):
-        run = _observed(violation, violation.case, violation.data, engine_named(name))
+        run = _observe(violation, violation.case, violation.data, engine_named(name))
         again = run is not None and np.array_equal(run.difference.wrong, difference.wrong)
         if run is not None and again and run.near(run.difference.actual, difference.actual, run.tolerance).all():
             return engine_named(name)
@@ -183,7 +183,7 @@ def _enough(case: Case) -> int:
     return ELEMENTS * (1 if min(width(o.numpy_dtype) for o in case.operands) >= 16 else 4)
 
 
-def enlarged(case: Case, implementation: Implementation | None = None, *, sharded: bool = True) -> Case | None:
+def enlarge(case: Case, implementation: Implementation | None = None, *, sharded: bool = True) -> Case | None:
     """The case with sides an odd number of times as long, so that blocks differ, and odd sides stay odd.
 
     Arguments:
@@ -192,7 +192,7 @@ def enlarged(case: Case, implementation: Implementation | None = None, *, sharde
         sharded: whether the sides that are sharded are longer as well.
     """
     params = case.keywords
-    stated = [_stated(implementation, i) for i in range(len(case.operands))]
+    stated = [_stated_dimensions(implementation, i) for i in range(len(case.operands))]
     fixed = () if params.get("tiled", True) else (params.get("split_axis"), params.get("scatter_dimension"))
 
     def longer(operand: Operand, same: set[int], factor: int) -> tuple[int, ...]:
@@ -212,7 +212,7 @@ def enlarged(case: Case, implementation: Implementation | None = None, *, sharde
     return None
 
 
-def _stated(implementation: Implementation | None, operand: int) -> set[int]:
+def _stated_dimensions(implementation: Implementation | None, operand: int) -> set[int]:
     """The dimensions of an operand whose sizes a description states, or has the participants state."""
     program = None if implementation is None else implementation.program
     if program is None:
@@ -221,7 +221,7 @@ def _stated(implementation: Implementation | None, operand: int) -> set[int]:
     return {i for i, d in enumerate(dimensions) if d.fixed or not d.name or not d.simple or d.name in sizes}
 
 
-def _compared(violation: LawViolation, implementation: Implementation, case: Case, engine: Engine) -> Difference | None:
+def _compare(violation: LawViolation, implementation: Implementation, case: Case, engine: Engine) -> Difference | None:
     """The difference of an implementation's blocks, None if there is none; NotImplementedError for another mistake."""
     first, check = violation.difference, check_gradient if violation.broken.of_derivative else check_value
     try:
@@ -234,12 +234,12 @@ def _compared(violation: LawViolation, implementation: Implementation, case: Cas
     return None
 
 
-def _observed(violation: LawViolation, case: Case, data: Data, engine: Engine) -> Run | None:
+def _observe(violation: LawViolation, case: Case, data: Data, engine: Engine) -> Run | None:
     """Another run, maybe with right blocks; None where it fails otherwise."""
     case, first = _on(case, data), violation.difference
     assert first is not None
     try:
-        difference = _compared(violation, violation.implementation, case, engine)
+        difference = _compare(violation, violation.implementation, case, engine)
         if difference is None:
             right = _right(violation, case, data)
             difference = Difference(first.of, first.what, right, right, np.zeros(right.shape, bool), leaf=first.leaf)

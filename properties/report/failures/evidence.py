@@ -9,10 +9,10 @@ import numpy as np
 
 from shardproof.properties.communication import pictures
 from shardproof.properties.programs.violation import DEATHS
-from shardproof.properties.report.failures.files import failing_case, written
+from shardproof.properties.report.failures.files import failing_case, find_files
 from shardproof.properties.report.failures.picture import drawing
 from shardproof.properties.report.failures.steps import MOST_DEVICES, steps_of
-from shardproof.properties.report.failures.text import diagnosed, first_wrong
+from shardproof.properties.report.failures.text import find_diagnosis, first_wrong
 from shardproof.properties.runner.neighbours import neighbours_of
 from shardproof.properties.runner.violation import LawViolation, first_line
 
@@ -20,9 +20,9 @@ MOST_DRAWN = 16
 """The most devices of a mesh on which it is drawn who sends what to whom."""
 
 
-def examined(violation: LawViolation) -> Sequence[str]:
+def examine(violation: LawViolation) -> Sequence[str]:
     """Finds the evidence of a violation, in the process in which it went wrong, and returns the diagnosis."""
-    case, diagnosis = failing_case(violation), diagnosed(violation)
+    case, diagnosis = failing_case(violation), find_diagnosis(violation)
     parts: dict[str, Callable[[], Any]] = {
         "neighbours": lambda: neighbours_of(violation, case),
         "program": lambda: steps_of(violation, case),
@@ -42,7 +42,7 @@ def examined(violation: LawViolation) -> Sequence[str]:
 def evidence(violation: LawViolation) -> dict[str, Any]:
     """The data of a failure: its evidence, unless the function ends the process, the mesh, and the script."""
     if violation.evidence is None and violation.kind not in DEATHS and violation.implementation.given is None:
-        examined(violation)
+        examine(violation)
     mesh = violation.case.mesh
     places = itertools.islice(np.ndindex(*mesh.sizes), MOST_DEVICES)
     found: dict[str, Any] = {
@@ -54,7 +54,7 @@ def evidence(violation: LawViolation) -> dict[str, Any]:
         "places": [[*map(int, place)] for place in places],
         **(violation.evidence or {}),
     }
-    files = written(violation)
+    files = find_files(violation)
     with contextlib.suppress(OSError):
         found |= {"commands": files.commands, "source": files.script.read_text(encoding="utf-8")} if files else {}
     return found

@@ -25,7 +25,7 @@ from shardproof.properties.programs.violation import Kind
 from shardproof.properties.report.failures.picture import drawing
 from shardproof.properties.report.scripts.script import script
 from shardproof.properties.report.session import MADE_TEST
-from shardproof.properties.runner.named import impl_options, is_built_in, name_of, named, source_text
+from shardproof.properties.runner.named import find_name, impl_options, is_built_in, name_of, source_text
 from shardproof.properties.runner.preconditions import NotAFailure, check_case
 from shardproof.properties.runner.violation import LawViolation, first_line
 
@@ -85,7 +85,7 @@ def record(violation: LawViolation) -> dict[str, Any]:
 
 def identity(violation: LawViolation) -> str:
     """A readable name for a failure, the same whenever it is the same function, law and case."""
-    implementation, function = violation.implementation, named(violation.implementation.function)
+    implementation, function = violation.implementation, find_name(violation.implementation.function)
     content = record(violation)
     what = {key: content[key] for key in ("law", "engine", "case", "name")} | {"function": str(function)}
     if not function.importable:  # others of its name are others
@@ -176,7 +176,7 @@ def replay_command(implementation: Implementation, case: Path) -> str:
     return f"{start}{replay}{impl_options(implementation, name)}"
 
 
-def written(violation: LawViolation) -> Written | None:
+def find_files(violation: LawViolation) -> Written | None:
     """The files of a violation, if they were written."""
     files = paths(violation)
     return files if files.script.exists() and files.case.exists() else None

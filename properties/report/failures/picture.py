@@ -84,7 +84,7 @@ def picture(mesh: MeshCase, wrong: np.ndarray) -> list[str]:
     return lines + ([f"… and {len(bad) - GRIDS} more planes with wrong blocks"] if len(bad) > GRIDS else [])
 
 
-def shown(wrong: Sequence[bool]) -> list[int | None]:
+def lines_to_draw(wrong: Sequence[bool]) -> list[int | None]:
     """The rows or columns to draw: all, or the first, the last and those around the wrong ones; None is a gap."""
     size = len(wrong)
     if size <= LIMIT:
@@ -103,7 +103,7 @@ def shown(wrong: Sequence[bool]) -> list[int | None]:
 
 
 def _grid(names: tuple[str | None, str], devices: np.ndarray, wrong: np.ndarray) -> list[str]:
-    columns, rows = (shown([bool(line.any()) for line in lines]) for lines in (wrong.T, wrong))
+    columns, rows = (lines_to_draw([bool(line.any()) for line in lines]) for lines in (wrong.T, wrong))
     heads = ["…" if c is None else f"{names[1]}={c}" for c in columns]
     sides = ["…" if r is None else f"{names[0]}={r}" if names[0] else "" for r in rows]
     digits = len(str(int(devices.max())))

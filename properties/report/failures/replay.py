@@ -19,7 +19,7 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import of_products
 from shardproof.properties.programs.violation import DEATHS
 from shardproof.properties.report.failures.files import Recorded, parse
-from shardproof.properties.report.failures.text import diagnosed, render
+from shardproof.properties.report.failures.text import find_diagnosis, render
 from shardproof.properties.report.options import usage_errors
 from shardproof.properties.report.session import MADE_TEST
 from shardproof.properties.runner.child import Source, Task, check_case_again
@@ -147,12 +147,12 @@ def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platfo
         platform=platform,
         options={"jax_default_matmul_precision": of_products()},
         case=recorded.case.to_json(),
-        diagnose=diagnosed,
+        diagnose=find_diagnosis,
     )
     _require_held(recorded, check_isolated(task))
 
 
-def loaded(source: Source, contract: str = "") -> Implementation:
+def load(source: Source, contract: str = "") -> Implementation:
     """The function that is replayed; raises NotAFailure if it cannot be imported, or is of another contract."""
     try:
         found = source.load()
@@ -167,7 +167,7 @@ def source_of(recorded: Recorded, given: Sequence[Given], programs: Iterable[tup
     """The source of the function that a failure is replayed with: given, a program's, or built in; else NotAFailure."""
     contract = recorded.case.contract.name
     for one in given:
-        if contract == (one.contract or loaded(one).contract.name):
+        if contract == (one.contract or load(one).contract.name):
             return one
     beside = [(program, one) for program, one in programs if program.name == contract]
     if beside:
@@ -201,7 +201,7 @@ def recheck(file: Path, function: Any = None, **said: str) -> int:
             of = "" if isinstance(function, Program) else f"{contract}="
             claimed = (said.get(each) or None for each in ("communication", "claims", "overlap"))
             source = Given.parse(f"{of}__main__:{name}", *claimed)
-        repeat(recorded, source, dataclasses.replace(loaded(source, contract), name=recorded.name))
+        repeat(recorded, source, dataclasses.replace(load(source, contract), name=recorded.name))
     except LawViolation as violation:
         sys.stdout.write(f"{render(violation)}\n")
         return 1

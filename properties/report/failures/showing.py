@@ -10,7 +10,7 @@ import pytest
 from shardproof.plugin import own
 from shardproof.properties.report.failures.causes import by_cause, group_text, lines_of_others
 from shardproof.properties.report.failures.evidence import evidence
-from shardproof.properties.report.failures.text import coloured, report
+from shardproof.properties.report.failures.text import colour, report
 from shardproof.properties.report.report import FAILURE
 from shardproof.properties.runner.violation import LawViolation
 
@@ -63,7 +63,7 @@ class Text:
 
     def toterminal(self, writer: Any) -> None:
         """Writes the text."""
-        writer.line(coloured(self.text) if writer.hasmarkup else self.text)
+        writer.line(colour(self.text) if writer.hasmarkup else self.text)
         writer.line()
 
 

@@ -11,7 +11,7 @@ from shardproof.properties.cases.chain import UNCHECKED
 from shardproof.properties.programs.violation import RAISED, Difference
 from shardproof.properties.report.diagnosis.diagnosis import diagnose
 from shardproof.properties.report.failures.causes import entry
-from shardproof.properties.report.failures.files import write_if_possible, written
+from shardproof.properties.report.failures.files import find_files, write_if_possible
 from shardproof.properties.report.failures.picture import WRONG, in_letters, picture
 from shardproof.properties.runner.violation import LawViolation, first_line
 
@@ -26,13 +26,13 @@ def render(violation: LawViolation) -> str:
         mesh = violation.case.mesh
         devices = np.asarray(difference.wrong.reshape(*mesh.sizes, -1).any(axis=-1))
         lines += [*(f"    {line}" for line in picture(mesh, devices)), ""]
-    lines += [f"  {line}" for line in (*diagnosed(violation), *first_wrong(violation), *violation.facts)]
+    lines += [f"  {line}" for line in (*find_diagnosis(violation), *first_wrong(violation), *violation.facts)]
     if violation.kind in RAISED and violation.origin:
         repeats = violation.finding.startswith(f"raises {violation.origin[-1].strip()}")
         lines += ["", *violation.origin[: -1 if repeats else None], *_hint_conditions(violation)]
     lanes = in_letters(violation)
     lines += ["", *lanes] if lanes else []
-    files = written(violation)
+    files = find_files(violation)
     if files is not None:
         lines += [f"    drawn in {files.picture}"] if lanes and files.picture.exists() else []
         lines += ["", *(f"  {command}" for command in files.commands)]
@@ -83,14 +83,14 @@ def report(violation: LawViolation) -> dict[str, str]:
     return entry(violation, render(violation)) | {"script": str(files.script), "json": str(files.case)}
 
 
-def coloured(text: str) -> str:
+def colour(text: str) -> str:
     """The text with its headline bold and the wrong devices of the picture red, for a terminal that has colour."""
     lines = text.split("\n")
     lines[0] = f"{BOLD}{RED}{lines[0]}{PLAIN}"
     return "\n".join(lines).replace(WRONG, f"{RED}{WRONG}{PLAIN}")
 
 
-def diagnosed(violation: LawViolation) -> Sequence[str]:
+def find_diagnosis(violation: LawViolation) -> Sequence[str]:
     """The diagnosis, which takes further runs of the function if it is not known yet."""
     if violation.diagnosis is not None or violation.difference is None:
         return violation.diagnosis or ()

@@ -30,10 +30,10 @@ from shardproof.properties.report.scripts.source import (
     docstring,
     dtype_text,
     folders_of,
-    imported,
-    joined,
+    import_of,
+    join,
     options,
-    quoted,
+    quote,
     source_of,
     spec_text,
     tree_text,
@@ -141,11 +141,11 @@ class Script:
         body = [*self._call(), DIFFERS, *(self._gradient() if gradient else self._value())]
         body += ["sys.exit(1 if wrong else 0)"]
         given = classes_of(self.contract.call.arguments(self.case, self.names))
-        source = joined("implementation", [given, source_of(self.violation.implementation.function)])
+        source = join("implementation", [given, source_of(self.violation.implementation.function)])
         simulated = [SIMULATED] if self.violation.engine == "simulate" else []
         head = [self.violation.headline, "", f"case: {self.case}", *self.violation.stated, "", NEEDS, *simulated]
         mesh = self.case.mesh
-        names = tuple_text([quoted(name) for name in mesh.axis_names])
+        names = tuple_text([quote(name) for name in mesh.axis_names])
         types = tuple_text([f"AxisType.{kind.title()}" for kind in mesh.axis_types])
         chosen = f"[{', '.join(map(str, mesh.devices))}]" if mesh.permuted else f":{mesh.size}"
         devices = f"np.array(jax.devices())[{chosen}].reshape({mesh.sizes})"
@@ -153,7 +153,7 @@ class Script:
             *docstring(head),
             "", *IMPORTS.split("\n"),
             *options(mesh.devices, in_doubles=is_wide(self.case)), "",
-            *source.paths, *loaded(source.lines, source.missing), "",
+            *source.paths, *load_lines(source.lines, source.missing), "",
             f"mesh = Mesh({devices}, {names}, axis_types={types})", "", "",
         ]  # fmt: skip
         return "\n".join([*lines, *body]) + "\n"
@@ -218,12 +218,12 @@ class Script:
         lines, gradients = [], name == "gradient"
         for i, reference in enumerate(right):
             found = f"{name}[{i}]" if self.several or gradients else name
-            exact, bound = _written(reference)
+            exact, bound = _round_for_script(reference)
             if not gradients:
                 at = tuple(slice(None) if axis in axes[i] else 0 for axis in self.case.mesh.axis_names)
                 exact, bound = exact[at], None if bound is None else bound[at]
-            given = [quoted(f"{name}{i}" if len(right) > 1 else name), found, f"exact_{name}{i}"]
-            given += [dtype_text(reference.dtype), tuple_text([*map(quoted, axes[i])])]
+            given = [quote(f"{name}{i}" if len(right) > 1 else name), found, f"exact_{name}{i}"]
+            given += [dtype_text(reference.dtype), tuple_text([*map(quote, axes[i])])]
             given += [bound_text(np.asarray(bound))] if bound is not None and np.any(bound) else []
             lines.append(f"exact_{name}{i} = {array_text(np.asarray(exact))}")
             lines.append(f"wrong |= differs({', '.join(given)})")
@@ -279,13 +279,13 @@ class Script:
         return lines
 
 
-def loaded(lines: list[str], missing: Sequence[str] = ()) -> list[str]:
+def load_lines(lines: list[str], missing: Sequence[str] = ()) -> list[str]:
     """The lines that import or define a function; the script exits with 2 if it lacks something."""
-    stop = [f"print({quoted('this script lacks ' + ', '.join(missing))})", "sys.exit(2)"] if missing else []
+    stop = [f"print({quote('this script lacks ' + ', '.join(missing))})", "sys.exit(2)"] if missing else []
     return [*CANNOT_RUN.split("\n"), *lines, *stop]
 
 
-def _written(reference: Reference) -> tuple[np.ndarray, np.ndarray | None]:
+def _round_for_script(reference: Reference) -> tuple[np.ndarray, np.ndarray | None]:
     """The right values and their bound, in dtypes that a script can write: long doubles are rounded."""
     bound, exact = reference.bound, reference.centre
     if bound is None:
@@ -328,7 +328,7 @@ def _calling_shardproof(violation: LawViolation) -> str:
     lines = [
         *docstring([violation.headline, "", f"case: {violation.case}", *violation.stated, "", NEEDS_SHARDPROOF]),
         "", *IMPORTS_OF_CALLS.split("\n"), *own.paths, *source.paths,
-        *loaded([ALSO, *source.lines], source.missing), "",
+        *load_lines([ALSO, *source.lines], source.missing), "",
         'if __name__ == "__main__":',
         *(f"    {line}" for line in options(violation.case.mesh.devices, in_doubles=False)),
         f'    sys.exit(recheck(Path(__file__).with_suffix(".json"){given}))',
@@ -340,7 +340,7 @@ def _program(program: Program) -> Source:
     """The import of a program, or the program written out with its functions."""
     name = held_by_a_module(program)
     if name is not None:
-        return imported(name, "PROGRAM")
+        return import_of(name, "PROGRAM")
     sources, given = [Source("", ["from shardproof import Array, Program"])], []
     for one in dataclasses.fields(program):
         value = getattr(program, one.name)
@@ -355,7 +355,7 @@ def _program(program: Program) -> Source:
         else:
             text = _text(value)
         given.append(text if one.name in ("function", "reference") else f"{one.name}={text}")
-    return joined("PROGRAM", [*sources, Source("", [f"PROGRAM = Program({', '.join(given)})"])])
+    return join("PROGRAM", [*sources, Source("", [f"PROGRAM = Program({', '.join(given)})"])])
 
 
 def _text(value: Any) -> str:

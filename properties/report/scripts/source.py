@@ -19,10 +19,10 @@ import numpy as np
 
 from shardproof.properties.cases.reading import one_line
 from shardproof.properties.programs.program import of_products
-from shardproof.properties.runner.named import Named, named
+from shardproof.properties.runner.named import Named, find_name
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """A string as an expression, in double quotes."""
     return json.dumps(text, ensure_ascii=False)
 
@@ -76,7 +76,7 @@ def bound_text(bound: np.ndarray) -> str:
 
 def spec_text(entries: Sequence[Sequence[str]]) -> str:
     """A PartitionSpec: `P("dp", None, ("tp", "ep"))`."""
-    texts = ["None" if not e else quoted(e[0]) if len(e) == 1 else f"({', '.join(map(quoted, e))})" for e in entries]
+    texts = ["None" if not e else quote(e[0]) if len(e) == 1 else f"({', '.join(map(quote, e))})" for e in entries]
     return f"P({', '.join(texts)})"
 
 
@@ -106,12 +106,12 @@ def options(devices: Sequence[int], *, in_doubles: bool) -> list[str]:
     """The lines that set JAX's options as they are in this process."""
     values: dict[str, str] = {}
     if (getattr(jax.config, "jax_platforms", None) or "cpu") == "cpu":
-        values |= {"jax_platforms": quoted("cpu"), "jax_num_cpu_devices": str(max(devices) + 1)}
+        values |= {"jax_platforms": quote("cpu"), "jax_num_cpu_devices": str(max(devices) + 1)}
     if in_doubles:
         values["jax_enable_x64"] = "True"
     if (precision := of_products()) is not None:
-        values["jax_default_matmul_precision"] = quoted(precision)
-    return [f"jax.config.update({quoted(name)}, {value})" for name, value in values.items()]
+        values["jax_default_matmul_precision"] = quote(precision)
+    return [f"jax.config.update({quote(name)}, {value})" for name, value in values.items()]
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,9 @@ class Source:
     @property
     def paths(self) -> list[str]:
         """The lines that put these folders on the path, and the working directory if one is below it."""
-        lines = [f"sys.path.insert(0, {quoted(Path(folder).as_posix())})" for folder in self.folders]
+        lines = [f"sys.path.insert(0, {quote(Path(folder).as_posix())})" for folder in self.folders]
         below = any(Path.cwd() in Path(folder).parents for folder in self.folders)
-        return [*lines, *([f"sys.path.append({quoted(Path.cwd().as_posix())})"] if below else [])]
+        return [*lines, *([f"sys.path.append({quote(Path.cwd().as_posix())})"] if below else [])]
 
 
 def classes_of(tree: Any) -> Source:
@@ -146,7 +146,7 @@ def classes_of(tree: Any) -> Source:
     return Source("", lines, folders_of(lines), [name for name, line in found.items() if line is None or not printed])
 
 
-def joined(name: str, sources: Sequence[Source]) -> Source:
+def join(name: str, sources: Sequence[Source]) -> Source:
     """Several sources one after the other."""
     return Source(
         name,
@@ -158,15 +158,15 @@ def joined(name: str, sources: Sequence[Source]) -> Source:
 
 def source_of(function: Any, called: str = "implementation") -> Source:
     """The import of a function, or the source of a lambda or inner function with what it uses, or a place for it."""
-    name = named(function)
+    name = find_name(function)
     if name.importable:
-        return imported(name, called)
+        return import_of(name, called)
     if isinstance(function, partial):
         return _partial(function, called)
     if isinstance(function, types.MethodType):
         owner = source_of(function.__self__, called)
         return replace(owner, lines=[*owner.lines, f"{called} = {called}.{function.__name__}"])
-    found = _embedded(function, called)
+    found = _embed(function, called)
     if found is not None:  # in a function of its own it meets nothing else of the script
         lines = [f"def make_{called}():", *(textwrap.indent(line, "    ") for line in found.lines)]
         lines += [f"    return {found.name}", "", "", f"{called} = make_{called}()"]
@@ -196,7 +196,7 @@ def _partial(function: partial[Any], called: str) -> Source:
     return Source(called, lines, tuple(dict.fromkeys((*source.folders, *folders_of(lines)))), missing)
 
 
-def imported(name: Named, called: str) -> Source:
+def import_of(name: Named, called: str) -> Source:
     """The import of a function or program under another name, which nothing else in the script has."""
     first, _, rest = name.qualname.partition(".")
     other_name = f" as {called}" if called != first else ""
@@ -225,7 +225,7 @@ def _roots(package: str) -> list[str]:
     return [str(folder) for folder in folders if not {"site-packages", "dist-packages"} & {*folder.parts}]
 
 
-def _embedded(function: Callable[..., Any], name: str, around: tuple[Any, ...] = ()) -> Source | None:
+def _embed(function: Callable[..., Any], name: str, around: tuple[Any, ...] = ()) -> Source | None:
     """The source of a function and of what it uses, if there is one."""
     if not isinstance(function, types.FunctionType):
         return None
@@ -286,10 +286,10 @@ def _definition(name: str, value: Any, around: tuple[Any, ...]) -> str | None:
     with suppress(ValueError, SyntaxError, TypeError):
         if ast.literal_eval(repr(value)) == value:
             return f"{name} = {value!r}"
-    known = named(value)
+    known = find_name(value)
     if known.importable:
-        return "\n".join(imported(known, name).lines)
-    found = _partial(value, name) if isinstance(value, partial) else _embedded(value, name, around)
+        return "\n".join(import_of(known, name).lines)
+    found = _partial(value, name) if isinstance(value, partial) else _embed(value, name, around)
     if found is None or found.missing:
         return None
     return "\n".join([*found.lines, *([f"{name} = {found.name}"] if found.name != name else [])])

@@ -21,7 +21,6 @@ from shardproof.properties.runner.platforms import (
 )
 from shardproof.properties.runner.stated import GivenError
 
-PACKAGES = ("shardproof", "jax", "jaxlib", "numpy", "hypothesis", "pytest")
 PROBE = "import jax; d = jax.devices(); print(jax.default_backend(), f'{len(d)} x {d[0].device_kind}', sep=', ')"
 """Prints JAX's default devices, in a process of its own: it may not come back."""
 
@@ -62,9 +61,10 @@ def examine() -> tuple[list[str], bool]:
     """Lines on this machine, and whether JAX runs here."""
     flags = os.environ.get("XLA_FLAGS", "")
     plugins = {one.dist.name for one in metadata.entry_points(group="pytest11") if one.dist}
+    packages = ("shardproof", "jax", "jaxlib", "numpy", "hypothesis", "pytest")
     facts = {
         "Python": f"{platform.python_version()}, {sys.executable}, {platform.platform()}",
-        "packages": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
+        "packages": ", ".join(f"{name} {version(name)}" for name in packages),
         "pytest plugins": ", ".join(sorted(plugins)),
         "XLA_FLAGS": flags or "none",
     }

@@ -24,9 +24,6 @@ from shardproof.properties.runner.search import drawn_on
 QUIET_SECONDS, TERMINAL_SECONDS = 5.0, 1.0
 """How often a line is written where there is no terminal, and in pytest's; a shorter check writes none."""
 
-BAR = 30
-"""How many columns the bar of a run has."""
-
 
 def devices_note(devices: int) -> list[str]:
     """A line on how many devices XLA runs, where they are too few for most mistakes to show."""
@@ -156,9 +153,9 @@ class RunProgress:
         if self.ended and time.monotonic() - self.drawn > 0.1:
             self.drawn, total = time.monotonic(), max(self.ended, self.session.testscollected)
             left = timedelta(seconds=round((self.drawn - self.began) / self.ended * (total - self.ended)))
-            bar = "━" * (BAR * self.ended // total)
+            bar = "━" * (30 * self.ended // total)
             failed = f", {self.failed} failed" if self.failed else ""
-            self.reporter.rewrite(f"{bar:{BAR}} {self.ended} of {total} tests{failed}, {left} left", erase=True)
+            self.reporter.rewrite(f"{bar:30} {self.ended} of {total} tests{failed}, {left} left", erase=True)
             self.reporter.flush()
 
     @pytest.hookimpl(tryfirst=True)

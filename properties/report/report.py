@@ -40,19 +40,10 @@ COLUMNS = (
     "contract", "implementation", "laws", "interpreted", "compiled", "meshes", "axis orders", "dtypes", "largest mesh",
     "compilations", "time",
 )  # fmt: skip
-MOST_VALUES = 24
-"""How many values of a trait the report lists: the most frequent."""
-
 ENDINGS = (".html", ".json", ".md")
 
 KIND, FORMAT = "shardproof report", 1
 """The kind and version of a report; a reader refuses others."""
-
-MOST_OF_FAILURES = 2**19
-"""The most bytes of failures on a page, besides their headlines; in HTML they are up to twice as many."""
-
-MOST_ERROR = 4_000
-"""The most characters of the text of a test that failed without a verdict."""
 
 PAGES = Path(__file__).with_name("pages")
 
@@ -124,14 +115,14 @@ def histograms(tallies: Iterable[Tally]) -> list[tuple[str, str, Shares, int]]:
     per_contract: dict[str, Tally] = {}
     for tally in tallies:
         per_contract.setdefault(tally.contract, Tally(tally.contract, "", "")).add(tally)
-    found = []
+    found, most = [], 24
     for contract, tally in sorted(per_contract.items()):
         for trait, histogram in tally.drawn.items():
             whole = sum(histogram.values())
             in_order = sorted(histogram.items(), key=lambda entry: (not entry[0].isdigit(), entry[0].zfill(8)))
-            shown = in_order if len(in_order) <= MOST_VALUES else sorted(in_order, key=lambda entry: -entry[1])
-            shares = [(value, 100 * times / whole) for value, times in shown[:MOST_VALUES]]
-            found.append((contract, trait, shares, max(0, len(in_order) - MOST_VALUES)))
+            shown = in_order if len(in_order) <= most else sorted(in_order, key=lambda entry: -entry[1])
+            shares = [(value, 100 * times / whole) for value, times in shown[:most]]
+            found.append((contract, trait, shares, max(0, len(in_order) - most)))
     return found
 
 
@@ -250,7 +241,7 @@ def report_text(path: str, record: Record) -> str:
     if path.endswith(".json"):
         return json.dumps(record, indent=1) + "\n"
     ending = path.rpartition(".")[2]
-    room = MOST_OF_FAILURES if ending == "html" else math.inf
+    room = 2**19 if ending == "html" else math.inf  # bytes, which HTML may double
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(PAGES), autoescape=ending == "html", trim_blocks=True, lstrip_blocks=True
     )
@@ -266,7 +257,7 @@ def write_reports(config: pytest.Config, print_line: Callable[[str], None], ende
     terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
     ran = [] if terminal is None else [one for kind in ("failed", "error") for one in terminal.stats.get(kind, [])]
     others = [one for one in ran if not getattr(one, "shardproof_failures", [])]
-    errors = [{"test": one.nodeid, "text": str(one.longrepr)[-MOST_ERROR:]} for one in others]
+    errors = [{"test": one.nodeid, "text": str(one.longrepr)[-4_000:]} for one in others]
     if paths := report_paths(config):
         record = record_of([] if terminal is None else tallies_of(config), facts(config, ended), errors)
         for path in paths:

@@ -135,7 +135,8 @@ def facts(config: pytest.Config, ended: str) -> dict[str, Any]:
     arguments = [*config.invocation_params.args]
     if suite and (seed := seed_in_force(config)) is not None:
         arguments += [] if any(a.startswith("--hypothesis-seed=") for a in arguments) else [f"--hypothesis-seed={seed}"]
-    flags = {name: value for name, value in sorted(os.environ.items()) if name.startswith(FLAGS)}
+    prefixes = ("XLA_FLAGS", "JAX_", "LIBTPU_INIT_ARGS")  # of what changes what JAX and XLA do
+    flags = {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)}
     set_before = [f"{name}={shlex.quote(value)}" for name, value in flags.items()]
     shardy = getattr(jax.config, "jax_use_shardy_partitioner", None)
     return {
@@ -152,7 +153,3 @@ def facts(config: pytest.Config, ended: str) -> dict[str, Any]:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "ended": ended,
     }
-
-
-FLAGS = ("XLA_FLAGS", "JAX_", "LIBTPU_INIT_ARGS")
-"""The prefixes of environment variables that change what JAX and XLA do."""

@@ -17,7 +17,7 @@ from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.value import VALUE
 from shardproof.properties.precision.compiled import COMPILER, CompiledElsewhere
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.violation import DEATHS, Kind, SuiteError
+from shardproof.properties.programs.violation import DEATHS, SuiteError
 from shardproof.properties.report.failures.causes import LEFT_OUT, ReportedCauses, by_cause, entry, group_text
 from shardproof.properties.report.progress import Progress, devices_note
 from shardproof.properties.report.summary import Summary
@@ -34,24 +34,8 @@ from shardproof.properties.runner.violation import LawViolation
 EXAMPLES = 50
 """On how many structures each law has to hold by default; eight of them compiled."""
 
-PART = 2 / 3
-"""The part of `max_seconds` that the interpreter gets, before XLA."""
-
-LARGE = 1024
-"""The most devices of a mesh that is only simulated."""
-
-PATIENCE = 40
-"""How many unsupported cases end a search where a law has held on none already."""
-
-FEW = 4
-"""Below how many cases a law may hold on none, if values held on some."""
-
 SHORTER = 4
 """By what the number of structures is divided after a violation, for the other laws and on the next engine."""
-
-
-UNLIKE: tuple[Kind, ...] = ("raises", "tree")
-"""Violations that may be due to the other process, in which JAX does not know the classes of a function."""
 
 
 @dataclass
@@ -114,7 +98,7 @@ def check_laws(
         if not left:
             break
         try:
-            patience = PATIENCE if reported.held_on_nothing else MAX_UNSUPPORTED
+            patience = 40 if reported.held_on_nothing else MAX_UNSUPPORTED
             found = find(left, max_examples=drawn_on(engine, max_examples), is_reported=is_reported, patience=patience)
         except SuiteError as error:
             verdicts.errors.append(error)
@@ -157,7 +141,8 @@ def _require_held(law: Law, implementation: Implementation, verdicts: Verdicts, 
             tally.skip(f"{law.name} ({tally.engine}): not checked: {why}")
             return
         values = verdicts.tallies.get(VALUE.name)
-        if tally.drawn_structures < FEW and law is not VALUE and values and (values.structures or values.defects):
+        few = tally.drawn_structures < 4  # that none of them is supported may be chance
+        if few and law is not VALUE and values and (values.structures or values.defects):
             tally.skip(str(error).partition(": ")[2])
             return
         reported.held_on_nothing, tally.outcome = True, "failed"
@@ -272,7 +257,8 @@ class Searches:
                 self.reason = str(error)
                 return here(laws, **limits)
             odd = found.violation
-            if odd is None or odd.kind not in UNLIKE or self.reported.covers(odd):
+            # JAX may lack the classes of the function in the other process
+            if odd is None or odd.kind not in ("raises", "tree") or self.reported.covers(odd):
                 return found
             again = here(laws, **limits)
             if again.violation is None:
@@ -293,7 +279,7 @@ def scope_of(engine: str) -> Scope:
     """The meshes of the devices at hand, and larger ones of the interpreter."""
     devices = len(jax.devices())
     most = devices if engine == "xla" else max(devices, DEVICES)
-    return Scope(max_devices=most, available=most, large=LARGE)
+    return Scope(max_devices=most, available=most, large=1024)
 
 
 def check_implementation(
@@ -326,7 +312,7 @@ def check_implementation(
                 notes.append(f"not run on {engine}, since {reported.stuck}")
                 continue
             before = ReportedCauses({*reported.causes})
-            share = PART if engine != engines[-1] else 1.0
+            share = 2 / 3 if engine != engines[-1] else 1.0  # XLA has the rest
             until = None if max_seconds is None else began + share * max_seconds
             find = searches.on(engine, until)
             verdicts = check_laws(

@@ -17,8 +17,6 @@ from shardproof.plugin import own
 from shardproof.properties.report.session import facts, report_paths, write_somewhere
 
 WATCH = pytest.StashKey["Watch"]()
-LAST = 2_000
-"""How many bytes are reported of the end of standard error."""
 
 
 class Watch:
@@ -72,7 +70,8 @@ def watch(errors: int, paths: list[str]) -> None:
     ended = f"The process ended in the middle of {known['begun'] or 'the collection of tests'}"
     last = ""
     with suppress(OSError):  # a terminal, or a file that cannot be read
-        last = os.pread(errors, LAST, max(0, os.fstat(errors).st_size - LAST)).decode(errors="replace").strip()
+        size = os.fstat(errors).st_size
+        last = os.pread(errors, 2_000, max(0, size - 2_000)).decode(errors="replace").strip()
     last = last or "It wrote nothing to standard error, or not where it can be read."
     tallies = [Tally.from_json(one) for one in known["verified"]]
     record = record_of(tallies, {**known["facts"], "ended": ended}, [{"test": known["begun"], "text": last}])

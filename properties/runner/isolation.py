@@ -116,9 +116,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no annotatio
         return super().reducer_override(value)
 
 
-MOST_KNOWN = 20
-"""How many cases that a known defect ends are left out before that counts as a result."""
-
 SMALLER = (1, 2)
 """The numbers of devices on which a crash is tried again, to find a smaller mesh."""
 
@@ -190,7 +187,7 @@ def _past_known_defects(task: Task, on_case: OnCase) -> tuple[Finding, Death | N
     found, died = _run(task, on_case)
     while died and found.violation and (defect := fatal(found.violation.case, died.words)):
         text = found.violation.case.to_json()
-        if text in task.known or len(task.known) == MOST_KNOWN:
+        if text in task.known or len(task.known) == 20:  # it would go on and on
             break
         ended[text] = found, died
         task = replace(task, known={**task.known, text: defect.name})

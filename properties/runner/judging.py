@@ -63,12 +63,6 @@ MAX_UNCOMPARED = 20
 STEPS = 5_000
 """The most equations, as `steps_of` counts them, of all data sets of a case; there is always one."""
 
-DECLINED_ALONE = "NotImplementedError without the transformations around the call"
-"""Why a case is unsupported under which something else goes wrong."""
-
-SHOWN_BY_DATA: tuple[Kind, ...] = ("deadlock", "order", "unwritten")
-"""Violations that may show on some data sets alone, though no values are compared."""
-
 Before = Callable[[Law, Case], str]
 """Called with each case before it runs; returns the name of the known defect that ended a process on it, or ""."""
 
@@ -239,10 +233,11 @@ def _judge(law: Law, implementation: Implementation, case: Case, engine: Engine,
         if verdict is not None:
             return verdict
         if case.chain and declines(implementation, dataclasses.replace(case, chain=())):
-            return Verdict("unsupported", DECLINED_ALONE, declined=True)  # where JAX raises before the function does
+            reason = "NotImplementedError without the transformations around the call"
+            return Verdict("unsupported", reason, declined=True)  # where JAX raises before the function does
         origin = () if isinstance(error, Broken | WrongResult) else origin_of(error)
         broken = _broken(law, case, error)
-        if broken.kind in SHOWN_BY_DATA and broken.data is None:
+        if broken.kind in ("deadlock", "order", "unwritten") and broken.data is None:
             broken.data = _first_that_raises(type(error), law, implementation, case, engine)
         raise LawViolation(implementation, law, case, engine.name, broken, origin=origin) from error
 

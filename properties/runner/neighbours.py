@@ -22,8 +22,6 @@ from shardproof.properties.runner.violation import LawViolation, first_line
 
 MOST_DEVICES, MOST_OPERANDS = 64, 3
 """The most devices of a neighbour, and the most operands whose sizes are tried with those of the mesh."""
-DTYPES = ("float32", "bfloat16", "float16")
-KINDS = ("exact", "distinct", "real", "zeros")
 
 Neighbour = tuple[str, str, str, list[Case]]
 """The thing that changes, its value before and now, and the case, or several of which one may fit the contract."""
@@ -99,7 +97,7 @@ def _neighbours(case: Case) -> Iterator[Neighbour]:
                     now = dataclasses.replace(operand, placement=replicated)
                     yield "layout", str(operand), str(now), [_with_operand(case, i, now)]
     (first, *_) = case.operands
-    for dtype in DTYPES if is_float(first.numpy_dtype) else ():
+    for dtype in ("float32", "bfloat16", "float16") if is_float(first.numpy_dtype) else ():
         if dtype != first.dtype:
             same = (dataclasses.replace(o, dtype=dtype) if o.dtype == first.dtype else o for o in case.operands)
             yield "dtype", first.dtype, dtype, [dataclasses.replace(case, operands=tuple(same))]
@@ -107,7 +105,7 @@ def _neighbours(case: Case) -> Iterator[Neighbour]:
         shorter = fitted(dataclasses.replace(case, chain=case.chain[:i] + case.chain[i + 1 :]))
         yield "transformation", f"under {link}", "without", [dataclasses.replace(shorter, manual=())]
     (data, *_) = case.data
-    for kind in KINDS:
+    for kind in ("exact", "distinct", "real", "zeros"):
         if kind != data.kind:
             sets = tuple(Data(kind, data.seed + i) for i in range(3))
             yield "data", data.kind, kind, [dataclasses.replace(case, data=sets)]

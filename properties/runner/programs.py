@@ -27,9 +27,6 @@ from shardproof.properties.references import JaxReference, NumpyReference, refer
 from shardproof.properties.runner.platforms import DEVICES
 from shardproof.properties.runner.stated import by_name, check_call, check_conditions, names_in, several, split_names
 
-MOST_TIMES, MOST_TRIED = 6, 20_000
-"""How many sizes of a dimension, and how many cases, are tried to find one on which to call a reference."""
-
 Described = Any
 """Dimensions, an `Array`, or a pytree of them."""
 
@@ -286,7 +283,7 @@ class Program:
         """A case to call the reference on, and whether the function supports it."""
         examples = _examples(self.signature, self.conditions, _parameters(self.serves))
         first = next(examples, ({}, {}, {}))
-        tried = islice(chain([first], examples), MOST_TRIED)
+        tried = islice(chain([first], examples), 20_000)
         served = first if self.serves is None else next((one for one in tried if self._serves(*one)), None)
         return served or first, served is not None
 
@@ -411,7 +408,7 @@ def _examples(signature: Signature, conditions: Conditions, varied: Collection[s
     """
     sharding = {role for a in signature.every for d in a.dimensions if d.name in varied for role in d.roles}
     names, roles = [*signature.parts(dict.fromkeys(signature.roles, 1))], signature.roles
-    factors = [conditions.sizes.get(n) or (i, *range(1, MOST_TIMES + 1), *LONG) for i, n in enumerate(names, start=2)]
+    factors = [conditions.sizes.get(n) or (i, *range(1, 7), *LONG) for i, n in enumerate(names, start=2)]
     counts = range(1, min(conditions.most or DEVICES, DEVICES) + 1)
     of_roles = [[p for p in counts if role not in conditions.powers_of_two or p & (p - 1) == 0] for role in roles]
     choices = zip(

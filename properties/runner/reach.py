@@ -31,12 +31,6 @@ SIMPLEST = settings(
 )
 """How the simplest case on such a mesh is found, without running anything."""
 
-LARGEST = 300
-"""The most devices for a function that has more steps on more devices."""
-
-EQUATIONS = 1_500
-"""The most equations of a forward pass on a large mesh: its derivatives have several times as many."""
-
 
 def reach(implementation: Implementation, most: int, before: Callable[[Case], object]) -> int:
     """On how many devices, up to `most`, the function is interpreted in seconds, by how its equations grow.
@@ -58,11 +52,11 @@ def reach(implementation: Implementation, most: int, before: Callable[[Case], ob
         if later < 1.5 * max(earlier, 1):  # by no more at each doubling: a logarithm
             return most
         growth = later / max(earlier, 1)  # at each doubling: 2 for a ring, 4 for steps between all pairs
-        devices, count, more, limit = math.prod(meshes[2]), counts[2], float(later), min(most, LARGEST)
+        devices, count, more, limit = math.prod(meshes[2]), counts[2], float(later), min(most, 300)
         while devices < limit:
             longer = min(2, limit / devices)  # at last no whole doubling
             added = growth * more * (longer - 1)
-            if count + added > EQUATIONS:
+            if count + added > 1_500:  # of a forward pass; derivatives have several times as many
                 break
             devices, count, more = round(longer * devices), count + round(added), added
         return min(devices, limit)

@@ -20,9 +20,6 @@ PROPERTIES = Path(__file__).parents[1]
 INNER = ("jax", "jaxlib", "jaxtyping", "beartype", "hypothesis", "_pytest", "pluggy")
 """Packages whose frames say nothing about the implementation."""
 
-MOST_FRAMES, MOST_LINES = 4, 6
-"""How much of a traceback is shown: its last frames, and the first lines of the message."""
-
 
 NOT_REPRODUCIBLE = (
     "not the same twice: called again on this case, the function does another thing: it depends on earlier calls"
@@ -134,10 +131,10 @@ def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def origin_of(error: BaseException) -> list[str]:
-    """The traceback of an exception, without the frames of JAX and of this suite."""
+    """The last frames of a traceback, without those of JAX and of this suite, and the first lines of the message."""
     lines = []
-    for frame in own_frames(error)[-MOST_FRAMES:]:
+    for frame in own_frames(error)[-4:]:
         lines += [f'File "{frame.filename}", line {frame.lineno}, in {frame.name}', f"  {frame.line}"]
     message = f"{type(error).__name__}: {error}".rstrip().split("\n")
     message = [line for line in message if "shardproof/properties/" not in line]  # where JAX names the suite's function
-    return [f"  {line}" for line in (*lines, *message[:MOST_LINES])]
+    return [f"  {line}" for line in (*lines, *message[:6])]

@@ -325,14 +325,11 @@ def _with_input(i: int | None, change: Callable[[np.ndarray], np.ndarray], run: 
     return _right(run.case, run, [change(x) if i in (at, None) else x for at, x in enumerate(run.inputs)])
 
 
-COARSE = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "float32")
-"""The dtypes through which floats may have been sent."""
-
-
 def _conversions(run: Run) -> Iterator[Hypothesis]:
     """Floats that are rounded to a coarser dtype on their way in, or out."""
     floats = all(x.dtype.kind != "c" and is_float(x.dtype) for x in [run.expected, *run.inputs])
-    for dtype in map(as_dtype, COARSE if floats else ()):
+    coarse = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "float32")
+    for dtype in map(as_dtype, coarse if floats else ()):
         text = f"rounded too much: the blocks are the right ones with its value in {dtype} in place of each"
         change = partial(lambda to, x: x.astype(to).astype(x.dtype), dtype)
         yield Hypothesis(f"{text} number that goes in", partial(_with_input, None, change))
@@ -390,10 +387,6 @@ WHEREVER: dict[str, Predict] = {
 """One mistake in all wrong elements."""
 
 
-SMALL = 1 / 16
-"""How large an error of rounding may be, relative to the values."""
-
-
 def diagnose(violation: LawViolation) -> list[str]:
     """The diagnosis, with its details indented; empty where blocks were not compared."""
     difference, case = violation.difference, violation.case
@@ -431,7 +424,7 @@ def _first(table: Iterable[Hypothesis], runs: Sequence[Run]) -> Hypothesis | Non
 
 
 def _is_rounding(run: Run) -> bool:
-    """True if all errors are small, relative to the values; a small whole number is never rounded."""
+    """True if all errors are at most a sixteenth of the values; a small whole number is never rounded."""
     right, actual = (x[run.wrong].astype(wide(x.dtype)) for x in (run.expected, run.actual))
     if not is_float(run.expected.dtype) or ((right == np.round(right)) & (np.abs(right) <= 64)).any():
         return False
@@ -439,7 +432,7 @@ def _is_rounding(run: Run) -> bool:
         usual = np.median(np.abs(run.expected)) if run.expected.size else 0
         scale = np.maximum(np.abs(right), max(run.tolerance, usual))
         off = np.abs(actual - right)
-        return bool((np.isfinite(off) & (off <= SMALL * scale)).all())
+        return bool((np.isfinite(off) & (off <= scale / 16)).all())
 
 
 def _not_comparable(difference: Difference, lead: int) -> str:

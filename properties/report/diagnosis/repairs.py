@@ -132,13 +132,8 @@ DATA = (("exact", 1), ("real", 2), ("real", 3))
 REDUCES = {"reduce_sum": "psum", "dot_general": "psum", "reduce_max": "pmax", "reduce_min": "pmin"}
 """The collective that may be missing after an operation that reduces a sharded dimension."""
 
-MOST_STEPS = 6
-"""How many distances are tried that a block may be sent, the shortest first."""
-
 OTHERS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "add": "sub", "sub": "add"}
 """Operations that are mistaken for one another where participants, steps and elements are counted."""
-
-REDUCTIONS = ("psum", "psum_invariant", "pmax", "pmin")
 
 Blocks = list[np.ndarray]
 Places = tuple[int, ...]
@@ -257,7 +252,7 @@ def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
     yield from _dimensions(equations)
     yield from _counts(equations)
     yield from _local_numbers(case, equations)
-    for places in group_equations(equations, lambda e: e.primitive.name in REDUCTIONS):
+    for places in group_equations(equations, lambda e: e.primitive.name in ("psum", "psum_invariant", "pmax", "pmin")):
         yield from _other_axes(equations[places[0]], places, long)
     floats = _floats(equations)
     reducing = [places for places in floats if equations[places[0]].primitive.name in REDUCES]
@@ -321,7 +316,7 @@ def _permutations(case: Case, equations: Sequence[Any]) -> Iterator[Repair]:
         first = equations[places[0]]
         perm, p = tuple(first.params["perm"]), case.mesh.axis_size(axes_of(first))
         ways = {"with source and destination swapped": tuple((to, source) for source, to in perm)}
-        for by in sorted(range(1 - p, p), key=lambda by: (abs(by), -by))[1 : MOST_STEPS + 1]:
+        for by in sorted(range(1 - p, p), key=lambda by: (abs(by), -by))[1:7]:  # the shortest distances
             to = f"i {'+' if by > 0 else '-'} {abs(by)}"
             ways[f"that sends block i to ({to}) % p, with p={p}"] = tuple((i, (i + by) % p) for i in range(p))
             ways[f"that sends block i to {to} and none round"] = tuple((i, i + by) for i in range(p) if 0 <= i + by < p)

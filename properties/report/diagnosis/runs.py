@@ -28,17 +28,8 @@ MOST = 64
 ELEMENTS = 24
 """How many elements of 16 bits or more make a block unlike any other; of fewer bits, four times as many."""
 
-FURTHER = 1_000_003
-"""How far the seeds of further data sets are from that of the first."""
-
-MOST_RUNS = 12
-"""On how many data sets of the same structure the function is run, at most."""
-
 CLEAR = 4.0
 """How many times the tolerance a hypothesis differs from the right values by, at least, where it explains them."""
-
-COARSER = 4
-"""How many roundings may lie between a wrong result and a prediction, where right results are rounded as well."""
 
 Blocks = np.ndarray
 """The blocks of all devices, in mesh order: `[devices, *block]`."""
@@ -116,7 +107,7 @@ class Run:
             scale = np.abs(np.where(np.isfinite(blocks), blocks, 0).astype(wide(blocks.dtype)))
             floats = (x for x in [self.actual, *self.inputs] if is_float(x.dtype) and right)
             scale = np.maximum(scale, max((float(magnitude(x).max(initial=0)) for x in floats), default=0.0))
-            off = np.maximum(off, COARSER * unit_roundoff(blocks.dtype) * scale)
+            off = np.maximum(off, 4 * unit_roundoff(blocks.dtype) * scale)  # both are rounded
         return bool(self.near(blocks, actual, off).all())
 
     def observe(self, implementation: Implementation) -> Blocks | None:
@@ -172,7 +163,7 @@ def _engine(violation: LawViolation, difference: Difference) -> Engine | None:
 
 def _others(case: Case, data: Data, elements: int, usual: str) -> list[Data]:
     """Data sets on which to run the function again: more where blocks are small, and some like that of the failure."""
-    seed, count = data.seed + FURTHER, min(3 + _enough(case) // max(elements, 1), MOST_RUNS)
+    seed, count = data.seed + 1_000_003, min(3 + _enough(case) // max(elements, 1), 12)
     like = [] if data.kind in ("distinct", "exact") else [data.kind, data.kind, "special" if data.kind == "nan" else ""]
     kinds = ["distinct" if is_moved(case.structure) else usual, *[usual] * count, *like]
     return [Data(kind or data.kind, seed + i) for i, kind in enumerate(kinds[: 1 if case.mesh.size > MOST else None])]

@@ -12,12 +12,6 @@ from shardproof.properties.runner.violation import LawViolation
 ROUNDING = "rounding"
 VALUES = "wrong values of the {}"
 RESULT, DERIVATIVES = "result", "derivatives"
-FORM = ("shape", "dtype", "tree")
-"""Violations after which no law can compare values."""
-SITE = re.compile(r'File "([^"]*)", line (\d+)')
-
-LINE = 200
-"""How much is shown of the headline of a further failure of one cause."""
 
 LEFT_OUT = "not checked, since the values are wrong"
 """The reason to leave out the laws that `ReportedCauses.decide`."""
@@ -34,12 +28,13 @@ def cause(violation: LawViolation) -> str:
 def _mistake(violation: LawViolation) -> str:
     finding, difference = violation.finding, violation.difference
     if violation.kind in RAISED:
-        sites = SITE.findall("\n".join(violation.origin)) if violation.kind == "raises" else []
+        origin = "\n".join(violation.origin) if violation.kind == "raises" else ""
+        sites = re.findall(r'File "([^"]*)", line (\d+)', origin)
         return f"{finding.partition(':')[0]} at {':'.join(sites[-1]) if sites else 'no place of its own'}"
     if violation.kind in DEATHS:
         return finding
     whose = DERIVATIVES if violation.broken.of_derivative else RESULT
-    if violation.kind in FORM:
+    if violation.kind in ("shape", "dtype", "tree"):  # after which no law can compare values
         return f"form of the {whose}"
     if difference is None:
         return VALUES.format(whose) if violation.kind == "values" else violation.law.name
@@ -117,7 +112,7 @@ def lines_of_others(group: Sequence[Entry]) -> list[str]:
             _, law, *_ = one["headline"].split(": ")
             if "script" in one:
                 line = one["headline"].partition(": ")[2]
-                line = line if len(line) <= LINE else line[:LINE] + " ..."
+                line = line if len(line) <= 200 else line[:200] + " ..."
                 lines.append(f"    {line} [{one['engine']}]: {one['script']}")
             else:
                 laws.setdefault(one["engine"], []).append(law)

@@ -16,9 +16,6 @@ from shardproof.properties.report.failures.text import find_diagnosis, first_wro
 from shardproof.properties.runner.neighbours import neighbours_of
 from shardproof.properties.runner.violation import LawViolation, first_line
 
-MOST_DRAWN = 16
-"""The most devices of a mesh on which it is drawn who sends what to whom."""
-
 
 def examine(violation: LawViolation) -> Sequence[str]:
     """Finds the evidence of a violation, in the process in which it went wrong, and returns the diagnosis."""
@@ -61,8 +58,8 @@ def evidence(violation: LawViolation) -> dict[str, Any]:
 
 
 def _sent(violation: LawViolation) -> str:
-    """The picture of who sends what to whom in the failing case; empty where nothing is sent."""
+    """The picture of who sends what to whom in the failing case; empty on large meshes, or where nothing is sent."""
     case = violation.case
-    steps = pictures.steps(violation.implementation, case) if case.mesh.size <= MOST_DRAWN else []
+    steps = pictures.steps(violation.implementation, case) if case.mesh.size <= 16 else []
     title = f"{violation.implementation} on mesh {case.mesh}"
     return str(pictures.picture(title, steps, case.mesh, case.axes).as_svg()) if steps else ""

@@ -52,20 +52,17 @@ def _hint_unchecked_types(violation: LawViolation) -> list[str]:
     ]
 
 
-REFUSALS = tuple(f"raises {name}" for name in ("ValueError", "AssertionError", "RuntimeError", "SimulationError"))
-"""Exceptions by which a function, or JAX, refuses a case, such as a `ppermute` over axes that are not in mesh order."""
-
-OF_ANOTHER = ("raises UnexpectedTracerError", "should match the aval mesh", "assert set(new_axes) == set(axes)")
-"""Parts of what JAX raises where an array of one trace is used in another, on another mesh, or one of other axes."""
-
-
 def _hint_conditions(violation: LawViolation) -> list[str]:
     """A hint for functions that keep arrays, or programs that refuse a case, other than by NotImplementedError."""
-    program = violation.implementation.program
-    if any(text in violation.finding for text in OF_ANOTHER):
+    program, finding = violation.implementation.program, violation.finding
+    # of JAX, where an array of one trace is used in another, on another mesh, or one of other axes
+    foreign = ("raises UnexpectedTracerError", "should match the aval mesh", "assert set(new_axes) == set(axes)")
+    if any(text in finding for text in foreign):
         line = "  it keeps an array of an earlier call, or of another mesh: expected it to use its arguments alone"
         return ["", line]
-    if program is None or not violation.finding.startswith(REFUSALS):
+    # of functions, or of JAX, as for a `ppermute` over axes that are not in mesh order
+    refusals = ("ValueError", "AssertionError", "RuntimeError", "SimulationError")
+    if program is None or not finding.startswith(tuple(f"raises {name}" for name in refusals)):
         return []
     names = ", ".join([*program.signature.parts(dict.fromkeys(program.signature.roles, 1)), *program.signature.roles])
     return [

@@ -1,7 +1,6 @@
 """Compares two runs, law by law: what is newly violated, held, new, gone, weaker or slower, and how the runs differ."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from shardproof.properties.report.report import Record
 from shardproof.properties.report.summary import counted
@@ -57,7 +56,8 @@ def _tallies(record: Record) -> dict[Key, Tally]:
 
 def _header(before: Record, after: Record) -> Iterator[str]:
     """The facts that differ between the runs, after a line with those that are the same."""
-    flat = [_flat(record) for record in (before, after)]
+    facts = ("platform", "devices", "profile", "seed", "commit", "command", "ended")
+    flat = [one["versions"] | one["flags"] | {name: one[name] for name in facts} for one in (before, after)]
     names = list(dict.fromkeys([*flat[0], *flat[1]]))
     pairs = {name: tuple(one.get(name, "not set") for one in flat) for name in names}
     same = [f"{name} {was}" for name, (was, now) in pairs.items() if was == now and name != "command"]
@@ -65,11 +65,6 @@ def _header(before: Record, after: Record) -> Iterator[str]:
     for name, (was, now) in pairs.items():
         if was != now:
             yield f"{name}: {was or 'none'} -> {now or 'none'}"
-
-
-def _flat(record: Record) -> dict[str, Any]:
-    names = ("platform", "devices", "profile", "seed", "commit", "command", "ended")
-    return {**record["versions"], **record["flags"], **{name: record[name] for name in names}}
 
 
 def _verdicts(before: Record, after: Record) -> Iterator[tuple[str, str]]:

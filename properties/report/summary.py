@@ -140,7 +140,8 @@ def verdict_row(tally: Tally) -> tuple[str, ...]:
     shares = [
         f"{count:,} ({count / whole:.0%})" if count and tally.outcome != "failed" else f"{count:,}" for count in kinds
     ]
-    excluded = f"{tally.excluded:,} ({tally.excluded_share:.0%} of all)" if tally.excluded else "0"
+    share = tally.excluded / max(tally.drawn_structures + tally.excluded, 1)
+    excluded = f"{tally.excluded:,} ({share:.0%} of all)" if tally.excluded else "0"
     outcome = "held nothing" if held_nothing(tally) else OUTCOMES[tally.outcome]
     if tally.outcome == "passed" and not tally.structures:
         outcome = "excused" if tally.defects else "unsupported" if tally.unsupported else "not run"

@@ -211,11 +211,6 @@ class Tally:
         """The share of what was drawn that the implementation supports."""
         return 1 - sum(self.unsupported.values()) / max(self.drawn_structures, 1)
 
-    @property
-    def excluded_share(self) -> float:
-        """The share of all draws that were dropped because the implementation is not said to serve them."""
-        return self.excluded / max(self.drawn_structures + self.excluded, 1)
-
     def left_out(self) -> list[str]:
         """A line for each kind of structures that were not checked, with the reasons."""
         lines = []

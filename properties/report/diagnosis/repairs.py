@@ -206,7 +206,7 @@ def _found(implementation: Implementation, case: Case, data: Data) -> Repair | N
     larger = enlarge(case, implementation)  # single elements are often right by coincidence
     with contextlib.suppress(Exception):  # sizes that a function does not support
         more = [] if larger is None else [*_trials(implementation, larger, own[1:])]
-        trials += [trial for trial in more if _same(trial.program, program)]
+        trials += [trial for trial in more if _names(trial.program) == _names(program)]  # equal but for shapes
     for text, places, change in tried:
         if wrong[0].holds(places, change) and all(trial.holds(places, change) for trial in trials):
             return text.replace(UNKNOWN, _called_at(program.equations, places[0])), places, change
@@ -237,10 +237,8 @@ def _trials(implementation: Implementation, case: Case, sets: Sequence[Data]) ->
             yield Trial(program, case, arrays, right, max(TOLERANCE, implementation.within))
 
 
-def _same(one: Simulated, other: Simulated) -> bool:
-    """True if two programs have the same equations, but for shapes."""
-    names = ([(e.primitive.name, location(e)) for e in program.equations] for program in (one, other))
-    return next(names) == next(names)
+def _names(program: Simulated) -> list[tuple[str, str]]:
+    return [(equation.primitive.name, location(equation)) for equation in program.equations]
 
 
 def _changes(case: Case, program: Simulated) -> Iterator[Repair]:

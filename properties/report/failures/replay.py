@@ -179,11 +179,6 @@ def source_of(recorded: Recorded, given: Sequence[Given], programs: Iterable[tup
     raise NotAFailure(f"{contract}: expected --impl MODULE:PROGRAM, or the file with its program_test, as well")
 
 
-def given_to(config: pytest.Config) -> tuple[Given, ...]:
-    """The functions that `--impl` names, with their other options."""
-    return tuple(parse_all(config.getoption("--impl"), *(config.getoption(option) for option in SAID)))
-
-
 def recheck(file: Path, function: Any = None, **said: str) -> int:
     """Checks a recorded failure again, from its script: 1 while it shows, 0 when it does not, 2 if it cannot be run.
 
@@ -222,7 +217,7 @@ class ReplayItem(pytest.Item):
         option = self.config.getoption
         try:
             recorded = read(self.path)
-            source = source_of(recorded, given_to(self.config), self.programs)
+            source = source_of(recorded, parse_all(*map(option, ("--impl", *SAID))), self.programs)
             run_isolated(recorded, source, devices=option("devices"), platform=option("platform"))
         except NotAFailure as error:
             start = one_line(str(self.path))
@@ -245,11 +240,6 @@ class ReplayFile(pytest.File):
 REPLAYED = pytest.StashKey[list[Path]]()
 
 
-def named_files(config: pytest.Config) -> bool:
-    """True if the command line names files of tests."""
-    return config.args_source is pytest.Config.ArgsSource.ARGS
-
-
 def choose_failures(config: pytest.Config) -> None:
     """Has the failures of `--replay` run in place of all tests, with as many devices as they need."""
     with usage_errors("--replay: "):
@@ -261,7 +251,8 @@ def choose_failures(config: pytest.Config) -> None:
     # as in a run, values come first
     order = {path: (list(LAWS).index(one.law), list(ENGINES).index(one.engine)) for path, one in found.items()}
     config.stash[REPLAYED] = sorted(dict.fromkeys(named), key=lambda path: order.get(path, (len(LAWS), 0)))
-    if named and not named_files(config):  # where files are, the failures are those of the programs in them
+    # where the command line names files of tests, the failures are those of the programs in them
+    if named and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = []  # on its way to a path, pytest imports the conftest.py and __init__.py of every folder
     if config.getoption("--platform") == "cpu":
         config.option.devices = max([config.option.devices, *map(devices_needed, found.values())])

@@ -262,8 +262,9 @@ class Tally:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> "Tally":
-        """The tally that `to_json` wrote."""
-        return cls(**{**record, "meshes": set(record["meshes"])})
+        """The tally that `to_json` wrote, without fields that this version does not have."""
+        known = {one.name: record[one.name] for one in dataclasses.fields(cls) if one.name in record}
+        return cls(**known | {"meshes": set(record["meshes"])})
 
 
 def _add(histogram: dict[str, int], more: Mapping[str, int]) -> None:

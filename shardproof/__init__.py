@@ -1,11 +1,11 @@
 """A property-based verification suite for distributed JAX.
 
-`check_program` verifies any sharded function of yours against the same on whole arrays, and `program_test` makes tests
-for pytest of what is described in a `Program`; `check` verifies a function that is in `CONTRACTS` against what that
-means; `choose` says which form of an operation is the fastest for a shape, on a stated machine, by its timeline;
-`no_communication` asserts that a function sends nothing, and `simulate` runs a program on meshes of thousands of
-devices, without any. What programs are verified on is drawn by `strategies`.
-Implementations are in `shardproof.impl`, what they are compared with in `shardproof.oracles`.
+`check_program` verifies any sharded function of yours against the same function on whole arrays, and `program_test`
+makes tests for pytest from a `Program`; `check` verifies a function against one of `CONTRACTS`; `choose` returns the
+fastest form of an operation for a shape, on a stated machine, by its timeline; `no_communication` asserts that a
+function sends nothing, and `simulate` runs a program on meshes of thousands of devices, without any. `strategies` draw
+the cases on which programs are verified.
+Implementations are in `shardproof.impl`, the oracles that they are compared with in `shardproof.oracles`.
 """
 
 from importlib import import_module
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from shardproof.properties.contracts.described import Array
     from shardproof.properties.engines.simulate import simulate
     from shardproof.properties.performance.choosing import choose
-    from shardproof.properties.report.checking import check
+    from shardproof.properties.report.checking import check, check_program
     from shardproof.properties.report.program_tests import program_test
-    from shardproof.properties.report.programs import check_program
     from shardproof.properties.runner.programs import Program
 else:
     WHERE = {
@@ -43,7 +42,7 @@ else:
         "Array": "contracts.described",
         "Program": "runner.programs",
         "check": "report.checking",
-        "check_program": "report.programs",
+        "check_program": "report.checking",
         "choose": "performance.choosing",
         "no_communication": "communication.claims",
         "program_test": "report.program_tests",

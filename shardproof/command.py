@@ -1,6 +1,6 @@
-"""The command `shardproof`, also `python -m shardproof`: checks, failures, timelines, and what this machine has.
+"""The command `shardproof`, also `python -m shardproof`: checks, failures, timelines, and this machine.
 
-A command imports what it calls, and JAX with it, when it runs: `--help` takes no time.
+A command imports JAX, and the functions that it calls, when it runs: `--help` takes no time.
 """
 
 import subprocess
@@ -20,28 +20,27 @@ SECTIONS = {
     "Time": ("timeline", "choose", "crossover", "tpu"),
     "Look": ("report", "compare", "draw", "defects", "doctor"),
 }
-"""The commands by what they are for, as `--help` lists them."""
+"""The commands by section, as `--help` lists them."""
 
 CHIPS = ("v4", "v5e", "v5p", "v6e", "tpu7x", "h100")
-"""The names of `performance.chips.CHIPS`, which would take JAX to import."""
-
 SHAPES, SIDES, WAYS = ("book", "large", "wide"), ("m", "k", "n"), ("forward", "backward")
-"""Those of `programs.examples.SHAPES`, `performance.commands.crossover` and `performance.tpu_compiler`."""
+"""The names in `performance.chips.CHIPS`, `programs.examples.SHAPES`, `performance.commands.crossover` and
+`performance.tpu_compiler`, whose import would take JAX."""
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class Refused(click.ClickException):
-    """What was asked for cannot be had; one sentence names the option and its value."""
+    """A command that cannot be carried out; one sentence names the option and its value."""
 
     exit_code = USAGE
 
 
 class Command(click.Command):
-    """A command that reports what cannot be had in one sentence; other exceptions keep their traceback."""
+    """A command that reports wrong arguments in one sentence; other exceptions keep their traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command; one that only traces runs on the CPU."""
+        """Runs the command, on the CPU if it only traces."""
         if "mesh" in ctx.params:
             import_module("jax").config.update("jax_platforms", "cpu")
         try:
@@ -49,10 +48,10 @@ class Command(click.Command):
         except ModuleNotFoundError as error:
             if error.name != "drawsvg":
                 raise
-            told = f"no picture: {error}; pip install 'shardproof[draw]'"
+            reason = f"no picture: {error}; pip install 'shardproof[draw]'"
             if ctx.params["output"] is not None:
-                raise Refused(told) from error
-            click.echo(f"Note: {told}", err=True)
+                raise Refused(reason) from error
+            click.echo(f"Note: {reason}", err=True)
         except Exception as error:
             if reason := refusal(error, ctx.params):
                 raise Refused(reason) from error
@@ -60,14 +59,14 @@ class Command(click.Command):
 
 
 def refusal(error: Exception, given: dict[str, Any]) -> str:
-    """What an error says of what was given; nothing if it is not about that."""
+    """The message of an error that is about the arguments; empty for others."""
     from shardproof.properties.cases.suggestion import RequestError
     from shardproof.properties.performance.routes import Untold
 
     if isinstance(error, RequestError):
         return str(error).removeprefix("" if given.get("impl") else "--impl=").replace("--expect-", "--")
     if isinstance(error, Untold):
-        return f"{given['name']}: it cannot be told what hides what: {error}"
+        return f"{given['name']}: what hides what is unknown: {error}"
     if isinstance(error, NotImplementedError) and "mesh" in given:
         return f"{given['name']} does not support --mesh={given['mesh']}: {error}"
     return f"--output={given['output']}: {error}" if isinstance(error, OSError) and given.get("output") else ""
@@ -85,7 +84,7 @@ class Commands(click.Group):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(90)) for name in names])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command that is named; what click refuses is one sentence as well."""
+        """Runs the command that is named; click's own errors are one sentence as well."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -150,14 +149,14 @@ def check(
 
     NAME is CONTRACT=MODULE:FUNCTION, or MODULE:PROGRAM of a shardproof.Program.
     """
-    from shardproof.properties.report.asking import checked
+    from shardproof.properties.report.verdicts import check_implementation
     from shardproof.properties.runner.given import Given
     from shardproof.properties.runner.platforms import make_devices
 
     make_devices()
     implementation = Given.parse(name, communication, claims, overlap, data).load()
     try:
-        click.echo(checked(implementation, **how))
+        click.echo(check_implementation(implementation, **how))
     except AssertionError as error:
         end(error, str(error))
 
@@ -182,11 +181,11 @@ def suite(arguments: tuple[str, ...], *, smoke: bool) -> None:
     tests = (rooms / "suite").resolve()
     if tests.exists():  # a checkout, with its settings wherever this runs
         root = tests.parents[1]
-        told = ["-c", root / "pyproject.toml", "--rootdir", root, tests]
+        where = ["-c", root / "pyproject.toml", "--rootdir", root, tests]
     else:
-        told = ["-p", "shardproof.properties.report.plugin", rooms / "given" / "built_in.py"]
+        where = ["-p", "shardproof.properties.report.plugin", rooms / "given" / "built_in.py"]
     fewest = ["--hypothesis-profile=few"] if smoke else []
-    command = [sys.executable, "-m", "pytest", *map(str, told), *fewest, *arguments]
+    command = [sys.executable, "-m", "pytest", *map(str, where), *fewest, *arguments]
     raise SystemExit({0: HELD, 1: VIOLATED, 5: NOTHING}.get(subprocess.run(command, check=False).returncode, USAGE))
 
 
@@ -205,11 +204,9 @@ def replay(file: Path, impl: str | None, **said: str | None) -> None:
     from shardproof.properties.runner.violation import LawViolation
 
     recorded = read(file)
-    given = (
-        [Given.parse(impl, *(said[name] for name in ("communication", "claims", "overlap", "data")))] if impl else []
-    )
+    claims = (said[name] for name in ("communication", "claims", "overlap", "data"))
     try:
-        run_isolated(recorded, source_of(recorded, given))
+        run_isolated(recorded, source_of(recorded, [Given.parse(impl, *claims)] if impl else []))
     except AssertionError as error:
         end(error, render(error) if isinstance(error, LawViolation) else str(error))
     click.echo(f"{file}: {recorded.law} holds")
@@ -359,14 +356,23 @@ def compare(before: Path, after: Path) -> None:
 @click.argument("name")
 @MESH
 @OUTPUT
-def draw(**given: Any) -> None:
+def draw(name: str, mesh: str, axis: str, output: Path | None) -> None:
     """Print and draw who sends what to whom.
 
     NAME is an implementation, contract[implementation], a contract that has only one, or CONTRACT=MODULE:FUNCTION.
     """
-    from shardproof.properties.report.draw import draw_steps
+    from shardproof.properties.communication.pictures import picture, steps, text
+    from shardproof.properties.programs.examples import example
+    from shardproof.properties.report.arguments import LONGEST, find, parse_axes, parse_mesh
 
-    draw_steps(**given)
+    implementation, on = find(name), parse_mesh(mesh)
+    axes = parse_axes(axis, on)
+    case = example(implementation.contract.name, on, axes if len(axes) > 1 else axes[0])
+    found = steps(implementation, case)
+    click.echo(text(implementation, case, found))
+    path = output or Path(f"{implementation.contract.name}-{implementation.name[:LONGEST]}.svg")
+    picture(f"{implementation} on mesh {on}, axis {case.axis_name!r}", found, on, axes).save_svg(str(path))
+    click.echo(f"wrote {path}")
 
 
 @main.command()
@@ -385,8 +391,8 @@ def defects(names: tuple[str, ...]) -> None:
 @main.command()
 def doctor() -> None:
     """Print what is installed, the devices, and what cannot run."""
-    from shardproof.properties.report.doctor import examined
+    from shardproof.properties.report.doctor import examine
 
-    lines, works = examined()
+    lines, works = examine()
     click.echo("\n".join(lines))
     raise SystemExit(HELD if works else USAGE)

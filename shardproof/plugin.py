@@ -1,8 +1,8 @@
-"""The pytest plugin that is there wherever shardproof is installed: its options, and what they ask to be loaded.
+"""The pytest plugin of every project in which shardproof is installed: its options, which load the suite.
 
-pytest imports it in every project, so it is apart from the rest: a run that asks for nothing has the options and their
-settings, and no marker, fixture, header or profile of ours, and neither JAX nor Hypothesis is imported. One that has
-tests made by `program_test` gets the reports of what they check; the suite itself is loaded by the options in `ASKING`.
+It is separate because pytest imports it everywhere: a run without our options gets these and their settings, but no
+marker, fixture, header or profile of ours, and imports neither JAX nor Hypothesis. A run with tests made by
+`program_test` gets their reports; the options in `LOADING` load the suite itself.
 """
 
 from argparse import ArgumentError
@@ -20,123 +20,104 @@ REPORTING = (
     "pytest_runtest_logstart", "pytest_runtest_makereport", "pytest_sessionfinish", "pytest_terminal_summary",
 )  # fmt: skip
 """The hooks of the suite that tests made by `program_test` need, in any project and without an option."""
-ASKING = (
+LOADING = (
     "--impl",
     "--replay",
-    "--keep-regression",
     "--claims",
     "--expect-communication",
     "--expect-overlap",
     "--data-kinds",
 )
-"""The options that ask for the suite. The others belong to these, and some to the tests of programs as well."""
-FILES = ("--replay", "--keep-regression", "--report", "--profile")
+"""The options that load the suite. The others belong to these, and some to the tests of programs as well."""
+FILES = ("--replay", "--report", "--profile")
 """The options whose values are files or folders, which pytest takes for tests until it knows the options."""
 TESTS = Path(__file__).parent / "properties"
 
-NUMBER, SEVERAL, FLAG = {"type": int, "metavar": "N"}, {"action": "append", "default": []}, {"action": "store_true"}
-OPTIONS: dict[str, dict[str, Any]] = {
-    "--devices": {
-        **NUMBER,
-        "help": "how many devices to verify on: virtual ones on cpu, the real ones otherwise (default: 8)",
-    },
-    "--platform": {"choices": ("cpu", "gpu", "tpu"), "help": "the platform to verify on (default: cpu)"},
-    "--engine": {
-        "choices": ("simulate", "xla", "all"),
-        "help": "what runs the implementations: the NumPy interpreter, XLA, or both (default: all)",
-    },
-    "--laws": {
-        "metavar": "NAMES",
-        "help": (
-            "the laws that are asked, of value, gradient, type, error, communication, overlap, agreement (default: all)"
-        ),
-    },
-    "--mesh-devices": {**NUMBER, "help": "the most devices of a mesh that is only simulated (default: 300)"},
-    "--report": {
-        **SEVERAL,
-        "metavar": "FILE",
-        "help": (
-            "write what was verified and what failed to FILE.html, a page, with its data in FILE.json beside it, to "
-            "FILE.json alone, or to FILE.md; may be given more than once"
-        ),
-    },
-    "--impl": {
-        **SEVERAL,
-        "metavar": "CONTRACT=MODULE:FUNCTION",
-        "help": (
-            "check this function against its contract, or of MODULE:PROGRAM a shardproof.Program, instead of the "
-            "built-in ones; may be given more than once"
-        ),
-    },
-    "--expect-communication": {
-        **SEVERAL,
-        "metavar": "EXPRESSIONS",
-        "help": (
-            "what the function of --impl sends, in participants p, bytes n of the full vector, and bytes of a block of "
-            "an operand or the result by its name (x, lhs, rhs, w_in, w_out, out), as in permute=p-1,bytes=(p-1)*n/p; "
-            "after ;grad: what its reverse mode sends by itself, in the same terms. Where nothing must move (one "
-            "participant, empty blocks, whole turns, identities, operands that are the same everywhere) it may also "
-            "send less, unless all of it begins with exactly: . The first belongs to the first --impl, and so on"
-        ),
-    },
-    "--claims": {
-        **SEVERAL,
-        "metavar": "NAMES",
-        "help": (
-            "what the function of --impl supports beyond its contract's signature, so that it is drawn: all, or some "
-            "of the claims that README.md lists; the first belongs to the first --impl, and so on"
-        ),
-    },
-    "--expect-overlap": {
-        **SEVERAL,
-        "metavar": "LIMITS",
-        "help": (
-            "how the function of --impl hides what it sends, forward and in its gradient: exposed<=EXPRESSION, the "
-            "most of the time in which something is sent that nothing is computed in, as in exposed<=1/p, on a machine "
-            "whose busiest link needs as long as the products; directions=2, if blocks go both ways round a ring; "
-            "memory<=EXPRESSION, the most bytes alive on a device; the first belongs to the first --impl, and so on"
-        ),
-    },
-    "--data-kinds": {
-        **SEVERAL,
-        "metavar": "KINDS",
-        "help": (
-            "the kinds of data that the function of --impl is run on, of exact, distinct, real, special, nan, scaled, "
-            "partial and zeros (default: all that its contract has); the first belongs to the first --impl, and so on"
-        ),
-    },
-    "--replay": {
-        **SEVERAL,
-        "metavar": "FILE_OR_FOLDER",
-        "help": (
-            "run only this recorded failure (.shardproof/failures/*.json), or a folder of them; may be repeated. The "
-            "function is named with --impl, or its program_test's file is; one of this project's own needs neither"
-        ),
-    },
-    "--keep-regression": {
-        "metavar": "FILE",
-        "help": (
-            "copy a recorded failure to where every run checks it first: properties/regressions/ for one of this "
-            "project's own implementations, shardproof_regressions/ beside the test file, or the module of --impl, "
-            "that is named as well for one of a Program; runs no tests"
-        ),
-    },
-    "--require-tpu": {
-        **FLAG,
-        "help": "tests that need TPU devices fail where there are none, instead of being skipped",
-    },
-    "--require-gpu": {
-        **FLAG,
-        "help": "tests that need GPU devices fail where there are none, instead of being skipped",
-    },
-    "--require-tpu-compiler": {
-        **FLAG,
-        "help": "tests that compile for TPU topologies fail without libtpu, instead of being skipped",
-    },
-    "--profile": {
-        "metavar": "DIR",
-        "help": "write JAX profiler traces of the rows that tests for accelerators measure to DIR/CONTRACT/FORM",
-    },
+
+def _option(help: str, **how: Any) -> dict[str, Any]:
+    return {"help": help, **how}
+
+
+def _list(metavar: str, help: str) -> dict[str, Any]:
+    return {"help": help, "metavar": metavar, "action": "append", "default": []}
+
+
+OPTIONS = {
+    "--devices": _option(
+        "how many devices to verify on: virtual ones on cpu, the real ones otherwise (default: 8)",
+        type=int,
+        metavar="N",
+    ),
+    "--platform": _option("the platform to verify on (default: cpu)", choices=("cpu", "gpu", "tpu")),
+    "--engine": _option(
+        "what runs the implementations: the NumPy interpreter, XLA, or both (default: all)",
+        choices=("simulate", "xla", "all"),
+    ),
+    "--laws": _option(
+        "the laws to check, of value, gradient, type, error, communication, overlap, agreement (default: all)",
+        metavar="NAMES",
+    ),
+    "--mesh-devices": _option(
+        "the most devices of a mesh that is only simulated (default: 300)",
+        type=int,
+        metavar="N",
+    ),
+    "--report": _list(
+        "FILE",
+        "write what was verified and what failed to FILE.html, a page, with its data in FILE.json beside it, to "
+        "FILE.json alone, or to FILE.md; may be given more than once",
+    ),
+    "--impl": _list(
+        "CONTRACT=MODULE:FUNCTION",
+        "check this function against its contract, or of MODULE:PROGRAM a shardproof.Program, instead of the built-in"
+        " ones; may be given more than once",
+    ),
+    "--expect-communication": _list(
+        "EXPRESSIONS",
+        "what the function of --impl sends, in participants p, bytes n of the full vector, and bytes of a block of an"
+        " operand or the result by its name (x, lhs, rhs, w_in, w_out, out), as in permute=p-1,bytes=(p-1)*n/p; after"
+        " ;grad: what its reverse mode sends by itself, in the same terms. Where nothing must move (one participant, "
+        "empty blocks, whole turns, identities, operands that are the same everywhere) it may also send less, unless "
+        "all of it begins with exactly: . The first belongs to the first --impl, and so on",
+    ),
+    "--claims": _list(
+        "NAMES",
+        "what the function of --impl supports beyond its contract's signature, so that it is drawn: all, or some of "
+        "the claims that README.md lists; the first belongs to the first --impl, and so on",
+    ),
+    "--expect-overlap": _list(
+        "LIMITS",
+        "how the function of --impl hides what it sends, forward and in its gradient: exposed<=EXPRESSION, the most "
+        "of the time in which something is sent that nothing is computed in, as in exposed<=1/p, on a machine whose "
+        "busiest link needs as long as the products; directions=2, if blocks go both ways round a ring; "
+        "memory<=EXPRESSION, the most bytes alive on a device; the first belongs to the first --impl, and so on",
+    ),
+    "--data-kinds": _list(
+        "KINDS",
+        "the kinds of data that the function of --impl is run on, of exact, distinct, real, special, nan, scaled, "
+        "partial and zeros (default: all that its contract has); the first belongs to the first --impl, and so on",
+    ),
+    "--replay": _list(
+        "FILE_OR_FOLDER",
+        "run only this recorded failure (.shardproof/failures/*.json), or a folder of them; may be repeated. The "
+        "function is named with --impl, or its program_test's file is; one of this project's own needs neither",
+    ),
+    "--require-tpu": _option(
+        "tests that need TPU devices fail where there are none, instead of being skipped",
+        action="store_true",
+    ),
+    "--require-gpu": _option(
+        "tests that need GPU devices fail where there are none, instead of being skipped",
+        action="store_true",
+    ),
+    "--require-tpu-compiler": _option(
+        "tests that compile for TPU topologies fail without libtpu, instead of being skipped",
+        action="store_true",
+    ),
+    "--profile": _option(
+        "write JAX profiler traces of the rows that tests for accelerators measure to DIR/CONTRACT/FORM",
+        metavar="DIR",
+    ),
 }
 SETTINGS: dict[str, Any] = {
     "devices": "int",
@@ -146,17 +127,17 @@ SETTINGS: dict[str, Any] = {
     "mesh_devices": "int",
     "report": "args",
 }
-"""The options that the settings of a project may hold as well, as in `shardproof_devices = 4`, with their types."""
+"""The options that are settings of a project as well, as in `shardproof_devices = 4`, with their types."""
 
 RUNNING: list[pytest.Config] = []
 """The runs of pytest that this process is in, the innermost last."""
 
 TAKEN = pytest.StashKey[list[str]]()
-"""The options that the project, or another plugin, has itself."""
+"""The options whose names the project, or another plugin, has taken."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the settings, whose names are ours; the options come once those of the project are known."""
+    """Adds the settings; the options follow once those of the project are known."""
     for name, kind in SETTINGS.items():
         parser.addini(f"shardproof_{name}", f"the value of --{name.replace('_', '-')}", type=kind, default=None)
 
@@ -165,15 +146,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: Sequence[str]
 ) -> Iterator[None]:
-    """Adds the options that the run's own plugins and conftest.py have not, and loads the suite if they ask for it."""
-    asked = [name for name in ASKING if any(text.partition("=")[0] == name for text in args)]
-    if asked:
+    """Adds the options that the run's own plugins and conftest.py do not have, and loads the suite for some of them."""
+    loading = [name for name in LOADING if any(text.partition("=")[0] == name for text in args)]
+    if loading:
         _look_in_the_project_alone(early_config, args)
     result = yield
     if early_config.pluginmanager.has_plugin(SUITE):  # a checkout's conftest.py loads it
         return result
     taken = early_config.stash[TAKEN] = add_options(parser)
-    if set(asked) - {*taken}:
+    if set(loading) - {*taken}:
         if taken:
             raise pytest.UsageError(
                 f"{taken[0]}: shardproof cannot add this option of its own, because another plugin or a conftest.py "
@@ -184,7 +165,7 @@ def pytest_load_initial_conftests(
 
 
 def add_options(parser: pytest.Parser) -> list[str]:
-    """Adds all options in one group, and gives those whose names are taken."""
+    """Adds all options in one group, and returns those whose names are taken."""
     group, taken = parser.getgroup("shardproof", "shardproof: verification of distributed JAX"), []
     for name, how in OPTIONS.items():
         try:
@@ -195,14 +176,14 @@ def add_options(parser: pytest.Parser) -> list[str]:
 
 
 def own(config: pytest.Config, name: str) -> Any:
-    """The value of an option of ours, by its name in the settings; None if it is not given, or is not ours."""
+    """The value of one of our options, by its name in the settings; None if it is not given, or taken."""
     if f"--{name.replace('_', '-')}" in config.stash.get(TAKEN, []):
         return None
     return config.getoption(name, default=None)
 
 
 def take_settings(config: pytest.Config) -> bool:
-    """Takes from the settings of the project what the command line does not say; whether anything is asked for."""
+    """Takes options that the command line does not give from the settings; returns whether any has a value."""
     for name in SETTINGS:
         option = f"--{name.replace('_', '-')}"
         if option not in config.stash.get(TAKEN, []) and own(config, name) in (None, []):
@@ -216,7 +197,7 @@ def take_settings(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the devices that are asked for of tests of programs: the suite makes its own."""
+    """Makes the devices for tests of programs: the suite makes its own."""
     RUNNING.append(config)
     if take_settings(config) and not config.pluginmanager.has_plugin(SUITE):
         import_module("shardproof.properties.report.options").set_up_programs(config)
@@ -229,14 +210,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def terminal() -> pytest.TerminalReporter | None:
-    """What writes to the terminal of the run of pytest that this process is in, if it has one."""
+    """The reporter of the innermost run of pytest in this process, if it writes to a terminal."""
     reporter: Any = RUNNING[-1].pluginmanager.get_plugin("terminalreporter") if RUNNING else None
     return reporter if reporter is not None and reporter.isatty else None
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out tests of programs on other engines than were asked for."""
+    """Leaves out tests of programs on other engines than that of `--engine`."""
     engine = own(config, "engine")
     others = {"simulate": "xla", "xla": "simulate"}.get(engine)
     dropped = [item for item in items if _is_of_a_program(item) and item.name.endswith(f"[{others}]")]
@@ -246,7 +227,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Loads the reports for the first test that `program_test` made, which marks it with an attribute."""
+    """Loads the reports for the first test that `program_test` made."""
     if _is_of_a_program(item):
         _load_reports(item.config)
 
@@ -263,7 +244,7 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
 
 
 def _load_reports(config: pytest.Config) -> None:
-    """Registers the hooks that report what tests check, unless they are there."""
+    """Registers the hooks that report on tests of programs, once."""
     manager = config.pluginmanager
     if not manager.has_plugin(SUITE) and not manager.has_plugin(REPORTS):
         suite = import_module(SUITE)
@@ -271,11 +252,7 @@ def _load_reports(config: pytest.Config) -> None:
 
 
 def _look_in_the_project_alone(early_config: pytest.Config, args: Sequence[str]) -> None:
-    """Takes settings and conftest.py of the user's project, not those where the suite is or beside a file in `FILES`.
-
-    Raises:
-        pytest.UsageError: if pytest has found settings beside a file.
-    """
+    """Takes settings and conftest.py of the user's project, not the suite's, or those beside a file in `FILES`."""
     found, here, namespace = early_config.inipath, early_config.invocation_params.dir, early_config.known_args_namespace
     if "--replay" in args and found and not namespace.inifilename and found.parent not in (here, *here.parents):
         raise pytest.UsageError(
@@ -290,7 +267,7 @@ def _look_in_the_project_alone(early_config: pytest.Config, args: Sequence[str])
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Says of a report that is asked for why there is none."""
+    """Prints why a requested report was not written."""
     manager, paths = config.pluginmanager, own(config, "report")
     there = config.option.collectonly or manager.has_plugin(SUITE) or manager.has_plugin(REPORTS)
     if paths and not there:

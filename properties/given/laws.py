@@ -10,17 +10,17 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.laws import Law
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import of_products
-from shardproof.properties.report.asking import ask, conclude
-from shardproof.properties.report.failures.causes import Told
-from shardproof.properties.report.failures.evidence import examined
-from shardproof.properties.report.failures.text import diagnosed
+from shardproof.properties.report.failures.causes import ReportedCauses
+from shardproof.properties.report.failures.evidence import examine
+from shardproof.properties.report.failures.text import find_diagnosis
 from shardproof.properties.report.session import COUNTED, seed_in_force
+from shardproof.properties.report.verdicts import check_laws, conclude
 from shardproof.properties.runner.child import Source, Task
 from shardproof.properties.runner.isolation import check_isolated, unending
 from shardproof.properties.runner.search import Finding, structures_in_force
 
-KNOWN = pytest.StashKey[defaultdict[Source, Told]]()
-"""What was told of each function in this run, or in this worker of it."""
+REPORTED = pytest.StashKey[defaultdict[Source, ReportedCauses]]()
+"""The causes that were reported of each function in this run, or in this worker of it."""
 
 
 def test_given(
@@ -39,7 +39,7 @@ def test_given(
         scope=scope,
         max_examples=0,
         random_seed=seed_in_force(request.config),
-        diagnose=examined if request.config.getoption("--report") else diagnosed,
+        diagnose=examine if request.config.getoption("--report") else find_diagnosis,
         platform=request.config.getoption("--platform"),
         options={"jax_default_matmul_precision": of_products()},
     )
@@ -51,9 +51,9 @@ def test_given(
             dataclasses.replace(task, laws=tuple(law.name for law in laws), max_examples=max_examples)
         )
 
-    known = request.config.stash.setdefault(KNOWN, defaultdict(Told))[implementation.given]
-    answers = ask(implementation, engine, laws, known, find, max_examples=structures)
-    for tally in answers.tallies.values():
+    reported = request.config.stash.setdefault(REPORTED, defaultdict(ReportedCauses))[implementation.given]
+    verdicts = check_laws(implementation, engine, laws, reported, find, max_examples=structures)
+    for tally in verdicts.tallies.values():
         tally.unclaimed, tally.stated = implementation.unclaimed, implementation.stated
-    request.node.stash[COUNTED] = [*answers.tallies.values()]
-    conclude(answers, implementation)
+    request.node.stash[COUNTED] = [*verdicts.tallies.values()]
+    conclude(verdicts, implementation)

@@ -2,9 +2,11 @@
 
 import multiprocessing
 import os
+import pty
 import runpy
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from click.testing import CliRunner, Result
@@ -20,6 +22,20 @@ def python(*arguments: str | Path, folder: Path | str | None = None, **environme
     """A process in a folder, to which more may be said in its environment."""
     command, variables = [sys.executable, *map(str, arguments)], {**os.environ, **environment}
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=1800)
+
+
+def in_terminal(*arguments: str | Path, folder: Path, **environment: str) -> bytes:
+    """The output of a Python process on a terminal of its own, with all that it erases."""
+    ours, theirs = pty.openpty()
+    command, variables = [sys.executable, *map(str, arguments)], {**os.environ, "COLUMNS": "100", **environment}
+    with subprocess.Popen(command, cwd=folder, env=variables, stdout=theirs):
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # as the terminal has it once all is read
+            while part := os.read(ours, 4096):
+                shown += part
+    os.close(ours)
+    return shown
 
 
 def forked(script: Path, output: Path) -> tuple[int | None, str]:

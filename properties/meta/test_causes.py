@@ -22,11 +22,10 @@ from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.runs import PYTEST, ROOT, pytest_given, python
 from shardproof.properties.programs.violation import Broken, Difference, Kind, Of
-from shardproof.properties.report.checking import check, user_implementation
-from shardproof.properties.report.failures.causes import by_cause, told
+from shardproof.properties.report.checking import check, check_program, user_implementation
+from shardproof.properties.report.failures.causes import by_cause, group_text
 from shardproof.properties.report.failures.files import paths
 from shardproof.properties.report.failures.text import report
-from shardproof.properties.report.programs import check_program
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.search import find_violation, search
 from shardproof.properties.runner.violation import LawViolation
@@ -108,9 +107,8 @@ def test_what_is_shrunk_stays_what_was_found() -> None:
     program = Program(doubled_or_narrow, lambda x: x.sum(0), **described)
     kinds = []
     for seed in range(4):
-        search_of = partial(
-            search, [LAWS["value"]], program.implementation, SimulateEngine(), Scope(), 20, seed, before=lambda *_: ""
-        )
+        how: Any = {"max_examples": 20, "random_seed": seed, "before": lambda *_: ""}
+        search_of = partial(search, [LAWS["value"]], program.implementation, SimulateEngine(), Scope(), **how)
         first, least = (search_of(shrink=shrink).violation for shrink in (False, True))
         assert first is not None
         assert least is not None
@@ -146,7 +144,7 @@ def test_failures_of_one_cause_are_together(tmp_path: Path, monkeypatch: pytest.
         "raises ValueError at no place of its own",
         "rounding of the derivatives",
     ]
-    text = told(groups[0])
+    text = group_text(groups[0])
     assert text.count("first wrong element") == 1
     assert (
         "  wrong in the same way under 1 more check:\n    value under scan: mesh (dp=2), axis 'dp': 2 blocks [xla]: "
@@ -168,7 +166,7 @@ def test_what_follows_from_wrong_values_is_told_with_them(tmp_path: Path, monkey
     for entries in ([of_values, of_gradient], [of_gradient, of_values]):
         (group,) = by_cause(entries)
         assert group[0] is of_values
-        assert "  and its derivatives under 1 check:\n    gradient: mesh (dp=2)" in told(group)
+        assert "  and its derivatives under 1 check:\n    gradient: mesh (dp=2)" in group_text(group)
     assert [group[0] for group in by_cause([of_gradient, rounded])] == [of_gradient, rounded]
 
 
@@ -177,7 +175,7 @@ def test_a_wrong_shape_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     kinds: tuple[tuple[str, Kind], ...] = (("value", "shape"), ("gradient", "tree"), ("communication", "dtype"))
     (group,) = by_cause([report(violation(law, "blocks of shape (2, 1)", kind=kind)) for law, kind in kinds])
-    assert "  wrong in the same way under 2 more checks:\n    gradient: mesh (dp=2)" in told(group)
+    assert "  wrong in the same way under 2 more checks:\n    gradient: mesh (dp=2)" in group_text(group)
 
 
 def test_a_function_that_never_runs_is_told_in_a_few_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

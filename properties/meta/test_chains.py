@@ -35,8 +35,6 @@ from shardproof.properties.laws.drawing import AROUND_DERIVATIVES, AROUND_VALUES
 from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.programs.built_in import BUILT_IN, IMPLEMENTATIONS
 from shardproof.properties.report.checking import user_implementation
-from shardproof.properties.report.report import pairs, record_of, report_text
-from shardproof.properties.report.session import facts
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
@@ -91,21 +89,6 @@ def test_a_night_meets_every_pair_that_composes() -> None:
             met.update(combinations(case.chain, 2))
     every = {pair for pair in product(LINKS, repeat=2) if composes(*pair)}
     assert (every - met.keys(), met.keys() - every) == (set(), set())
-
-
-def test_the_report_counts_each_pair(pytestconfig: pytest.Config) -> None:
-    """The report has a row for each outer link, a column for each inner link, and `-` for impossible pairs."""
-    tallies = [Tally("ring_shift", name, "value") for name in ("one", "other")]
-    for tally in tallies:
-        tally.count(shift_of_two(("eager", "vmap", "scan")), 1)
-    told = {(row[0], inner): cell for row in pairs(tallies) for inner, cell in zip(LINKS, row[1:], strict=True)}
-    counted = {pair: cell for pair, cell in told.items() if cell not in ("0", "-")}
-    assert counted == {("eager", "vmap"): "2", ("eager", "scan"): "2", ("vmap", "scan"): "2"}
-    assert {pair for pair, cell in told.items() if cell == "-"} == {
-        pair for pair in product(LINKS, repeat=2) if not composes(*pair)
-    }
-    record = record_of(tallies, facts(pytestconfig, ""), [])
-    assert "## Pairs of transformations" in report_text("report.md", record)
 
 
 def shift_with_a_gradient_of_its_own(x: jax.Array, axis_name: Any, *, offset: int = 1) -> jax.Array:

@@ -23,7 +23,7 @@ from jax import Array, lax
 from shardproof import Program, check, check_program
 from shardproof.impl.collectives import ring_shift
 from shardproof.properties.meta.runs import ROOT, python
-from shardproof.properties.report import asking
+from shardproof.properties.report import verdicts
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.summary import Summary
 from shardproof.properties.runner import child, isolation
@@ -136,7 +136,7 @@ SENT: dict[str, Callable[[], Summary]] = {
 def test_the_tallies_are_those_of_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A right function holds in the child as in this process, on as many structures, and nothing is said of it."""
     isolated = SENT[name]()
-    monkeypatch.setattr(asking.Searches, "__post_init__", lambda self: setattr(self, "reason", "as the test says"))
+    monkeypatch.setattr(verdicts.Searches, "__post_init__", lambda self: setattr(self, "reason", "as the test says"))
     together = SENT[name]()
     assert f"{HERE}as the test says" in together.machine
     assert not any(HERE in line for line in isolated.machine)
@@ -209,7 +209,7 @@ def declares(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
 
 def test_the_child_has_the_options_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     """The child has this process's options of JAX, whichever they are at that moment, and its number of devices."""
-    monkeypatch.setattr(asking, "ENOUGH", 20)
+    monkeypatch.setattr(verdicts, "MAX_UNSUPPORTED", 20)
     for precision, promotion in (("float32", "raise"), (None, "allow")):
         configured = jax.default_matmul_precision(precision), jax.numpy_rank_promotion(promotion)
         with configured[0], configured[1], pytest.raises(AssertionError) as raised:

@@ -26,7 +26,7 @@ from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.program import is_wide, precision_of
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.summary import notes
-from shardproof.properties.runner.given import claimed, parse_all
+from shardproof.properties.runner.given import find_features, parse_all
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.stated import GivenError
 from shardproof.properties.runner.tally import Tally
@@ -126,21 +126,21 @@ def test_every_feature_is_of_some_contract() -> None:
 def test_a_wrong_claim_is_one_line(names: list[str], text: str) -> None:
     """What is no feature, or none of this contract, is refused with the nearest name or all of them."""
     with pytest.raises(GivenError, match=f"^{re.escape(text)}") as caught:
-        claimed("all_reduce", names)
+        find_features("all_reduce", names)
     assert "\n" not in str(caught.value)
 
 
 def test_all_claims_what_draws_more() -> None:
     """`all` means every feature of the contract but those that ask for less."""
-    assert claimed("matmul_all_reduce", ["all"]) == CONTRACTS["matmul_all_reduce"].features - CONCESSIONS
-    assert claimed("matmul_all_reduce", ["all", *CONCESSIONS]) == CONTRACTS["matmul_all_reduce"].features
+    assert find_features("matmul_all_reduce", ["all"]) == CONTRACTS["matmul_all_reduce"].features - CONCESSIONS
+    assert find_features("matmul_all_reduce", ["all", *CONCESSIONS]) == CONTRACTS["matmul_all_reduce"].features
 
 
 def test_claims_belong_to_functions_in_order() -> None:
     """The first belongs to the first function, an empty one claims nothing, and one too many is refused."""
     first, second = parse_all(["ring_shift=a:b", "broadcast=c:d"], [], ["", "x64, trees"])
-    assert sorted(first.features) == []
-    assert sorted(second.features) == ["trees", "x64"]
+    assert sorted(dict(first.claims)["features"]) == []
+    assert sorted(dict(second.claims)["features"]) == ["trees", "x64"]
     with pytest.raises(GivenError, match=r"^--claims=trees: expected no more of them than of --impl$"):
         parse_all(["ring_shift=a:b"], [], ["x64", "trees"])
     with pytest.raises(GivenError, match=r"^--claims=x64: expected --impl as well, whose function it is said of$"):
@@ -239,6 +239,6 @@ def test_kinds_of_data_can_be_declined(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(ValueError, match="data='specal': no such kind of data; did you mean 'special'"):
         check("all_reduce", without_infinities, data="specal")
     (given,) = parse_all(["all_reduce=a:b"], [], [], [], ["exact,real"])
-    assert given.data == ("exact", "real")
+    assert dict(given.claims)["data"] == ("exact", "real")
     with pytest.raises(ValueError, match="data='specal': no such kind of data; did you mean 'special'"):
         parse_all(["all_reduce=a:b"], [], [], [], ["specal"])

@@ -26,9 +26,9 @@ from shardproof.properties.meta.runs import command
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, value
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.report import draw
+from shardproof.properties.report import arguments as arguments_of_commands
 from shardproof.properties.runner.child import Task
-from shardproof.properties.runner.given import Given, parse_all
+from shardproof.properties.runner.given import parse_all
 from shardproof.properties.runner.search import Finding
 from shardproof.properties.runner.stated import GivenError
 from shardproof.properties.runner.tally import Tally
@@ -74,8 +74,9 @@ def test_expectations_belong_to_functions_in_order() -> None:
     """The first belongs to the first function; one too many is refused."""
     functions = ["ring_shift=a:b", "broadcast=c:d"]
     first, second = parse_all(functions, ["permute=1"])
-    assert first == Given("ring_shift", "a", "b", Expectation.parse("permute=1"))
-    assert second.expectation is None
+    assert (first.contract, first.module, first.function) == ("ring_shift", "a", "b")
+    assert dict(first.claims)["communication"] == Expectation.parse("permute=1")
+    assert dict(second.claims)["communication"] is None
     with pytest.raises(GivenError, match=r"^--expect-communication=bytes=n: expected no more of them than of --impl$"):
         parse_all(functions[:1], ["permute=1", "bytes=n"])
 
@@ -91,8 +92,8 @@ def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
     def isolated(task: Task, tell: Any) -> Finding:
         return find([LAWS[name] for name in task.laws], task.given.load())
 
-    monkeypatch.setattr("shardproof.properties.report.asking.find_violation", find)
-    monkeypatch.setattr("shardproof.properties.report.asking.check_isolated", isolated)
+    monkeypatch.setattr("shardproof.properties.report.verdicts.find_violation", find)
+    monkeypatch.setattr("shardproof.properties.report.verdicts.check_isolated", isolated)
     check("ring_shift", ring_shift, laws=["communication"], communication="permute=1,bytes=n")
     assert seen == [Expectation.parse("permute=1,bytes=n")] * 2
     with pytest.raises(ValueError, match=r"^communication=permutes=2: "):
@@ -105,7 +106,9 @@ def test_a_mesh_that_is_not_supported_is_one_line(monkeypatch: pytest.MonkeyPatc
     def powers_of_two(x: jax.Array, axis_name: str, *, offset: int) -> jax.Array:
         raise NotImplementedError("3 participants: expected a power of two")
 
-    monkeypatch.setattr(draw, "find", lambda name: Implementation(CONTRACTS["ring_shift"], "doubling", powers_of_two))
+    monkeypatch.setattr(
+        arguments_of_commands, "find", lambda name: Implementation(CONTRACTS["ring_shift"], "doubling", powers_of_two)
+    )
     done = command("draw", "doubling", "--mesh", "tp=3")
     assert done.exit_code == 2
     assert done.stderr == ("Error: doubling does not support --mesh=tp=3: 3 participants: expected a power of two\n")

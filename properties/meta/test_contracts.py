@@ -14,9 +14,9 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
-from shardproof.properties.report.asking import chosen_laws
+from shardproof.properties.report.verdicts import chosen_laws
 from shardproof.properties.runner.contract_tests import of_contract
-from shardproof.properties.runner.judging import asked
+from shardproof.properties.runner.judging import applicable_laws
 
 Test = Callable[..., None]
 IMPLEMENTED = tuple(dict.fromkeys(one.contract.name for one in IMPLEMENTATIONS))
@@ -71,7 +71,7 @@ def test_every_contract_is_found_by_its_name() -> None:
 def test_every_law_is_asked() -> None:
     """All are unless others are chosen; each is of an implementation, and every one has some on every engine."""
     assert chosen_laws(None) == [*LAWS.values()]
-    engines = {engine: [asked(one, engine) for one in IMPLEMENTATIONS] for engine in ENGINES}
+    engines = {engine: [applicable_laws(one, engine) for one in IMPLEMENTATIONS] for engine in ENGINES}
     assert all(all(laws) for laws in engines.values())
     names = {law.name for some in engines.values() for laws in some for law in laws}
     assert names == {*LAWS}

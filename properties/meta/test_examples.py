@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shardproof.properties.meta.pages import EXAMPLES_PAGE, block
-from shardproof.properties.report.programs import check_program
+from shardproof.properties.report.checking import check_program
 from shardproof.properties.runner.programs import Program
 
 BUGS = {

@@ -28,9 +28,9 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken, Difference
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.diagnosis.diagnosis import diagnose, hypotheses
-from shardproof.properties.report.diagnosis.runs import enlarged, runs_of
+from shardproof.properties.report.diagnosis.runs import enlarge, runs_of
 from shardproof.properties.report.failures.picture import picture
-from shardproof.properties.report.failures.text import coloured, render
+from shardproof.properties.report.failures.text import colour, render
 from shardproof.properties.runner.violation import LawViolation
 
 pytestmark = pytest.mark.untyped
@@ -280,7 +280,7 @@ def test_a_hypothesis_that_fails_hides_no_failure(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("sharded", [True, False])
 def test_larger_blocks_keep_what_an_odd_side_shows(sharded: bool) -> None:
     """Sides are an odd number of times as long, those that are sharded as well unless that is refused."""
-    larger = enlarged(a_case("ring_shift", {"dp": 2}, "dp", block=(3, 1), offset=1), sharded=sharded)
+    larger = enlarge(a_case("ring_shift", {"dp": 2}, "dp", block=(3, 1), offset=1), sharded=sharded)
     assert larger is not None
     assert all(side % 2 for side in larger.operands[0].block)
     assert (larger.operands[0].block[0] == 3) is not sharded
@@ -345,7 +345,7 @@ def test_colour_changes_nothing_but_the_colour() -> None:
     """Without its escape codes, the coloured text is the plain one."""
     text = render(broken(SHIFT, swap((0, 1), (1, 0))))
     assert "\x1b" not in text
-    plain = coloured(text)
+    plain = colour(text)
     for code in ("\x1b[31m", "\x1b[1m", "\x1b[0m"):
         assert code in plain
         plain = plain.replace(code, "")

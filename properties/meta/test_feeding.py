@@ -24,7 +24,7 @@ from shardproof.properties.precision.judge import value_references
 from shardproof.properties.programs.built_in import BUILT_IN
 from shardproof.properties.programs.transformations import fed_operands
 from shardproof.properties.report.checking import user_implementation
-from shardproof.properties.report.failures.text import diagnosed
+from shardproof.properties.report.failures.text import find_diagnosis
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
@@ -137,7 +137,7 @@ def test_a_bug_of_the_second_call_is_told() -> None:
     mine = implementation_of(MUTANTS["shift_that_was_made_already"])
     with pytest.raises(LawViolation) as caught:
         judge(LAWS["value"], mine, case, engine_named("xla"), Tally("", "", "value", "xla"))
-    assert "the blocks are the right ones of the first call, which feeds the second" in diagnosed(caught.value)
+    assert "the blocks are the right ones of the first call, which feeds the second" in find_diagnosis(caught.value)
 
 
 def test_a_shape_that_is_wrong_is_told_and_not_fed() -> None:

@@ -15,14 +15,14 @@ from shardproof import Program
 from shardproof.impl import collectives
 from shardproof.properties.meta.runs import pytest_run
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.report.asking import ask, chosen_laws, local_search, scope_of
 from shardproof.properties.report.checking import user_implementation
-from shardproof.properties.report.failures.causes import Told
+from shardproof.properties.report.failures.causes import ReportedCauses
 from shardproof.properties.report.failures.evidence import evidence
 from shardproof.properties.report.failures.text import report
 from shardproof.properties.report.report import Record, record_of, report_text
 from shardproof.properties.report.session import facts
 from shardproof.properties.report.summary import weak_points
+from shardproof.properties.report.verdicts import check_here, chosen_laws, scope_of
 from shardproof.properties.runner.tally import Tally
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), "")
@@ -59,12 +59,12 @@ MLP = Program(mlp, unsharded, arguments=("b d", "d f@tp", "f@tp d"), results="b 
 
 
 def failing(implementation: Implementation) -> list[Tally]:
-    """What the interpreter says of its values, with the evidence that they are wrong."""
-    find = local_search(implementation, "simulate", scope_of("simulate"), random_seed=1)
-    answers = ask(implementation, "simulate", chosen_laws("value"), Told(), find, max_examples=40)
-    for one in answers.violations:
-        answers.tallies[one.law.name].failure = {**report(one), "evidence": evidence(one)}
-    return [*answers.tallies.values()]
+    """The interpreter's tally of its values, with the evidence that they are wrong."""
+    laws, scope = chosen_laws("value"), scope_of("simulate")
+    verdicts = check_here(implementation, "simulate", laws, ReportedCauses(), scope, max_examples=40, random_seed=1)
+    for one in verdicts.violations:
+        verdicts.tallies[one.law.name].failure = {**report(one), "evidence": evidence(one)}
+    return [*verdicts.tallies.values()]
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from shardproof.properties.meta.pages import (
     rows_of,
 )
 from shardproof.properties.meta.runs import python
-from shardproof.properties.report.programs import check_program
+from shardproof.properties.report.checking import check_program
 
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 MODULE = "python -m shardproof.properties."

@@ -12,15 +12,16 @@ import jax
 import pytest
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.plugin import ASKING, FILES, OPTIONS
+from shardproof.plugin import FILES, LOADING, OPTIONS
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.pages import CONTRACTS_PAGE, REPORT_PAGE, block
-from shardproof.properties.meta.runs import PYTEST, pytest_apart, python
+from shardproof.properties.meta.runs import PYTEST, ROOT, in_terminal, pytest_apart, python
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.program import of_products, precision_of
 from shardproof.properties.report.scripts.source import options
-from shardproof.properties.report.session import DestinationError, check_destination, write_somewhere
+from shardproof.properties.report.session import check_destination, write_somewhere
 from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices, use
 
 CHOSEN = (
@@ -98,7 +99,7 @@ def test_the_table_has_a_row_per_implementation(checked: Run) -> None:
 
 def test_the_markdown_report_is_the_printed_table(checked: Run, reports: Path) -> None:
     """The Markdown report has the headings, the rows and the closing sentence of the printed table."""
-    text, _, drawn = (reports / "report.md").read_text(encoding="utf-8").partition("\n## By law\n")
+    text, _, drawn = (reports / "report.md").read_text(encoding="utf-8").partition("\n## What was drawn\n")
     summary, _, text = text.partition("\n## By implementation\n")
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     assert lines[0] == checked.headings
@@ -185,8 +186,20 @@ def test_a_report_is_not_lost(tmp_path: Path) -> None:
     assert Path(told[1]).read_text(encoding="utf-8") == "all of it"
     Path(told[1]).unlink()
     Path(told[1]).parent.rmdir()
-    with pytest.raises(DestinationError, match="expected a file, this is a folder"):
+    with pytest.raises(RequestError, match="expected a file, this is a folder"):
         check_destination("--report", tmp_path)
+
+
+def test_workers_share_a_bar(tmp_path: Path) -> None:
+    """In a terminal, a run with workers has a bar with the time left, and pytest's words in its summary."""
+    tests = "import time, pytest\n\n@pytest.mark.parametrize('i', range(9))\ndef test_it(i):\n    time.sleep(0.2)\n"
+    (tmp_path / "test_some.py").write_text(f"{tests}    assert i != 7\n")
+    options = ("-n2", "-p", "shardproof.properties.report.plugin", "test_some.py")
+    shown = in_terminal(*PYTEST, *options, folder=tmp_path, PYTHONPATH=str(ROOT))
+    assert re.search(rb"\r(\xe2\x94\x81)+ +[1-9] of 9 tests(, 1 failed)?, 0:0\d:\d\d left ", shown), shown
+    assert b"1 failed, 0:0" in shown
+    assert re.search(rb"FAILED.* test_some.py::", shown)
+    assert b"8 passed" in shown
 
 
 @pytest.mark.lengthy
@@ -249,7 +262,7 @@ def test_help_shows_every_option() -> None:
     section = re.search(r"^shardproof: .*?(?=^\S|\Z)", run_pytest("--help").output, re.MULTILINE | re.DOTALL)
     assert section
     shown = set(re.findall(r"^  (--[a-z-]+)", section[0], re.MULTILINE))
-    assert {*ASKING, *FILES} <= shown
+    assert {*LOADING, *FILES} <= shown
     assert OPTIONS["--engine"]["choices"] == (*ENGINES, "all")
     assert OPTIONS["--platform"]["choices"] == (*BACKENDS,)
     assert f"of {', '.join(LAWS)} " in OPTIONS["--laws"]["help"]

@@ -17,7 +17,7 @@ from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.pages import README, block
 from shardproof.properties.meta.runs import PYTEST, pytest_run, python
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
-from shardproof.properties.report.programs import check_program
+from shardproof.properties.report.checking import check_program
 
 MLP: dict[str, Any] = {
     "arguments": ("batch@data embed", "embed hidden@model", "hidden@model embed"),
@@ -382,7 +382,7 @@ def test_what_a_function_refuses_is_reported_unless_it_is_stated() -> None:
         checked(unstated, written.right, laws="value", max_examples=100)
     headline = "butterfly: value: mesh (dp=3), data='dp': raises ValueError: data='dp': 3 participants: expected"
     assert str(raised.value).startswith(headline)
-    assert "\n  if butterfly is not meant for such a case, say what it needs, and no other is drawn: one_axis," in str(
+    assert "\n  if butterfly does not support such a case, say what it needs, and no other is drawn: one_axis," in str(
         raised.value
     )
     (script,) = re.findall(r"\n  python (\S+\.py)", str(raised.value))
@@ -455,7 +455,7 @@ def test_a_law_that_has_nothing_to_ask_is_said() -> None:
     """A law that does not apply to a program is named in the summary."""
     written = PROGRAMS["counts"]
     summary = checked(written, written.right, max_examples=2, laws=("value", "gradient"))
-    assert "not checked, since there is nothing to ask: gradient" in str(summary)
+    assert "not checked, since they do not apply: gradient" in str(summary)
 
 
 @pytest.mark.lengthy

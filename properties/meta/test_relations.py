@@ -13,7 +13,7 @@ from jax import lax
 
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.meta.runs import python
-from shardproof.properties.report.programs import check_program
+from shardproof.properties.report.checking import check_program
 from shardproof.properties.runner.programs import Program
 
 pytestmark = pytest.mark.untyped

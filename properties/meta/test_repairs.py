@@ -14,8 +14,8 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.meta.brief import marked
-from shardproof.properties.report.diagnosis.repairs import NOTHING_ELSE, Change, numbers_by_the_mesh, run_in_doubles
-from shardproof.properties.report.diagnosis.runs import enlarged
+from shardproof.properties.report.diagnosis.repairs import NO_CHANGE, Change, numbers_by_the_mesh, run_in_doubles
+from shardproof.properties.report.diagnosis.runs import enlarge
 
 
 def bias_of_every_member(x: Any, w: Any, b: Any, *, model: Any) -> Any:
@@ -230,7 +230,7 @@ def test_a_changed_program() -> None:
         (result,) = run_in_doubles(program, x, change=change)
         return [float(v) for v in result.ravel()]
 
-    assert run(NOTHING_ELSE) == [4, 8, 4, 8]
+    assert run(NO_CHANGE) == [4, 8, 4, 8]
     assert run(Change(frozenset({places["psum"]}), (("axes", ("dp", "tp")),))) == [12, 12, 12, 12]
     assert run(Change(frozenset({places["psum"]}), (("axes", ()),))) == [0, 2, 4, 6]
     assert run(Change(frozenset({places["psum"]}), (("axes", ()),), "pmean", ("dp",))) == [2, 4, 2, 4]
@@ -329,5 +329,5 @@ def test_sizes_that_are_stated_stay_as_they_are_where_blocks_are_enlarged() -> N
         operands = tuple(Operand(shape, "float32", placement) for shape, placement in blocks)
         mesh, roles = MeshCase(("dp",), (2,)), (("data", ("dp",)),)
         case = Case(program.contract, mesh, ("dp",), operands, roles=roles)
-        larger = enlarged(case, program.implementation)
+        larger = enlarge(case, program.implementation)
         assert (larger and [o.block for o in larger.operands]) == (block and [block, (3, 3), (2,)])

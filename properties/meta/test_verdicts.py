@@ -22,10 +22,10 @@ from shardproof.properties.programs.expectation import Overlap
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import SuiteError
 from shardproof.properties.report.checking import user_implementation
-from shardproof.properties.report.summary import alike, verdict_row
-from shardproof.properties.runner.judging import ENOUGH, require_held
+from shardproof.properties.report.summary import merge_similar, verdict_row
+from shardproof.properties.runner.judging import MAX_UNSUPPORTED, require_held
 from shardproof.properties.runner.search import Finding, find_violation
-from shardproof.properties.runner.stated import GivenError, named
+from shardproof.properties.runner.stated import GivenError, split_names
 from shardproof.properties.runner.tally import HeldOnNothing, Tally
 
 Function = Callable[..., Any]
@@ -43,7 +43,7 @@ def found(
     law: str,
     engine: str,
     examples: int,
-    patience: int = ENOUGH,
+    patience: int = MAX_UNSUPPORTED,
     chain: Chain | None = None,
 ) -> Finding:
     """The finding of a law on a function, under one chain if that is given."""
@@ -134,7 +134,7 @@ def test_reasons_that_differ_in_their_values_are_one() -> None:
         "f: axis_name=('tp',): expected 1, on the mesh (tp=5)": 2,
     }
     first, other, _ = counted
-    assert alike(counted) == [(first, 2, 5), (other, 1, 1)]
+    assert merge_similar(counted) == [(first, 2, 5), (other, 1, 1)]
 
 
 @pytest.mark.parametrize("laws", [[], ""])
@@ -142,7 +142,7 @@ def test_no_laws_are_told_from_all(laws: Any) -> None:
     """An empty choice of laws is refused, and None means all laws and no claims."""
     with pytest.raises(ValueError, match=r"laws=\(\): expected some of value, "):
         check("ring_shift", few, laws=laws)
-    assert named("laws", None, LAWS) == tuple(LAWS)
+    assert split_names("laws", None, LAWS) == tuple(LAWS)
     summary = check("ring_shift", few, laws="value, error", claims=None, max_examples=1)
     assert {tally.law for tally in summary.tallies} == {"value", "error"}
 
@@ -309,7 +309,7 @@ def test_what_ends_by_time_says_how_far_it_came() -> None:
     """A check ends when its seconds are spent, and its summary says after how many structures."""
     summary = check("ring_shift", collectives.ring_shift, max_examples=10_000, max_seconds=3)
     assert re.search(r"\nsimulate: max_seconds=3 ended it after [1-9]\d* of at most 20000 structures\n", str(summary))
-    with pytest.raises(AssertionError, match="not asked: the time was spent"):
+    with pytest.raises(AssertionError, match="not checked: the time was spent"):
         check("ring_shift", collectives.ring_shift, max_seconds=1e-9)
     with pytest.raises(GivenError, match=r"^max_seconds=0: expected None, or a number of seconds above 0$"):
         check("ring_shift", collectives.ring_shift, max_seconds=0)

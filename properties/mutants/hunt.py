@@ -6,7 +6,7 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.mutants.catalogue import Mutant
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.runner.given import claimed
+from shardproof.properties.runner.given import find_features
 from shardproof.properties.runner.search import STRUCTURES as PROFILES
 from shardproof.properties.runner.search import Finding, find_violation
 
@@ -21,7 +21,7 @@ def implementation_of(mutant: Mutant) -> Implementation:
         contract,
         mutant.function.__name__,
         mutant.function,
-        claimed(mutant.contract, mutant.claims),
+        find_features(mutant.contract, mutant.claims),
         communication=Expectation.parse(said, names_of(contract)) if isinstance(said, str) else said,
         overlap=Overlap.parse(mutant.overlap, names_of(contract)) if mutant.overlap else None,
         whole=mutant.whole,

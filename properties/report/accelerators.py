@@ -1,7 +1,7 @@
-"""Tests that need an accelerator or its compiler: skipped without, failed where that is forbidden.
+"""Tests that need an accelerator or its compiler: skipped without, failed where that is required.
 
-`@pytest.mark.tpu` and `@pytest.mark.gpu` are for what measures time: on virtual devices of a CPU that says nothing of
-either, and what other workers do meanwhile is in every number. `@pytest.mark.tpu_compiler` needs libtpu and no TPU.
+`@pytest.mark.tpu` and `@pytest.mark.gpu` are for tests that measure time, which the virtual devices of a CPU, and other
+workers, would change. `@pytest.mark.tpu_compiler` needs libtpu and no TPU.
 """
 
 import pytest
@@ -10,14 +10,14 @@ from shardproof.properties.performance import tpu_compiler
 
 ACCELERATORS = ("tpu", "gpu")
 REQUIRED = {name: f"--require-{name.replace('_', '-')}" for name in (*ACCELERATORS, "tpu_compiler")}
-"""The markers, and the options that forbid to leave their tests out."""
+"""The markers, and the options that make their tests fail where they cannot run."""
 
 MEASURED, NEEDS = "shardproof measured", "shardproof needs"
 """The properties of a test's report that hold a table, as text, and the accelerator that the test needs."""
 
 
 def missing(name: str, config: pytest.Config) -> str:
-    """Why nothing can be measured on an accelerator or compiled for it in this run, as a sentence; empty if it can."""
+    """Why a test that needs an accelerator, or its compiler, cannot run here; empty if it can."""
     if name == "tpu_compiler":
         return tpu_compiler.missing()
     platform, devices = config.getoption("--platform"), config.getoption("--devices")

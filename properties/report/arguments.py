@@ -1,4 +1,4 @@
-"""What the commands that draw are told: an implementation, a mesh, an axis tuple, a dtype."""
+"""Arguments of the commands that draw: an implementation, a mesh, an axis tuple, a dtype."""
 
 from collections.abc import Collection
 
@@ -18,11 +18,8 @@ LONGEST = 120
 def find(name: str, contracts: Collection[str] = EXAMPLES) -> Implementation:
     """The implementation called `name`, `contract[name]`, or the only one of the contract `name`, one of `contracts`.
 
-    A name such as `ring_shift=mine:shift` is that of a user's function, as `--impl` takes it.
-
-    Raises:
-        RequestError: if there is none, or more than one.
-        GivenError: if a user's function cannot be imported, or called as its contract demands.
+    A name such as `ring_shift=mine:shift` is that of a user's function, as `--impl` takes it. Raises RequestError if
+    there is none, or more than one.
     """
     if "=" in name:
         return Given.parse(name).load()
@@ -41,11 +38,7 @@ def find(name: str, contracts: Collection[str] = EXAMPLES) -> Implementation:
 
 
 def parse_mesh(text: str) -> MeshCase:
-    """The mesh that `dp=2,tp=4` describes.
-
-    Raises:
-        RequestError: if it describes none.
-    """
+    """The mesh that `dp=2,tp=4` describes; raises RequestError if it describes none."""
     parts = [part.partition("=") for part in text.split(",")]
     if not all(name.strip().isidentifier() and size.strip().isdecimal() for name, _, size in parts):
         raise RequestError(f"--mesh={text}: expected names and sizes of axes, as in tp=4 or dp=2,tp=4")
@@ -56,11 +49,7 @@ def parse_mesh(text: str) -> MeshCase:
 
 
 def parse_axes(text: str, mesh: MeshCase) -> tuple[str, ...]:
-    """The axis tuple that `tp,dp` names; all axes of the mesh if the text is empty.
-
-    Raises:
-        RequestError: if one is not an axis of the mesh, or named twice.
-    """
+    """The axis tuple that `tp,dp` names, by default all axes; raises RequestError unless they are axes of the mesh."""
     axes = tuple(text.split(",")) if text else mesh.axis_names
     if not set(axes) <= set(mesh.axis_names) or len(set(axes)) != len(axes):
         raise RequestError(f"--axis={text}: expected different axes of the mesh {mesh}")
@@ -68,11 +57,7 @@ def parse_axes(text: str, mesh: MeshCase) -> tuple[str, ...]:
 
 
 def parse_dtype(text: str) -> str:
-    """The name of a dtype.
-
-    Raises:
-        RequestError: if there is none of that name.
-    """
+    """The name of a dtype; raises RequestError if there is none."""
     try:
         return as_dtype(text).name
     except ValueError as error:

@@ -1,15 +1,14 @@
-"""Two runs compared, law by law: what is newly violated, held, new, gone, weaker or slower, and how the runs differ."""
+"""Compares two runs, law by law: what is newly violated, held, new, gone, weaker or slower, and how the runs differ."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from shardproof.properties.report.report import Record
 from shardproof.properties.report.summary import counted
 from shardproof.properties.runner.tally import Tally
 
 SLOWER, SECONDS, WEAKER = 1.5, 2.0, 0.5
-"""How many times as long something takes that is slower, by so many seconds of the processor at least; and on what part
-of the structures that a law held on before it is weaker."""
+"""The factor, and the seconds of the processor, from which something is slower; and the part of the structures on which
+a law held before from which it is weaker."""
 
 HEADINGS = {
     "violated": "NEWLY VIOLATED",
@@ -21,7 +20,7 @@ HEADINGS = {
     "gone": "gone",
     "new": "new",
 }
-"""What is reported, the worst first; `violated` alone is an error."""
+"""The kinds of changes, the worst first; `violated` alone is an error."""
 
 Key = tuple[str, str, str, str]
 Changes = dict[str, list[str]]
@@ -56,8 +55,9 @@ def _tallies(record: Record) -> dict[Key, Tally]:
 
 
 def _header(before: Record, after: Record) -> Iterator[str]:
-    """What differs of what is said of the runs; what is the same, in one line."""
-    flat = [_flat(record) for record in (before, after)]
+    """The facts that differ between the runs, after a line with those that are the same."""
+    facts = ("platform", "devices", "profile", "seed", "commit", "command", "ended")
+    flat = [one["versions"] | one["flags"] | {name: one[name] for name in facts} for one in (before, after)]
     names = list(dict.fromkeys([*flat[0], *flat[1]]))
     pairs = {name: tuple(one.get(name, "not set") for one in flat) for name in names}
     same = [f"{name} {was}" for name, (was, now) in pairs.items() if was == now and name != "command"]
@@ -65,11 +65,6 @@ def _header(before: Record, after: Record) -> Iterator[str]:
     for name, (was, now) in pairs.items():
         if was != now:
             yield f"{name}: {was or 'none'} -> {now or 'none'}"
-
-
-def _flat(record: Record) -> dict[str, Any]:
-    names = ("platform", "devices", "profile", "seed", "commit", "command", "ended")
-    return {**record["versions"], **record["flags"], **{name: record[name] for name in names}}
 
 
 def _verdicts(before: Record, after: Record) -> Iterator[tuple[str, str]]:
@@ -100,18 +95,17 @@ def _state(tally: Tally) -> str:
 
 
 def _weaker(one: Tally, other: Tally) -> str:
-    """How a law held on less than before; empty where it did not."""
+    """In what way a law held on less than before; empty if it did not."""
     if other.structures <= WEAKER * one.structures:
         return f"{_state(one)} -> {_state(other)}"
-    for what, attribute in (("unsupported", "unsupported"), ("excused", "defects"), ("not run", "not_run")):
-        new = [reason for reason in getattr(other, attribute) if reason not in getattr(one, attribute)]
-        if new:
-            return f"{what} now: {new[0]}{f', and {len(new) - 1} more reasons' if new[1:] else ''}"
+    for kind, reasons in other.reasons.items():
+        if new := [reason for reason in reasons if reason not in one.reasons[kind]]:
+            return f"{kind} now: {new[0]}{f', and {len(new) - 1} more reasons' if new[1:] else ''}"
     return ""
 
 
 def _sent(before: Record, after: Record) -> Iterator[tuple[str, str]]:
-    """What implementations send otherwise in the example that all reports have."""
+    """The implementations that send something else in the example that all reports have."""
     was, now = ({(row["implementation"], row["p"]): row for row in one["communication"]} for one in (before, after))
     for name, p in was.keys() & now.keys():
         one, other = (f"{rows[name, p]['counts']}, {rows[name, p]['bytes']:,} bytes" for rows in (was, now))
@@ -120,7 +114,7 @@ def _sent(before: Record, after: Record) -> Iterator[tuple[str, str]]:
 
 
 def _slower(before: Record, after: Record) -> Iterator[tuple[str, str]]:
-    """What an implementation takes for each structure, in compilations and in time of the processor."""
+    """The implementations that take more compilations, or time of the processor, for each structure."""
     was, now = (_costs(one) for one in (before, after))
     for name in was:
         one, other = was[name], now.get(name, was[name])

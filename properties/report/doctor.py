@@ -1,13 +1,13 @@
-"""What is installed, which devices there are, and what cannot run here and why."""
+"""The command `shardproof doctor`: what is installed, which devices there are, and what cannot run here and why."""
 
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 from shardproof.properties.performance.tpu_compiler import missing
 from shardproof.properties.runner.platforms import (
@@ -17,12 +17,12 @@ from shardproof.properties.runner.platforms import (
     TooFewDevices,
     check_devices,
     check_flags,
+    run_python,
 )
 from shardproof.properties.runner.stated import GivenError
 
-PACKAGES = ("shardproof", "jax", "jaxlib", "numpy", "hypothesis", "pytest")
 PROBE = "import jax; d = jax.devices(); print(jax.default_backend(), f'{len(d)} x {d[0].device_kind}', sep=', ')"
-"""What JAX has by itself, in a process of its own: it may not come back."""
+"""Prints JAX's default devices, in a process of its own: it may not come back."""
 
 
 def version(package: str) -> str:
@@ -35,17 +35,15 @@ def version(package: str) -> str:
 
 def devices() -> str:
     """The platform and devices that JAX chooses, or why there are none."""
-    command = [sys.executable, "-c", PROBE]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COUNTING_SECONDS)
-    except subprocess.TimeoutExpired:
+        works, last = run_python(PROBE)
+    except TimeoutExpired:
         return f"none: JAX did not answer within {COUNTING_SECONDS} s"
-    last = next(reversed((done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()), "no answer")
-    return last if done.returncode == 0 else f"none: {last}"
+    return f"{'' if works else 'none: '}{last or 'no answer'}"
 
 
 def unable() -> Iterator[tuple[str, str]]:
-    """What cannot run besides JAX, and why."""
+    """The parts that cannot run here, and why."""
     for name in BACKENDS:
         try:
             check_devices(name, 1)
@@ -59,13 +57,14 @@ def unable() -> Iterator[tuple[str, str]]:
         yield "all of the suite", "this is no checkout: `shardproof suite` checks the implementations alone"
 
 
-def examined() -> tuple[list[str], bool]:
+def examine() -> tuple[list[str], bool]:
     """Lines on this machine, and whether JAX runs here."""
     flags = os.environ.get("XLA_FLAGS", "")
     plugins = {one.dist.name for one in metadata.entry_points(group="pytest11") if one.dist}
-    told = {
+    packages = ("shardproof", "jax", "jaxlib", "numpy", "hypothesis", "pytest")
+    facts = {
         "Python": f"{platform.python_version()}, {sys.executable}, {platform.platform()}",
-        "packages": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
+        "packages": ", ".join(f"{name} {version(name)}" for name in packages),
         "pytest plugins": ", ".join(sorted(plugins)),
         "XLA_FLAGS": flags or "none",
     }
@@ -74,9 +73,9 @@ def examined() -> tuple[list[str], bool]:
     except GivenError as error:
         cannot, works = [("JAX", str(error))], False
     else:
-        told["devices"] = devices()
-        told["checks"] = f"on {DEVICES} virtual devices, where the platform is cpu and no other number is configured"
-        cannot, works = [*unable()], not told["devices"].startswith("none")
-    width = max(map(len, told))
-    lines = [f"{name:{width}}  {text}" for name, text in told.items()]
+        facts["devices"] = devices()
+        facts["checks"] = f"on {DEVICES} virtual devices, where the platform is cpu and no other number is configured"
+        cannot, works = [*unable()], not facts["devices"].startswith("none")
+    width = max(map(len, facts))
+    lines = [f"{name:{width}}  {text}" for name, text in facts.items()]
     return [*lines, *(f"cannot run: {name}: {reason}" for name, reason in cannot)], works

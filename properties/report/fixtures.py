@@ -16,23 +16,16 @@ from shardproof.properties.performance.tables import text_of
 from shardproof.properties.performance.tpu_compiler import TpuCompiler, missing
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report.accelerators import MEASURED
-from shardproof.properties.report.asking import ask, chosen_laws, conclude, local_search
-from shardproof.properties.report.failures.causes import Told
-from shardproof.properties.report.progress import Progress
+from shardproof.properties.report.failures.causes import ReportedCauses
 from shardproof.properties.report.session import COUNTED, seed_in_force
-from shardproof.properties.runner.judging import asked
-from shardproof.properties.runner.search import DATABASE, compiled_of, seed_of, structures_in_force
-
-WIDTH = 160
-"""How many columns a table of what was measured has."""
+from shardproof.properties.report.verdicts import check_here, chosen_laws, conclude
+from shardproof.properties.runner.judging import applicable_laws
+from shardproof.properties.runner.search import DATABASE, seed_of, structures_in_force
 
 
 @pytest.fixture(scope="session")
 def devices(pytestconfig: pytest.Config) -> int:
-    """How many devices there are, which is as many as were asked for.
-
-    Too few is a failure: what was asked for would not be verified.
-    """
+    """The number of devices; fewer than requested are a failure."""
     wanted, found = pytestconfig.getoption("--devices"), len(jax.devices())
     if found < wanted:  # something made JAX's devices before this plugin could
         pytest.fail(f"--devices={wanted}: expected {wanted} devices, found {found}", pytrace=False)
@@ -41,19 +34,19 @@ def devices(pytestconfig: pytest.Config) -> int:
 
 @pytest.fixture(scope="session")
 def scope(devices: int, pytestconfig: pytest.Config) -> Scope:
-    """What cases may use on this machine."""
+    """The scope of cases on this machine."""
     return Scope(max_devices=devices, available=devices, large=pytestconfig.getoption("--mesh-devices"))
 
 
 @pytest.fixture(scope="session")
 def engines() -> dict[str, Engine]:
-    """What runs the implementations, by name."""
+    """The engines, by name."""
     return {name: engine_named(name) for name in ENGINES}
 
 
 @pytest.fixture(scope="session")
 def laws(pytestconfig: pytest.Config) -> list[Law]:
-    """The laws that are asked."""
+    """The laws that `--laws` names."""
     return chosen_laws(pytestconfig.getoption("--laws"))
 
 
@@ -61,37 +54,35 @@ def laws(pytestconfig: pytest.Config) -> list[Law]:
 def verify(
     implementation: Implementation, engine: str, laws: list[Law], scope: Scope, request: pytest.FixtureRequest
 ) -> Callable[[], None]:
-    """Asks the laws of an implementation on an engine, on drawn cases; what they counted goes into the report."""
+    """Checks the laws on an implementation and an engine, on drawn cases; their tallies go into the report."""
     profile, run = settings(), seed_in_force(request.config)
     seed = None if run is None else seed_of(run, implementation, engine)
 
     def verify() -> None:
         __tracebackhide__ = True
-        if not asked(implementation, engine, laws):
-            pytest.skip(f"nothing to ask of {implementation} on {engine}: {', '.join(law.name for law in laws)}")
+        if not applicable_laws(implementation, engine, laws):
+            names = ", ".join(law.name for law in laws)
+            pytest.skip(f"no law applies to {implementation} on {engine}: {names}")
         folder = DATABASE / f"devices-{scope.available}" / f"{implementation}-{engine}"
-        kept = profile.database and DirectoryBasedExampleDatabase(folder)
-        shrinks = Phase.shrink in profile.phases
-        drawn = structures_in_force()
-        with Progress(f"check {implementation}", 1, []) as progress:
-            progress.engine(engine, drawn if engine == "simulate" else compiled_of(drawn))
-            how = {"random_seed": seed, "shrink": shrinks, "database": kept, "before": progress.before}
-            find = local_search(implementation, engine, scope, **how)
-            answers = ask(implementation, engine, laws, Told(), find, max_examples=drawn, tell=progress.case)
-        request.node.stash[COUNTED] = [*answers.tallies.values()]
-        conclude(answers, implementation)
+        database = profile.database and DirectoryBasedExampleDatabase(folder)
+        verdicts = check_here(
+            implementation, engine, laws, ReportedCauses(), scope, max_examples=structures_in_force(),
+            random_seed=seed, shrink=Phase.shrink in profile.phases, database=database,
+        )  # fmt: skip
+        request.node.stash[COUNTED] = [*verdicts.tallies.values()]
+        conclude(verdicts, implementation)
 
     return verify
 
 
 @pytest.fixture
 def record_table(record_property: Callable[[str, object], None]) -> Callable[[RenderableType], None]:
-    """Takes a table that is printed at the end of the run."""
-    return lambda table: record_property(MEASURED, text_of(table, WIDTH))
+    """A function whose table is printed at the end of the run, 160 columns wide."""
+    return lambda table: record_property(MEASURED, text_of(table, 160))
 
 
 @pytest.fixture(scope="session")
 def tpu_compiler() -> Iterator[TpuCompiler | None]:
-    """The compiler that all tests share; None without libtpu, where a test that needs it fails before it runs."""
+    """The compiler for all tests; None without libtpu, where a test that needs it fails before it runs."""
     with nullcontext() if missing() else TpuCompiler() as compiler:
         yield compiler

@@ -1,4 +1,4 @@
-"""What the options of the plugin set up: devices, profiles, the given functions."""
+"""Sets up what the options of the plugin ask for: devices, profiles, the given functions."""
 
 import os
 import sys
@@ -14,18 +14,18 @@ from hypothesis.errors import InvalidArgument
 
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.report import watch
-from shardproof.properties.report.asking import chosen_laws
 from shardproof.properties.report.report import ENDINGS, write_reports
 from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS, check_destination
+from shardproof.properties.report.verdicts import chosen_laws
 from shardproof.properties.runner import search
 from shardproof.properties.runner.given import SAID, parse_all
 from shardproof.properties.runner.platforms import check_devices, check_flags, use
 
 DEFAULTS = {"devices": 8, "platform": "cpu", "engine": "all", "mesh_devices": 300}
-"""What holds of the suite's own tests and of `--impl`, unless another value is asked for."""
+"""The defaults of the suite's own tests and of `--impl`."""
 
 LEAST_SIMULATED = 17
-"""What `--mesh-devices` is at least: more than there are for XLA in any test."""
+"""The least value of `--mesh-devices`: more than there are for XLA in any test."""
 
 MARKERS = (
     "engine(name): what runs the implementation that a test verifies",
@@ -38,11 +38,7 @@ MARKERS = (
 
 @contextmanager
 def usage_errors(prefix: str = "") -> Iterator[None]:
-    """Reports what was given and cannot be used in one line.
-
-    Raises:
-        pytest.UsageError: with the message of such an error.
-    """
+    """Turns a RequestError into a `pytest.UsageError`, which is shown in one line."""
     try:
         yield
     except RequestError as error:
@@ -50,19 +46,13 @@ def usage_errors(prefix: str = "") -> Iterator[None]:
 
 
 def make_ready(config: pytest.Config) -> None:
-    """Makes the devices that are asked for, and checks the options that programs' tests have as well.
-
-    Raises:
-        pytest.UsageError: if one cannot be used, naming it and its value.
-    """
+    """Makes the devices, and checks the options that programs' tests have as well; raises `pytest.UsageError`."""
     option = config.getoption
     devices, platform = option("--devices"), option("--platform")
     if devices is not None and devices < 1:
         raise pytest.UsageError(f"--devices={devices}: expected at least 1")
-    try:
+    with usage_errors("--"):
         chosen_laws(option("--laws"))
-    except ValueError as error:
-        raise pytest.UsageError(f"--{error}") from None
     with usage_errors():
         for path in option("--report"):
             if not path.endswith(ENDINGS):
@@ -83,17 +73,13 @@ def make_ready(config: pytest.Config) -> None:
 
 
 def set_up_programs(config: pytest.Config) -> None:
-    """Makes ready a run of programs' tests alone."""
+    """Sets up a run of programs' tests alone."""
     make_ready(config)
     watch.begin(config)
 
 
 def set_up(config: pytest.Config) -> None:
-    """Makes the devices, registers the profiles, and loads the given functions, whose tests a run then has.
-
-    Raises:
-        pytest.UsageError: if an option cannot be used, naming it and its value.
-    """
+    """Makes the devices, registers the profiles, and loads the given functions; raises `pytest.UsageError`."""
     option = config.getoption
     platform, folder = option("--platform"), option("--profile")
     if option("--mesh-devices") < LEAST_SIMULATED:
@@ -114,7 +100,7 @@ def set_up(config: pytest.Config) -> None:
     if given and not option("--replay") and config.args_source is not pytest.Config.ArgsSource.ARGS:
         measured = platform != "cpu" or option("--require-tpu") or option("--require-gpu")
         files = [GIVEN_TESTS, GIVEN_MEASURED] if measured else [GIVEN_TESTS]
-        config.args = [*map(str, files)]  # wherever pytest runs, these are the tests that were asked for
+        config.args = [*map(str, files)]
     watch.begin(config)
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
@@ -125,6 +111,6 @@ def workers_that_fit() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):  # not told on this system
+    except (ValueError, OSError):  # unknown on this system
         return cores
     return max(1, min(cores, memory // (3 * 2**30)))

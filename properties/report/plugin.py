@@ -1,10 +1,10 @@
 """All hooks of the suite's pytest plugin, in the order in which pytest calls them.
 
-`shardproof/plugin.py` loads it where a run asks for it, the `conftest.py` of this checkout always.
+`shardproof/plugin.py` loads it where the options of a run need it, the `conftest.py` of this checkout always.
 
-pytest imports the tests of the suite by the name that they have wherever the suite is, never by their path. By that it
-takes `properties/given/laws.py` of a checkout for a module of a package `properties`, a second copy of what is
-`shardproof.properties`, and puts the folder above it on `sys.path`, before what the user has there.
+Tests of the suite are imported by their names in the package `shardproof`, never by their paths: pytest would take
+`properties/given/laws.py` for a module of a package `properties`, a second copy of `shardproof.properties`, and would
+put the folder above it first on `sys.path`.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from shardproof.plugin import RUNNING, add_options, take_settings
+from shardproof.plugin import RUNNING, add_options, take_settings, terminal
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.report import accelerators, options
@@ -22,6 +22,7 @@ from shardproof.properties.report.accelerators import ACCELERATORS, MEASURED, NE
 from shardproof.properties.report.failures import replay, showing
 from shardproof.properties.report.failures.causes import LEFT_OUT
 from shardproof.properties.report.failures.replay import REPLAYED, ReplayFile
+from shardproof.properties.report.progress import RunProgress
 from shardproof.properties.report.report import FAILURE, print_table, write_reports
 from shardproof.properties.report.session import (
     COUNTED,
@@ -32,14 +33,14 @@ from shardproof.properties.report.session import (
     tallies_of,
 )
 from shardproof.properties.report.watch import WATCH
-from shardproof.properties.runner.judging import asked
+from shardproof.properties.runner.judging import applicable_laws
 from shardproof.properties.runner.tally import Tally
 
 pytest_plugins = ("shardproof.properties.report.fixtures",)
 
 OUTCOME = pytest.StashKey[str]()
 ENDED = pytest.StashKey[str]()
-"""Why the run ended before its end."""
+"""Why the run ended early."""
 HERE = Path(__file__).resolve().parents[1]
 PACKAGE = __name__.removesuffix(".report.plugin")
 
@@ -48,7 +49,7 @@ BUILT_IN = HERE / "suite"
 
 
 def is_of_the_suite(path: Path) -> bool:
-    """Whether a file or folder is the suite's own, by whichever link it is reached."""
+    """True if a file or folder is the suite's own, through any link."""
     path = path.resolve()
     return HERE in (path, *path.parents)
 
@@ -57,17 +58,15 @@ class SuiteModule(pytest.Module):
     """A file of tests of the suite."""
 
     def _getobj(self) -> object:
-        return importlib.import_module(
-            ".".join((PACKAGE, *self.path.resolve().relative_to(HERE).with_suffix("").parts))
-        )
+        parts = self.path.resolve().relative_to(HERE).with_suffix("").parts
+        return importlib.import_module(".".join((PACKAGE, *parts)))
 
     def funcnamefilter(self, name: str) -> bool:
-        """What is a test here, whatever the settings of the project say in which pytest runs."""
+        """True if a function is a test, whatever the settings of the project in which pytest runs."""
         return name.startswith("test_")
 
 
 pytest_addoption = add_options  # which does nothing where the installed plugin has added them
-pytest_cmdline_main = replay.keep_regression
 pytest_report_header = header
 pytest_xdist_auto_num_workers = pytest.hookimpl(tryfirst=True, optionalhook=True)(options.workers_that_fit)
 
@@ -83,8 +82,15 @@ def pytest_configure(config: pytest.Config) -> None:
     options.set_up(config)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Shows a bar of the run, where workers share a terminal and pytest writes a dot for each test."""
+    reporter, option = terminal(), session.config.option
+    if reporter is not None and getattr(option, "numprocesses", None) and option.verbose == 0:
+        session.config.pluginmanager.register(RunProgress(session, reporter))
+
+
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir | None:
-    """Takes a folder of the suite for a folder: a package pytest would import, by its path."""
+    """Collects a folder of the suite without importing it as a package."""
     return pytest.Dir.from_parent(parent, path=path) if is_of_the_suite(path) else None
 
 
@@ -94,13 +100,13 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
         return None
     outside = parent.config.rootpath not in module_path.parents  # pytest has no name for what is not below its root
     inside = module_path.resolve().relative_to(HERE).parts
-    told = "/".join((*PACKAGE.split("."), *inside)) if outside else None
-    return SuiteModule.from_parent(parent, path=module_path, nodeid=told)
+    nodeid = "/".join((*PACKAGE.split("."), *inside)) if outside else None
+    return SuiteModule.from_parent(parent, path=module_path, nodeid=nodeid)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
-    """Gives the session the files of `--replay`, so that nothing that lies beside one is imported."""
+    """Gives the session the files of `--replay`, so that nothing beside one is imported."""
     report: Any = yield
     for path in collector.config.stash[REPLAYED] if isinstance(collector, pytest.Session) else ():
         outside = collector.config.rootpath not in path.parents  # pytest has no name for what is not below its root
@@ -116,16 +122,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             pytest.param(function, engine, id=f"{function}-{engine}", marks=pytest.mark.engine(engine))
             for function in metafunc.config.stash[GIVEN]
             for engine in ENGINES
-            if asked(function, engine)
+            if applicable_laws(function, engine)
         ]
         metafunc.parametrize(("implementation", "engine"), pairs)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out other engines and implementations than were asked for, and larger meshes; of a replay all others."""
+    """Leaves out other engines and implementations than those selected, and larger meshes; of a replay all others."""
     devices, engine = config.getoption("--devices"), config.getoption("--engine")
-    kept: list[pytest.Item] = []
+    selected: list[pytest.Item] = []
     dropped: list[pytest.Item] = []
     for item in items:
         marker, runs_on = item.get_closest_marker("needs_devices"), item.get_closest_marker("engine")
@@ -133,10 +139,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         other = runs_on is not None and engine not in (runs_on.args[0], "all")
         # with --impl only the given functions are checked
         other |= item.path.resolve().parent == BUILT_IN and bool(config.stash[GIVEN])
-        (dropped if too_large or other else kept).append(item)
+        (dropped if too_large or other else selected).append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)
-        items[:] = kept
+        items[:] = selected
     replay.leave_replays(config, items)
 
 
@@ -160,7 +166,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Shows a violation in place of a traceback, and sends what a test counted along with its report."""
+    """Shows a violation in place of a traceback, and sends a test's tallies along with its report."""
     report: Any = yield
     showing.show_violations(item, call, report)
     counted = item.stash.get(COUNTED, []) if report.when == "teardown" else []
@@ -172,20 +178,20 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         tally.failure = item.stash.get(FAILURE, {}).get(tally.law, {})
     report.shardproof = [tally.to_json() for tally in counted]
     if WATCH in item.config.stash:
-        item.config.stash[WATCH].tell(verified=report.shardproof)
+        item.config.stash[WATCH].send(verified=report.shardproof)
     return report
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
-    """Says which test is begun, for the report of a run that it ends."""
+    """Sends which test begins, for the report of a run that it ends."""
     for config in RUNNING[-1:]:
         if WATCH in config.stash:
-            config.stash[WATCH].tell(begun=nodeid)
+            config.stash[WATCH].send(begun=nodeid)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Fails a run that did not do what was asked for, and has pytest print one failure for each cause."""
+    """Fails a run that did not do what its options require, and has pytest print one failure for each cause."""
     if session.config.pluginmanager.has_plugin("terminalreporter"):  # which workers have not
         if session.exitstatus == pytest.ExitCode.OK and unmet(session.config, tallies_of(session.config)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -197,11 +203,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
-    """Prints what was verified and measured, after the failures and before the list of them, which has all."""
+    """Prints what was verified and measured, between the failures and the list of all of them."""
     showing.restore_failures(terminalreporter)
     tallies = tallies_of(config)
-    for told in nothing_selected(config, exitstatus) or unmet(config, tallies):
-        terminalreporter.write_line(f"ERROR: {told}", red=True)
+    for problem in nothing_selected(config, exitstatus) or unmet(config, tallies):
+        terminalreporter.write_line(f"ERROR: {problem}", red=True)
     if tallies:
         given = GIVEN not in config.stash or bool(config.stash[GIVEN])  # without the options: programs
         print_table(tallies, terminalreporter, given=given)
@@ -218,7 +224,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 
 
 def nothing_selected(config: pytest.Config, exitstatus: int) -> list[str]:
-    """That no test was selected, and by which options, in one sentence; or that a file is not there."""
+    """An error, if the options selected no test, or a file is missing."""
     files = [] if config.option.pyargs else [str(arg).partition("::")[0] for arg in config.args]
     missing = [file for file in files if not (config.invocation_params.dir / file).exists()]
     if missing and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
@@ -230,31 +236,31 @@ def nothing_selected(config: pytest.Config, exitstatus: int) -> list[str]:
 
 
 def unmet(config: pytest.Config, tallies: list[Tally]) -> list[str]:
-    """What was asked for and not done, a sentence each that begins with the option."""
+    """The options whose demands were not met, a sentence each."""
     selected = {*ACCELERATORS} if config.option.collectonly else {*properties_of(config, NEEDS)}
-    told = [
+    errors = [
         f"{REQUIRED[name]}: no test that needs {name.upper()} devices was selected"
         for name in ACCELERATORS
         if config.getoption(REQUIRED[name], default=False) and name not in selected
     ]
     given = config.stash.get(GIVEN, [])
     if not given:
-        return told
-    # beside `--replay` these are only what may be imported, and a run that has measured them did what was asked for
+        return errors
+    # beside `--replay` these are only for import, and a run that has measured them did what it should
     checks = not config.getoption("--replay") and not config.option.collectonly and not properties_of(config, MEASURED)
     if checks and not tallies:
         names = ", ".join(map(str, given))
-        told.append(f"--impl: nothing checked {names}: no law was collected from {GIVEN_TESTS}")
+        errors.append(f"--impl: nothing checked {names}: no law was collected from {GIVEN_TESTS}")
     skipped = {(t.contract, t.implementation) for t in tallies if t.outcome == "skipped"}
     verified = {(t.contract, t.implementation) for t in tallies if t.verifies and not LAWS[t.law].partial}
     inapplicable = [one for one in given if (one.contract.name, one.name) in skipped - verified]
-    return told + [
+    return errors + [
         f"--impl: no law that covers all cases held for {one}; the others do not apply" for one in inapplicable
     ]
 
 
 def left_out(terminalreporter: pytest.TerminalReporter) -> list[str]:
-    """The laws that were left out since others had answered them, a line each, which pytest alone does not print."""
+    """The skips of laws that were left out since the values are wrong, which pytest alone does not print."""
     skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
     reasons = [str(one[2]).removeprefix("Skipped: ") for one in skipped if isinstance(one, tuple)]  # of any plugin
     return [reason for reason in dict.fromkeys(reasons) if reason.startswith(LEFT_OUT)]

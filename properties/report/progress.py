@@ -1,11 +1,17 @@
-"""What a check is doing, and the time left: a bar on a terminal, a line in pytest's, else one now and then."""
+"""The progress of a check, with the time left: a bar on a terminal, a line in pytest's, else a line now and then.
+
+A run of pytest with workers has a bar of all tests in its terminal.
+"""
 
 import sys
 import time
+from collections.abc import Generator
 from contextlib import ExitStack, nullcontext
 from datetime import timedelta
+from typing import Any
 
 import jax
+import pytest
 from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
@@ -13,9 +19,10 @@ from rich.progress import Progress as Bar
 from shardproof.plugin import terminal
 from shardproof.properties.cases.case import Case
 from shardproof.properties.laws import Law
+from shardproof.properties.runner.search import drawn_on
 
 QUIET_SECONDS, TERMINAL_SECONDS = 5.0, 1.0
-"""How often a line is written where there is no terminal, and in pytest's; a check that takes less says nothing."""
+"""How often a line is written where there is no terminal, and in pytest's; a shorter check writes none."""
 
 
 def devices_note(devices: int) -> list[str]:
@@ -34,75 +41,65 @@ class Progress(ExitStack):
     def __init__(self, title: str, total: int, notes: list[str]) -> None:
         super().__init__()
         self.title, self.total, self.notes = title, total, notes
-        self.done = 0
-        self.line, self.violated = title, False
+        self.done, self.line, self.violated = 0, title, False
         self.console = Console(file=sys.stderr, soft_wrap=True, highlight=False, markup=False)
-        self.told = time.monotonic()
-        self.first: Law | None = None
+        self.last_write = self.began = time.monotonic()
+        self.structures = 0
+        self.checked: dict[str, int] = {}  # on how many structures each law was checked, the first one first
         self.bar: Bar | None = None
-        self.structures, self.asked, self.began = 0, 0, self.told
-        self.more: dict[str, int] = {}  # of how many structures each law was asked
         self.reporter, self.written = terminal(), False
         if self.reporter is not None:
             self.callback(self._erase)
         elif self.console.is_terminal:
-            self._say_notes()
+            self._write_notes()
             columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(24)
             self.bar = self.enter_context(Bar(*columns, TimeRemainingColumn(), console=self.console, transient=True))
             self.task = self.bar.add_task(title, total=None)
 
-    def engine(self, name: str, structures: int) -> None:
-        """The laws are about to be asked of so many structures on an engine."""
+    def engine(self, name: str, max_examples: int) -> None:
+        """Begins the check on an engine, on as many structures as `drawn_on` says."""
         self.done += 1
-        self.line, self.violated, self.first = f"{self.title}: on {name} ({self.done} of {self.total})", False, None
-        self.structures, self.asked, self.more, self.began = structures, 0, {}, time.monotonic()
+        self.line, self.violated = f"{self.title}: on {name} ({self.done} of {self.total})", False
+        self.structures, self.checked, self.began = drawn_on(name, max_examples), {}, time.monotonic()
         if self.bar is not None:
-            self.bar.reset(self.task, total=structures)
-        self._say(self.line)
+            self.bar.reset(self.task, total=self.structures)
+        self._show(self.line)
 
     def case(self, law: Law, case: Case, breaks: bool) -> None:
-        """A law is asked of a case, or is broken: of what breaks it then, the smallest is sought, which may be long."""
-        if breaks and not self.violated:
+        """Counts a case of a law, or reports that it breaks it: then the smallest one is sought, which may be long."""
+        if self.violated:
+            return
+        if breaks:
             broken = f"{law.name} violated on mesh {case.mesh}"
-            self.violated = self._say(f"{self.line}: {broken}; the smallest is sought", news=True)
-        elif not self.violated:
-            self.first = self.first or law
-            self.asked = min(self.asked + (law is self.first), self.structures)
-            self.more[law.name] = self.more.get(law.name, 0) + 1
-            if self.bar is not None:
-                self.bar.advance(self.task, float(law is self.first))
-            else:
-                self._say(f"{self.line}: {self.far}")
+            self.violated = self._show(f"{self.line}: {broken}; the smallest is sought", news=True)
+            return
+        self.checked[law.name] = self.checked.get(law.name, 0) + 1
+        first = next(iter(self.checked))
+        if self.bar is not None:
+            self.bar.advance(self.task, float(law.name == first))
+            return
+        count, least = self.checked[first], min(self.checked, key=self.checked.__getitem__)
+        if count < self.structures:
+            seconds = (time.monotonic() - self.began) / count * (self.structures - count)
+            far = f"{count} of {self.structures} structures, {timedelta(seconds=round(seconds))} left"
+        else:
+            far = f"{self.structures} structures, and more for {least}, which was checked on {self.checked[least]}"
+        self._show(f"{self.line}: {far}")
 
     def before(self, law: Law, case: Case) -> str:
-        """A law is about to be asked of a case; nothing speaks against it."""
+        """Counts a case before it is checked, as `find_violation` calls it: no known defect ended a process on it."""
         self.case(law, case, False)
         return ""
 
-    @property
-    def far(self) -> str:
-        """How far the first law has come; once it has been asked of all, the one that was asked of the fewest."""
-        if self.asked < self.structures:
-            return f"{self.asked} of {self.structures} structures, {self.left} left"
-        name = min(self.more, key=self.more.__getitem__)
-        return f"{self.structures} structures, and more for those that {name} lacks: it was asked of {self.more[name]}"
-
-    @property
-    def left(self) -> timedelta:
-        """About how long the engine takes for the structures that are left."""
-        each = (time.monotonic() - self.began) / max(1, self.asked)
-        return timedelta(seconds=round(each * max(0, self.structures - self.asked)))
-
-    def _say(self, line: str, *, news: bool = False) -> bool:
+    def _show(self, line: str, *, news: bool = False) -> bool:
+        """Shows a line, unless another was written a moment ago; news need not wait for that."""
         quiet = QUIET_SECONDS if self.reporter is None else TERMINAL_SECONDS
-        if news and self.written:  # where something was said, what is new need not wait
-            quiet = 0.0
         if self.bar is not None:
             self.bar.update(self.task, description=line)
-        elif time.monotonic() - self.told > quiet:
-            self._say_notes()
+        elif time.monotonic() - self.last_write > quiet or (news and self.written):
+            self._write_notes()
             self._write(line)
-            self.told = time.monotonic()
+            self.last_write = time.monotonic()
         else:
             return False
         return True
@@ -124,7 +121,46 @@ class Progress(ExitStack):
             self._write("")
             self._write("", erase=False)
 
-    def _say_notes(self) -> None:
+    def _write_notes(self) -> None:
         for note in self.notes:
             self.console.print(note)
         self.notes = []
+
+
+class RunProgress:
+    """A bar of the whole run, with the time left, in place of pytest's dots: for workers that share a terminal."""
+
+    def __init__(self, session: pytest.Session, reporter: pytest.TerminalReporter) -> None:
+        self.session, self.reporter = session, reporter
+        self.began = self.drawn = 0.0
+        self.ended, self.failed, self.running = 0, 0, True
+
+    def pytest_runtest_logstart(self) -> None:
+        """Starts the clock with the first test: workers take seconds to import JAX."""
+        self.began = self.began or time.monotonic()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_teststatus(self) -> Generator[None, Any, Any]:
+        """Has pytest write no letter for a test while the bar is there; its summary has words for all."""
+        status = yield
+        return (status[0], "", "") if status and self.running else status
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Draws the bar, at most ten times a second."""
+        self.ended += report.when == "teardown"
+        self.failed += report.failed
+        if self.ended and time.monotonic() - self.drawn > 0.1:
+            self.drawn, total = time.monotonic(), max(self.ended, self.session.testscollected)
+            left = timedelta(seconds=round((self.drawn - self.began) / self.ended * (total - self.ended)))
+            bar = "━" * (30 * self.ended // total)
+            failed = f", {self.failed} failed" if self.failed else ""
+            self.reporter.rewrite(f"{bar:30} {self.ended} of {total} tests{failed}, {left} left", erase=True)
+            self.reporter.flush()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Erases the bar, since pytest prints its summary."""
+        self.running = False
+        self.reporter.rewrite("", erase=True)
+        self.reporter.rewrite("")

@@ -1,4 +1,4 @@
-"""What was verified: the table for a terminal, and reports, which are data, and pages made of that by templates."""
+"""The table of what was verified, for a terminal; and reports, as data or as pages that templates make from it."""
 
 import base64
 import dataclasses
@@ -14,14 +14,13 @@ from typing import Any
 import jinja2
 import pytest
 
-from shardproof.properties.cases.chain import LINKS, composes
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.laws import LAWS
 from shardproof.properties.performance.tables import markdown, table, text_of
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import called
 from shardproof.properties.report import communication as sending
-from shardproof.properties.report.failures.causes import by_cause, others, told
+from shardproof.properties.report.failures.causes import by_cause, group_text, lines_of_others
 from shardproof.properties.report.session import facts, report_paths, tallies_of, write_somewhere
 from shardproof.properties.report.summary import (
     ORDERS,
@@ -35,30 +34,16 @@ from shardproof.properties.report.summary import (
 from shardproof.properties.runner.tally import LINKS_OF_CHAIN, TRIVIAL, Tally, merge
 
 FAILURE = pytest.StashKey[dict[str, dict[str, Any]]]()
-"""What a person needs of a test's failure: headline, text, and where script and case were written."""
+"""The entries of a test's failures, by law."""
 
 COLUMNS = (
     "contract", "implementation", "laws", "interpreted", "compiled", "meshes", "axis orders", "dtypes", "largest mesh",
     "compilations", "time",
 )  # fmt: skip
-TEXTS = ("contract", "implementation", "axis orders")
-"""The columns to the left; numbers are to the right."""
-
-MOST_VALUES = 24
-"""How many values of a trait the report lists; where there are more, the most frequent."""
-
-OF_LAWS = (*VERDICTS, "cases", "compilations", "time")
-
 ENDINGS = (".html", ".json", ".md")
 
 KIND, FORMAT = "shardproof report", 1
-"""What a report says of itself; a reader refuses others."""
-
-MOST_OF_FAILURES = 2**19
-"""The most bytes that a page has of failures besides their headlines, which in HTML are up to twice as many."""
-
-MOST_ERROR = 4_000
-"""The most characters of what is said of a test that failed without a verdict."""
+"""The kind and version of a report; a reader refuses others."""
 
 PAGES = Path(__file__).with_name("pages")
 
@@ -73,7 +58,7 @@ def structures(tallies: Iterable[Tally], engine: str) -> str:
 
 
 def row(tallies: Sequence[Tally], implementation: str) -> tuple[str, ...]:
-    """What was counted by all laws of one implementation, or one contract, as texts, in the order of `COLUMNS`."""
+    """The counts of all laws of one implementation, or one contract, as texts, in the order of `COLUMNS`."""
     (tally,) = merge(tallies)
     return (
         tally.contract,
@@ -90,9 +75,8 @@ def row(tallies: Sequence[Tally], implementation: str) -> tuple[str, ...]:
     )
 
 
-def by_implementation(tallies: Iterable[Tally]) -> list[tuple[str, ...]]:
+def by_implementation(tallies: Sequence[Tally]) -> list[tuple[str, ...]]:
     """One row per implementation."""
-    tallies = list(tallies)
     names = sorted({(t.contract, t.implementation) for t in tallies})
     return [row([t for t in tallies if (t.contract, t.implementation) == name], name[1]) for name in names]
 
@@ -100,13 +84,8 @@ def by_implementation(tallies: Iterable[Tally]) -> list[tuple[str, ...]]:
 def by_contract(tallies: Sequence[Tally]) -> list[tuple[str, ...]]:
     """One row per contract, with the number of its implementations."""
     number = Counter(contract for contract, _ in {(t.contract, t.implementation) for t in tallies})
-    return [
-        row(
-            [dataclasses.replace(t, implementation="") for t in tallies if t.contract == contract],
-            str(number[contract]),
-        )
-        for contract in sorted(number)
-    ]
+    anonymous = [dataclasses.replace(t, implementation="") for t in tallies]
+    return [row([t for t in anonymous if t.contract == name], str(number[name])) for name in sorted(number)]
 
 
 def total(tallies: Sequence[Tally]) -> str:
@@ -132,44 +111,27 @@ Shares = list[tuple[str, float]]
 
 
 def histograms(tallies: Iterable[Tally]) -> list[tuple[str, str, Shares, int]]:
-    """What was drawn: per contract and trait the values with their shares, so that a blind spot shows, and the others.
-
-    The others are how many values there are besides the most frequent.
-    """
+    """The traits that were drawn, per contract: the most frequent values with their shares, and how many others."""
     per_contract: dict[str, Tally] = {}
     for tally in tallies:
         per_contract.setdefault(tally.contract, Tally(tally.contract, "", "")).add(tally)
-    lines = []
+    found, most = [], 24
     for contract, tally in sorted(per_contract.items()):
         for trait, histogram in tally.drawn.items():
             whole = sum(histogram.values())
             in_order = sorted(histogram.items(), key=lambda entry: (not entry[0].isdigit(), entry[0].zfill(8)))
-            shown = in_order if len(in_order) <= MOST_VALUES else sorted(in_order, key=lambda entry: -entry[1])
-            shares = [(value, 100 * times / whole) for value, times in shown[:MOST_VALUES]]
-            lines.append((contract, trait, shares, max(0, len(in_order) - MOST_VALUES)))
-    return lines
-
-
-def pairs(tallies: Sequence[Tally]) -> list[tuple[str, ...]]:
-    """How often each transformation (a row) was around each other (a column); `-` where that cannot be.
-
-    A structure counts once for each pair in its chain.
-    """
-    together = Tally("", "", "")
-    for tally in tallies:
-        together.add(tally)
-    lines = []
-    for outer in LINKS if together.pairs else ():
-        counted = together.pairs.get(outer, {})
-        lines.append((outer, *(str(counted.get(inner, 0)) if composes(outer, inner) else "-" for inner in LINKS)))
-    return lines
+            shown = in_order if len(in_order) <= most else sorted(in_order, key=lambda entry: -entry[1])
+            shares = [(value, 100 * times / whole) for value, times in shown[:most]]
+            found.append((contract, trait, shares, max(0, len(in_order) - most)))
+    return found
 
 
 def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter, *, given: bool = False) -> None:
-    """Prints the table, as wide as the terminal; for functions that were given, the verdicts by law."""
+    """Prints the table, as wide as the terminal; for given functions, the verdicts by law as well."""
     width = max(reporter._tw.fullwidth, 140)  # narrower, a row would need several lines
     reporter.section("what was verified", sep="=")
-    reporter.write(text_of(table("", COLUMNS, by_implementation(tallies), left=TEXTS), width))
+    texts = ("contract", "implementation", "axis orders")
+    reporter.write(text_of(table("", COLUMNS, by_implementation(tallies), left=texts), width))
     if given:
         for implementation in dict.fromkeys((t.contract, t.implementation) for t in tallies):
             own = [t for t in tallies if (t.contract, t.implementation) == implementation]
@@ -179,18 +141,8 @@ def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter, *, 
         reporter.write_line(line)
 
 
-def by_law(tallies: Iterable[Tally]) -> list[tuple[str, ...]]:
-    """What became of what each law drew on each engine, in the order of `OF_LAWS`."""
-    added: dict[tuple[str, str], Tally] = {}
-    for tally in tallies:
-        added.setdefault((tally.law, tally.engine), Tally("", "", tally.law, tally.engine)).add(tally)
-    order = {name: i for i, name in enumerate(LAWS)}
-    in_order = sorted(added.items(), key=lambda entry: (order.get(entry[0][0], len(order)), entry[0]))
-    return [(*verdict_row(t), f"{t.cases:,}", f"{t.compilations:,}", f"{t.seconds:.0f} s") for _, t in in_order]
-
-
 def heat(tallies: Sequence[Tally]) -> tuple[list[str], list[tuple[str, list[tuple[str, int | None, str]]]]]:
-    """The laws, and for each contract the state and the fewest structures of each law, with what that is the least of.
+    """The laws, and for each contract the state and the fewest structures of each law, and on what it held so rarely.
 
     The state is `held`, `violated`, or empty where the law held on nothing; then there is no number.
     """
@@ -218,18 +170,14 @@ def record_of(tallies: Sequence[Tally], facts: Mapping[str, Any], errors: Sequen
         "format": FORMAT,
         **facts,
         "total": total(tallies) if tallies else "",
-        "communication": sending.json_rows(sent),
+        "communication": sent,
         "errors": [*errors],
         "verified": [t.to_json() for t in tallies],
     }
 
 
 def read_record(path: Path) -> Record:
-    """The run in a file.
-
-    Raises:
-        RequestError: if it is no report of this version.
-    """
+    """The run in a file; raises RequestError if it is no report of this version."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -241,7 +189,7 @@ def read_record(path: Path) -> Record:
 
 
 def verdict(tallies: Sequence[Tally], record: Record, causes: int) -> tuple[str, str]:
-    """Says of a run `held`, `violated`, `failed`, `ended` or `nothing`; and the same in a sentence."""
+    """The verdict on a run, `held`, `violated`, `failed`, `ended` or `nothing`, and a sentence on it."""
     held = [t for t in tallies if t.verifies]
     failed = {t.name for t in tallies if t.outcome == "failed"}
     laws, of = len({t.law for t in held}), len({(t.contract, t.implementation) for t in held})
@@ -261,13 +209,13 @@ def verdict(tallies: Sequence[Tally], record: Record, causes: int) -> tuple[str,
 
 
 def view(record: Record, room: float) -> dict[str, Any]:
-    """What the templates show of a run; of failures, besides their headlines, at most so many bytes."""
+    """The values for the templates; failures have at most `room` bytes besides their headlines."""
     tallies = [Tally.from_json(one) for one in record["verified"]]
     causes = by_cause(t.failure for t in tallies if t.failure)
     shown = list[dict[str, Any]]()
     for group in causes:
-        one: dict[str, Any] = {"headline": group[0]["headline"], "others": others(group)}
-        for name, content in (("text", told(group)), ("evidence", group[0].get("evidence"))):
+        one: dict[str, Any] = {"headline": group[0]["headline"], "others": lines_of_others(group)}
+        for name, content in (("text", group_text(group)), ("evidence", group[0].get("evidence"))):
             if (size := len(json.dumps(content))) < room:
                 one[name], room = content, room - size
         shown.append(one)
@@ -280,12 +228,10 @@ def view(record: Record, room: float) -> dict[str, Any]:
         "causes": shown,
         "contracts": (columns, by_contract(tallies)),
         "implementations": (COLUMNS, by_implementation(tallies)),
-        "laws": (OF_LAWS, by_law(tallies)),
         "results": [(t.contract, t.implementation, *verdict_row(t)) for t in tallies],
-        "result_columns": ("contract", "implementation", *OF_LAWS[:-3]),
+        "result_columns": ("contract", "implementation", *VERDICTS),
         "heat": heat(tallies),
         "drawn": histograms(tallies),
-        "pairs": (("around", *LINKS), pairs(tallies)),
         "caption": sending.CAPTION,
     }
 
@@ -295,7 +241,7 @@ def report_text(path: str, record: Record) -> str:
     if path.endswith(".json"):
         return json.dumps(record, indent=1) + "\n"
     ending = path.rpartition(".")[2]
-    room = MOST_OF_FAILURES if ending == "html" else math.inf
+    room = 2**19 if ending == "html" else math.inf  # bytes, which HTML may double
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(PAGES), autoescape=ending == "html", trim_blocks=True, lstrip_blocks=True
     )
@@ -306,24 +252,13 @@ def report_text(path: str, record: Record) -> str:
     return re.sub(r"\n{3,}", "\n\n", pages.get_template(f"report.{ending}").render(view(record, room))).strip() + "\n"
 
 
-def write_report(path: Path, record: Record, tell: Callable[[str], None]) -> None:
-    """Writes a run to a file, else to the folder for temporary files, else tells it."""
-    write_somewhere(path, report_text(str(path), record), tell)
-
-
-def write_reports(config: pytest.Config, tell: Callable[[str], None], ended: str = "") -> None:
-    """Writes the reports that a run is to write.
-
-    Arguments:
-        config: the configuration of the run.
-        tell: takes a line for each file.
-        ended: why the run ended before its end, if it did.
-    """
+def write_reports(config: pytest.Config, print_line: Callable[[str], None], ended: str = "") -> None:
+    """Writes the reports of a run, which may have ended early for a reason, and prints a line for each."""
     terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
     ran = [] if terminal is None else [one for kind in ("failed", "error") for one in terminal.stats.get(kind, [])]
-    untold = [one for one in ran if not getattr(one, "shardproof_failures", [])]
-    errors = [{"test": one.nodeid, "text": str(one.longrepr)[-MOST_ERROR:]} for one in untold]
+    others = [one for one in ran if not getattr(one, "shardproof_failures", [])]
+    errors = [{"test": one.nodeid, "text": str(one.longrepr)[-4_000:]} for one in others]
     if paths := report_paths(config):
         record = record_of([] if terminal is None else tallies_of(config), facts(config, ended), errors)
         for path in paths:
-            write_report(path, record, tell)
+            write_somewhere(path, report_text(str(path), record), print_line)

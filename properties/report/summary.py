@@ -1,4 +1,4 @@
-"""What was checked of one function, law by law, in a table and in lines."""
+"""The summary of what was checked on one function, law by law, in a table and in lines."""
 
 import re
 from collections import Counter
@@ -9,28 +9,28 @@ from statistics import median
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import NothingToCompare
-from shardproof.properties.runner.tally import Tally, merge
+from shardproof.properties.runner.tally import Tally, merge, most_frequent
 
 VERDICTS = ("law", "engine", "outcome", "held", "unsupported", "excused", "not run", "excluded")
-"""The columns that say what became of the structures that were drawn."""
+"""The columns of verdicts: the law, and how many of the structures that were drawn had each."""
 
 OUTCOMES = {"passed": "held", "skipped": "does not apply", "failed": "VIOLATED"}
-"""What is said of a law by the outcome of its test, if anything ran."""
+"""The outcomes in the table, by those of tallies."""
 
 BOUNDS = {
     "lower bound": "checked against the lower bound only",
     "nothing": "not checked, with no expectation or lower bound",
 }
-"""What is said where nothing is expected."""
+"""The notes on communication of which nothing is expected."""
 
 ORDERS = ("one axis", "mesh order", "permuted")
 
 FEW = 0.5
-"""An implementation that supports a smaller share of what was drawn is named."""
+"""Below which share of supported structures an implementation is named."""
 
 
 def notes(tallies: Iterable[Tally]) -> list[str]:
-    """What was not checked and why, the known defects met, and what was found out beside, one line each."""
+    """A line each on what was not checked and why, the known defects met, and other findings."""
     by_law = list(tallies)
     broken = {
         (t.contract, t.implementation): t.failure.get("headline", "")
@@ -41,28 +41,28 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
     met: Counter[str] = sum((Counter(tally.defects) for tally in tallies), Counter())
     lines = [f"known defect, met {counted(n, 'time')}: {name}: {DEFECTS[name].sentence}" for name, n in met.items()]
     for tally in tallies:
-        for reason, texts, times in alike(tally.unsupported):
+        for reason, texts, times in merge_similar(tally.unsupported):
             others = f" in {texts} texts that differ in their values" if texts > 1 else ""
             where = f"{counted(times, 'structure')}{others}, first for {tally.first[reason]}"
             lines.append(f"unsupported: {tally.name}: {reason}, {where}")
         for reason, times in tally.instead.items():
             lines.append(f"engine: {tally.name}: {reason}: {counted(times, 'structure')} run on XLA instead")
-        # where nothing at all is compared, that is told by what is sent
-        told = NothingToCompare.TEXT if (tally.communication or {}).get("against") == "nothing" else None
+        # where nothing at all is compared, the line on communication below says so
+        redundant = NothingToCompare.TEXT if (tally.communication or {}).get("against") == "nothing" else None
         for reason, times in tally.not_run.items():
-            if reason != told:
+            if reason != redundant:
                 lines.append(f"not run: {tally.name}: {reason}: {counted(times, 'structure')}")
         if tally.undecided:
             many = f"{counted(tally.undecided, 'number')} may be off by more than an eighth of the largest"
-            lines.append(f"undecided: {tally.name}: {many}, by roundings alone: not held to anything")
+            lines.append(f"undecided: {tally.name}: {many}, by roundings alone: not compared with anything")
         accepted = [
             f"{name} ({counted(n, 'structure')})" for name, n in tally.changed.items() if name not in tally.refused
         ]
         if accepted:
-            told = "the predicate of holds= never refused a result that was changed, to zeros, by one, a hundred times"
-            lines.append(f"says nothing: {tally.name}: {told}: {', '.join(accepted)}")
+            what = "the predicate of holds= never refused a result that was changed, to zeros, by one, a hundred times"
+            lines.append(f"says nothing: {tally.name}: {what}: {', '.join(accepted)}")
         for what, where in tally.findings.items():
-            if told is None or told not in what:
+            if redundant is None or redundant not in what:
                 lines.append(f"finding: {tally.name}: {what}, first for {where}")
     lines += [f"not claimed, so not drawn: {t.name}: {', '.join(t.unclaimed)}" for t in tallies if t.unclaimed]
     lines += [f"stated, so nothing else was drawn: {t.name}: {'; '.join(t.stated)}" for t in tallies if t.stated]
@@ -74,8 +74,7 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
     for tally in tallies:
         name, sent = tally.name, tally.communication
         if (tally.contract, tally.implementation) in broken:
-            told = broken[tally.contract, tally.implementation] or name
-            lines.append(f"communication NOT as expected: {told}")
+            lines.append(f"communication NOT as expected: {broken[tally.contract, tally.implementation] or name}")
         elif sent and sent["against"] != "claim":
             unknown = "communication unknown" if sent["against"] in BOUNDS else "communication as expected"
             checked = BOUNDS.get(sent["against"], f"checked against the {sent['against']} only")
@@ -84,7 +83,7 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
 
 
 def weak_points(tallies: Iterable[Tally], devices: int) -> dict[str, list[str]]:
-    """What makes a pass weak, by its kind: what was left out, few structures, what was never drawn."""
+    """The weak points of a pass, by kind: what was left out, few structures, what was never drawn."""
     found: dict[str, list[str]] = {}
     by_law = [t for t in tallies if t.outcome == "passed"]
     usual = {
@@ -96,10 +95,10 @@ def weak_points(tallies: Iterable[Tally], devices: int) -> dict[str, list[str]]:
 
     for t in by_law:
         who, whole = f"{t.name}, {t.law} ({t.engine})", max(t.drawn_structures, 1)
-        for kind, reasons in (("unsupported", t.unsupported), ("excused", t.defects), ("not run", t.not_run)):
+        for kind, reasons in t.reasons.items():
             if reasons:
-                part, first = sum(reasons.values()), max(reasons, key=lambda reason: reasons[reason])
-                add(kind, who, f"{part / whole:.0%} of {counted(whole, 'structure')}: {first}")
+                part = sum(reasons.values()) / whole
+                add(kind, who, f"{part:.0%} of {counted(whole, 'structure')}: {most_frequent(reasons)}")
         if t.structures < usual[t.engine] / 2:
             add("few structures", who, f"held on {t.structures:,}, where the median is {usual[t.engine]:g}")
         if t.undecided:
@@ -121,11 +120,8 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def alike(reasons: Mapping[str, int]) -> list[tuple[str, int, int]]:
-    """Counted texts, those that differ in nothing but numbers, quoted words, tuples and lists as one.
-
-    Of each kind the first text, how many there are, and how often they were counted together.
-    """
+def merge_similar(reasons: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    """The first of texts that differ in numbers, quoted words, tuples and lists alone, how many, and their count."""
     kinds: dict[str, list[str]] = {}
     for reason in reasons:
         kinds.setdefault(re.sub(r"\([^()]*\)|\[[^\[\]]*\]|'[^']*'|\d+", "…", reason), []).append(reason)
@@ -133,21 +129,19 @@ def alike(reasons: Mapping[str, int]) -> list[tuple[str, int, int]]:
 
 
 def held_nothing(tally: Tally) -> bool:
-    """Whether a law failed because all that was drawn for it is unsupported, or was not run."""
+    """True if a law failed because it held on none of the structures that were drawn."""
     return tally.outcome == "failed" and not tally.failure and not tally.structures and tally.drawn_structures > 0
 
 
 def verdict_row(tally: Tally) -> tuple[str, ...]:
-    """What became of the structures that one law drew, in the order of `VERDICTS`.
-
-    With the share of all, but for a law that is violated: it was drawn no further.
-    """
-    kinds = (tally.structures, *(sum(c.values()) for c in (tally.unsupported, tally.defects, tally.not_run)))
+    """The verdicts on the structures of one law, with shares unless it is violated, in the order of `VERDICTS`."""
+    kinds = (tally.structures, *(sum(counted.values()) for counted in tally.reasons.values()))
     whole = max(tally.drawn_structures, 1)
     shares = [
         f"{count:,} ({count / whole:.0%})" if count and tally.outcome != "failed" else f"{count:,}" for count in kinds
     ]
-    excluded = f"{tally.excluded:,} ({tally.excluded_share:.0%} of all)" if tally.excluded else "0"
+    share = tally.excluded / max(tally.drawn_structures + tally.excluded, 1)
+    excluded = f"{tally.excluded:,} ({share:.0%} of all)" if tally.excluded else "0"
     outcome = "held nothing" if held_nothing(tally) else OUTCOMES[tally.outcome]
     if tally.outcome == "passed" and not tally.structures:
         outcome = "excused" if tally.defects else "unsupported" if tally.unsupported else "not run"
@@ -155,7 +149,7 @@ def verdict_row(tally: Tally) -> tuple[str, ...]:
 
 
 def verdict_table(tallies: Iterable[Tally]) -> str:
-    """What became of the structures that each law drew for one implementation, as lines of text."""
+    """The verdicts of each law on one implementation, as lines of text."""
     rows = [VERDICTS, *map(verdict_row, tallies)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(VERDICTS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -164,10 +158,7 @@ def verdict_table(tallies: Iterable[Tally]) -> str:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a function was checked on: one tally per law and engine, and what is to be known of the machine.
-
-    As text, a table of them.
-    """
+    """The result of checking a function: one tally per law and engine, and notes on the machine; as text, a table."""
 
     implementation: Implementation
     tallies: tuple[Tally, ...]
@@ -177,6 +168,6 @@ class Summary:
         return "\n".join([str(self.implementation), verdict_table(self.tallies), *notes(self.tallies), *self.machine])
 
     def beside_the_table(self) -> str:
-        """What it says where every law is broken, as failures tell that already."""
-        told = ("communication NOT as expected: ", "stated, so nothing else was drawn: ")
-        return "\n".join([*(line for line in notes(self.tallies) if not line.startswith(told)), *self.machine])
+        """The lines that add to the failures where every law is broken."""
+        known = ("communication NOT as expected: ", "stated, so nothing else was drawn: ")
+        return "\n".join([*(line for line in notes(self.tallies) if not line.startswith(known)), *self.machine])

@@ -1,6 +1,6 @@
 """A process beside a run, which writes the report if the run does not end by itself: XLA may end the process.
 
-It reads what the run has so far, a line of JSON each, until a line says that it has ended, or there is no more.
+It reads the results of the run, a line of JSON each, until the line that ends them, or the end of the run.
 """
 
 import json
@@ -14,20 +14,18 @@ from typing import Any
 import pytest
 
 from shardproof.plugin import own
-from shardproof.properties.report.session import facts, report_paths
+from shardproof.properties.report.session import facts, report_paths, write_somewhere
 
 WATCH = pytest.StashKey["Watch"]()
-LAST = 2_000
-"""How many bytes are reported of what the process wrote to standard error at last."""
 
 
 class Watch:
-    """The process beside a run, and what it is told."""
+    """The process beside a run."""
 
     def __init__(self, config: pytest.Config) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         capture: Any = config.pluginmanager.get_plugin("capturemanager")
-        if capture is not None:  # what a test writes, which pytest hides if the process dies
+        if capture is not None:  # the output of a test, which pytest hides if the process dies
             capture.resume_global_capture()
         errors = os.dup(2)
         if capture is not None:
@@ -36,50 +34,49 @@ class Watch:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[errors], env=environment, text=True)
         os.close(errors)
         config.add_cleanup(self.end)
-        self.tell(facts=facts(config, ""))
+        self.send(facts=facts(config, ""))
 
-    def tell(self, **what: Any) -> None:
-        """Says what is begun, counted, or over."""
+    def send(self, **what: Any) -> None:
+        """Sends the facts of the run, the test that begins, its tallies, or the end."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it was ended by whoever ends this run
+        with suppress(BrokenPipeError):  # it was ended along with this run
             self.process.stdin.write(json.dumps(what) + "\n")
             self.process.stdin.flush()
 
     def end(self) -> None:
-        """Ends it: the run writes its report itself, or says why there is none."""
-        self.tell(over=True)
+        """Ends it: the run writes its report itself."""
+        self.send(over=True)
         self.process.communicate()
 
 
 def begin(config: pytest.Config) -> None:
-    """Has a process beside a run that is to write a report, unless this is a worker of it."""
+    """Starts a process beside a run that is to write a report, unless this is a worker of it."""
     if own(config, "report") and not hasattr(config, "workerinput"):
         config.stash[WATCH] = Watch(config)
 
 
 def watch(errors: int, paths: list[str]) -> None:
-    """Reads until the run is over; writes the reports if it never is."""
+    """Reads until the run is over, and writes the reports if it dies before."""
     known: dict[str, Any] = {"facts": {}, "begun": "", "verified": []}
     for line in sys.stdin:
-        told = json.loads(line)
-        if "over" in told:
+        new = json.loads(line)
+        if "over" in new:
             return
-        known["verified"] += told.pop("verified", [])
-        known |= told
-    from shardproof.properties.report.report import record_of, write_report
+        known["verified"] += new.pop("verified", [])
+        known |= new
+    from shardproof.properties.report.report import record_of, report_text
     from shardproof.properties.runner.tally import Tally
 
     ended = f"The process ended in the middle of {known['begun'] or 'the collection of tests'}"
     last = ""
-    with suppress(OSError):  # a terminal, or a file that is not to be read
-        last = os.pread(errors, LAST, max(0, os.fstat(errors).st_size - LAST)).decode(errors="replace").strip()
-    told = [
-        {"test": known["begun"], "text": last or "It wrote nothing to standard error, or not where it can be read."}
-    ]
+    with suppress(OSError):  # a terminal, or a file that cannot be read
+        size = os.fstat(errors).st_size
+        last = os.pread(errors, 2_000, max(0, size - 2_000)).decode(errors="replace").strip()
+    last = last or "It wrote nothing to standard error, or not where it can be read."
     tallies = [Tally.from_json(one) for one in known["verified"]]
-    record = record_of(tallies, {**known["facts"], "ended": ended}, told)
+    record = record_of(tallies, {**known["facts"], "ended": ended}, [{"test": known["begun"], "text": last}])
     for path in paths:
-        write_report(Path(path), record, print)
+        write_somewhere(Path(path), report_text(path, record), print)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The process that checks a function: it names every case before it runs it, and answers.
+"""The process that checks a function, and names every case before it runs it; and how the parent watches it.
 
-What watches it tells a process that waits for ever from one that works for long.
+A process that waits for ever is distinguished from one that works for long.
 """
 
 import ctypes
@@ -26,8 +26,8 @@ from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.precision.runs import SAMPLED
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.violation import Broken, Kind
-from shardproof.properties.runner.judging import ENOUGH, judge
+from shardproof.properties.programs.violation import Kind
+from shardproof.properties.runner.judging import MAX_UNSUPPORTED, judge
 from shardproof.properties.runner.platforms import use
 from shardproof.properties.runner.preconditions import NotAFailure, check_case, check_oracle
 from shardproof.properties.runner.search import Finding, find_violation
@@ -35,7 +35,11 @@ from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
 
 GAVE_UP = b"Termination timeout for"
-"""What XLA:CPU prints before it aborts the process, where some devices never reach a collective."""
+"""The words of XLA:CPU before it aborts the process, where some devices never reach a collective."""
+
+START_SECONDS = 120.0
+"""How long a process may compute before its first case, while it starts and imports the user's module, and for the
+diagnosis of a violation."""
 
 IDLE_SECONDS = 30.0
 """How long a case may run without using a processor; longer than XLA:CPU waits for a collective before it gives up."""
@@ -59,12 +63,12 @@ MEMORY_BYTES = 6 * 2**30
 
 @dataclass(frozen=True)
 class Death:
-    """Why a process no longer runs a case.
+    """The reason that a process no longer runs a case.
 
     Arguments:
-        reason: what is told, in a few words.
+        reason: the same in a few words, for the report.
+        kind: the kind of violation.
         words: what the process printed last.
-        kind: what that is of the function.
         waits: whether devices wait for one another for ever.
         busy: whether the process was still working.
     """
@@ -77,7 +81,7 @@ class Death:
 
 
 def patience(warn: int, give_up: int) -> str:
-    """XLA's flags for a warning after some seconds, and giving up on a collective after so many more."""
+    """XLA's flags for the seconds until it warns of a stuck collective, and those until it gives up after that."""
     flag = "--xla_cpu_collective_call_{}_timeout_seconds={}"
     return f"{flag.format('warn_stuck', warn)} {flag.format('terminate', give_up)}"
 
@@ -91,12 +95,12 @@ class Watch:
         self.restart()
 
     def restart(self) -> None:
-        """Another case begins."""
+        """Begins another case."""
         self.busy = self.idle = 0.0
         self.since, self.used = time.monotonic(), processor_seconds(self.pid)
 
     def verdict(self) -> Death | None:
-        """Why the process is to be ended, if it is."""
+        """The reason to end the process, if there is one."""
         if memory(self.pid) > MEMORY_BYTES:
             return Death(f"takes more than {MEMORY_BYTES // 2**30} GiB of memory", "memory")
         now = time.monotonic()
@@ -108,18 +112,15 @@ class Watch:
         self.busy += min(worked, passed)  # of several threads, the wall clock
         self.idle = self.idle + passed if worked < IDLE_SHARE * passed else 0.0
         if self.idle > IDLE_SECONDS:
-            return Death(
-                f"does not finish: it waits, and has computed nothing for {IDLE_SECONDS:.0f} s",
-                "unfinished",
-                waits=True,
-            )
+            reason = f"does not finish: it waits, and has computed nothing for {IDLE_SECONDS:.0f} s"
+            return Death(reason, "unfinished", waits=True)
         if self.busy > self.limit:
             return Death(f"does not finish: it still computes after {self.limit:.0f} s", "unfinished", busy=True)
         return None
 
 
 def processor_seconds(pid: int) -> float:
-    """The processor time that a process has used, threads included; the wall clock where the system does not tell."""
+    """The processor time that a process has used, threads included; the wall clock where that is unknown."""
     try:
         with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 (no path object per poll)
             fields = file.read().rpartition(")")[2].split()
@@ -129,7 +130,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def memory(pid: int) -> int:
-    """The resident memory of a process in bytes; 0 where the system does not tell."""
+    """The resident memory of a process in bytes; 0 where that is unknown."""
     try:
         with open(f"/proc/{pid}/statm") as file:  # noqa: PTH123
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -149,10 +150,9 @@ def die_with_parent(parent: int) -> None:
 RENDEZVOUS_SECONDS = (5, 15)
 """After the first, XLA:CPU warns of a collective that some devices do not reach; after the second more, it gives up."""
 
-READY, VIOLATED, DIAGNOSES, WORKED = "ready", "violated", "diagnoses", "worked"
-"""What it says when it has the function, and the limit of a case holds from now on; when the case that it named last
-breaks a law, of which a smaller one is sought; when it looks for words for that, which no such limit ends; and when one
-of `WORK` is done, so that the limit begins once more."""
+VIOLATED, WORKED = "violated", "worked"
+"""Messages to the parent: the case that was named last breaks a law, and a smaller one is sought; one of `WORK` is
+done, so that the time limit begins again. A number is the time limit from now on."""
 
 WORK = ("/jax/core/compile/backend_compile_duration", SAMPLED)
 """Events of work that ends, however often it is done: XLA compiles hundreds of programs in a case without `jit`, and
@@ -160,20 +160,15 @@ samples of large arrays take longer than the function."""
 
 
 class Source(Protocol):
-    """Where the implementation comes from: a name, which the child looks up as well, or one that is sent to it."""
+    """The source of an implementation: a name that the child looks up as well, or one that is sent to it."""
 
     def load(self) -> Implementation:
         """The implementation."""
 
 
-def nothing_was_told(violation: LawViolation) -> bool:
-    """Of no violation."""
-    return False
-
-
 @dataclass(frozen=True)
 class Task:
-    """What the child is to check: laws on cases that are drawn, or the first of them on one case, given as JSON."""
+    """Laws that the child checks on drawn cases, or the first of them on one case, as JSON."""
 
     given: Source
     laws: tuple[str, ...]
@@ -187,21 +182,23 @@ class Task:
     """Cases, as JSON, that are not to be run again, and the known defects that ended the process on them."""
     case: str = ""
     diagnose: Callable[[LawViolation], Sequence[str]] | None = None
-    """Says in words what is wrong, in the process in which it went wrong."""
+    """Finds out in words what is wrong, in the process in which it went wrong."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of JAX in the child, by their names."""
-    was_told: Callable[[LawViolation], bool] = nothing_was_told
-    patience: int = ENOUGH
+    is_reported: Callable[[LawViolation], bool] | None = None
+    patience: int = MAX_UNSUPPORTED
     until: float | None = None
     """These three as `find_violation` takes them; all processes of a machine have one clock."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found, with the parts of the violation, if there is one, instead of it."""
+    """The finding, with the parts of the violation in place of it."""
 
     found: Finding
-    violation: tuple[str, str, str, Broken, Sequence[str], Sequence[str] | None, Mapping[str, Any] | None] | None
+    law: str = ""  # its name
+    case: str = ""  # as JSON
+    violation: Mapping[str, Any] | None = None  # the other arguments of `LawViolation`
 
 
 def serve(connection: Connection, words: str, parent: int) -> None:
@@ -235,7 +232,7 @@ def serve(connection: Connection, words: str, parent: int) -> None:
                     jax.config.update("jax_num_cpu_devices", devices)
                 started = True
             implementation = task.given.load()
-            connection.send(READY)
+            connection.send(task.busy_seconds)
             answer: Any = _answer(task, implementation, connection.send)
         except Exception as error:
             answer = _portable(error)
@@ -243,7 +240,7 @@ def serve(connection: Connection, words: str, parent: int) -> None:
 
 
 def _portable(error: Exception) -> bytes:
-    """An exception that is raised in the parent, with the traceback that it has here; as text where it stays here."""
+    """An exception that the parent raises again, with its traceback; as text where it cannot be pickled."""
     text = f"in the process that was to check it:\n{traceback.format_exc()}"
     error.add_note(text)
     try:
@@ -254,23 +251,23 @@ def _portable(error: Exception) -> bytes:
     return content
 
 
-def _answer(task: Task, implementation: Implementation, tell: Callable[[Any], None]) -> Answer:
+def _answer(task: Task, implementation: Implementation, send: Callable[[Any], None]) -> Answer:
     """Checks one task, naming every case before it runs."""
 
     def before(law: Law, case: Case) -> str:
         text = case.to_json()
-        tell((law.name, text))  # even one that is known: it is traced and interpreted, which may end the process too
+        send((law.name, text))  # even one that is known: it is traced and interpreted, which may end the process too
         return task.known.get(text, "")
 
-    def was_told(violation: LawViolation) -> bool:
-        if task.was_told(violation):
+    def is_reported(violation: LawViolation) -> bool:
+        if task.is_reported is not None and task.is_reported(violation):
             return True
-        tell(VIOLATED)
+        send(VIOLATED)
         return False
 
     if task.case:
-        case = Case.from_json(task.case, lambda name: implementation.contract)
-        found = _judged(task, implementation, case, before(LAWS[task.laws[0]], case))
+        case, law = Case.from_json(task.case, lambda name: implementation.contract), LAWS[task.laws[0]]
+        found = check_case_again(law, implementation, case, task.engine, ended_by=before(law, case))
     else:
         found = find_violation(
             [LAWS[law] for law in task.laws],
@@ -280,38 +277,36 @@ def _answer(task: Task, implementation: Implementation, tell: Callable[[Any], No
             max_examples=task.max_examples,
             random_seed=task.random_seed,
             before=before,
-            was_told=was_told,
+            is_reported=is_reported,
             patience=task.patience,
             until=task.until,
         )
     violation = found.violation
     if violation is None:
-        return Answer(found, None)
-    diagnosis = violation.diagnosis
-    if task.diagnose is not None and not task.was_told(violation):  # here, since it runs the function again
-        tell(DIAGNOSES)
-        diagnosis = task.diagnose(violation)
-    text = violation.case.to_json()
-    broken, more = violation.broken, violation.evidence
-    parts = (violation.law.name, text, violation.engine, broken, violation.origin, diagnosis, more)
-    return Answer(replace(found, violation=None), parts)
+        return Answer(found)
+    if task.diagnose is not None and not (task.is_reported is not None and task.is_reported(violation)):
+        send(START_SECONDS)
+        violation.diagnosis = task.diagnose(violation)  # here, since it runs the function again
+    parts = {name: getattr(violation, name) for name in ("engine", "broken", "origin", "diagnosis", "evidence")}
+    return Answer(replace(found, violation=None), violation.law.name, violation.case.to_json(), parts)
 
 
-def _judged(task: Task, implementation: Implementation, case: Case, defect: str) -> Finding:
-    """How an implementation fares on one case, on which the known defect `defect` ended a process unless it is empty.
+def check_case_again(
+    law: Law, implementation: Implementation, case: Case, engine: str, *, ended_by: str = ""
+) -> Finding:
+    """Judges a recorded case; raises NotAFailure if it is none of its contract.
 
-    Raises:
-        NotAFailure: if its contract says nothing of such a case.
+    Arguments:
+        ended_by: the known defect that ended a process on it, or "".
     """
-    law = LAWS[task.laws[0]]
-    tally = Tally(implementation.contract.name, implementation.name, law.name, task.engine)
+    tally = Tally(implementation.contract.name, implementation.name, law.name, engine)
     try:
         check_case(law.name, case)  # of a program's, no one could before it was imported
         check_oracle(law.name, case)
     except ValueError as error:
         raise NotAFailure(one_line(str(error))) from error
     try:
-        judge(law, implementation, case, engine_named(task.engine), tally, ended_by=defect)
+        judge(law, implementation, case, engine_named(engine), tally, ended_by=ended_by)
     except LawViolation as violation:
         return Finding(violation, {law.name: tally})
     return Finding(None, {law.name: tally})

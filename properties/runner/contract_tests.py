@@ -1,4 +1,4 @@
-"""A contract as a pytest test: of each of its implementations, on each engine."""
+"""Tests of a contract with pytest: one for each of its implementations and engines."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from shardproof.properties.engines import ENGINES
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 
 Verify = Callable[[], None]
-"""What a test of a contract calls: it asks every law on drawn cases."""
+"""Checks every law on drawn cases; a test of a contract calls it."""
 
 
 def of_contract(contract: str) -> pytest.MarkDecorator:
@@ -18,14 +18,10 @@ def of_contract(contract: str) -> pytest.MarkDecorator:
         >>> @of_contract("all_gather")
         ... def test_all_gather(verify):
         ...     verify()
-
-    Raises:
-        ValueError: if the contract has no implementation.
     """
-    found = [one for one in IMPLEMENTATIONS if one.contract.name == contract]
-    if not found:
+    pairs = [(one, engine) for one in IMPLEMENTATIONS if one.contract.name == contract for engine in ENGINES]
+    if not pairs:
         raise ValueError(f"contract={contract!r}: expected one with implementations")
-    pairs = [(one, engine) for one in found for engine in ENGINES]
     return pytest.mark.parametrize(
         ("implementation", "engine"),
         [pytest.param(*pair, id=f"{pair[0].name}-{pair[1]}", marks=pytest.mark.engine(pair[1])) for pair in pairs],

@@ -1,4 +1,4 @@
-"""Functions that users bring: named on the command line, or handed to `check`."""
+"""Users' functions: named on the command line, or handed to `check`."""
 
 import dataclasses
 import importlib
@@ -17,13 +17,10 @@ from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.programs import Program
-from shardproof.properties.runner.stated import GivenError, check_kinds, named
+from shardproof.properties.runner.stated import GivenError, check_kinds, split_names
 
 SAID = ("--expect-communication", "--claims", "--expect-overlap", "--data-kinds")
-"""What is said of the functions that `--impl` names, each option once for every function."""
-
-ALL = "all"
-"""What claims every feature of a contract."""
+"""The options about the functions that `--impl` names, each once for every function."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +30,7 @@ class Given:
     contract: str
     module: str
     function: str
-    expectation: Expectation | None = None
-    features: frozenset[str] = frozenset()
-    overlap: Overlap | None = None
-    data: tuple[str, ...] = ()
+    claims: tuple[tuple[str, Any], ...] = ()  # as `read_claims` returns them
 
     @classmethod
     def parse(
@@ -47,13 +41,10 @@ class Given:
         overlap: str | None = None,
         data: str | None = None,
     ) -> "Given":
-        """Reads `CONTRACT=MODULE:FUNCTION`, of which something may be expected, and which may claim features.
-
-        A program, `MODULE:PROGRAM`, says all of that itself.
+        """Reads `CONTRACT=MODULE:FUNCTION`, or `MODULE:PROGRAM`, which states the rest itself.
 
         Raises:
-            GivenError: if the text has another form, the contract or a feature is unknown, or the expectation cannot
-                be read.
+            GivenError: for another form, an unknown contract or feature, or an expectation that cannot be read.
         """
         contract, _, target = text.rpartition("=")
         module, colon, function = target.partition(":")
@@ -66,18 +57,13 @@ class Given:
                     raise GivenError(f"{option}={said}: expected none of {text}: a Program says it itself")
             return cls("", module, function)
         check_contract(contract, said=f"--impl={text}: contract")
-        names = [name.strip() for name in (claims or "").split(",") if name.strip()]
         try:
-            known = names_of(CONTRACTS[contract])
-            expected = None if expectation is None else Expectation.parse(expectation, known, SAID[0])
-            hides = None if overlap is None else Overlap.parse(overlap, known, SAID[2])
+            found = read_claims(contract, expectation, overlap, claims, data, said=(SAID[0], SAID[2]))
         except ExpectationError as error:
             raise GivenError(str(error)) from error
-        kinds = named("data", data, ())
-        check_kinds(kinds)
-        return cls(contract, module, function, expected, claimed(contract, names), hides, kinds)
+        return cls(contract, module, function, tuple(found.items()))
 
-    def imported(self) -> Any:
+    def import_target(self) -> Any:
         """Imports the function or program, from the current directory as well; raises GivenError if it cannot."""
         here = str(Path.cwd())
         if here not in sys.path:
@@ -93,45 +79,29 @@ class Given:
         return target
 
     def load(self) -> Implementation:
-        """The function or program, imported, as an implementation.
-
-        Raises:
-            GivenError: if it cannot be imported, or called as its contract demands.
-        """
-        target = self.imported()
+        """The function or program as an implementation; raises GivenError if it cannot be imported or called so."""
+        target = self.import_target()
         if not self.contract:
-            return self._of(target)
-        check_signature(self.contract, target, self.features)
+            if not isinstance(target, Program):
+                raise GivenError(f"--impl={self}: expected a Program, got {type(target).__name__}; or CONTRACT={self}")
+            try:
+                return dataclasses.replace(target.implementation, given=self)
+            except ValueError as error:
+                raise GivenError(f"--impl={self}: {error}") from error
+        claims = dict(self.claims)
+        check_signature(self.contract, target, claims.get("features", ()))
         contract = CONTRACTS[self.contract]
-        return Implementation(
-            contract,
-            self.function,
-            target,
-            self.features,
-            communication=self.expectation,
-            overlap=self.overlap,
-            given=self,
-            whole=contract.whole,
-            data=self.data,
-        )
-
-    def _of(self, program: Any) -> Implementation:
-        if not isinstance(program, Program):
-            raise GivenError(f"--impl={self}: expected a Program, got {type(program).__name__}; or CONTRACT={self}")
-        try:
-            return dataclasses.replace(program.implementation, given=self)
-        except ValueError as error:
-            raise GivenError(f"--impl={self}: {error}") from error
+        return Implementation(contract, self.function, target, given=self, whole=contract.whole, **claims)
 
     def __str__(self) -> str:
         return f"{self.contract}={self.module}:{self.function}".removeprefix("=")
 
 
 def parse_all(functions: Sequence[str], *said: Sequence[str]) -> list[Given]:
-    """What `--impl` names, the first with the first of each of `SAID`, and so on.
+    """The functions of `--impl`, the first with the first value of each of `SAID`, and so on.
 
     Raises:
-        GivenError: if one cannot be read, or more is said by an option than there are functions, or there is none.
+        GivenError: if one cannot be read, or an option has more values than there are functions.
     """
     for option, texts in zip(SAID, said, strict=False):
         if texts and not functions:
@@ -141,16 +111,31 @@ def parse_all(functions: Sequence[str], *said: Sequence[str]) -> list[Given]:
     return [Given.parse(*one) for one in zip_longest(functions, *said)]
 
 
-def claimed(contract: str, names: Iterable[str]) -> frozenset[str]:
-    """The features of a contract with these names; `all` stands for all that draw something more.
+def read_claims(
+    contract: str,
+    communication: str | None,
+    overlap: str | None,
+    features: str | Iterable[str] | None,
+    data: str | Iterable[str] | None,
+    said: tuple[str, str] = ("communication", "overlap"),
+) -> dict[str, Any]:
+    """The arguments of `Implementation` for claims about a function of a contract; `said` names those in errors."""
+    known, kinds = names_of(CONTRACTS[contract]), split_names("data", data, ())
+    check_kinds(kinds)
+    return {
+        "features": find_features(contract, split_names("claims", features, ())),
+        "communication": None if communication is None else Expectation.parse(communication, known, said[0]),
+        "overlap": None if overlap is None else Overlap.parse(overlap, known, said[1]),
+        "data": kinds,
+    }
 
-    Raises:
-        GivenError: for another name; the message suggests the nearest one.
-    """
+
+def find_features(contract: str, names: Iterable[str]) -> frozenset[str]:
+    """The features of a contract with these names, `all` being those that draw something more; raises GivenError."""
     known = CONTRACTS[contract].features
     found: set[str] = set()
     for name in names:
-        if name == ALL:
+        if name == "all":
             found |= known - CONCESSIONS
         elif name in known:
             found.add(name)
@@ -158,20 +143,13 @@ def claimed(contract: str, names: Iterable[str]) -> frozenset[str]:
             what = f"{contract} has no such feature" if name in FEATURES else "no such feature"
             if " " in name.strip() or "," in name:
                 raise GivenError(f"claims={name!r}: expected one name, or several in a tuple")
-            hint = suggestion.meant(name, [ALL, *sorted(known)], of="some of")
+            hint = suggestion.meant(name, ["all", *sorted(known)], of="some of")
             raise GivenError(f"claims={name!r}: {what}; {hint}")
     return frozenset(found)
 
 
 def check_contract(contract: object, said: str = "contract") -> None:
-    """The contract exists.
-
-    Arguments:
-        said: where that was said.
-
-    Raises:
-        GivenError: if not; the message suggests the nearest one.
-    """
+    """Raises GivenError unless the contract exists; `said` is where it was named."""
     if callable(contract):
         raise GivenError(f"{said}={contract!r}: expected the contract's name first, and the function after it")
     if not isinstance(contract, str):
@@ -181,20 +159,16 @@ def check_contract(contract: object, said: str = "contract") -> None:
 
 
 def check_signature(contract: str, function: Callable[..., Any], features: Collection[str] = ()) -> None:
-    """The function can be called as the contract says, and as what it claims demands.
-
-    Raises:
-        GivenError: if it cannot; the message shows both signatures.
-    """
+    """Raises GivenError, with both signatures, unless a function takes the arguments of a contract and its claims."""
     operands, keywords = CONTRACTS[contract].call.arrays, list(CONTRACTS[contract].call.parameters)
     keywords += sorted({KEYWORDS[feature] for feature in features if feature in KEYWORDS})
     axes, keyword_axes = _axes(contract)
-    wanted = _listed([*operands, *axes], [*keyword_axes, *keywords])
+    wanted = _list([*operands, *axes], [*keyword_axes, *keywords])
     if not callable(function):
         raise GivenError(f"{contract}: {function!r} is not callable: expected a function {wanted}")
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some callables in C do not tell
+    except (TypeError, ValueError):  # some callables in C have no signature
         return
     name = getattr(function, "__name__", repr(function))
     try:
@@ -204,8 +178,8 @@ def check_signature(contract: str, function: Callable[..., Any], features: Colle
     for keyword, right in defaults(contract).items():
         parameter = signature.parameters.get(keyword)
         if parameter is not None and parameter.default not in (parameter.empty, right):
-            told = f"{keyword}={parameter.default!r} by default: expected {right!r}, as in {signature_of(contract)}"
-            raise GivenError(f"{contract}: {name} has {told}")
+            found = f"{keyword}={parameter.default!r} by default: expected {right!r}, as in {signature_of(contract)}"
+            raise GivenError(f"{contract}: {name} has {found}")
 
 
 def defaults(contract: str) -> dict[str, Any]:
@@ -216,11 +190,11 @@ def defaults(contract: str) -> dict[str, Any]:
 
 
 def signature_of(contract: str) -> str:
-    """How a contract's functions are called: `(x, axis_name, *, op='sum')`."""
+    """The signature of a contract's functions: `(x, axis_name, *, op='sum')`."""
     known = defaults(contract)
     keywords = [name if known[name] is inspect.Parameter.empty else f"{name}={known[name]!r}" for name in known]
     axes, keyword_axes = _axes(contract)
-    return _listed([*CONTRACTS[contract].call.arrays, *axes], [*keyword_axes, *keywords])
+    return _list([*CONTRACTS[contract].call.arrays, *axes], [*keyword_axes, *keywords])
 
 
 def _axes(contract: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -229,6 +203,6 @@ def _axes(contract: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return by_place, (*["mesh"] * CONTRACTS[contract].whole, *by_keyword)
 
 
-def _listed(by_place: Sequence[str], by_keyword: Sequence[str]) -> str:
+def _list(by_place: Sequence[str], by_keyword: Sequence[str]) -> str:
     """A list of parameters: `(x, axis_name, *, op='sum')`."""
     return f"({', '.join([*by_place, *(['*', *by_keyword] if by_keyword else [])])})"

@@ -2,11 +2,10 @@
 
 The function is sent by the name that a module has for it, others by value. The child draws, checks and shrinks as
 `find_violation` does, and names every case before it runs it. The parent watches: when the child dies, waits for ever,
-computes for ever or grows beyond all measure, the case that it named last is what did it.
+computes for ever or takes too much memory, the cause is the case that it named last.
 """
 
 import atexit
-import dataclasses
 import multiprocessing
 import os
 import signal
@@ -32,11 +31,10 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner.child import (
     AGAIN_SECONDS,
-    DIAGNOSES,
     GAVE_UP,
     MEMORY_BYTES,
-    READY,
     RENDEZVOUS_SECONDS,
+    START_SECONDS,
     VIOLATED,
     WORKED,
     Answer,
@@ -49,16 +47,16 @@ from shardproof.properties.runner.child import (
 )
 from shardproof.properties.runner.search import Finding
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.violation import LawViolation, first_line
 
 
 class NotSent(RuntimeError):
-    """A function does not reach another process; the message says why."""
+    """A function cannot be sent to another process; the message says why."""
 
 
 @dataclass(frozen=True, eq=False)
 class Here:
-    """An implementation of this process. In another one it is what `Arrived` makes of it."""
+    """An implementation of this process, which is pickled as an `Arrived`."""
 
     implementation: Implementation
 
@@ -71,7 +69,7 @@ class Here:
         try:
             _Pickler(content).dump(self.implementation)
         except Exception as error:  # anything that a function refers to may refuse
-            raise NotSent(in_words(error)) from error
+            raise NotSent(first_line(error).removeprefix("NotSent: ")) from error
         return Arrived, (content.getvalue(), tuple(sys.path), str(Path.cwd()))
 
     def __str__(self) -> str:
@@ -80,12 +78,12 @@ class Here:
 
 @dataclass(frozen=True)
 class Arrived:
-    """An implementation of the process that this one checks it for.
+    """An implementation of the parent process.
 
     Arguments:
         content: the implementation, pickled.
-        path: where that process finds modules.
-        folder: the folder that it is in.
+        path: the parent's `sys.path`.
+        folder: the parent's working directory.
     """
 
     content: bytes
@@ -93,13 +91,13 @@ class Arrived:
     folder: str
 
     def load(self) -> Implementation:
-        """The implementation, for which modules are imported; raises NotSent if it cannot be made here."""
+        """The implementation, for which modules are imported; raises NotSent if that fails."""
         os.chdir(self.folder)
         sys.path[:] = self.path
         try:
             found: Implementation = cloudpickle.loads(self.content)
         except Exception as error:  # whatever an import raises
-            raise NotSent(in_words(error)) from error
+            raise NotSent(first_line(error).removeprefix("NotSent: ")) from error
         if found.program is None:
             return found
         described = found.program.signature
@@ -112,61 +110,43 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no annotatio
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Primitive):  # JAX finds its rules by its identity
             raise NotSent(f"it refers to the primitive {value} itself")
-        if isinstance(value, CodeType):  # which keeps the name of its file, since reports tell lines
+        if isinstance(value, CodeType):  # which keeps the name of its file, since reports name lines
             make, parts = self.dispatch_table[CodeType](value)
             return make, tuple(value.co_filename if part == "<dynamic-code>" else part for part in parts)
         return super().reducer_override(value)
 
 
-def in_words(error: Exception) -> str:
-    """An exception in one line."""
-    return str(error) if isinstance(error, NotSent) else f"{type(error).__name__}: {error}".partition("\n")[0]
-
-
-START_SECONDS = 120.0
-"""How long a process may compute before its first case: it starts, and imports the user's module; and what it may take
-to find words for a violation."""
-
-MOST_KNOWN = 20
-"""How many cases that a known defect ends are left out before that is taken for a result."""
-
 SMALLER = (1, 2)
 """The numbers of devices on which a crash is tried again, to find a smaller mesh."""
 
-SMALL = LARGE
-"""The most devices of a mesh on which a right function ends in time: one that does not end on more may be slow."""
 
-
-Tell = Callable[[Law, Case, bool], None]
-"""Gets a law, a case that it is asked of, and whether the case breaks it."""
+OnCase = Callable[[Law, Case, bool], None]
+"""Called with a law, each case that it is checked on, and whether that breaks it, before the smallest one is found."""
 
 
 class NeverBegan(RuntimeError):
     """The process that was to check a function ended before its first case; the message says how."""
 
 
-def check_isolated(task: Task, tell: Tell = lambda law, case, breaks: None) -> Finding:
-    """`find_violation` in a child process; a crash, a hang and a lack of memory are violations too.
+def check_isolated(task: Task, on_case: OnCase = lambda law, case, breaks: None) -> Finding:
+    """Runs `find_violation` in a child process; a crash, a hang and a lack of memory are violations too.
 
     A case on which a known defect of JAX or XLA ends the process is counted and left out. One that is
     still being computed on a large mesh is no violation: larger ones are left out, and the report says so.
-
-    Arguments:
-        tell: called with every case that a law is asked of, and with those that break one, before the smallest of them
-            is found.
 
     Raises:
         NotSent: if the function cannot be sent to the child.
         NeverBegan: if the child ended before its first case.
     """
-    found, death = _past_known_defects(task, tell)
+    found, death = _past_known_defects(task, on_case)
     if task.case:
         return found
-    unfinished: list[Case] = []
-    while death and death.busy and found.violation and SMALL < found.violation.case.mesh.size <= task.scope.large:
+    unfinished: list[Case] = []  # a right function ends in time on meshes that are not large; on others it may be slow
+    while death and death.busy and found.violation and LARGE < found.violation.case.mesh.size <= task.scope.large:
         unfinished.append(found.violation.case)
-        task = _without(task, found.violation.case.mesh.size)
-        found, death = _past_known_defects(task, tell)
+        large = max(LARGE, found.violation.case.mesh.size // 4)
+        task = replace(task, scope=replace(task.scope, large=large))
+        found, death = _past_known_defects(task, on_case)
     if unfinished:
         reason = (
             f"not finished after {task.busy_seconds:.0f} s, so without meshes of more than {task.scope.large} devices"
@@ -180,14 +160,12 @@ def check_isolated(task: Task, tell: Tell = lambda law, case, breaks: None) -> F
     law, size = found.violation.law.name, found.violation.case.mesh.size
     if death.waits or death.busy:
         _unending[task.given, task.engine if death.waits else ""] = f"{law} on {task.engine}"
-    task = dataclasses.replace(task, laws=(law,))
+    task = replace(task, laws=(law,))
     for devices in SMALLER:  # Hypothesis cannot shrink what kills it
         if devices < min(task.scope.max_devices, size):
-            scope = dataclasses.replace(task.scope, max_devices=devices, large=0)
+            scope = replace(task.scope, max_devices=devices, large=0)
             try:
-                again, death = _run(
-                    dataclasses.replace(task, scope=scope, busy_seconds=AGAIN_SECONDS, until=None), tell
-                )
+                again, death = _run(replace(task, scope=scope, busy_seconds=AGAIN_SECONDS, until=None), on_case)
             except NeverBegan:  # what was found on more devices stays found
                 return found
             if death:
@@ -195,30 +173,25 @@ def check_isolated(task: Task, tell: Tell = lambda law, case, breaks: None) -> F
     return found
 
 
-def _without(task: Task, devices: int) -> Task:
-    """The task without meshes that are nearly as large."""
-    return dataclasses.replace(task, scope=dataclasses.replace(task.scope, large=max(SMALL, devices // 4)))
-
-
 _unending: dict[tuple[Source, str], str] = {}
-"""Functions of which a case did not end, each with the engine where only that one is concerned, and where it was."""
+"""The law and engine of functions that did not end on a case, by function and engine: "" where it is every engine."""
 
 
 def unending(task: Task) -> str:
-    """The law and engine under which the function was seen not to end, if it was: waiting for that again is in vain."""
+    """The law and engine under which the function did not end before; empty if it always did."""
     return _unending.get((task.given, "")) or _unending.get((task.given, task.engine), "")
 
 
-def _past_known_defects(task: Task, tell: Tell) -> tuple[Finding, Death | None]:
+def _past_known_defects(task: Task, on_case: OnCase) -> tuple[Finding, Death | None]:
     ended: dict[str, tuple[Finding, Death]] = {}
-    found, died = _run(task, tell)
+    found, died = _run(task, on_case)
     while died and found.violation and (defect := fatal(found.violation.case, died.words)):
         text = found.violation.case.to_json()
-        if text in task.known or len(task.known) == MOST_KNOWN:
+        if text in task.known or len(task.known) == 20:  # it would go on and on
             break
         ended[text] = found, died
-        task = dataclasses.replace(task, known={**task.known, text: defect.name})
-        found, died = _run(task, tell)
+        task = replace(task, known={**task.known, text: defect.name})
+        found, died = _run(task, on_case)
     if found.violation and found.violation.kind == "ended":  # no defect is at fault
         return ended[found.violation.case.to_json()]
     return found, died
@@ -228,8 +201,8 @@ class Child:
     """A process that checks one task after another, until one kills it.
 
     Arguments:
-        main: whether it has the program that runs here: as `multiprocessing` runs that once more, a script that checks
-            its functions would do so in the child as well, and have one of its own.
+        main: whether it runs the main module of this process once more, as `multiprocessing` does by default: a script
+            that checks its functions would do so in the child as well, and start a child of its own.
     """
 
     def __init__(self, main: bool) -> None:
@@ -238,7 +211,7 @@ class Child:
         handle, words = tempfile.mkstemp(prefix="shardproof-", suffix=".log")
         os.close(handle)
         self.words = Path(words)
-        """Where its standard error goes."""
+        """The file of its standard error."""
         self.parent, self.started, self.main = os.getpid(), time.time(), main
         self.process = context.Process(target=serve, args=(theirs, words, self.parent), daemon=True)
         with nullcontext() if main else _without_main():
@@ -247,11 +220,11 @@ class Child:
         theirs.close()
 
     @property
-    def serves(self) -> bool:
-        """Whether it can check one more task, with the modules that are there now, and memory enough for it."""
+    def usable(self) -> bool:
+        """True if it can check one more task: it lives, has memory left, and no module was written since it started."""
         if self.parent != os.getpid() or not self.process.is_alive():
             return False
-        return memory(self.process.pid or 0) < MEMORY_BYTES // 2 and not _written_since(self.started)
+        return memory(self.process.pid or 0) < MEMORY_BYTES // 2 and not _is_outdated(self.started)
 
     def end(self) -> None:
         """Ends the process, whatever it is doing."""
@@ -264,7 +237,7 @@ class Child:
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """Hides the program that runs from `multiprocessing`."""
+    """Hides the main module from `multiprocessing`."""
     main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     try:
         yield
@@ -272,8 +245,8 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _written_since(then: float) -> bool:
-    """Whether the file of a module was written since, so that the child may have imported what it was before."""
+def _is_outdated(then: float) -> bool:
+    """True if the file of a module was written since, so that the child may have imported an older one."""
     for module in [*sys.modules.values()]:
         file = getattr(module, "__file__", None)
         with suppress(OSError):  # a file may be gone, or inside of another one
@@ -286,9 +259,9 @@ _child: Child | None = None
 
 
 def start(main: bool = False) -> Child:
-    """The child, which takes seconds to import JAX; it is kept for what is checked later, while it serves."""
+    """The child, which takes seconds to import JAX, and is used again as long as it can be."""
     global _child
-    if _child is None or not _child.serves or main > _child.main:
+    if _child is None or not _child.usable or main > _child.main:
         end()
         _child = Child(main)
     return _child
@@ -302,13 +275,13 @@ def end() -> None:
         _child = None
 
 
-def _run(task: Task, tell: Tell) -> tuple[Finding, Death | None]:
+def _run(task: Task, on_case: OnCase) -> tuple[Finding, Death | None]:
     child = start(main=getattr(task.given, "module", "") == "__main__")
     implementation = task.given.load()
     try:
         child.connection.send(task)
     except Exception as error:  # whatever pickling raises
-        raise NotSent(in_words(error)) from error
+        raise NotSent(first_line(error).removeprefix("NotSent: ")) from error
     last: Case | None = None
     law = LAWS[task.laws[0]]
     cases = 0
@@ -316,17 +289,17 @@ def _run(task: Task, tell: Tell) -> tuple[Finding, Death | None]:
     try:
         while True:
             message = _receive(child, watch)
-            if message in (READY, DIAGNOSES):
-                watch.limit = task.busy_seconds if message == READY else START_SECONDS
+            if isinstance(message, int | float):
+                watch.limit = message
             elif message == WORKED:
                 continue
             elif message == VIOLATED:
                 assert last is not None
-                tell(law, last, True)
+                on_case(law, last, True)
             elif isinstance(message, tuple):
                 law, cases = LAWS[message[0]], cases + 1
                 last = Case.from_json(message[1], lambda name: implementation.contract)
-                tell(law, last, False)
+                on_case(law, last, False)
             else:
                 break
     except BaseException:  # such as Ctrl-C, while it is in the middle of something
@@ -335,15 +308,18 @@ def _run(task: Task, tell: Tell) -> tuple[Finding, Death | None]:
     if isinstance(message, bytes):
         raise cloudpickle.loads(message)
     if isinstance(message, Answer):
-        return _finding(message, implementation, task), None
+        if message.violation is None:
+            return message.found, None
+        case = Case.from_json(message.case, lambda name: implementation.contract)
+        violation = LawViolation(implementation, LAWS[message.law], case, **message.violation)
+        return replace(message.found, violation=violation), None
     end()
     if last is None:
         raise NeverBegan(f"{task.given}: the process that was to check it {message.reason} before the first case")
     broken = Broken(message.kind, message.reason)
     violation = LawViolation(implementation, law, last, task.engine, broken)
-    tally = Tally(
-        implementation.contract.name, implementation.name, law.name, task.engine, cases, largest=last.mesh.size
-    )
+    contract = implementation.contract.name
+    tally = Tally(contract, implementation.name, law.name, task.engine, cases, largest=last.mesh.size)
     return Finding(violation, {law.name: tally}), message
 
 
@@ -365,16 +341,3 @@ def _receive(child: Child, watch: Watch) -> Any:
             reason = f"does not finish: devices wait for one another, and XLA gave up after {sum(RENDEZVOUS_SECONDS)} s"
             return Death(reason, "unfinished", waits=True)
         return Death(f"aborts the process ({how})", "aborts", words)
-
-
-def _finding(answer: Answer, implementation: Implementation, task: Task) -> Finding:
-    """The child's finding, about the parent's own copy of the function."""
-    if answer.violation is None:
-        return answer.found
-    # another engine than the task's, where that lacks something
-    law, text, engine, broken, origin, told, more = answer.violation
-    case = Case.from_json(text, lambda name: implementation.contract)
-    violation = LawViolation(
-        implementation, LAWS[law], case, engine, broken, origin=origin, diagnosis=told, evidence=more
-    )
-    return dataclasses.replace(answer.found, violation=violation)

@@ -1,7 +1,6 @@
 """The verdict on one case, and on a law once all of its cases were judged."""
 
 import dataclasses
-import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from traceback import walk_tb
@@ -30,8 +29,16 @@ from shardproof.properties.precision.compiled import COMPILER
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, WrongResult, forward, precision_of
 from shardproof.properties.programs.violation import Broken, Kind, NotDifferentiable, NotRun, SuiteError
-from shardproof.properties.runner.tally import DECLINED, Enough, HeldOnNothing, Tally, Verdict, traits
-from shardproof.properties.runner.violation import LawViolation, origin_of, own_frames
+from shardproof.properties.runner.tally import (
+    DECLINED,
+    HeldOnNothing,
+    StopDrawing,
+    Tally,
+    Verdict,
+    most_frequent,
+    traits,
+)
+from shardproof.properties.runner.violation import LawViolation, first_line, origin_of, own_frames
 
 OWN = (
     "shardproof.oracles.",
@@ -45,37 +52,28 @@ OWN = (
     "shardproof.properties.programs.expectation",
     "shardproof.properties.programs.transformations",
 )
-"""Where no exception is the implementation's, but for what says that a program, or what it returns, is wrong."""
+"""The modules whose exceptions are errors of this suite, but for those that say that a program or result is wrong."""
 
-ABORTS = "aborts the process"
-"""What is found of a case that ended a process in the words of a known defect that is not at fault: it is not run
-again, nor are smaller ones."""
+MAX_UNSUPPORTED = 400
+"""How many unsupported cases end a search: of a function that supports one percent, one that held is among them."""
 
-ENOUGH = 400
-"""So many unsupported cases end a search: of a function that supports one percent, one that held is among them."""
-
-
-NOTHING = 20
-"""So many cases of which a law can tell nothing, whatever they are, and it is asked no more; the largest says what is
-sent."""
+MAX_UNCOMPARED = 20
+"""After how many cases that a law cannot compare with anything it is checked no more."""
 
 STEPS = 5_000
 """The most equations, as `steps_of` counts them, of all data sets of a case; there is always one."""
 
-DECLINED_ALONE = "NotImplementedError without the transformations around the call"
-"""Why a case is unsupported under which something else goes wrong."""
-
-SHOWN_BY_DATA: tuple[Kind, ...] = ("deadlock", "order", "unwritten")
-"""What a program does on some data sets, and not on others, where none is compared."""
+Before = Callable[[Law, Case], str]
+"""Called with each case before it runs; returns the name of the known defect that ended a process on it, or ""."""
 
 
-def asked(implementation: Implementation, engine: str, laws: Sequence[Law] = (*LAWS.values(),)) -> list[Law]:
-    """Those of some laws that have something to ask of an implementation on an engine."""
+def applicable_laws(implementation: Implementation, engine: str, laws: Sequence[Law] = (*LAWS.values(),)) -> list[Law]:
+    """The laws that apply to an implementation on an engine."""
     return [law for law in laws if law.asks(implementation, engine)]
 
 
 def tallies_of(implementation: Implementation, engine: str, laws: Sequence[Law]) -> dict[str, Tally]:
-    """Nothing is counted yet of any of the laws."""
+    """An empty tally for each of the laws."""
     return {law.name: Tally(implementation.contract.name, implementation.name, law.name, engine) for law in laws}
 
 
@@ -84,52 +82,44 @@ def verify(
     case: Case,
     engine: Engine,
     *,
-    laws: Sequence[Law] = (*LAWS.values(),),
-    tallies: Mapping[str, Tally] | None = None,
-    instead: int = 1,
-    enough: float = math.inf,
-    before: Callable[[Law, Case], str] = lambda law, case: "",
+    laws: Sequence[Law],
+    tallies: Mapping[str, Tally],
+    instead: int,
+    enough: int,
+    before: Before,
 ) -> dict[str, Verdict]:
-    """Asks every law that applies to a case, and has something to ask of the implementation, in turn.
-
-    They look at one trace, one run on all data, and one derivative.
+    """Judges a case by every law that applies, on one trace, one run on all data, and one derivative.
 
     Arguments:
         tallies: where the verdict of each is counted.
         instead: how many structures may be compiled because the interpreter lacks a rule.
-        enough: on how many structures a law has to hold to be asked no more.
-        before: called with what each law is asked of; may name the known defect that ended a process on it.
+        enough: on how many structures a law has to hold to be checked no more.
 
     Returns:
-        The verdict of each law that applies.
-
-    Raises:
-        LawViolation: if a law does not hold.
-        SuiteError: if the suite itself fails on it.
+        The verdict of each law that applies; raises LawViolation if one does not hold, SuiteError if the suite fails.
     """
-    counted = tallies_of(implementation, engine.name, laws) if tallies is None else tallies
     verdicts = {}
-    for law in asked(implementation, engine.name, laws):
-        looked_at, tally = law.of(case), counted[law.name]
-        if looked_at is None or answered(tally, enough):
+    for law in applicable_laws(implementation, engine.name, laws):
+        its, tally = law.of(case), tallies[law.name]
+        if its is None or is_decided(tally, enough):
             continue
-        known, made = before(law, looked_at), engine.compilations
-        if not looked_at.forbidden:
-            looked_at = on_fewer_sets(implementation, looked_at, engine)
+        known, made = before(law, its), engine.compilations
+        if not its.forbidden:
+            its = _with_fewer_sets(implementation, its, engine)
         tally.compilations += engine.compilations - made
-        verdicts[law.name] = judge(law, implementation, looked_at, engine, tally, instead=instead, ended_by=known)
+        verdicts[law.name] = judge(law, implementation, its, engine, tally, instead=instead, ended_by=known)
     return verdicts
 
 
-def answered(tally: Tally, enough: float) -> bool:
-    """Whether a law is asked no more: it held on that many structures, or can tell nothing of so many cases."""
+def is_decided(tally: Tally, enough: int) -> bool:
+    """True if a law need not be checked any more: it held on enough structures, or has nothing to compare."""
     underived = 0 if tally.structures or tally.defects else tally.underived
-    told_nothing = max(tally.uncompared, underived) >= NOTHING
-    return not tally.broken and (tally.structures >= enough or told_nothing)
+    nothing = max(tally.uncompared, underived) >= MAX_UNCOMPARED
+    return not tally.broken and (tally.structures >= enough or nothing)
 
 
-def on_fewer_sets(implementation: Implementation, case: Case, engine: Engine) -> Case:
-    """The case on as many of its data sets as `STEPS` allow, others in every case: of what takes long, one."""
+def _with_fewer_sets(implementation: Implementation, case: Case, engine: Engine) -> Case:
+    """The case on as many of its data sets as `STEPS` allows: others in every case, one where that takes long."""
     try:
         with precision_of(case):
             jaxpr = ready("value", implementation, case, engine).prepared.jaxpr
@@ -141,26 +131,19 @@ def on_fewer_sets(implementation: Implementation, case: Case, engine: Engine) ->
         return case
     start = case.data[0].seed % len(case.data)
     others = [*case.data[start:], *case.data[:start]]
-    if case.contract.oracle.generic:  # derivatives at small integers tell nothing where there are kinks
+    if case.contract.oracle.generic:  # derivatives at small integers show nothing where there are kinks
         others.sort(key=lambda data: data.kind == "exact")
     return dataclasses.replace(case, data=tuple(others[:count]))
 
 
-def draw_another(
-    verdicts: Mapping[str, Verdict],
-    tallies: Mapping[str, Tally],
-    *,
-    patience: int = ENOUGH,
-    instead: int = 0,
+def reject_if_unsupported(
+    verdicts: Mapping[str, Verdict], tallies: Mapping[str, Tally], *, patience: int, instead: int
 ) -> None:
-    """Rejects, in a Hypothesis test, a case of which no law says anything since it is not supported, or cannot be run.
+    """Rejects, in a Hypothesis test, a case that no law decides, since it is not supported, or cannot be run.
 
     Arguments:
-        patience: how many unsupported cases end a search in which fewer than a tenth as many held.
+        patience: how many unsupported cases end a search in which fewer than a tenth as many held: `StopDrawing`.
         instead: how many structures may be compiled because the interpreter lacks a rule.
-
-    Raises:
-        Enough: if so many were not supported that it is not worth drawing more.
     """
     kinds = {verdict.kind for verdict in verdicts.values()}
     spent = sum(sum(tally.instead.values()) for tally in tallies.values())
@@ -171,7 +154,7 @@ def draw_another(
         return
     declined = max(sum(tally.unsupported.values()) for tally in tallies.values())
     if declined >= patience and declined > 10 * max(tally.structures for tally in tallies.values()):
-        raise Enough
+        raise StopDrawing
     reject()
 
 
@@ -185,15 +168,11 @@ def judge(
     instead: int = 1,
     ended_by: str = "",
 ) -> Verdict:
-    """Judges one case by a law and counts it.
+    """Judges one case by a law and counts it; raises LawViolation if it does not hold, SuiteError if the suite fails.
 
     Arguments:
         instead: how many structures may be compiled because the interpreter lacks a rule.
         ended_by: the name of the known defect that ended a process on this case, which is not compiled again.
-
-    Raises:
-        LawViolation: if the law does not hold.
-        SuiteError: if the suite itself fails on it.
     """
     if currently_in_test_context():  # a replay draws nothing
         for name, value in traits(case).items():
@@ -205,10 +184,10 @@ def judge(
     spent = not tally.broken and sum(tally.instead.values()) >= instead
     try:
         with whole_tracebacks(), precision_of(case):
-            verdict = _judged(law, implementation, case, engine, ended_by)
+            verdict = _judge(law, implementation, case, engine, ended_by)
             if verdict.kind == "not run" and can_compile and not (spent or verdict.final):
                 lacks, programs = verdict.reason, COMPILER.compilations
-                verdict = _judged(law, implementation, case, COMPILER, ended_by)
+                verdict = _judge(law, implementation, case, COMPILER, ended_by)
                 compiled = COMPILER.compilations > programs and verdict.kind != "unsupported"
                 if compiled or verdict.kind == "held":
                     verdict = dataclasses.replace(verdict, instead=lacks)
@@ -224,14 +203,16 @@ def judge(
     return verdict
 
 
-def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine, ended_by: str = "") -> Verdict:
+def _judge(law: Law, implementation: Implementation, case: Case, engine: Engine, ended_by: str = "") -> Verdict:
     try:
-        if ended_by:
-            return _ended(law, implementation, case, engine, DEFECTS[ended_by])
-        defect = aborting(law, implementation, case, engine)
+        defect = _ending(law, implementation, case, engine, ended_by)
         if defect is not None:
             return spared(defect, law, implementation, case)
-        return _held(law.check(implementation, case, engine))
+        checked = law.check(implementation, case, engine)
+        if not isinstance(checked, Checked):
+            return Verdict("held", checked=checked)
+        more = {name: getattr(checked, name) for name in ("undecided", "findings", "sent", "refused")}
+        return Verdict("held", checked=int(checked), **more)
     except InterpreterLimit as error:
         return Verdict("not run", f"the interpreter cannot run {error.lacks}")
     except NotRun as error:
@@ -239,7 +220,7 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
     except SuiteError:
         raise
     except NotImplementedError as error:
-        first = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        first = first_line(error)
         frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
         if frames[-1].endswith("interpreters.mlir"):  # the platform has no lowering, whoever asks for it
             return Verdict("not run", first)
@@ -252,36 +233,32 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
         if verdict is not None:
             return verdict
         if case.chain and declines(implementation, dataclasses.replace(case, chain=())):
-            return Verdict("unsupported", DECLINED_ALONE, declined=True)  # where JAX raises before the function does
+            reason = "NotImplementedError without the transformations around the call"
+            return Verdict("unsupported", reason, declined=True)  # where JAX raises before the function does
         origin = () if isinstance(error, Broken | WrongResult) else origin_of(error)
         broken = _broken(law, case, error)
-        if broken.kind in SHOWN_BY_DATA and broken.data is None:
+        if broken.kind in ("deadlock", "order", "unwritten") and broken.data is None:
             broken.data = _first_that_raises(type(error), law, implementation, case, engine)
         raise LawViolation(implementation, law, case, engine.name, broken, origin=origin) from error
 
 
+def _ending(law: Law, implementation: Implementation, case: Case, engine: Engine, ended_by: str) -> Defect | None:
+    """The known defect that would end the process, or ended it; raises Broken if that one is not at fault."""
+    if not ended_by:
+        return aborting(law, implementation, case, engine)
+    if at_fault(DEFECTS[ended_by], law, implementation, case, engine, ended=True) is None:
+        raise Broken("ended", "aborts the process")  # neither this case nor a smaller one is run again
+    return DEFECTS[ended_by]
+
+
 def _line_of(error: BaseException | None) -> str:
-    """The line of the implementation that an exception is about, which JAX names by a cause where it traced before."""
+    """The line of the implementation where an exception was raised: that of its cause, where JAX traced before."""
     where = ""
     while error is not None:
         frame = next(reversed(own_frames(error)), None)
         where = where if frame is None else f", at {frame.filename}:{frame.lineno} ({frame.name})"
         error = error.__cause__
     return where
-
-
-def _held(checked: int) -> Verdict:
-    if not isinstance(checked, Checked):
-        return Verdict("held", checked=checked)
-    told = tuple(checked.findings)
-    return Verdict(
-        "held",
-        checked=int(checked),
-        undecided=checked.undecided,
-        findings=told,
-        sent=checked.sent,
-        refused=checked.refused,
-    )
 
 
 def _first_that_raises(
@@ -293,21 +270,21 @@ def _first_that_raises(
             law.check(implementation, dataclasses.replace(case, data=(data,)), engine)
         except error:
             return data
-        except Exception:  # what else is wrong with this one is not what is told
+        except Exception:  # another mistake than the one that is reported
             continue
     return None
 
 
 def _broken(law: Law, case: Case, error: Exception) -> Broken:
-    """What an exception says of the implementation; raises SuiteError if it comes from this suite."""
+    """The mistake of the implementation that an exception shows; raises SuiteError if it comes from this suite."""
     if isinstance(error, Broken):
         return error
     first = str(error).partition("\n")[0]
     if not first and (frames := traceback.extract_tb(error.__traceback__)):  # as of JAX's own assertions
         first = f"{frames[-1].line}"
-    told = f"{type(error).__name__}: {first}"
+    raised = f"{type(error).__name__}: {first}"
     if own(error):
-        raise SuiteError(f"{law.name} fails, which is an error of this suite: {told}, on {case}") from error
+        raise SuiteError(f"{law.name} fails, which is an error of this suite: {raised}, on {case}") from error
     if isinstance(error, WrongResult):
         return Broken("tree", first)
     kinds: dict[type[Exception], Kind] = {
@@ -317,27 +294,21 @@ def _broken(law: Law, case: Case, error: Exception) -> Broken:
     }
     kind: Kind = next((kind for of, kind in kinds.items() if isinstance(error, of)), "raises")
     derived = any(frame.f_code is check_gradient.__code__ for frame, _ in walk_tb(error.__traceback__))
-    return Broken(kind, f"raises {told}", of="gradient" if derived else "result")
-
-
-def _ended(law: Law, implementation: Implementation, case: Case, engine: Engine, defect: Defect) -> Verdict:
-    if at_fault(defect, law, implementation, case, engine, ended=True) is None:
-        raise Broken("ended", ABORTS)
-    return spared(defect, law, implementation, case)
+    return Broken(kind, f"raises {raised}", of="gradient" if derived else "result")
 
 
 def declines(implementation: Implementation, case: Case) -> bool:
-    """Whether the function raises NotImplementedError for a case, traced as it is, without any derivative."""
+    """True if the function raises NotImplementedError for a case when it is traced without any derivative."""
     plain = dataclasses.replace(case, chain=tuple(link.name for link in case.links if not link.derives))
     try:
         traced(forward(plain, implementation, Seen()), plain)
-    except Exception as error:  # what else it raises says nothing of what it serves
+    except Exception as error:  # other exceptions say nothing about what it supports
         return isinstance(error, NotImplementedError)
     return False
 
 
 def own(error: Exception) -> bool:
-    """Whether an exception comes from this suite, and not from what it judges.
+    """True if an exception comes from this suite, and not from what it judges.
 
     What the compiled program raises may have no frame of JAX's in its traceback, only the engine's call.
     """
@@ -346,34 +317,34 @@ def own(error: Exception) -> bool:
 
 
 def require_held(law: Law, implementation: Implementation, tally: Tally) -> str:
-    """A law that no case broke must have held on one, or not apply; returns why it does not, empty if it does.
+    """Checks that a law that no case broke held on one; returns why it does not apply, or "".
 
-    What a known defect excuses held without it. Where the law needs the interpreter, or what is sent cannot be told and
-    the user expects nothing of it, that nothing could be run is reported, and no failure. A law of a part of the cases
+    A structure that a known defect excuses held without it. A law that needs the interpreter, or whose communication is
+    unknown where the user expects nothing of it, may go unrun. A law of a part of the cases
     does not apply to a function that declines all of that part: an `all_reduce` of maxima has no gradients.
 
     Raises:
         HeldOnNothing: if it held on none; the message says what became of them.
     """
     where = f"{law.name} ({tally.engine})"
-    told = f"{implementation}: {where}"
-    declined = tally.exchanging.get("unsupported", 0)
-    if tally.structures and declined and not {"held", "excused"} & set(tally.exchanging):
-        if law.partial and declined == tally.exchanging.get(DECLINED, 0):
+    start = f"{implementation}: {where}"
+    may_go_unrun = law.optional(implementation)
+    if tally.structures and not {"held", "excused"} & set(tally.exchanging):
+        declined, unrun = (tally.exchanging.get(kind, 0) for kind in ("unsupported", "not run"))
+        only = f"{start}: held only on cases with one participant"
+        if declined and law.partial and declined == tally.exchanging.get(DECLINED, 0):
             return f"{where}: applies only to cases with one participant; {declined:,} with more were declined"
-        raise HeldOnNothing(f"{told}: held only on cases with one participant; {declined:,} with more were unsupported")
-    only_reported = law.optional(implementation)
-    unrun = tally.exchanging.get("not run", 0)
-    if tally.structures and unrun and not {"held", "excused"} & set(tally.exchanging) and not only_reported:
-        what = f"{unrun:,} with more were not run: {max(tally.not_run, key=lambda reason: tally.not_run[reason])}"
-        raise HeldOnNothing(f"{told}: held only on cases with one participant; {what}")
+        if declined:
+            raise HeldOnNothing(f"{only}; {declined:,} with more were unsupported")
+        if unrun and not may_go_unrun:
+            raise HeldOnNothing(f"{only}; {unrun:,} with more were not run: {most_frequent(tally.not_run)}")
     if tally.structures or tally.defects:
         return ""
-    if tally.not_run and not tally.unsupported and only_reported and not tally.uncompared:
-        return ""
     if tally.uncompared:
-        return f"{where}: {max(tally.not_run, key=lambda reason: tally.not_run[reason])}"
-    if not tally.drawn_structures and not tally.excluded and (law.partial or only_reported):
+        return f"{where}: {most_frequent(tally.not_run)}"
+    if tally.not_run and not tally.unsupported and may_go_unrun:
+        return ""
+    if not tally.drawn_structures and not tally.excluded and (law.partial or may_go_unrun):
         return f"{where}: no case was drawn to which it applies"
     none = f"all {tally.excluded:,} that were drawn are excluded" if tally.excluded else "none was drawn"
     counted = "; ".join(tally.left_out()) or none
@@ -382,9 +353,7 @@ def require_held(law: Law, implementation: Implementation, tally: Tally) -> str:
     if tally.underived == sum(tally.unsupported.values()) > 0:
         remedy = "say gradients=False, or " if implementation.program is not None else ""
         remedy += "take lax.stop_gradient of what goes into it where its derivative is none of the result's"
-        raise HeldOnNothing(
-            f"{told}: there is no gradient: {max(tally.unsupported, key=tally.unsupported.__getitem__)}: {remedy}"
-        )
+        raise HeldOnNothing(f"{start}: there is no gradient: {most_frequent(tally.unsupported)}: {remedy}")
     what = "nothing ran it" if tally.not_run and not tally.unsupported else "held on no case"
     stated = f"; stated: {'; '.join(implementation.stated)}" if implementation.stated else ""
-    raise HeldOnNothing(f"{told}: {what}: {counted}{stated}")
+    raise HeldOnNothing(f"{start}: {what}: {counted}{stated}")

@@ -1,4 +1,4 @@
-"""Names of functions and programs, by which a script or a command line imports them."""
+"""Names by which a script or a command line imports functions and programs."""
 
 import dataclasses
 import functools
@@ -33,14 +33,14 @@ class BuiltIn:
 
 
 def is_built_in(implementation: Implementation) -> bool:
-    """Whether it is one of this project's own, which the table of implementations has."""
+    """True if it is one of this project's own."""
     identity = implementation.contract.name, implementation.name, implementation.function
     return identity in [(one.contract.name, one.name, one.function) for one in IMPLEMENTATIONS]
 
 
 @dataclass(frozen=True)
 class Named:
-    """A function or program by name: its module, its name there, and the file of the module."""
+    """The name of a function or program: its module, its name there, and the file of the module."""
 
     module: str
     qualname: str
@@ -48,7 +48,7 @@ class Named:
 
     @property
     def importable(self) -> bool:
-        """Whether it can be imported by its name: not so for lambdas and functions inside functions."""
+        """True if it can be imported by its name: not so for lambdas and functions inside functions."""
         parts = [*self.module.split("."), *self.qualname.split(".")]
         if self.module == "__main__" or not all(p.isidentifier() and not keyword.iskeyword(p) for p in parts):
             return False
@@ -69,8 +69,8 @@ class Named:
         return f"{self.module}:{self.qualname}"
 
 
-def named(function: Any) -> Named:
-    """A function by the name that its module has for it, or else by one that some module has; `<…>` if none has."""
+def find_name(function: Any) -> Named:
+    """The name that a function has in its module, or else in any module; `<…>` if it has none."""
     try:
         path = Path(inspect.getfile(inspect.unwrap(function))).resolve()
     except (TypeError, OSError, ValueError):
@@ -83,7 +83,7 @@ def named(function: Any) -> Named:
 
 
 def held_by_a_module(program: Any) -> Named | None:
-    """The name of a program in a module that holds it, of several in the one imported last, which defines it."""
+    """The name of a program in the module that was imported last of those that hold it: that one defines it."""
     for module, loaded in reversed(list(sys.modules.items())):
         path = getattr(loaded, "__file__", None)
         if module in ("__main__", "__mp_main__") or not path or not isinstance(loaded, types.ModuleType):
@@ -95,24 +95,15 @@ def held_by_a_module(program: Any) -> Named | None:
 
 
 def name_of(implementation: Implementation) -> Named | None:
-    """The name by which `--impl` finds a function, or a program that a module holds; None if there is none."""
+    """The name by which `--impl` finds a function or program, if there is one."""
     if implementation.program is not None:
         return held_by_a_module(implementation.program)
-    found = named(implementation.function)
+    found = find_name(implementation.function)
     return found if found.importable else None
 
 
-def impl_options(implementation: Implementation) -> str:
-    """What the command line says of an implementation: `--impl` and what is claimed of it; nothing of a built-in one.
-
-    Raises:
-        NotAFailure: if no name finds it.
-    """
-    if is_built_in(implementation):
-        return ""
-    name = name_of(implementation)
-    if name is None:
-        raise NotAFailure(f"{implementation} has no name to import it by")
+def impl_options(implementation: Implementation, name: Named) -> str:
+    """The options that name a user's implementation, and what it claims."""
     if implementation.program is not None:
         return f" --impl {name}"
     options = {"claims": "--claims", "communication": "--expect-communication", "overlap": "--expect-overlap"}
@@ -121,7 +112,7 @@ def impl_options(implementation: Implementation) -> str:
 
 
 def said_of(implementation: Implementation) -> dict[str, str]:
-    """What is claimed of a function, by the arguments of `check` that say it."""
+    """The claims about a function, by the arguments of `check`."""
     sent = implementation.communication
     said = {
         "claims": ",".join(sorted(implementation.features)),
@@ -132,7 +123,7 @@ def said_of(implementation: Implementation) -> dict[str, str]:
 
 
 def source_text(function: Any) -> str:
-    """The text that defines a function, or what tells it from others; the same in every run."""
+    """The source of a function, or else its code; the same in every run."""
     if isinstance(function, functools.partial):
         return f"{source_text(function.func)}{function.args}{function.keywords}"
     try:
@@ -143,7 +134,7 @@ def source_text(function: Any) -> str:
 
 
 def attribute(module: Any, qualname: str) -> Any:
-    """What a module holds by a dotted name, classes included; None if nothing."""
+    """The value of a dotted name in a module, through classes as well; None if there is none."""
     found = module
     for part in qualname.split("."):
         if not isinstance(found, type | types.ModuleType) or part not in vars(found):

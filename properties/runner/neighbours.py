@@ -1,6 +1,6 @@
-"""Cases that differ from a failing one in a single thing, and what the interpreter says of each.
+"""Cases that differ from a failing one in a single thing, and the interpreter's verdict on each.
 
-They answer which of mesh sizes, axis order, layout, dtype, transformations and data makes a failure go away.
+They show which of mesh sizes, axis order, layout, dtype, transformations and data makes a failure go away.
 """
 
 import dataclasses
@@ -18,15 +18,13 @@ from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.preconditions import check_case, check_oracle
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.violation import LawViolation, first_line
 
 MOST_DEVICES, MOST_OPERANDS = 64, 3
 """The most devices of a neighbour, and the most operands whose sizes are tried with those of the mesh."""
-DTYPES = ("float32", "bfloat16", "float16")
-KINDS = ("exact", "distinct", "real", "zeros")
 
 Neighbour = tuple[str, str, str, list[Case]]
-"""What is changed, what it was and what it is, and the case; several where one of them may fit the contract."""
+"""The thing that changes, its value before and now, and the case, or several of which one may fit the contract."""
 
 
 def neighbours_of(violation: LawViolation, case: Case) -> list[dict[str, str]]:
@@ -35,14 +33,14 @@ def neighbours_of(violation: LawViolation, case: Case) -> list[dict[str, str]]:
         return []
     rows = []
     for what, was, now, cases in _neighbours(case):
-        verdict, found = _verdict(violation, [on_more_data(one) if what != "data" else one for one in cases])
+        verdict, found = _verdict(violation, [_on_more_data(one) if what != "data" else one for one in cases])
         if verdict:
             rows.append({"what": what, "was": was, "now": now, "verdict": verdict, "found": found})
     return rows
 
 
 def _verdict(violation: LawViolation, cases: list[Case]) -> tuple[str, str]:
-    """What the law says of the first of some cases that is one of its contract; nothing if none is."""
+    """The verdict on the first of some cases that is one of its contract, and why; empty if none is."""
     law, implementation = violation.law, violation.implementation
     for case in cases:
         try:
@@ -51,20 +49,20 @@ def _verdict(violation: LawViolation, cases: list[Case]) -> tuple[str, str]:
         except ValueError:
             continue
         if implementation.serves is not None and not implementation.serves(case):
-            return "not asked", "the function is not said to support it"
+            return "unsupported", "the function is not said to support it"
         counted = Tally(case.contract.name, implementation.name, law.name, "simulate")
         try:
             verdict = judge(law, implementation, case, engine_named("simulate"), counted, instead=0)
         except LawViolation as found:
             return "violated", found.finding
         except Exception as error:  # an oracle that has no answer there: a failure is reported all the same
-            return "not run", f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            return "not run", first_line(error)
         return verdict.kind, verdict.reason
     return "", ""
 
 
-def on_more_data(case: Case) -> Case:
-    """The case on some data besides that on which it fails: another case may be wrong on others."""
+def _on_more_data(case: Case) -> Case:
+    """The case on more data than that on which it fails: a neighbour may fail on other data."""
     data = case.data[0]
     more = (Data(data.kind, data.seed + 1), Data("exact", data.seed), Data("real", data.seed))
     return dataclasses.replace(case, data=tuple(dict.fromkeys((data, *more))))
@@ -87,11 +85,11 @@ def _neighbours(case: Case) -> Iterator[Neighbour]:
     for axes in dict.fromkeys(axes for axes in every if isinstance(axes, tuple) and len(axes) > 1):
         for other in dict.fromkeys((mesh.in_mesh_order(axes), axes[::-1])):
             if other != axes:
-                yield "axis order", str(axes), str(other), [_reordered(case, axes, other)]
+                yield "axis order", str(axes), str(other), [_reorder(case, axes, other)]
     if mesh.axis_names[::-1] != mesh.axis_names:
         turned = MeshCase(mesh.axis_names[::-1], mesh.sizes[::-1], (), mesh.axis_types[::-1])
         yield "axis order", f"mesh {mesh}", f"mesh {turned}", [dataclasses.replace(case, mesh=turned)]
-    if not case.roles:  # elsewhere the contract says the layout
+    if not case.roles:  # elsewhere the contract defines the layout
         for i, operand in enumerate(case.operands):
             rank, placed = len(operand.block), operand.placement
             for replicated in (Placement(((),) * rank), dataclasses.replace(placed, stacked=())):
@@ -99,7 +97,7 @@ def _neighbours(case: Case) -> Iterator[Neighbour]:
                     now = dataclasses.replace(operand, placement=replicated)
                     yield "layout", str(operand), str(now), [_with_operand(case, i, now)]
     (first, *_) = case.operands
-    for dtype in DTYPES if is_float(first.numpy_dtype) else ():
+    for dtype in ("float32", "bfloat16", "float16") if is_float(first.numpy_dtype) else ():
         if dtype != first.dtype:
             same = (dataclasses.replace(o, dtype=dtype) if o.dtype == first.dtype else o for o in case.operands)
             yield "dtype", first.dtype, dtype, [dataclasses.replace(case, operands=tuple(same))]
@@ -107,7 +105,7 @@ def _neighbours(case: Case) -> Iterator[Neighbour]:
         shorter = fitted(dataclasses.replace(case, chain=case.chain[:i] + case.chain[i + 1 :]))
         yield "transformation", f"under {link}", "without", [dataclasses.replace(shorter, manual=())]
     (data, *_) = case.data
-    for kind in KINDS:
+    for kind in ("exact", "distinct", "real", "zeros"):
         if kind != data.kind:
             sets = tuple(Data(kind, data.seed + i) for i in range(3))
             yield "data", data.kind, kind, [dataclasses.replace(case, data=sets)]
@@ -137,7 +135,7 @@ def _with_operand(case: Case, index: int, operand: Any) -> Case:
     return dataclasses.replace(case, operands=operands)
 
 
-def _reordered(case: Case, axes: tuple[str, ...], other: tuple[str, ...]) -> Case:
+def _reorder(case: Case, axes: tuple[str, ...], other: tuple[str, ...]) -> Case:
     """The case with an axis tuple in another order, wherever it stands."""
 
     def turn(entry: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The platforms to verify on, and whether this machine has them."""
+"""The platforms to verify on, and the devices that this machine has."""
 
 import os
 import re
@@ -20,22 +20,22 @@ BACKENDS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 DEVICE_COUNT = "xla_force_host_platform_device_count"
 
 DEVICES = 8
-"""How many virtual devices there are where nobody says how many."""
+"""How many virtual devices there are by default."""
 
 COUNTING_SECONDS = 120
 """How long JAX may take to say how many devices there are; a driver that hangs never does."""
 
 
 class TooFewDevices(RequestError):
-    """There are not as many devices as were asked for; the message says so in one line."""
+    """There are fewer devices than were requested."""
 
 
 def use(platform: str) -> None:
     """Lets JAX use a platform, in a run of the suite.
 
-    By default accelerators multiply float32 in fewer bits, and no law of values would hold: there products have all of
-    theirs, unless JAX was told otherwise. By default the first process on a GPU takes most of its memory; workers and
-    the scripts of failures are on it as well, so that each takes what it needs, unless the environment says otherwise.
+    By default accelerators multiply float32 in fewer bits, and no law of values would hold: products get full
+    precision, unless JAX is configured otherwise. By default the first process on a GPU takes most of its memory;
+    workers and scripts share it, so each takes what it needs, unless the environment is set otherwise.
     """
     jax.config.update("jax_platforms", BACKENDS[platform])
     if platform != "cpu" and of_products() is None:
@@ -45,41 +45,37 @@ def use(platform: str) -> None:
 
 
 def check_devices(platform: str, devices: int) -> None:
-    """There are as many devices as were asked for.
+    """Raises TooFewDevices if there are fewer devices than these.
 
     A process of its own counts them: one that has opened an accelerator may keep it from the workers.
-
-    Raises:
-        TooFewDevices: if there are fewer, in one line.
     """
+    wanted = f"--devices={devices} --platform={platform}: expected {devices} devices"
     count = f"import jax; jax.config.update('jax_platforms', {BACKENDS[platform]!r}); print(len(jax.devices()))"
-    command = [sys.executable, "-c", count]
     try:
-        counted = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COUNTING_SECONDS)
+        works, last = run_python(count)
     except subprocess.TimeoutExpired:
-        raise TooFewDevices(
-            f"--devices={devices} --platform={platform}: expected {devices} devices; "
-            f"JAX did not say within {COUNTING_SECONDS} s how many there are"
-        ) from None
-    found = int(counted.stdout.split()[-1]) if counted.returncode == 0 else 0
+        raise TooFewDevices(f"{wanted}; JAX did not say within {COUNTING_SECONDS} s how many there are") from None
+    found = int(last) if works else 0
     if found < devices:
         reason = f"give --devices {found}, or run where there are more"
         if not found:
-            last = next(reversed(counted.stderr.strip().splitlines()), "")
             reason = "JAX sees no such device" if last in ("", "AssertionError") else last
-        raise TooFewDevices(
-            f"--devices={devices} --platform={platform}: expected {devices} devices, found {found}; {reason}"
-        )
+        raise TooFewDevices(f"{wanted}, found {found}; {reason}")
+
+
+def run_python(code: str) -> tuple[bool, str]:
+    """Runs code in a process of its own: True if it works, and the last line of its output, or else of its errors."""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COUNTING_SECONDS)
+    works = done.returncode == 0
+    return works, next(reversed((done.stdout if works else done.stderr).strip().splitlines()), "")
 
 
 @cache
 def check_flags(flags: str) -> None:
-    """XLA knows the flags of the environment: of an unknown one it ends the process, and pytest hides what it says.
+    """Raises GivenError for flags that XLA does not know, which end the process, and pytest hides the reason.
 
     A process of its own tries them.
-
-    Raises:
-        GivenError: if it does not, in one line.
     """
     if all(DEVICE_COUNT in flag for flag in flags.split()):
         return
@@ -89,15 +85,15 @@ def check_flags(flags: str) -> None:
     )  # fmt: skip
     unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.*)", tried.stderr)
     if tried.returncode and unknown:
-        told = unknown[1].strip()
-        raise GivenError(f"XLA_FLAGS={flags!r}: expected flags that XLA knows: it ends the process for {told}")
+        raise GivenError(
+            f"XLA_FLAGS={flags!r}: expected flags that XLA knows: it ends the process for {unknown[1].strip()}"
+        )
 
 
 def make_devices() -> None:
-    """Lets JAX make virtual devices, if that is not settled; raises GivenError for flags that XLA does not know."""
+    """Lets JAX make virtual devices, unless their number is set; raises GivenError for flags that XLA does not know."""
     flags = os.environ.get("XLA_FLAGS", "")
     check_flags(flags)
-    flag = DEVICE_COUNT in flags
-    if not flag and jax.config.jax_num_cpu_devices < 1:  # type: ignore[attr-defined] # its config has what it was told
+    if DEVICE_COUNT not in flags and jax.config.jax_num_cpu_devices < 1:  # type: ignore[attr-defined]
         with suppress(RuntimeError):  # JAX has its devices already
             jax.config.update("jax_num_cpu_devices", DEVICES)

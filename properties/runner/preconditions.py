@@ -1,4 +1,4 @@
-"""Preconditions of a case that is read from a file: it is one of its contract, and of its law."""
+"""Checks that a case from a file is one of its contract, and of its law."""
 
 import math
 from collections.abc import Iterator
@@ -16,15 +16,11 @@ from shardproof.properties.laws.drawing import fitted
 
 
 class NotAFailure(RequestError):
-    """A file is no failure that this version can run again; the message says why."""
+    """A file has no failure that this version can run again; the message says why."""
 
 
 def check_case(law: str, case: Case) -> None:
-    """The operands, parameters and axes are of the contract and of the mesh, and the law is about such a case.
-
-    Raises:
-        ValueError: naming what is not, its value, and what was expected.
-    """
+    """Raises ValueError unless the operands, parameters and axes fit the contract and the mesh, and the law applies."""
     contract = case.contract
     for operand in case.operands:
         elements = case.mesh.size * math.prod(max(side, 1) for side in operand.block)
@@ -56,16 +52,16 @@ def check_case(law: str, case: Case) -> None:
 
 
 def _check_law(name: str, case: Case) -> None:
-    """The law draws such cases."""
+    """Raises ValueError unless the law draws such cases."""
     law, contract = LAWS[name], case.contract
     wrong = {violation.argument for violation in contract.violations}
     if case.forbidden not in (wrong if name == "error" else {""}):
         expected = ", ".join(sorted(wrong)) if name == "error" else "none but for the law of errors"
         raise ValueError(f"forbidden={case.forbidden!r}: expected {expected}")
-    looked_at = law.of(case) if case.data else case
-    if looked_at is None:
-        raise ValueError(f"law={name!r}: expected a case that it is asked of, such as one that has a gradient")
-    if looked_at.out != case.out:
+    its = law.of(case) if case.data else case
+    if its is None:
+        raise ValueError(f"law={name!r}: expected a case that it applies to, such as one that has a gradient")
+    if its.out != case.out:
         raise ValueError(f"out: expected for the law of types, and for no other, got law={name!r}")
     if fitted(case) != case:
         raise ValueError(f"chain={case.chain}: expected {fitted(case).chain} around a call on such operands")
@@ -81,7 +77,7 @@ def _check_law(name: str, case: Case) -> None:
 
 
 def _wrong_arguments(case: Case) -> Iterator[str]:
-    """The arguments that are not as the contract demands, so far as they show without computing anything."""
+    """The arguments that are not as the contract demands, as far as that is known without computing anything."""
     axes, contract = case.axes, case.contract
     of_roles = tuple(dict.fromkeys(axis for role in axes_of(case.roles).values() for axis in role))
     if axes != of_roles if case.roles else not axes or len({*axes}) != len(axes) or not {*axes} <= {*case.mesh.shape}:
@@ -96,7 +92,7 @@ def _wrong_arguments(case: Case) -> Iterator[str]:
 
 
 def check_oracle(law: str, case: Case) -> None:
-    """Raises ValueError unless the oracle has an answer, or none to what is forbidden; the data is zeros."""
+    """Raises ValueError unless the oracle has a result on zeros, or has none where an argument is forbidden."""
     if law == "error" and any(_wrong_arguments(case)):
         return
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]

@@ -1,4 +1,4 @@
-"""Programs of a user's own: a sharded function, the same on whole arrays, and how their arrays are described."""
+"""Users' programs: a sharded function, the same on whole arrays, and a description of their arrays."""
 
 import dataclasses
 import inspect
@@ -25,10 +25,7 @@ from shardproof.properties.programs.implementations import OF_PROGRAMS, Implemen
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.references import JaxReference, NumpyReference, reference_of
 from shardproof.properties.runner.platforms import DEVICES
-from shardproof.properties.runner.stated import by_name, check_call, check_conditions, named, names_in, several
-
-MOST_TIMES, MOST_TRIED = 6, 20_000
-"""How many times as long a dimension is made in small steps to try a reference, and how many cases are looked at."""
+from shardproof.properties.runner.stated import by_name, check_call, check_conditions, names_in, several, split_names
 
 Described = Any
 """Dimensions, an `Array`, or a pytree of them."""
@@ -38,7 +35,7 @@ Example = tuple[Mapping[str, int], Mapping[str, Any], Mapping[str, int]]
 
 
 class Description(TypedDict, total=False):
-    """The keyword arguments of a `Program`, each of which it documents, for those that pass them on."""
+    """The keyword arguments of a `Program`, for functions that pass them on."""
 
     arguments: Sequence[Described]
     results: Described
@@ -87,30 +84,31 @@ class Program:
             dtypes, it returns whether they are right, or raises AssertionError with what is wrong. Devices that hold
             the same part of a result must hold the same bits. There are no gradients to compare.
         whole: whether the function takes global arrays.
-        roles: those that shard no dimension, and that the function gets all the same.
+        roles: further roles, which shard no dimension.
         options: keyword arguments of both functions, with the values to draw them from.
         one_axis: the roles for which the function takes a single axis, and no tuple.
         sizes: the sizes that a dimension may have; others are small multiples of what shards them.
         multiples: what each device's part of a dimension must be a multiple of.
-        dtypes: the dtypes, or the one dtype, of arrays that are not said to have another.
+        dtypes: the dtypes, or the one dtype, of arrays that state no other.
         most_devices: the most devices of a mesh.
         powers_of_two: the roles of which the number of participants must be a power of two.
         optional: the roles that may be no axis at all, as on a mesh that has none for them: the function gets `()`.
         serves: anything else that the function needs: called with sizes of dimensions (of global arrays), numbers of
             participants of roles, and values of options, by the names of its parameters, it says whether the function
             serves such a case; others are drawn and dropped, and their share is reported.
-        differentiates: whether the function takes gradients itself, which is seen where its trace on a small mesh has
-            some: with `check_vma=False` these are others in JAX, so that it is not drawn then; and its own gradients,
-            which are second derivatives, are not checked unless `gradients` says so.
+        differentiates: whether the function takes gradients itself, which is detected where its trace on a small mesh
+            has some: `check_vma=False` changes these in JAX, so that it is not drawn then; and its own gradients, which
+            are second derivatives, are not checked unless `gradients` is True.
         check_vma: whether the types in `shard_map` are checked; `False` is for code from before there were any. Then
             there is no law of types; and none of gradients, which JAX has wrong inside of `shard_map` then, unless
-            `gradients` says so.
-        gradients: whether gradients are checked, taken outside of `shard_map`; by default where types are, and nothing
-            is off by design. A derivative that code from before the types gives itself may be meant for one or the
-            other.
+            `gradients` is True.
+        gradients: whether gradients are checked, taken outside of `shard_map`; by default where types are checked, and
+            nothing is off by design. A derivative that code from before the types defines itself may be right either
+            inside or outside.
         accumulator: the dtype, `"float32"` or `"float64"`, in which sums of narrower floats are carried, on a device
             and between devices: no part of a sum is rounded to fewer bits. Without it each may be rounded as it is
-            written, which the summary tells. Gradients are not held to it: JAX adds up cotangents in their own dtypes.
+            written, which the summary reports. It is not checked of gradients: JAX adds up cotangents in their own
+            dtypes.
         within: what the function may be off by design, relative to the largest number of the right result: what is sent
             in fewer bits, or approximated. Its roundings are checked all the same.
         relative_to: `"array"`, or `"row"`: the largest number of each row, along the last dimension.
@@ -185,17 +183,17 @@ class Program:
         check_call(self.function, self.signature, self.conditions, whole=self.whole)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What it is in another process, which makes its own contract of it."""
+        """The fields alone: another process makes its own contract."""
         return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
 
     @cached_property
     def signature(self) -> Signature:
-        """Its arguments and results."""
+        """The arguments and results."""
         return _signature(self.function, self.arguments, self.results, self.roles)
 
     @cached_property
     def conditions(self) -> Conditions:
-        """What is drawn for it."""
+        """The conditions on what is drawn for it."""
         return Conditions(
             frozenset(names_in("one_axis", self.one_axis)),
             {name: several(sizes) for name, sizes in by_name("sizes", self.sizes).items()},
@@ -212,12 +210,12 @@ class Program:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of data that it is run on, where others are declined."""
-        return named("data", self.data, ())
+        """The kinds of data that it is run on; all, if empty."""
+        return split_names("data", self.data, ())
 
     @cached_property
     def takes_gradients(self) -> bool:
-        """Whether the function takes gradients itself: it is said to, or its trace on a small mesh has derivatives."""
+        """True if the function takes gradients itself: it states so, or its trace on a small mesh has derivatives."""
         if self.differentiates:
             return True
         roles, ((sizes, options, participants), _) = self.signature.roles, self._example
@@ -234,13 +232,13 @@ class Program:
         tried = Implementation(self._described, self.name, self.function, whole=self.whole, check_vma=self.check_vma)
         try:
             jaxpr = traced(forward(case, tried, Seen()), case)
-        except Exception:  # what is wrong with it the laws will say
+        except Exception:  # the laws will report what is wrong with it
             return False
         return any("jvp(" in str(equation.source_info.name_stack) for equation in equations(jaxpr))
 
     @cached_property
     def name(self) -> str:
-        """What it is called: as its function, that of a `partial`; no contract's name and no keyword (`lambda_`)."""
+        """The name of its function, or that of a `partial`; changed if it is a contract's or a keyword (`lambda_`)."""
         function = self.function
         while isinstance(function, partial):
             function = function.func
@@ -251,15 +249,15 @@ class Program:
 
     @cached_property
     def contract(self) -> Contract:
-        """What it must satisfy, which is in no list; raises ValueError if the reference cannot be called so."""
+        """Its own contract; raises ValueError if the reference cannot be called so."""
         if not self.takes_gradients:
             return self._described
-        asked = self.conditions.gradients and self.gradients is not None  # second derivatives
-        return self._contract(dataclasses.replace(self.conditions, differentiates=True, gradients=asked))
+        second = self.conditions.gradients and self.gradients is not None
+        return self._contract(dataclasses.replace(self.conditions, differentiates=True, gradients=second))
 
     @cached_property
     def _described(self) -> Contract:
-        """The same by the description alone, whatever the function does."""
+        """The contract by the description alone, whatever the function does."""
         return self._contract(self.conditions)
 
     def _contract(self, conditions: Conditions) -> Contract:
@@ -282,16 +280,16 @@ class Program:
 
     @cached_property
     def _example(self) -> tuple[Example, bool]:
-        """What its reference is tried with, and whether the function serves that."""
+        """A case to call the reference on, and whether the function supports it."""
         examples = _examples(self.signature, self.conditions, _parameters(self.serves))
         first = next(examples, ({}, {}, {}))
-        tried = islice(chain([first], examples), MOST_TRIED)
+        tried = islice(chain([first], examples), 20_000)
         served = first if self.serves is None else next((one for one in tried if self._serves(*one)), None)
         return served or first, served is not None
 
     @cached_property
     def implementation(self) -> Implementation:
-        """The function as what claims its contract; raises ValueError for a reference or claim that does not fit."""
+        """The implementation of its contract; raises ValueError for a reference or claim that does not fit."""
         names = names_of(self.contract)
         expectation = Expectation.parse(self.communication, names) if self.communication else None
         return Implementation(
@@ -300,7 +298,7 @@ class Program:
             self.function,
             communication=expectation,
             overlap=Overlap.parse(self.overlap, names) if self.overlap else None,
-            serves=None if self.serves is None else self.served,
+            serves=None if self.serves is None else self.supports,
             whole=self.whole,
             check_vma=self.check_vma,
             program=self,
@@ -312,9 +310,9 @@ class Program:
 
     @cached_property
     def stated(self) -> tuple[str, ...]:
-        """What it is said to need, in words."""
-        asked = self.conditions.gradients and (self.gradients is not None or not self.takes_gradients)
-        unchecked = f"check_vma=False, so that no types are checked{'' if asked else ', and no gradients'}"
+        """The conditions that it states, in words."""
+        second = self.conditions.gradients and (self.gradients is not None or not self.takes_gradients)
+        unchecked = f"check_vma=False, so that no types are checked{'' if second else ', and no gradients'}"
         chosen, a_row_or_array = self.conditions, "each row" if self.relative_to == "row" else "an array"
         return tuple(
             text
@@ -322,12 +320,15 @@ class Program:
                 (not self.check_vma, unchecked),
                 (self.holds, "holds, which says nothing of gradients, and by which engines may differ"),
                 (
-                    self.check_vma and not asked and not self.holds and not self.takes_gradients,
+                    self.check_vma and not second and not self.holds and not self.takes_gradients,
                     "gradients=False" if self.gradients is False else "no gradients",
                 ),
                 (self.accumulator, f"accumulator: {self.accumulator}"),
                 (self.within, f"within: {self.within:g} of the largest number of {a_row_or_array}"),
-                (self.takes_gradients, "differentiates" + ", so that no second derivatives are checked" * (not asked)),
+                (
+                    self.takes_gradients,
+                    "differentiates" + ", so that no second derivatives are checked" * (not second),
+                ),
                 (chosen.one_axis, f"one_axis: {', '.join(sorted(chosen.one_axis))}"),
                 (chosen.powers_of_two, f"powers_of_two: {', '.join(sorted(chosen.powers_of_two))}"),
                 (chosen.optional, f"optional: {', '.join(sorted(chosen.optional))}"),
@@ -340,24 +341,23 @@ class Program:
             if stated
         )
 
-    def served(self, case: Case) -> bool:
-        """Whether the function is said to serve a case; raises ValueError if `serves` raises."""
+    def supports(self, case: Case) -> bool:
+        """True if `serves` accepts a case; raises ValueError if it raises."""
         participants = {role: case.mesh.axis_size(axes) for role, axes in axes_of(case.roles).items()}
         return self._serves(sizes_in(self.signature, case), case.keywords, participants)
 
     def _serves(self, sizes: Mapping[str, int], options: Mapping[str, Any], participants: Mapping[str, int]) -> bool:
-        """What `serves` says of a case."""
         assert self.serves is not None
         known = {**sizes, **participants, **options}
         given = {name: known[name] for name in _parameters(self.serves)}
         try:
             return bool(self.serves(**given))
         except Exception as error:
-            told = ", ".join(f"{name}={value!r}" for name, value in given.items())
-            raise ValueError(f"serves({told}) raises {type(error).__name__}: {error}") from error
+            call = ", ".join(f"{name}={value!r}" for name, value in given.items())
+            raise ValueError(f"serves({call}) raises {type(error).__name__}: {error}") from error
 
     def _check_holds(self, holds: Callable[..., Any]) -> None:
-        """Raises ValueError unless the predicate can be called, and needs nothing that is not described."""
+        """Raises ValueError unless the predicate can be called with what is described."""
         for name, value in (("gradients", self.gradients), ("accumulator", self.accumulator), ("within", self.within)):
             if value:
                 raise ValueError(f"{name}={value!r}, holds: expected a reference besides, which says what is right")
@@ -408,7 +408,7 @@ def _examples(signature: Signature, conditions: Conditions, varied: Collection[s
     """
     sharding = {role for a in signature.every for d in a.dimensions if d.name in varied for role in d.roles}
     names, roles = [*signature.parts(dict.fromkeys(signature.roles, 1))], signature.roles
-    factors = [conditions.sizes.get(n) or (i, *range(1, MOST_TIMES + 1), *LONG) for i, n in enumerate(names, start=2)]
+    factors = [conditions.sizes.get(n) or (i, *range(1, 7), *LONG) for i, n in enumerate(names, start=2)]
     counts = range(1, min(conditions.most or DEVICES, DEVICES) + 1)
     of_roles = [[p for p in counts if role not in conditions.powers_of_two or p & (p - 1) == 0] for role in roles]
     choices = zip(

@@ -1,4 +1,4 @@
-"""How large a mesh may be for a function to end in time: a ring has as many steps as participants."""
+"""An estimate of the largest mesh on which a function ends in time: a ring has as many steps as participants."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
 
 PROBES = (((8,), (16,), (32,)), ((2, 4), (4, 4), (4, 8)))
-"""Meshes, each twice as large as the one before: of the first row that the function supports, its equations tell."""
+"""Meshes, each twice as large as the one before: equations are counted on the first row that the function supports."""
 
 SIMPLEST = settings(
     max_examples=200,
@@ -29,22 +29,14 @@ SIMPLEST = settings(
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=[*HealthCheck],
 )
-"""How the case is found that is traced on such a mesh: nothing runs until then."""
-
-LARGEST = 300
-"""The most devices for what has more steps on more devices; what it gathers has as many parts, at each step."""
-
-EQUATIONS = 1_500
-"""The most equations of a forward pass on a large mesh: its derivatives have several times as many."""
+"""How the simplest case on such a mesh is found, without running anything."""
 
 
 def reach(implementation: Implementation, most: int, before: Callable[[Case], object]) -> int:
     """On how many devices, up to `most`, the function is interpreted in seconds, by how its equations grow.
 
-    On `most`, if it cannot be interpreted on a small mesh: a law will say why.
-
-    Arguments:
-        before: called with every case before it runs.
+    It is `most` if the function cannot be interpreted on a small mesh, which a law will report. `before` is called with
+    every case before it runs.
     """
     for meshes in PROBES:
         if math.prod(meshes[-1]) > most:
@@ -60,11 +52,11 @@ def reach(implementation: Implementation, most: int, before: Callable[[Case], ob
         if later < 1.5 * max(earlier, 1):  # by no more at each doubling: a logarithm
             return most
         growth = later / max(earlier, 1)  # at each doubling: 2 for a ring, 4 for steps between all pairs
-        devices, count, more, limit = math.prod(meshes[2]), counts[2], float(later), min(most, LARGEST)
+        devices, count, more, limit = math.prod(meshes[2]), counts[2], float(later), min(most, 300)
         while devices < limit:
             longer = min(2, limit / devices)  # at last no whole doubling
             added = growth * more * (longer - 1)
-            if count + added > EQUATIONS:
+            if count + added > 1_500:  # of a forward pass; derivatives have several times as many
                 break
             devices, count, more = round(longer * devices), count + round(added), added
         return min(devices, limit)
@@ -72,10 +64,10 @@ def reach(implementation: Implementation, most: int, before: Callable[[Case], ob
 
 
 def probe(implementation: Implementation, sizes: tuple[int, ...]) -> Case | None:
-    """A case in which axes of these sizes connect participants; None, if the function serves none.
+    """A case in which axes of these sizes connect participants; None if the function supports none.
 
-    Of a contract without an example it is the simplest one that can be drawn: for those of this suite's own functions,
-    which are known to end, that would take longer than it saves.
+    Without an example it is the simplest one that can be drawn; of this project's own functions, which are known to
+    end, there is none, as it would take longer than it saves.
     """
     name, count = implementation.contract.name, math.prod(sizes)
     if name in EXAMPLES:
@@ -99,7 +91,7 @@ def probe(implementation: Implementation, sizes: tuple[int, ...]) -> Case | None
 
 
 def equations(implementation: Implementation, case: Case, before: Callable[[Case], object]) -> int:
-    """The number of equations that a case executes, in every iteration of loops; raises what the function does."""
+    """The number of equations that a case executes, in every iteration of loops; raises what the function raises."""
     before(case)
     program = forward(case, implementation, Seen())
     arrays = [generate(Data("exact", 0), a.shape, np.dtype(a.dtype)) for a in program.arguments]

@@ -1,4 +1,4 @@
-"""What a user states of a program or a check: read before anything is drawn, with one clear message."""
+"""Checks of what a user states about a program or a check, before anything is drawn, with one clear message."""
 
 import inspect
 import math
@@ -18,7 +18,7 @@ from shardproof.properties.contracts.whole import MOST_STATED
 
 
 class GivenError(RequestError):
-    """What was given cannot be checked; the message says why in one line."""
+    """An argument that cannot be used; the message says why in one line."""
 
 
 def names_in(what: str, names: object) -> tuple[str, ...]:
@@ -44,11 +44,7 @@ def several(values: Any) -> tuple[Any, ...]:
 
 
 def check_conditions(signature: Signature, conditions: Conditions) -> None:
-    """What is drawn for a program is possible, and of its own roles and dimensions.
-
-    Raises:
-        ValueError: if not, naming the argument, its value and what was expected.
-    """
+    """Raises ValueError unless the conditions of a program are possible, and name its own roles and dimensions."""
     dimensions = {d.name for a in (*signature.arrays, *signature.results) for d in a.dimensions if d.simple}
     for what, names, known in (
         ("one_axis", conditions.one_axis, set(signature.roles)),
@@ -85,7 +81,7 @@ def check_conditions(signature: Signature, conditions: Conditions) -> None:
 
 
 def _check_elements(signature: Signature, conditions: Conditions) -> None:
-    """No array has more elements than fit into memory, of the largest sizes that are stated."""
+    """Raises ValueError if an array of the largest stated sizes does not fit into memory."""
     for name, array in zip(signature.names, signature.arrays, strict=True):
         stated = {
             name: d.fixed or max(conditions.sizes.get(name, ()), default=conditions.multiples.get(name, 1))
@@ -94,15 +90,13 @@ def _check_elements(signature: Signature, conditions: Conditions) -> None:
         }
         if (elements := math.prod(stated.values())) > MOST_STATED:
             where = next((w for w in ("sizes", "multiples") if {*stated} & {*getattr(conditions, w)}), "arguments")
-            told = ", ".join(
-                f"{each}={size}" for each, size in stated.items() if each in getattr(conditions, where, ())
-            )
+            own = ", ".join(f"{each}={stated[each]}" for each in stated if each in getattr(conditions, where, ()))
             had = f"{name}, {str(array)!r}, has {elements:,} elements at least"
-            raise ValueError(f"{where}: {told}{': ' * bool(told)}{had}: expected at most {MOST_STATED:,}")
+            raise ValueError(f"{where}: {own}{': ' * bool(own)}{had}: expected at most {MOST_STATED:,}")
 
 
 def _check_option(name: str, value: Any) -> None:
-    """A value is one that a case can hold, and a file."""
+    """Raises ValueError unless a case, and its file, can hold a value."""
     with suppress(Unreadable):
         if parameter(name, value) == value:
             return
@@ -111,22 +105,21 @@ def _check_option(name: str, value: Any) -> None:
 
 
 def check_call(function: Callable[..., Any], signature: Signature, conditions: Conditions, *, whole: bool) -> None:
-    """Raises ValueError unless a function takes the arguments, roles and options, as far as Python tells."""
+    """Raises ValueError unless a function takes the arguments, roles and options, as far as Python knows."""
     by_name = [*signature.roles, *conditions.options, *(["mesh"] if whole else [])]
     try:
         inspect.signature(function).bind(*signature.tree, **dict.fromkeys(by_name))
     except TypeError as error:
         name = getattr(function, "__name__", repr(function))
         wanted = ", ".join([*(f"<{tree}>" for tree in signature.tree), *(f"{n}=" for n in by_name)])
-        told = f"{name}{inspect.signature(function)} cannot be called as {name}({wanted}): {error}"
-        told += "".join(f"; {unknown}" for unknown in _unknown(function, signature, by_name))
-        raise ValueError(told) from error
-    except ValueError:  # some callables in C do not tell
+        reason = f"{name}{inspect.signature(function)} cannot be called as {name}({wanted}): {error}"
+        raise ValueError("; ".join([reason, *_unknown(function, signature, by_name)])) from error
+    except ValueError:  # some callables in C have no signature
         return
 
 
 def _unknown(function: Callable[..., Any], signature: Signature, by_name: Sequence[str]) -> Iterator[str]:
-    """The roles that are no parameters of a function, each with where it is stated, and what it may be meant to be."""
+    """The roles that are no parameters of a function, each with where it is stated, and the parameter nearest to it."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
@@ -144,7 +137,7 @@ def _unknown(function: Callable[..., Any], signature: Signature, by_name: Sequen
             yield f"{place}: role {role!r}: {near or f'expected {expected}'}"
 
 
-def named(argument: str, names: str | Iterable[str] | None, default: Iterable[str]) -> tuple[str, ...]:
+def split_names(argument: str, names: str | Iterable[str] | None, default: Iterable[str]) -> tuple[str, ...]:
     """The names that an argument of `check` lists, or its one name; raises GivenError for anything else."""
     if names is None:
         return tuple(default)
@@ -156,16 +149,14 @@ def named(argument: str, names: str | Iterable[str] | None, default: Iterable[st
 
 
 def check_kinds(kinds: Iterable[str]) -> None:
-    """Raises GivenError unless kinds of data are such."""
+    """Raises GivenError for an unknown kind of data."""
     for kind in kinds:
         if kind not in KINDS:
-            near = suggestion.near(kind, KINDS)
-            expected = f"expected some of {', '.join(KINDS)}"
-            raise GivenError(f"data={kind!r}: no such kind of data; {near or expected}")
+            raise GivenError(f"data={kind!r}: no such kind of data; {suggestion.meant(kind, KINDS, of='some of')}")
 
 
 def check_draws(max_examples: object, random_seed: object, max_seconds: object = None) -> None:
-    """Raises GivenError unless numbers of draws, seeds and seconds are such, and in their ranges."""
+    """Raises GivenError unless the numbers of draws and seconds and the seed are in their ranges."""
     whole = isinstance(random_seed, Integral) and not isinstance(random_seed, bool)
     if random_seed is not None and not (whole and random_seed >= 0):  # type: ignore[operator]
         raise GivenError(f"random_seed={random_seed!r}: expected None, or a whole number that is not negative")

@@ -1,27 +1,23 @@
-"""What was verified, counted: per contract, implementation and law, and added up over workers."""
+"""Counts of what was verified: per contract, implementation and law, and added up over workers."""
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Any, Literal
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import in_words
 from shardproof.properties.programs.implementations import called
 
-TRANSFORMATIONS, LINKS_OF_CHAIN = "transformations", "length of the chain"
-"""The traits that say what is around the call."""
+LINKS_OF_CHAIN, TRIVIAL = "length of the chain", "trivial"
+"""Traits that reports name: how many transformations are around the call, and whether nothing can go wrong."""
 
-TRIVIAL = "trivial"
-"""The trait that says whether nothing can go wrong."""
-
-ENOUGH = 1_000
-"""So many draws that were excluded, and none that was not, end a search."""
+MAX_EXCLUDED = 1_000
+"""How many draws in a row that are excluded end a search."""
 
 DECLINED = "declined"
-"""Beside the verdicts, what is counted of unsupported cases: those that are so without any derivative."""
+"""The further count of unsupported cases that are so without any derivative."""
 
 
 Kind = Literal["held", "unsupported", "excused", "not run"]
@@ -29,7 +25,7 @@ Kind = Literal["held", "unsupported", "excused", "not run"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a case that does not break its law; one that does raises `LawViolation`.
+    """The verdict on a case that does not break its law; one that does raises `LawViolation`.
 
     Arguments:
         kind: `held`; `unsupported`: the implementation, or JAX for it, raises NotImplementedError; `excused`: it fails
@@ -37,14 +33,14 @@ class Verdict:
             that was allowed to can run it.
         reason: why it is not held: the exception, the name of the defect, what the engine lacks.
         checked: how many data sets were checked.
-        undecided: how many numbers of results were not held to anything.
-        instead: why another engine ran it than the one that was asked to.
+        undecided: how many numbers of results were compared with nothing.
+        instead: why another engine ran it.
         final: of a case that is not run, whether it is so on every engine.
         declined: of an unsupported case, whether it is so without any derivative, so that the law has nothing to say.
         underived: of an unsupported case, whether JAX has no derivative of the function in it.
-        findings: what is worth knowing and breaks no law.
-        sent: what the case sends, and what that was compared with, if anything counted it.
-        refused: of each result that was changed, whether a predicate of results refused it then.
+        findings: remarks that break no law.
+        sent: what the case sends, and what that was compared with, if it was counted.
+        refused: for each result that was changed, whether the predicate of results refused it.
     """
 
     kind: Kind
@@ -55,24 +51,21 @@ class Verdict:
     final: bool = False
     declined: bool = False
     underived: bool = False
-    findings: tuple[str, ...] = ()
+    findings: Sequence[str] = ()
     sent: Mapping[str, Any] | None = None
     refused: Mapping[str, bool] | None = None
 
 
-class Enough(BaseException):
-    """Ends a search in which hardly any case is supported.
-
-    It is no Exception, because Hypothesis takes those for a failing example, and shrinks it.
-    """
+class StopDrawing(BaseException):
+    """Ends a search, past Hypothesis, which takes an Exception for a failing example."""
 
 
 class HeldOnNothing(AssertionError):
-    """A law was broken by no case, and held on none either: that is no pass."""
+    """No case broke a law, and it held on none either: that is no pass."""
 
 
 def traits(case: Case) -> dict[str, str]:
-    """What a case is like, by the traits whose histograms show a blind spot of the strategies."""
+    """The traits of a case, whose histograms show a blind spot of the strategies."""
     first = case.operands[0]
     axes = first.placement.axes
     return {
@@ -86,7 +79,7 @@ def traits(case: Case) -> dict[str, str]:
         "elements of a block": str(math.prod(first.block)),
         TRIVIAL: "yes" if case.trivial else "no",
         "operand": "varies" if axes else "replicated",
-        TRANSFORMATIONS: in_words(case.chain) if case.chain else "none",
+        "transformations": in_words(case.chain) if case.chain else "none",
         LINKS_OF_CHAIN: str(len(case.chain)),
     }
 
@@ -102,29 +95,28 @@ class Tally:
         seconds: how long the processor took, shrinking included, all laws in the tally of the first.
         meshes: the distinct meshes.
         drawn: per trait of a case, how many structures had each of its values.
-        pairs: how many structures had one transformation (first) around another, by both names.
         largest: the most devices in a mesh.
-        unsupported: what the implementation said that it does not support, and of how many structures.
+        unsupported: why structures are not supported, and how many each.
         first: the first case of each of these reasons.
         defects: the known defects of JAX or XLA that excused a structure, and how many each.
-        instead: what kept the engine from running structures that the other engine ran, and how many.
-        not_run: what kept every engine from running a structure, and how many.
+        instead: why the other engine ran structures, and how many.
+        not_run: why no engine ran structures, and how many.
         uncompared: how many of these have nothing that they could be compared with.
         broken: whether a case was found that breaks the law.
         declined: how many of the unsupported structures are so without any derivative.
-        underived: how many of them JAX has no derivative of, whatever keyword arguments are.
+        underived: how many of them JAX has no derivative of, whatever their keyword arguments.
         exchanging: how many structures of each verdict have more than one participant, and how many are `DECLINED`.
-        undecided: how many numbers of results were not held to anything, as roundings may move them by too much.
-        excluded: how many drawn cases were dropped because the implementation is not asked to serve them.
-        findings: what is worth knowing and breaks no law, each with a first case.
-        communication: what the largest case sends: `bytes` of its full vector, `cost`, `case`, and what it is
-            held to (`against`: a formula, an expectation, or only the lower bound).
+        undecided: how many numbers of results were compared with nothing, as roundings may move them by too much.
+        excluded: how many drawn cases were dropped because the implementation is not said to serve them.
+        findings: remarks that break no law, each with a first case.
+        communication: what the largest case sends: `bytes` of its full vector, `cost`, `case`, and what that is
+            compared with (`against`: a formula, an expectation, or only the lower bound).
         unclaimed: the features that a user's function does not claim, so that they were not drawn.
-        stated: what a program is said to need, so that nothing else was drawn.
-        changed: in how many structures each result was changed, and a predicate of results asked once more.
+        stated: the conditions of a program, so that nothing else was drawn.
+        changed: in how many structures each result was changed, and the predicate of results called again.
         refused: in how many of them it refused that.
         outcome: `passed`, `failed`, or `skipped` where the law does not apply.
-        failure: what a person needs of a failure: its headline, text, script and case, for a report with evidence.
+        failure: the entry of its failure, for a report with evidence.
     """
 
     contract: str
@@ -137,7 +129,6 @@ class Tally:
     seconds: float = 0.0
     meshes: set[str] = field(default_factory=set)
     drawn: dict[str, dict[str, int]] = field(default_factory=dict)
-    pairs: dict[str, dict[str, int]] = field(default_factory=dict)
     largest: int = 0
     unsupported: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
@@ -165,7 +156,7 @@ class Tally:
 
     @property
     def name(self) -> str:
-        """What the implementation is called: `all_gather[ring]`, or `mlp` where it is a contract of its own."""
+        """The implementation in reports: `all_gather[ring]`, or `mlp` where it is a contract of its own."""
         return called(self.contract, self.implementation)
 
     def count(self, case: Case, checked: int) -> None:
@@ -175,8 +166,6 @@ class Tally:
         self.meshes.add(str(case.mesh))
         for name, value in traits(case).items():
             _add(self.drawn.setdefault(name, {}), {value: 1})
-        for outer, inner in set(combinations(case.chain, 2)):
-            _add(self.pairs.setdefault(outer, {}), {inner: 1})
         self.largest = max(self.largest, case.mesh.size)
 
     def note(self, verdict: Verdict, case: Case) -> None:
@@ -199,42 +188,45 @@ class Tally:
             self.count(case, verdict.checked)
             self.undecided += verdict.undecided
             return
-        counted = {"unsupported": self.unsupported, "excused": self.defects, "not run": self.not_run}[verdict.kind]
-        _add(counted, {verdict.reason: 1})
+        _add(self.reasons[verdict.kind], {verdict.reason: 1})
         self.first.setdefault(verdict.reason, str(case))
 
     def exclude(self) -> bool:
-        """Counts a case that was drawn and dropped; whether so many were, and no other, that it is enough."""
+        """Counts a case that was drawn and dropped; returns whether to stop, since nothing else was drawn."""
         self.excluded += 1
-        return self.excluded >= ENOUGH and not self.drawn_structures and not self.broken
+        return self.excluded >= MAX_EXCLUDED and not self.drawn_structures and not self.broken
+
+    @property
+    def reasons(self) -> dict[str, dict[str, int]]:
+        """Why structures were not checked, and how many each, by the kind of verdict."""
+        return {"unsupported": self.unsupported, "excused": self.defects, "not run": self.not_run}
 
     @property
     def drawn_structures(self) -> int:
-        """How many structures got a verdict, the one that breaks the law aside."""
-        return self.structures + sum(map(sum, (c.values() for c in (self.unsupported, self.defects, self.not_run))))
+        """The number of structures with a verdict, without the one that breaks the law."""
+        return self.structures + sum(sum(counted.values()) for counted in self.reasons.values())
 
     @property
     def supported(self) -> float:
         """The share of what was drawn that the implementation supports."""
         return 1 - sum(self.unsupported.values()) / max(self.drawn_structures, 1)
 
-    @property
-    def excluded_share(self) -> float:
-        """The share of all draws that were dropped because the implementation is not asked to serve them."""
-        return self.excluded / max(self.drawn_structures + self.excluded, 1)
-
     def left_out(self) -> list[str]:
-        """What was drawn and not checked, with its reasons, a line for each kind."""
-        kinds = (("unsupported", self.unsupported), ("excused", self.defects), ("not run", self.not_run))
-        return [f"{sum(counted.values()):,} {kind} ({_most(counted)})" for kind, counted in kinds if counted]
+        """A line for each kind of structures that were not checked, with the reasons."""
+        lines = []
+        for kind, counted in self.reasons.items():
+            if counted:
+                more = f", and {len(counted) - 1} more reasons" if len(counted) > 1 else ""
+                lines.append(f"{sum(counted.values()):,} {kind} ({most_frequent(counted)}{more})")
+        return lines
 
     def finding(self, where: str, what: str) -> None:
-        """Notes what is worth knowing and breaks no law."""
+        """Notes a remark that breaks no law."""
         self.findings.setdefault(what, where)
 
     @property
     def verifies(self) -> bool:
-        """Whether something held, by a law that applies."""
+        """True if something held, by a law that applies."""
         return self.outcome == "passed" and self.structures > 0
 
     def skip(self, reason: str) -> None:
@@ -249,9 +241,8 @@ class Tally:
             setattr(self, number, getattr(self, number) + getattr(other, number))
         for histogram in ("unsupported", "defects", "instead", "not_run", "exchanging", "changed", "refused"):
             _add(getattr(self, histogram), getattr(other, histogram))
-        for ours, others in ((self.drawn, other.drawn), (self.pairs, other.pairs)):
-            for name, values in others.items():
-                _add(ours.setdefault(name, {}), values)
+        for name, values in other.drawn.items():
+            _add(self.drawn.setdefault(name, {}), values)
         self.meshes |= other.meshes
         self.largest = max(self.largest, other.largest)
         self.first = {**other.first, **self.first}
@@ -271,8 +262,9 @@ class Tally:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> "Tally":
-        """The tally that `to_json` wrote."""
-        return cls(**{**record, "meshes": set(record["meshes"])})
+        """The tally that `to_json` wrote, without fields that this version does not have."""
+        known = {one.name: record[one.name] for one in dataclasses.fields(cls) if one.name in record}
+        return cls(**known | {"meshes": set(record["meshes"])})
 
 
 def _add(histogram: dict[str, int], more: Mapping[str, int]) -> None:
@@ -280,19 +272,17 @@ def _add(histogram: dict[str, int], more: Mapping[str, int]) -> None:
         histogram[name] = histogram.get(name, 0) + times
 
 
-def _most(counted: dict[str, int]) -> str:
-    """The most frequent reason, and how many others there are."""
-    first = max(counted, key=lambda reason: counted[reason])
-    return first + (f", and {len(counted) - 1} more reasons" if len(counted) > 1 else "")
+def most_frequent(counted: Mapping[str, int]) -> str:
+    """The reason that was counted most often."""
+    return max(counted, key=lambda reason: counted[reason])
 
 
 def merge(tallies: Iterable[Tally]) -> list[Tally]:
     """One tally per implementation: its laws joined, its numbers added."""
     merged: dict[tuple[str, str], Tally] = {}
     for tally in tallies:
-        into = merged.setdefault(
-            (tally.contract, tally.implementation), Tally(tally.contract, tally.implementation, "")
-        )
+        key = tally.contract, tally.implementation
+        into = merged.setdefault(key, Tally(*key, ""))
         into.law = ", ".join(dict.fromkeys(filter(None, (*into.law.split(", "), tally.law))))
         into.add(tally)
         if tally.outcome == "failed":

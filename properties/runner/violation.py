@@ -1,4 +1,4 @@
-"""A broken law together with all that there is to tell of it."""
+"""A broken law, with everything that a report shows of it."""
 
 import contextlib
 import traceback
@@ -7,27 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from hypothesis.errors import FlakyFailure
 
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import in_words
-from shardproof.properties.cases.data import Data
 from shardproof.properties.laws import Law
 from shardproof.properties.laws.law import LARGE
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.violation import RAISED, Broken, Difference, Kind
+from shardproof.properties.programs.violation import RAISED, Broken
 
 PROPERTIES = Path(__file__).parents[1]
 INNER = ("jax", "jaxlib", "jaxtyping", "beartype", "hypothesis", "_pytest", "pluggy")
 """Packages whose frames say nothing about the implementation."""
 
-MOST_FRAMES, MOST_LINES = 4, 6
-"""How much of a traceback is told: its last frames, and the first lines of the message."""
 
-
-OTHER = "not the same twice: called again on this case, the function does another thing: it depends on earlier calls"
-"""What is wrong with a function that keeps state."""
+NOT_REPRODUCIBLE = (
+    "not the same twice: called again on this case, the function does another thing: it depends on earlier calls"
+)
+"""The diagnosis of a function that keeps state."""
 
 
 class LawViolation(AssertionError):
@@ -35,9 +32,10 @@ class LawViolation(AssertionError):
 
     Arguments:
         engine: the name of the engine that ran it.
+        broken: what is wrong; its parts are attributes here as well.
         origin: the implementation's own traceback, where it raised.
-        diagnosis: what is wrong in words, where that was found out already.
-        evidence: what else a report shows that takes further runs, as JSON-able data, where that was found out.
+        diagnosis: what is wrong in words, if that is known already.
+        evidence: what else a report shows that takes further runs, as JSON-able data, if that is known already.
     """
 
     def __init__(
@@ -54,58 +52,48 @@ class LawViolation(AssertionError):
     ) -> None:
         self.implementation, self.law, self.case, self.engine = implementation, law, case, engine
         self.broken, self.origin, self.diagnosis, self.evidence = broken, tuple(origin), diagnosis, evidence
+        self.kind, self.finding, self.data, self.difference = (
+            broken.kind,
+            broken.finding,
+            broken.data,
+            broken.difference,
+        )
         super().__init__(self.headline)
 
     def __str__(self) -> str:
-        """What is certain; a report says more."""
-        data = "" if self.data is None else f"\n  data: {self.data.kind}, seed {self.data.seed}"
-        stated = "".join(f"\n  {line}" for line in self.stated)
-        return f"{self.headline}\n  case: {self.case}{stated}{data}\n  engine: {self.engine}"
+        return "\n  ".join([self.headline, *self.facts])
 
     @property
     def stated(self) -> list[str]:
-        """What its program is said to need, and to be allowed, in a line, if anything is."""
+        """A line with what its program states, if it states anything."""
         return [f"stated: {'; '.join(self.implementation.stated)}"] if self.implementation.stated else []
 
     @property
-    def kind(self) -> Kind:
-        """What is wrong."""
-        return self.broken.kind
-
-    @property
-    def finding(self) -> str:
-        """What is wrong, in a few words."""
-        return self.broken.finding
-
-    @property
-    def data(self) -> Data | None:
-        """The data set on which it shows, if it depends on one."""
-        return self.broken.data
-
-    @property
-    def difference(self) -> Difference | None:
-        """The blocks that are wrong, where blocks were compared."""
-        return self.broken.difference
+    def facts(self) -> list[str]:
+        """Lines with the case, what its program states, the data, and the engine if it is not XLA."""
+        data = [] if self.data is None else [f"data: {self.data.kind}, seed {self.data.seed}"]
+        engine = [] if self.engine == "xla" else [f"engine: {self.engine}"]
+        return [f"case: {self.case}", *self.stated, *data, *engine]
 
     @property
     def in_doubles(self) -> bool:
-        """Whether it shows in double precision alone, below what rounding to the case's own dtypes may do."""
+        """True if it shows in double precision alone, below what rounding to the case's own dtypes may do."""
         return self.difference is not None and self.difference.in_doubles(self.case)
 
     @property
     def rounding(self) -> bool:
-        """Whether values differ by no more than rounding may make them."""
+        """True if values differ by no more than rounding may make them."""
         return self.difference is not None and self.difference.rounding
 
     @property
     def mistake(self) -> tuple[object, ...]:
-        """What stays the same while a smaller case is sought: the law, what is wrong, of what, and what it raises."""
+        """The law, what is wrong, of what, and what it raises: all that stays the same in a smaller case."""
         raised = self.finding.partition(":")[0] if self.kind in RAISED else ""
         of = "derivative" if self.broken.of_derivative else self.broken.of
         return self.law.name, self.kind, of, raised, self.rounding
 
     def resembles(self, other: "LawViolation") -> bool:
-        """Whether another violation has the same blocks, or where none are compared is told in the same words."""
+        """True if another violation has the same blocks, or the same finding where none are compared."""
         mine, its = self.difference, other.difference
         if mine is None or its is None:
             return self.finding == other.finding
@@ -126,22 +114,13 @@ class LawViolation(AssertionError):
         return f"{self.implementation}: {self.title}: {where}: {self.finding}"
 
 
-def once(violation: LawViolation) -> LawViolation:
-    """The violation, of a case on which another thing happened when it was run again."""
-    violation.diagnosis = [OTHER]
-    return violation
-
-
-def first_of(failure: FlakyFailure) -> LawViolation:
-    """The violation that Hypothesis did not find again; raises FlakyFailure if no law was broken."""
-    found = [error for error in failure.exceptions if isinstance(error, LawViolation)]
-    if not found:
-        raise failure
-    return once(found[0])
+def first_line(error: BaseException) -> str:
+    """An exception as one line: its class, and the first line of its message."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of the traceback of an exception that are neither JAX's nor this suite's, nor of what they wrap."""
+    """The frames of a traceback that are neither JAX's nor this suite's."""
     packages = [contextlib.__file__, *(str(Path(jax.__file__).parents[1] / package) for package in INNER)]
     return [
         frame
@@ -152,10 +131,10 @@ def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def origin_of(error: BaseException) -> list[str]:
-    """The traceback of the implementation's own exception: its frames, without those of JAX and of this suite."""
+    """The last frames of a traceback, without those of JAX and of this suite, and the first lines of the message."""
     lines = []
-    for frame in own_frames(error)[-MOST_FRAMES:]:
+    for frame in own_frames(error)[-4:]:
         lines += [f'File "{frame.filename}", line {frame.lineno}, in {frame.name}', f"  {frame.line}"]
     message = f"{type(error).__name__}: {error}".rstrip().split("\n")
     message = [line for line in message if "shardproof/properties/" not in line]  # where JAX names the suite's function
-    return [f"  {line}" for line in (*lines, *message[:MOST_LINES])]
+    return [f"  {line}" for line in (*lines, *message[:6])]

@@ -69,7 +69,7 @@ def _of_users(name: str, mesh: MeshCase, axes: tuple[str, ...], shape: str, dtyp
     if gradient:
         raise RequestError(f"--gradient: of {name} nothing is known that has one: expected CONTRACT=...")
     given = parse_arrays(shape, mesh, dtype)
-    target = Given.parse(name).imported()
+    target = Given.parse(name).import_target()
     of_users = isinstance(target, Program)
     if not (of_users or callable(target)):
         raise RequestError(f"{name}: expected a function or a Program, got {type(target).__name__}")

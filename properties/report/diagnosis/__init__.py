@@ -1,1 +1,1 @@
-"""What is wrong with the blocks of a failure, in words."""
+"""Diagnoses: the mistake in the blocks of a failure, in words."""

@@ -1,4 +1,4 @@
-"""What is wrong with the blocks, in words: the first hypothesis that survives, or one change of the program."""
+"""The diagnosis of wrong blocks, in words: the first hypothesis that survives, or one change of the program."""
 
 import dataclasses
 import itertools
@@ -21,7 +21,7 @@ from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Difference, SuiteError
-from shardproof.properties.report.diagnosis.repairs import repaired, rounds_at
+from shardproof.properties.report.diagnosis.repairs import repair_of, rounds_at
 from shardproof.properties.report.diagnosis.runs import CLEAR, MOST, Blocks, Run, runs_of
 from shardproof.properties.runner.violation import LawViolation
 
@@ -38,20 +38,20 @@ class Hypothesis:
     """One way to be wrong."""
 
     text: str  # a sentence, and indented lines below it
-    predict: Predict  # what the blocks would be; None, or a ValueError, where that cannot be said
-    of: Callable[[Run], Blocks] | None = None  # what the blocks become that are compared with that; None: as they came
+    predict: Predict  # the blocks that it predicts; None, or a ValueError, where it predicts none
+    of: Callable[[Run], Blocks] | None = None  # what is compared with that; None: the actual blocks
     open: bool = False  # whether it leaves open why, so that a cause is looked for as well
 
     def survives(self, runs: Sequence[Run]) -> bool:
-        """Whether it predicts what came in every run, and clearly not the right blocks in one of them."""
+        """True if it predicts the blocks of every run, and clearly not the right ones in one of them."""
         clear = False
         for run in runs:
             try:
                 with np.errstate(all="ignore"):
-                    blocks, came = self.predict(run), run.actual if self.of is None else self.of(run)
+                    blocks, actual = self.predict(run), run.actual if self.of is None else self.of(run)
             except (ValueError, IndexError, TypeError, ZeroDivisionError, SuiteError):  # does not fit these blocks
                 return False
-            if blocks is None or not run.equals(blocks, came):
+            if blocks is None or not run.equals(blocks, actual):
                 return False
             clear |= bool(run.wrong.any()) and (
                 self.of is not None or not run.near(blocks, run.expected, CLEAR * run.tolerance)[run.wrong].all()
@@ -60,36 +60,35 @@ class Hypothesis:
 
 
 def hypotheses(runs: Sequence[Run]) -> Iterator[Hypothesis]:
-    """All of them, in the order in which they are tried: the first that predicts what came, on every run, is told."""
+    """All of them, in the order in which they are tried: the first that survives is reported."""
     run = runs[0]
     yield from _of_every_block(run)
     yield from _partial_results(run)
-    yield from _moved(runs)
-    yield from _turned(run)
+    yield from _moves(runs)
+    yield from _reorderings(run)
     yield from causes(run)
-    yield from _reduced(run)
+    yield from _second_reductions(run)
     yield from (Hypothesis(text, predict) for text, predict in WHEREVER.items())
 
 
 def causes(run: Run) -> Iterator[Hypothesis]:
-    """Those that say why: another argument, another dtype on the way, or a planted bug."""
+    """Hypotheses that explain why: another argument, another dtype on the way, or a planted bug."""
     if run.inputs and run.case.mesh.size <= MOST and run.actual[0].size:
         for text, change in variants(run.case):
-            yield Hypothesis(f"the blocks are the right ones {text}", partial(_changed, change))
+            yield Hypothesis(f"the blocks are the right ones {text}", partial(_blocks_with, change))
         yield from _other_inputs(run)
         yield from _conversions(run)
     yield from _mutants(run)
 
 
 def _sets_of_axes(run: Run) -> Iterator[tuple[tuple[str, ...], str]]:
-    """All axes of several devices that something may be reduced over, and their names: roles where these are theirs."""
+    """Sets of axes that something may be reduced over, and their names, or those of roles that have just these axes."""
     case = run.case
     long = case.mesh.longer(case.mesh.axis_names) if run.expected.dtype.kind in "fcV" else []
     its = {role: {*case.mesh.longer(as_axes(of))} for role, of in case.roles}
     for axes in (axes for n in range(1, len(long) + 1) for axes in itertools.combinations(long, n)):
         roles = [role for role, of in its.items() if of and of <= {*axes}]
-        named = roles if {*axes} == set().union(*(its[role] for role in roles)) else axes
-        yield axes, " and ".join(named)
+        yield axes, " and ".join(roles if {*axes} == set().union(*(its[role] for role in roles)) else axes)
 
 
 def _partial_results(run: Run) -> Iterator[Hypothesis]:
@@ -100,15 +99,15 @@ def _partial_results(run: Run) -> Iterator[Hypothesis]:
             yield Hypothesis(text, lambda run: run.expected, of=partial(_over, axes, reduce, lambda run: run.actual))
 
 
-def _reduced(run: Run) -> Iterator[Hypothesis]:
-    """A sum of what is a sum already, or a mean of means: right results, or each device's own, reduced once more."""
+def _second_reductions(run: Run) -> Iterator[Hypothesis]:
+    """A second reduction: of right results, or of each device's own."""
     for axes, named in _sets_of_axes(run):
         for reduce, how in ((np.sum, "added up"), (np.mean, "averaged"), (np.max, "their maximum taken")):
             text = f"reduced once more: the right results, {how} over {named}"
             yield Hypothesis(text, partial(_over, axes, reduce, lambda run: run.expected))
             if run.inputs:
                 text = f"reduced at the end: the results of each participant alone, {how} over {named}"
-                yield Hypothesis(text, partial(_over, axes, reduce, partial(_changed, {"axis_name": ()})))
+                yield Hypothesis(text, partial(_over, axes, reduce, partial(_blocks_with, {"axis_name": ()})))
 
 
 def _over(axes: Sequence[str], reduce: Callable[..., np.ndarray], of: Callable[[Run], Blocks], run: Run) -> Blocks:
@@ -121,7 +120,7 @@ def _over(axes: Sequence[str], reduce: Callable[..., np.ndarray], of: Callable[[
 
 
 def _where_wrong(make: Predict, run: Run) -> Blocks | None:
-    """Blocks on the devices that are wrong on one of the data sets, and right ones elsewhere."""
+    """Predicted blocks on the devices that are wrong on one of the data sets, and right ones elsewhere."""
     made, blocks, places = make(run), run.expected.copy(), list(run.places)
     if made is None or made.shape != blocks.shape:
         return None
@@ -130,7 +129,7 @@ def _where_wrong(make: Predict, run: Run) -> Blocks | None:
 
 
 def _of_every_block(run: Run) -> Iterator[Hypothesis]:
-    """The same for all blocks that are wrong: nothing arrived or left, or too much was added up."""
+    """One mistake in all wrong blocks: nothing arrived or left, or too much was added up."""
     who = run.name(run.places[0]) if len(run.places) == 1 else "every wrong block"
     found: dict[str, Predict] = {
         f"missing: {who} holds zeros": lambda run: np.zeros_like(run.expected),
@@ -152,8 +151,8 @@ def _times(times: int, run: Run, parts: int = 1) -> Blocks | None:
     return None if run.expected.dtype == bool else right * times / parts if parts > 1 else right * times
 
 
-def _moved(runs: Sequence[Run]) -> Iterator[Hypothesis]:
-    """Blocks, or inputs, of other devices: by their distance in the tuple of axes, or whichever they are."""
+def _moves(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+    """Blocks, or inputs, of other devices: at a distance in the tuple of axes, or any."""
     run, axes, p = runs[0], runs[0].case.axes, runs[0].case.participants
     number, mesh = axis_index(run.case.mesh, axes).ravel(), run.case.mesh
     group = axis_index(mesh, [name for name in mesh.axis_names if name not in axes]).ravel()
@@ -174,15 +173,15 @@ def _moved(runs: Sequence[Run]) -> Iterator[Hypothesis]:
             lines = [f"  the participants along {axes} are in the reverse order"]
         source = [sources.get(d, d) for d in range(len(number))]
 
-        def taken(run: Run, own: bool = own, source: Sequence[int] = source) -> Blocks | None:
+        def move(run: Run, own: bool = own, source: Sequence[int] = source) -> Blocks | None:
             blocks = run.own if own else run.expected
             return None if blocks is None else blocks[source]
 
-        yield Hypothesis("\n".join([text, *lines]), partial(_where_wrong, taken), open=True)
+        yield Hypothesis("\n".join([text, *lines]), partial(_where_wrong, move), open=True)
 
 
 def _source(runs: Sequence[Run], device: int, group: np.ndarray, *, own: bool) -> int:
-    """The device whose block this one holds in all runs, one that it is connected with first; -1 if there is none."""
+    """The device whose block this one holds in all runs, preferably one in its group; -1 if there is none."""
     fits = np.ones(len(group), bool)
     fits[device] = own
     for run in runs:
@@ -195,7 +194,7 @@ def _source(runs: Sequence[Run], device: int, group: np.ndarray, *, own: bool) -
     return found[0] if found else -1
 
 
-def _turned(run: Run) -> Iterator[Hypothesis]:
+def _reorderings(run: Run) -> Iterator[Hypothesis]:
     """The elements of each block in another order."""
     shape = run.expected.shape
     changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
@@ -216,37 +215,37 @@ def _turned(run: Run) -> Iterator[Hypothesis]:
 
 
 def _in_another_order(where: str, dimensions: tuple[int, ...]) -> Hypothesis:
-    """The same values as the right ones, along dimensions of the blocks; the first one is that of the devices."""
+    """The right values, sorted along dimensions of the blocks, of which the first is that of the devices."""
 
-    def ordered(blocks: Blocks) -> Blocks:
+    def sort(blocks: Blocks) -> Blocks:
         rows = np.moveaxis(blocks.astype(wide(blocks.dtype)), dimensions, range(-len(dimensions), 0))
         return np.sort(rows.reshape(*rows.shape[: blocks.ndim - len(dimensions)], -1), axis=-1)
 
     return Hypothesis(
         f"permuted: the values {where} are the right ones, in another order",
-        lambda run: ordered(run.expected),
-        of=lambda run: ordered(run.actual),
+        lambda run: sort(run.expected),
+        of=lambda run: sort(run.actual),
         open=True,
     )
 
 
-def _changed(change: Change, run: Run) -> Blocks:
+def _blocks_with(change: Change, run: Run) -> Blocks:
     """The right blocks of a changed case."""
     return _right(dataclasses.replace(run.case, **change), run, run.inputs)
 
 
 def _right(case: Case, run: Run, inputs: Sequence[np.ndarray]) -> Blocks:
-    """The right blocks of a case, given what goes in."""
+    """The right blocks of a case, given its inputs."""
     return rounded(run.flat(run.oracle(case, inputs)), run.expected.dtype)
 
 
 def variants(case: Case) -> Iterator[tuple[str, Change]]:
-    """The same case with one argument changed the way it is mistaken, the likeliest first."""
+    """The same case with one argument changed, the likeliest mistakes first."""
 
     def params(**values: object) -> Change:
         return {"params": case.with_params(**values).params}
 
-    long, given = case.mesh.longer(case.axes), case.keywords  # where axes of one device stand changes nothing
+    long, given = case.mesh.longer(case.axes), case.keywords  # axes of one device make no difference
     in_order = list(case.mesh.in_mesh_order(long))
     orders = [o for o in map(list, itertools.permutations(long)) if o != long]
     for order in sorted(orders, key=lambda o: o != in_order):
@@ -317,7 +316,7 @@ def _other_inputs(run: Run) -> Iterator[Hypothesis]:
 
 
 def _cyclic(at: int, d: int, x: np.ndarray) -> np.ndarray:
-    """Of p participants along an axis, the i-th holds the elements i, i + p, … of a dimension."""
+    """Deals out a dimension cyclically: of p participants along an axis, the i-th gets the elements i, i + p, …."""
     spread = np.moveaxis(x, (at, d), (0, 1))
     return np.moveaxis(spread.swapaxes(0, 1).reshape(spread.shape), (0, 1), (at, d))
 
@@ -327,14 +326,11 @@ def _with_input(i: int | None, change: Callable[[np.ndarray], np.ndarray], run: 
     return _right(run.case, run, [change(x) if i in (at, None) else x for at, x in enumerate(run.inputs)])
 
 
-COARSE = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "float32")
-"""The dtypes through which floats may have been sent."""
-
-
 def _conversions(run: Run) -> Iterator[Hypothesis]:
     """Floats that are rounded to a coarser dtype on their way in, or out."""
     floats = all(x.dtype.kind != "c" and is_float(x.dtype) for x in [run.expected, *run.inputs])
-    for dtype in map(as_dtype, COARSE if floats else ()):
+    coarse = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "float32")
+    for dtype in map(as_dtype, coarse if floats else ()):
         text = f"rounded too much: the blocks are the right ones with its value in {dtype} in place of each"
         change = partial(lambda to, x: x.astype(to).astype(x.dtype), dtype)
         yield Hypothesis(f"{text} number that goes in", partial(_with_input, None, change))
@@ -344,7 +340,7 @@ def _conversions(run: Run) -> Iterator[Hypothesis]:
 def _mutants(run: Run) -> Iterator[Hypothesis]:
     """The planted bugs of the contract, in a checkout: a wheel has none.
 
-    Not of this project's own functions: many bugs call them, and are wrong in the same way once these are.
+    This project's own functions are left out: many bugs call them, and are wrong in the same way.
     """
     if run.violation.implementation.built_in or find_spec("shardproof.properties.mutants") is None:
         return
@@ -357,7 +353,7 @@ def _mutants(run: Run) -> Iterator[Hypothesis]:
             claims = frozenset(bug.claims)
             own = Implementation(CONTRACTS[contract], bug.name, bug.function, claims, whole=bug.whole)
             text = f"as the planted bug {bug.name} has it: {bug.sentence}"
-            yield Hypothesis(text, partial(Run.observed, implementation=own))
+            yield Hypothesis(text, partial(Run.observe, implementation=own))
 
 
 def _instead(value: float, run: Run) -> Blocks | None:
@@ -366,12 +362,12 @@ def _instead(value: float, run: Run) -> Blocks | None:
     return np.where(run.wrong, np.array(value, run.expected.dtype), run.expected)
 
 
-def _saturated(run: Run) -> Blocks | None:
-    """What came, where that is the end of the range of whole numbers, and the right values elsewhere."""
+def _saturate(run: Run) -> Blocks | None:
+    """The actual values at the ends of the range of whole numbers, and the right values elsewhere."""
     if is_float(run.expected.dtype) or run.expected.dtype == bool:
         return None
-    limits, came = ml_dtypes.iinfo(run.expected.dtype), run.actual.astype(wide(run.actual.dtype))
-    return np.where((came == int(limits.min)) | (came == int(limits.max)), run.actual, run.expected)
+    limits, actual = ml_dtypes.iinfo(run.expected.dtype), run.actual.astype(wide(run.actual.dtype))
+    return np.where((actual == int(limits.min)) | (actual == int(limits.max)), run.actual, run.expected)
 
 
 WHEREVER: dict[str, Predict] = {
@@ -384,21 +380,17 @@ WHEREVER: dict[str, Predict] = {
     "missing: the blocks hold zeros wherever they are wrong": partial(_instead, 0.0),
     "NaN: the blocks hold NaN where the right value is none": partial(_instead, np.nan),
     "overflow: the blocks hold infinity where the right value is finite": partial(_instead, np.inf),
-    "saturated: the blocks hold the smallest or largest whole number of the dtype, not one that wraps": _saturated,
+    "saturated: the blocks hold the smallest or largest whole number of the dtype, not one that wraps": _saturate,
     "unchanged: the blocks hold the device's own input wherever they are wrong": lambda run: (
         None if run.own is None else np.where(run.wrong, run.own, run.expected)
     ),
 }
-"""The same for all elements that are wrong."""
-
-
-SMALL = 1 / 16
-"""How large an error may be, as a part of the numbers about, to be one of rounding."""
+"""One mistake in all wrong elements."""
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")  # as in the search that found it
 def diagnose(violation: LawViolation) -> list[str]:
-    """Lines that say what is wrong, the details indented; none where blocks were not compared."""
+    """The diagnosis, with its details indented; empty where blocks were not compared."""
     difference, case = violation.difference, violation.case
     if difference is None:
         return []
@@ -420,11 +412,13 @@ def diagnose(violation: LawViolation) -> list[str]:
     if rounding and not lines:
         return ["rounded too much: off by no more than a small part of the numbers about"]
     if found is None or found.open:
-        cause = None if found is None else _first(why, runs)
-        lines += [*([cause.text] if cause else []), *repaired(violation)]
-    named = [*map(runs[0].name, runs[0].places[:LISTED]), *(["others"] if len(runs[0].places) > LISTED else [])]
+        if found is not None and (cause := _first(why, runs)):
+            lines.append(cause.text)
+        if repair := repair_of(violation):
+            lines.append(f"one change makes it right: {repair[0]}")
+    names = [*map(runs[0].name, runs[0].places[:LISTED]), *(["others"] if len(runs[0].places) > LISTED else [])]
     formula = "another formula: in double precision too, " * (difference.by_formula or violation.in_doubles)
-    return lines or [f"{formula}other values: on {', '.join(named)}"]
+    return lines or [f"{formula}other values: on {', '.join(names)}"]
 
 
 def _first(table: Iterable[Hypothesis], runs: Sequence[Run]) -> Hypothesis | None:
@@ -432,7 +426,7 @@ def _first(table: Iterable[Hypothesis], runs: Sequence[Run]) -> Hypothesis | Non
 
 
 def _is_rounding(run: Run) -> bool:
-    """Whether all errors are a small part of the numbers about; a small whole number is never rounded."""
+    """True if all errors are at most a sixteenth of the values; a small whole number is never rounded."""
     right, actual = (x[run.wrong].astype(wide(x.dtype)) for x in (run.expected, run.actual))
     if not is_float(run.expected.dtype) or ((right == np.round(right)) & (np.abs(right) <= 64)).any():
         return False
@@ -440,7 +434,7 @@ def _is_rounding(run: Run) -> bool:
         usual = np.median(np.abs(run.expected)) if run.expected.size else 0
         scale = np.maximum(np.abs(right), max(run.tolerance, usual))
         off = np.abs(actual - right)
-        return bool((np.isfinite(off) & (off <= SMALL * scale)).all())
+        return bool((np.isfinite(off) & (off <= scale / 16)).all())
 
 
 def _not_comparable(difference: Difference, lead: int) -> str:

@@ -1,9 +1,9 @@
-"""Which single change would make a program right: tried in the interpreter, in double precision, one after the other.
+"""The single change that would make a program right: changes are tried in the interpreter, in double precision.
 
 A collective over other axes, or none; one that is missing; participants that are numbered in another order, or
-sent to; another dimension of an all-to-all, a roll the other way. It knows of no contract, so that it tells the
-mistakes of a user's own program, by the line. What is told was tried on several data sets, and made all results right
-on each of them.
+sent to; another dimension of an all-to-all, a roll the other way. No contract is needed, so that the mistakes of a
+user's own program are found as well, by the line. A change is reported if it makes all results right on several data
+sets.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from shardproof.oracles.dtypes import is_float, unit_roundoff
+from shardproof.oracles.dtypes import is_float, unit_roundoff, wide
 from shardproof.oracles.layout import nan_equal
 from shardproof.oracles.mesh import MeshCase, as_axes
 from shardproof.properties.cases.case import Case
@@ -38,7 +38,7 @@ from shardproof.properties.precision.arithmetic import Doubled, Doubles, double
 from shardproof.properties.precision.formats import Numbers
 from shardproof.properties.precision.runs import INTERPRETER, evaluated
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.report.diagnosis.runs import MOST, enlarged
+from shardproof.properties.report.diagnosis.runs import MOST, enlarge
 from shardproof.properties.runner.violation import LawViolation
 
 
@@ -48,28 +48,27 @@ class Change:
 
     equations: frozenset[int] = frozenset()  # their identities
     params: tuple[tuple[str, Any], ...] = ()  # parameters, by name, in place of their own
-    # what their results go through: `psum`, `pmean`, `pmax`, `pmin`, or `once`, which divides them by how many
-    # participants there are, or `rounded`, to the dtype that was traced, or `back`, as a roll the other way, or
-    # `whole`, where they number the elements of a block, to those of all blocks; empty for nothing
+    # what is applied to their results: `psum`, `pmean`, `pmax`, `pmin`; `once`: divided by the number of participants;
+    # `rounded` to the dtype that was traced; `back`: a roll the other way; `whole`: numbers of elements of a block
+    # become those of all blocks; or nothing
     then: str = ""
-    axes: tuple[str, ...] = ()  # the mesh axes over which they do
-    primitive: str = ""  # what they do, if it is another thing
+    axes: tuple[str, ...] = ()  # the mesh axes over which that is
+    primitive: str = ""  # another primitive in their place
     times: int = 1  # by what their results are multiplied
-    of: tuple[int, ...] = ()  # or the operand, and the dimension of its block, by whose size they are
+    of: tuple[int, ...] = ()  # or the operand, and the dimension of its block, by whose size
 
 
-NOTHING_ELSE = Change()
-"""All do what they say."""
+NO_CHANGE = Change()
 
 
 @dataclass(frozen=True)
 class Changed(Doubles):
-    """Doubles, as it is or with a change."""
+    """Doubles, with a change."""
 
-    change: Change = NOTHING_ELSE  # what some equations do instead
+    change: Change = NO_CHANGE
 
     def run(self, env: Env, rule: Rule, equation: Any, operands: list[Numbers]) -> list[Numbers]:
-        """The results of an equation, or of what is in its place."""
+        """The results of an equation, or of the one in its place."""
         if id(equation) not in self.change.equations:
             return super().run(env, rule, equation, operands)
         changed = equation.replace(params={**equation.params, **dict(self.change.params)})
@@ -88,7 +87,7 @@ class Changed(Doubles):
     def _then(self, env: Env, equation: Any, x: Numbers, variable: Any) -> Numbers:
         then, axes = self.change.then, self.change.axes
         if then == "rounded":
-            with np.errstate(over="ignore"):  # what the dtype does not reach is infinite in it
+            with np.errstate(over="ignore"):  # numbers beyond the dtype become infinite
                 return np.asarray(x.astype(variable.aval.dtype).astype(double(variable.aval.dtype)))
         if then == "whole":
             number = RULES["axis_index"](env, SimpleNamespace(params={"axis_name": axes}))
@@ -111,47 +110,38 @@ class Changed(Doubles):
 
 
 def run_in_doubles(
-    program: Simulated, *arrays: np.ndarray, change: Change = NOTHING_ELSE, arithmetic: Changed | None = None
+    program: Simulated, *arrays: np.ndarray, change: Change = NO_CHANGE, arithmetic: Changed | None = None
 ) -> list[np.ndarray]:
-    """The results of a traced program on one data set in double precision, as it is or with a change.
-
-    Raises:
-        InterpreterLimit: if the interpreter cannot run it.
-    """
+    """The results of a program on one data set in double precision, with a change; may raise InterpreterLimit."""
     values = program.typed([as_value(a) for a in arrays])
     arithmetic = arithmetic or Changed(change=change)
     return [np.array(x) for x in evaluated(Env(), program.live().closed_jaxpr, values, arithmetic)]
 
 
 UNKNOWN = "an unknown place"
-"""What `location` says of what has none."""
+"""The `location` of an equation without one."""
 
 MOST_CHANGES = 400
-"""How many are tried, at most."""
+"""The most changes that are tried."""
 
-ALIKE = 1e-6
-"""How far a number may be from the right one, by the largest of them: roundings to 16 bits on the way are not made."""
+TOLERANCE = 1e-6
+"""How far a number may be off, relative to the largest: roundings to 16 bits on the way are not made."""
 
 DATA = (("exact", 1), ("real", 2), ("real", 3))
-"""The kinds of data on which a change must help, by how far their seeds are from that of the failure."""
+"""The kinds of data on which a change must help, with what is added to the seed of the failure."""
 
 REDUCES = {"reduce_sum": "psum", "dot_general": "psum", "reduce_max": "pmax", "reduce_min": "pmin"}
-"""What is missing behind an operation that reduces a participant's own part of what is sharded."""
-
-MOST_STEPS = 6
-"""How many distances are tried that a block may be sent, the shortest first."""
+"""The collective that may be missing after an operation that reduces a sharded dimension."""
 
 OTHERS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "add": "sub", "sub": "add"}
-"""What is mistaken for one another where participants, steps and elements are counted."""
-
-REDUCTIONS = ("psum", "psum_invariant", "pmax", "pmin")
+"""Operations that are mistaken for one another where participants, steps and elements are counted."""
 
 Blocks = list[np.ndarray]
 Places = tuple[int, ...]
 """Equations of a program by their number."""
 
 Repair = tuple[str, Places, Change]
-"""One change of a program: in words, where, and what the equations there do instead."""
+"""One change of a program: in words, the places, and the change of the equations there."""
 
 
 @dataclass(frozen=True)
@@ -162,10 +152,10 @@ class Trial:
     case: Case
     arrays: Blocks
     right: Blocks
-    within: float = ALIKE  # how far off they may be, by the largest of them
+    within: float = TOLERANCE  # how far off they may be, relative to the largest of them
 
-    def holds(self, places: Places = (), change: Change = NOTHING_ELSE) -> bool:
-        """Whether all results are right if the program is changed."""
+    def holds(self, places: Places = (), change: Change = NO_CHANGE) -> bool:
+        """True if all results are right if the program is changed."""
         times = self.case.operands[change.of[0]].block[change.of[1]] if change.of else change.times
         own = frozenset(id(self.program.equations[i]) for i in places)
         change = dataclasses.replace(change, equations=own, times=times)
@@ -173,45 +163,39 @@ class Trial:
             results = run_in_doubles(self.program, *self.arrays, change=change)
         except Exception:  # shapes that do not fit one another, devices that wait for ever
             return False
-        blocks = [all_blocks(self.case, x) for x in results]
-        return all(
-            came.shape == right.shape and self._near(came, right)
-            for came, right in zip(blocks, self.right, strict=False)
-        )
-
-    def _near(self, came: np.ndarray, right: np.ndarray) -> bool:
-        """Whether blocks are right; what is NaN or infinite must be the same."""
-        finite = np.isfinite(right)
-        leeway = self.within * float(np.abs(right[finite]).max(initial=0)) if is_float(right.dtype) else 0
-        off = np.abs(np.where(finite, came, 0) - np.where(finite, right, 0))
-        return bool((off <= leeway).all() and nan_equal(came[~finite], right[~finite]).all())
+        pairs = zip(results, self.right, strict=False)
+        return all(is_close(all_blocks(self.case, x), right, self.within) for x, right in pairs)
 
 
-def repaired(violation: LawViolation) -> list[str]:
-    """One line that says which change makes the results right, if one does."""
-    repair = repair_of(violation)
-    return [] if repair is None else [f"one change makes it right: {repair[0]}"]
+def is_close(blocks: np.ndarray, right: np.ndarray, part: float) -> bool:
+    """True if blocks are equal, but for a part of the largest right number; NaN and infinities must be the same."""
+    if blocks.shape != right.shape or not is_float(right.dtype):
+        return bool(np.array_equal(blocks, right))
+    blocks, right = blocks.astype(wide(blocks.dtype)), right.astype(wide(right.dtype))
+    with np.errstate(invalid="ignore"):
+        close = np.abs(blocks - right) <= part * np.abs(np.where(np.isfinite(right), right, 0)).max(initial=0)
+    return bool((nan_equal(blocks, right) | close).all())
 
 
 def repair_of(violation: LawViolation) -> Repair | None:
     """The change that makes the results right, if one does."""
     case, data = violation.case, violation.data
-    if data is None or not _told_by_values(violation):
+    if data is None or not _has_wrong_values(violation):
         return None
-    for one in filter(None, (case, enlarged(case, violation.implementation))):  # of one element some steps are left out
+    for one in filter(None, (case, enlarge(case, violation.implementation))):  # some steps are skipped on one element
         with contextlib.suppress(Exception):  # a function may refuse other data, and the interpreter the function
             if found := _found(violation.implementation, one, data):
                 return found
     return None
 
 
-def _told_by_values(violation: LawViolation) -> bool:
-    """Whether the values of a result are wrong on a mesh that is small enough to look further."""
+def _has_wrong_values(violation: LawViolation) -> bool:
+    """True if the values of a result are wrong on a mesh that is small enough for more runs."""
     of_result = violation.difference is not None and violation.difference.of == "result"
     return of_result and not violation.law.between_engines and violation.case.mesh.size <= MOST
 
 
-@functools.lru_cache(maxsize=1)  # a diagnosis and the steps of the page ask for the same
+@functools.lru_cache(maxsize=1)  # both a diagnosis and the steps of the page call it
 def _found(implementation: Implementation, case: Case, data: Data) -> Repair | None:
     program = program_of(implementation, case)
     tried = [*itertools.islice(_changes(case, program), MOST_CHANGES)]
@@ -220,10 +204,10 @@ def _found(implementation: Implementation, case: Case, data: Data) -> Repair | N
     wrong = [trial for trial in trials if not trial.holds()]
     if not wrong or len(trials) < 2:
         return None
-    larger = enlarged(case, implementation)  # of single elements much is true by coincidence
-    with contextlib.suppress(Exception):  # sizes that a function does not serve
+    larger = enlarge(case, implementation)  # single elements are often right by coincidence
+    with contextlib.suppress(Exception):  # sizes that a function does not support
         more = [] if larger is None else [*_trials(implementation, larger, own[1:])]
-        trials += [trial for trial in more if _same(trial.program, program)]
+        trials += [trial for trial in more if _names(trial.program) == _names(program)]  # equal but for shapes
     for text, places, change in tried:
         if wrong[0].holds(places, change) and all(trial.holds(places, change) for trial in trials):
             return text.replace(UNKNOWN, _called_at(program.equations, places[0])), places, change
@@ -245,19 +229,17 @@ def program_of(implementation: Implementation, case: Case) -> Simulated:
 
 
 def _trials(implementation: Implementation, case: Case, sets: Sequence[Data]) -> Iterator[Trial]:
-    """A case's program on data sets on which some of what is right is finite."""
+    """A case's program on data sets on which some right values are finite."""
     program = program_of(implementation, case)
     for data in sets:
         arrays = operands(case, data)
         right = reference_blocks(case, [case.blocks(i, array) for i, array in enumerate(arrays)])
         if all(np.isfinite(x).any() for x in right if is_float(x.dtype) and x.size):
-            yield Trial(program, case, arrays, right, max(ALIKE, implementation.within))
+            yield Trial(program, case, arrays, right, max(TOLERANCE, implementation.within))
 
 
-def _same(one: Simulated, other: Simulated) -> bool:
-    """Whether two programs have the same equations, but for shapes."""
-    names = ([(e.primitive.name, location(e)) for e in program.equations] for program in (one, other))
-    return next(names) == next(names)
+def _names(program: Simulated) -> list[tuple[str, str]]:
+    return [(equation.primitive.name, location(equation)) for equation in program.equations]
 
 
 def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
@@ -269,7 +251,7 @@ def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
     yield from _dimensions(equations)
     yield from _counts(equations)
     yield from _local_numbers(case, equations)
-    for places in alike(equations, lambda e: e.primitive.name in REDUCTIONS):
+    for places in group_equations(equations, lambda e: e.primitive.name in ("psum", "psum_invariant", "pmax", "pmin")):
         yield from _other_axes(equations[places[0]], places, long)
     floats = _floats(equations)
     reducing = [places for places in floats if equations[places[0]].primitive.name in REDUCES]
@@ -285,7 +267,7 @@ def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
 
 
 def _behind(equations: Sequence[Any], places: Places, then: str, some: Sequence[tuple[str, ...]]) -> Iterator[Repair]:
-    """What equations give is reduced, or counted once."""
+    """Reduces the results of equations, or counts them once."""
     its = f"what {place(equations[places[0]])} gives"
     for axes in some:
         over = f"{then} over {_words(axes)} of {its}"
@@ -294,7 +276,7 @@ def _behind(equations: Sequence[Any], places: Places, then: str, some: Sequence[
 
 
 def _other_axes(first: Any, places: Places, long: Sequence[str]) -> Iterator[Repair]:
-    """A reduction over more axes, over fewer, none, or as a mean."""
+    """Reduces over more axes, over fewer, none, or as a mean."""
     axes, names = axes_of(first), first.params["axes"]
     numbered = tuple(name for name in names if isinstance(name, int))
     its = f"the {place(first)} over"
@@ -314,9 +296,9 @@ def _other_axes(first: Any, places: Places, long: Sequence[str]) -> Iterator[Rep
 
 
 def _orders(case: Case, program: Simulated) -> Iterator[Repair]:
-    """Participants of a tuple of axes are numbered in its order: `lax.ppermute` numbers the devices of the mesh."""
+    """Numbers the participants in the order of the tuple of axes: `lax.ppermute` numbers them in that of the mesh."""
     equations = program.equations
-    for places in alike(equations, lambda e: e.primitive.name == "ppermute"):
+    for places in group_equations(equations, lambda e: e.primitive.name == "ppermute"):
         first = equations[places[0]]
         axes, perm = axes_of(first), first.params["perm"]
         ordered = case.mesh.in_mesh_order(axes)
@@ -328,12 +310,12 @@ def _orders(case: Case, program: Simulated) -> Iterator[Repair]:
 
 
 def _permutations(case: Case, equations: Sequence[Any]) -> Iterator[Repair]:
-    """Blocks are sent the other way, or further, or round the ring, or not round it."""
-    for places in alike(equations, lambda e: e.primitive.name == "ppermute"):
+    """Sends blocks the other way, or further, or round the ring, or not round it."""
+    for places in group_equations(equations, lambda e: e.primitive.name == "ppermute"):
         first = equations[places[0]]
         perm, p = tuple(first.params["perm"]), case.mesh.axis_size(axes_of(first))
         ways = {"with source and destination swapped": tuple((to, source) for source, to in perm)}
-        for by in sorted(range(1 - p, p), key=lambda by: (abs(by), -by))[1 : MOST_STEPS + 1]:
+        for by in sorted(range(1 - p, p), key=lambda by: (abs(by), -by))[1:7]:  # the shortest distances
             to = f"i {'+' if by > 0 else '-'} {abs(by)}"
             ways[f"that sends block i to ({to}) % p, with p={p}"] = tuple((i, (i + by) % p) for i in range(p))
             ways[f"that sends block i to {to} and none round"] = tuple((i, i + by) for i in range(p) if 0 <= i + by < p)
@@ -343,15 +325,15 @@ def _permutations(case: Case, equations: Sequence[Any]) -> Iterator[Repair]:
 
 
 def _dimensions(equations: Sequence[Any]) -> Iterator[Repair]:
-    """An all-to-all splits or joins another dimension, and a roll goes the other way."""
-    for places in alike(equations, lambda e: e.primitive.name == "all_to_all"):
+    """Splits or joins another dimension in an all-to-all, and rolls the other way."""
+    for places in group_equations(equations, lambda e: e.primitive.name == "all_to_all"):
         first = equations[places[0]]
         for name, other in itertools.product(("split_axis", "concat_axis"), range(first.invars[0].aval.ndim)):
             if other != first.params[name]:
                 text = f"the {place(first)} with another {name}: {other} of its operand {first.invars[0].aval.shape}"
                 yield text, places, Change(params=((name, other),))
     made = {variable: equation for equation in equations for variable in equation.outvars}
-    for places in alike(equations, lambda e: e.primitive.name == "concatenate" and len(e.invars) == 2):
+    for places in group_equations(equations, lambda e: e.primitive.name == "concatenate" and len(e.invars) == 2):
         first = equations[places[0]]
         parts = [made.get(x) for x in first.invars if not isinstance(x, core.Literal)]
         of = {part.invars[0] for part in parts if part is not None and part.primitive.name == "slice"}
@@ -360,25 +342,29 @@ def _dimensions(equations: Sequence[Any]) -> Iterator[Repair]:
 
 
 def _counts(equations: Sequence[Any]) -> Iterator[Repair]:
-    """Integers are compared or added in another way."""
-    for places in alike(equations, lambda e: e.primitive.name in OTHERS and e.invars[0].aval.dtype.kind in "iu"):
+    """Compares or adds integers in another way."""
+    for places in group_equations(
+        equations, lambda e: e.primitive.name in OTHERS and e.invars[0].aval.dtype.kind in "iu"
+    ):
         first = equations[places[0]]
         other = OTHERS[first.primitive.name]
         yield f"{other} in place of {place(first)}", places, Change(primitive=other)
 
 
 def _local_numbers(case: Case, equations: Sequence[Any]) -> Iterator[Repair]:
-    """Elements are numbered within a block, and not within all blocks."""
+    """Numbers elements within all blocks, not within one."""
     roles = [case.mesh.longer(as_axes(axes)) for _, axes in case.roles]
     some = [
         *dict.fromkeys(tuple(axes) for axes in (*roles, *([axis] for axis in case.mesh.longer(case.mesh.axis_names))))
     ]
-    for places in alike(equations, lambda e: e.primitive.name == "iota" and e.outvars[0].aval.dtype.kind in "iu"):
+    for places in group_equations(
+        equations, lambda e: e.primitive.name == "iota" and e.outvars[0].aval.dtype.kind in "iu"
+    ):
         for axes in filter(None, some):
             text = f"what {place(equations[places[0]])} numbers from where the block begins along {_words(axes)}"
             yield text, places, Change(then="whole", axes=axes)
     sizes = {n: (i, d) for i, o in enumerate(case.operands) for d, n in enumerate(o.block) if n > 1}
-    for places in alike(equations, lambda e: e.primitive.name == "axis_index"):
+    for places in group_equations(equations, lambda e: e.primitive.name == "axis_index"):
         for n, of in sizes.items():
             yield f"{n} times what {place(equations[places[0]])} gives, the size of a block", places, Change(of=of)
 
@@ -390,8 +376,8 @@ def numbers_by_the_mesh(mesh: MeshCase, axes: Sequence[str], ordered: Sequence[s
     return [int(n) for n in numbers.transpose([list(ordered).index(name) for name in axes]).ravel()]
 
 
-def alike(equations: Sequence[Any], of: Callable[[Any], bool]) -> list[Places]:
-    """Equations of some kind, those of one line that do the same together."""
+def group_equations(equations: Sequence[Any], of: Callable[[Any], bool]) -> list[Places]:
+    """Groups equations of some kind by what they do and their line."""
     found: dict[Any, list[int]] = {}
     for i, equation in enumerate(equations):
         if of(equation):
@@ -401,12 +387,12 @@ def alike(equations: Sequence[Any], of: Callable[[Any], bool]) -> list[Places]:
 
 
 def _floats(equations: Sequence[Any]) -> list[Places]:
-    """Those that give one array of floats."""
-    return alike(equations, lambda e: len(e.outvars) == 1 and is_float(np.dtype(e.outvars[0].aval.dtype)))
+    """Groups the equations whose result is one array of floats."""
+    return group_equations(equations, lambda e: len(e.outvars) == 1 and is_float(np.dtype(e.outvars[0].aval.dtype)))
 
 
 def place(equation: Any) -> str:
-    """What an equation does, and where, without the folder."""
+    """An equation's operation and line, without the folder."""
     return f"{equation.primitive.name.removesuffix('_invariant')} at {location(equation).rpartition('/')[2]}"
 
 
@@ -418,10 +404,10 @@ def rounds_at(violation: LawViolation) -> str:
     """The operation that rounds, and its line, where results are right in double precision; empty if it is unknown.
 
     Everything is run in double precision but the results of one line, which are rounded to the dtype that was traced:
-    then the results of the program are as wrong as the bound says they must not be.
+    then the results of the program exceed the bound.
     """
     difference, case, data = violation.difference, violation.case, violation.data
-    if difference is None or data is None or not _told_by_values(violation):
+    if difference is None or data is None or not _has_wrong_values(violation):
         return ""
     if difference.off_in_doubles is None or difference.by_formula:
         return ""

@@ -1,4 +1,4 @@
-"""The run that failed, and further runs of the same function: what is true of one data set may be so by coincidence."""
+"""The run that failed, and more runs of the same function: a pattern in one data set may be a coincidence."""
 
 import dataclasses
 import math
@@ -26,19 +26,10 @@ MOST = 64
 """The largest mesh on which the function is run on larger blocks, and on more than one further data set."""
 
 ELEMENTS = 24
-"""How many elements of 16 bits or more a block has that no other resembles; of fewer bits, four times as many."""
-
-FURTHER = 1_000_003
-"""How far the seeds of further data sets are from that of the first."""
-
-MOST_RUNS = 12
-"""On how many data sets of the same structure the function is run, at most."""
+"""How many elements of 16 bits or more make a block unlike any other; of fewer bits, four times as many."""
 
 CLEAR = 4.0
 """How many times the tolerance a hypothesis differs from the right values by, at least, where it explains them."""
-
-COARSER = 4
-"""So many roundings may lie between a wrong result and what explains it, where right ones are rounded as well."""
 
 Blocks = np.ndarray
 """The blocks of all devices, in mesh order: `[devices, *block]`."""
@@ -48,12 +39,12 @@ Blocks = np.ndarray
 class Run:
     """The blocks of one run on one data set."""
 
-    violation: LawViolation  # what is explained
+    violation: LawViolation  # the violation to explain
     case: Case  # the case, with that data set alone
-    difference: Difference  # what the law compared; nothing is wrong in it where the blocks are right
+    difference: Difference  # of the law; nothing is wrong in it where the blocks are right
     # the blocks `[*mesh.sizes, *batch, *block]` of the operands; empty where derivatives are compared
     inputs: list[np.ndarray]
-    engine: str = "simulate"  # what ran it
+    engine: str = "simulate"
     places: tuple[int, ...] = ()  # the devices whose block is wrong on one of the data sets
 
     @cached_property
@@ -73,19 +64,19 @@ class Run:
 
     @cached_property
     def tolerance(self) -> float:
-        """How far values may be apart and still count as the same."""
+        """How far values may differ and still count as the same."""
         bound = self.difference.bound
         return 0.0 if bound is None else float(np.abs(bound[np.isfinite(bound)]).max(initial=0))
 
     @property
     def own(self) -> Blocks | None:
-        """The blocks that each device put in, of the operand that the result belongs to, where they have its shape."""
+        """Each device's input, of the operand that the result belongs to, if it has the result's shape."""
         leaf = self.difference.leaf
         blocks = self.flat(self.inputs[leaf]) if leaf < len(self.inputs) else None
         return None if blocks is None or blocks.shape != self.actual.shape else blocks.astype(self.actual.dtype)
 
     def oracle(self, case: Case, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The right results `[*mesh.sizes, *block]` of a case like this, given the blocks that go in."""
+        """The right results `[*mesh.sizes, *block]` of a case like this, given its input blocks."""
         leaf = self.difference.leaf
         exact = value_over_batch(case, widened_operands(case, inputs))[leaf]
         doubles = self.difference.in_doubles(case)
@@ -103,12 +94,12 @@ class Run:
     def near(self, left: Blocks, right: Blocks, off: float | np.ndarray) -> np.ndarray:
         """Elementwise, whether values are equal, or no further off than that."""
         with np.errstate(invalid="ignore", over="ignore"):
-            apart = np.abs(left.astype(wide(left.dtype)) - right.astype(wide(right.dtype))) if np.any(off) else np.inf
-            return nan_equal(left, right) | np.asarray(apart <= off)
+            by = np.abs(left.astype(wide(left.dtype)) - right.astype(wide(right.dtype))) if np.any(off) else np.inf
+            return nan_equal(left, right) | np.asarray(by <= off)
 
-    def equals(self, blocks: Blocks, came: Blocks) -> bool:
-        """Whether predicted blocks are those that came, but for as many roundings as right blocks may have."""
-        if blocks.shape != came.shape or blocks.dtype != came.dtype:
+    def equals(self, blocks: Blocks, actual: Blocks) -> bool:
+        """True if predicted blocks are the actual ones, but for as many roundings as right blocks may have."""
+        if blocks.shape != actual.shape or blocks.dtype != actual.dtype:
             return False
         off: float | np.ndarray = self.tolerance
         right = is_float(blocks.dtype) and not self.wrong.any() and not is_moved(self.case.structure)
@@ -116,20 +107,20 @@ class Run:
             scale = np.abs(np.where(np.isfinite(blocks), blocks, 0).astype(wide(blocks.dtype)))
             floats = (x for x in [self.actual, *self.inputs] if is_float(x.dtype) and right)
             scale = np.maximum(scale, max((float(magnitude(x).max(initial=0)) for x in floats), default=0.0))
-            off = np.maximum(off, COARSER * unit_roundoff(blocks.dtype) * scale)
-        return bool(self.near(blocks, came, off).all())
+            off = np.maximum(off, 4 * unit_roundoff(blocks.dtype) * scale)  # both are rounded
+        return bool(self.near(blocks, actual, off).all())
 
-    def observed(self, implementation: Implementation) -> Blocks | None:
-        """The blocks of another implementation on the same case and data; None where it does not get so far."""
+    def observe(self, implementation: Implementation) -> Blocks | None:
+        """The blocks of another implementation on the same case and data; None if it fails otherwise."""
         try:
-            found = _compared(self.violation, implementation, self.case, engine_named(self.engine))
+            found = _compare(self.violation, implementation, self.case, engine_named(self.engine))
         except Exception:  # which a planted bug may raise here, whatever it is
             return None
         return self.expected if found is None else self.flat(found.actual)
 
 
 def runs_of(violation: LawViolation) -> list[Run]:
-    """The run of a violation, first, and further ones; none of these where the failure does not come again."""
+    """The run of a violation, first, and more runs, unless the failure is not reproducible."""
     difference, case, data = violation.difference, violation.case, violation.data
     if difference is None or not difference.comparable:
         return []
@@ -137,14 +128,14 @@ def runs_of(violation: LawViolation) -> list[Run]:
     engine = _engine(violation, difference)
     if engine is not None and data is not None:
         size = math.prod(difference.actual.shape[len(case.mesh.sizes) :])
-        # of derivatives of a user's program little is asked at integers, where there may be kinks
+        # derivatives of a user's program are hardly checked at integers, where there may be kinks
         usual = "real" if violation.broken.of_derivative and case.contract.oracle.generic else "exact"
-        found += [_observed(violation, case, more, engine) for more in _others(case, data, size, usual)]
-        if engine.name == "simulate" and case.mesh.size <= MOST:  # larger blocks are others to be compiled
-            both = (enlarged(case, violation.implementation, sharded=sharded) for sharded in (True, False))
+        found += [_observe(violation, case, more, engine) for more in _others(case, data, size, usual)]
+        if engine.name == "simulate" and case.mesh.size <= MOST:  # larger blocks would have to be compiled again
+            both = (enlarge(case, violation.implementation, sharded=sharded) for sharded in (True, False))
             cases = [larger for larger in both if larger is not None]
             pairs = ((one, _others(one, data, MOST, usual)) for one in cases)
-            tried = ([_observed(violation, one, more, engine) for more in others] for one, others in pairs)
+            tried = ([_observe(violation, one, more, engine) for more in others] for one, others in pairs)
             longer = next((runs for runs in tried if any(runs)), [])
             # larger blocks on which all is right do not show the bug
             found += [run for run in longer if run is not None and run.wrong.any()]
@@ -159,11 +150,11 @@ def _on(case: Case, data: Data | None) -> Case:
 
 
 def _engine(violation: LawViolation, difference: Difference) -> Engine | None:
-    """The engine that gives the wrong blocks once more: the interpreter, if it does."""
+    """The engine that gives the wrong blocks again: the interpreter, if it does."""
     if violation.data is None or violation.law.between_engines or difference.of == "array":
         return None
     for name in dict.fromkeys(("simulate", violation.engine)):
-        run = _observed(violation, violation.case, violation.data, engine_named(name))
+        run = _observe(violation, violation.case, violation.data, engine_named(name))
         again = run is not None and np.array_equal(run.difference.wrong, difference.wrong)
         if run is not None and again and run.near(run.difference.actual, difference.actual, run.tolerance).all():
             return engine_named(name)
@@ -171,38 +162,38 @@ def _engine(violation: LawViolation, difference: Difference) -> Engine | None:
 
 
 def _others(case: Case, data: Data, elements: int, usual: str) -> list[Data]:
-    """Data sets on which to run the function again: of small blocks more, and some like that of the failure."""
-    seed, count = data.seed + FURTHER, min(3 + _enough(case) // max(elements, 1), MOST_RUNS)
+    """Data sets on which to run the function again: more where blocks are small, and some like that of the failure."""
+    seed, count = data.seed + 1_000_003, min(3 + _enough(case) // max(elements, 1), 12)
     like = [] if data.kind in ("distinct", "exact") else [data.kind, data.kind, "special" if data.kind == "nan" else ""]
     kinds = ["distinct" if is_moved(case.structure) else usual, *[usual] * count, *like]
     return [Data(kind or data.kind, seed + i) for i, kind in enumerate(kinds[: 1 if case.mesh.size > MOST else None])]
 
 
 def _enough(case: Case) -> int:
-    """How many elements it takes for no two blocks to be equal by coincidence."""
+    """The number of elements from which no two blocks are equal by coincidence."""
     return ELEMENTS * (1 if min(width(o.numpy_dtype) for o in case.operands) >= 16 else 4)
 
 
-def enlarged(case: Case, implementation: Implementation | None = None, *, sharded: bool = True) -> Case | None:
+def enlarge(case: Case, implementation: Implementation | None = None, *, sharded: bool = True) -> Case | None:
     """The case with sides an odd number of times as long, so that blocks differ, and odd sides stay odd.
 
     Arguments:
         case: the case.
-        implementation: what it is of, if it may state sizes, which stay as they are, or serves no other case.
+        implementation: the implementation, if it may state sizes, which stay as they are, or support no other case.
         sharded: whether the sides that are sharded are longer as well.
     """
     params = case.keywords
-    stated = [_stated(implementation, i) for i in range(len(case.operands))]
+    stated = [_stated_dimensions(implementation, i) for i in range(len(case.operands))]
     fixed = () if params.get("tiled", True) else (params.get("split_axis"), params.get("scatter_dimension"))
 
-    def longer(operand: Operand, kept: set[int], factor: int) -> tuple[int, ...]:
+    def longer(operand: Operand, same: set[int], factor: int) -> tuple[int, ...]:
         spec, rank = operand.placement.spec, len(operand.block)
-        kept = kept | {i for i in range(rank) if (spec[i] and not sharded) or i in fixed or i - rank in fixed}
-        return tuple(n if i in kept else n * factor for i, n in enumerate(operand.block))
+        same = same | {i for i in range(rank) if (spec[i] and not sharded) or i in fixed or i - rank in fixed}
+        return tuple(n if i in same else n * factor for i, n in enumerate(operand.block))
 
     for factor in (3, 5, 7, 9, 11):
         pairs = zip(case.operands, stated, strict=True)
-        larger = tuple(dataclasses.replace(o, block=longer(o, kept, factor)) for o, kept in pairs)
+        larger = tuple(dataclasses.replace(o, block=longer(o, same, factor)) for o, same in pairs)
         sizes = [math.prod(operand.block) for operand in larger]
         if min(sizes) >= _enough(case) or factor == 11:
             too_many = max(sizes) * case.mesh.size * case.participants > 2_000_000
@@ -212,7 +203,7 @@ def enlarged(case: Case, implementation: Implementation | None = None, *, sharde
     return None
 
 
-def _stated(implementation: Implementation | None, operand: int) -> set[int]:
+def _stated_dimensions(implementation: Implementation | None, operand: int) -> set[int]:
     """The dimensions of an operand whose sizes a description states, or has the participants state."""
     program = None if implementation is None else implementation.program
     if program is None:
@@ -221,12 +212,8 @@ def _stated(implementation: Implementation | None, operand: int) -> set[int]:
     return {i for i, d in enumerate(dimensions) if d.fixed or not d.name or not d.simple or d.name in sizes}
 
 
-def _compared(violation: LawViolation, implementation: Implementation, case: Case, engine: Engine) -> Difference | None:
-    """How an implementation's blocks differ on the data set of a case; None if they do not.
-
-    Raises:
-        NotImplementedError: if another thing goes wrong first.
-    """
+def _compare(violation: LawViolation, implementation: Implementation, case: Case, engine: Engine) -> Difference | None:
+    """The difference of an implementation's blocks, None if there is none; NotImplementedError for another mistake."""
     first, check = violation.difference, check_gradient if violation.broken.of_derivative else check_value
     try:
         check(implementation, case, engine)
@@ -238,16 +225,16 @@ def _compared(violation: LawViolation, implementation: Implementation, case: Cas
     return None
 
 
-def _observed(violation: LawViolation, case: Case, data: Data, engine: Engine) -> Run | None:
-    """A further run, of right blocks as well; None where another thing goes wrong first."""
+def _observe(violation: LawViolation, case: Case, data: Data, engine: Engine) -> Run | None:
+    """Another run, maybe with right blocks; None where it fails otherwise."""
     case, first = _on(case, data), violation.difference
     assert first is not None
     try:
-        difference = _compared(violation, violation.implementation, case, engine)
+        difference = _compare(violation, violation.implementation, case, engine)
         if difference is None:
             right = _right(violation, case, data)
             difference = Difference(first.of, first.what, right, right, np.zeros(right.shape, bool), leaf=first.leaf)
-    except Exception:  # a function may raise anything on other blocks, or an engine refuse it: this run shows nothing
+    except Exception:  # a function may raise anything on other blocks, or an engine refuse it
         return None
     return Run(violation, case, difference, _inputs(violation, case, data), engine.name)
 

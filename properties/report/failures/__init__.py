@@ -1,1 +1,1 @@
-"""What a person gets when a law does not hold: a text, a picture, a diagnosis, a script, and a case to replay."""
+"""The report of a violation: a text, a picture, a diagnosis, a script, and a case to replay."""

@@ -1,4 +1,4 @@
-"""What the page shows of a failure besides its text, as JSON-able data."""
+"""The data that the page shows of a failure besides its text."""
 
 import contextlib
 import itertools
@@ -9,20 +9,17 @@ import numpy as np
 
 from shardproof.properties.communication import pictures
 from shardproof.properties.programs.violation import DEATHS
-from shardproof.properties.report.failures.files import failing_case, written
+from shardproof.properties.report.failures.files import failing_case, find_files
 from shardproof.properties.report.failures.picture import drawing
 from shardproof.properties.report.failures.steps import MOST_DEVICES, steps_of
-from shardproof.properties.report.failures.text import diagnosed, first_wrong
+from shardproof.properties.report.failures.text import find_diagnosis, first_wrong
 from shardproof.properties.runner.neighbours import neighbours_of
-from shardproof.properties.runner.violation import LawViolation
-
-MOST_DRAWN = 16
-"""The most devices of a mesh on which it is drawn who sends what to whom."""
+from shardproof.properties.runner.violation import LawViolation, first_line
 
 
-def examined(violation: LawViolation) -> Sequence[str]:
-    """Finds the evidence of a violation, in the process in which it went wrong, and says in words what is wrong."""
-    case, told = failing_case(violation), diagnosed(violation)
+def examine(violation: LawViolation) -> Sequence[str]:
+    """Finds the evidence of a violation, in the process in which it went wrong, and returns the diagnosis."""
+    case, diagnosis = failing_case(violation), find_diagnosis(violation)
     parts: dict[str, Callable[[], Any]] = {
         "neighbours": lambda: neighbours_of(violation, case),
         "program": lambda: steps_of(violation, case),
@@ -34,15 +31,15 @@ def examined(violation: LawViolation) -> Sequence[str]:
         try:
             found[name] = find()
         except Exception as error:  # the function may raise anything on other cases
-            found["missing"].append(f"{name}: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+            found["missing"].append(f"{name}: {first_line(error)}")
     violation.evidence = found
-    return told
+    return diagnosis
 
 
 def evidence(violation: LawViolation) -> dict[str, Any]:
-    """What is shown of a failure: what was found, unless the function ends the process, the mesh, and the script."""
+    """The data of a failure: its evidence, unless the function ends the process, the mesh, and the script."""
     if violation.evidence is None and violation.kind not in DEATHS and violation.implementation.given is None:
-        examined(violation)
+        examine(violation)
     mesh = violation.case.mesh
     places = itertools.islice(np.ndindex(*mesh.sizes), MOST_DEVICES)
     found: dict[str, Any] = {
@@ -54,15 +51,15 @@ def evidence(violation: LawViolation) -> dict[str, Any]:
         "places": [[*map(int, place)] for place in places],
         **(violation.evidence or {}),
     }
-    files = written(violation)
+    files = find_files(violation)
     with contextlib.suppress(OSError):
         found |= {"commands": files.commands, "source": files.script.read_text(encoding="utf-8")} if files else {}
     return found
 
 
 def _sent(violation: LawViolation) -> str:
-    """The picture of who sends what to whom in the failing case; empty where nothing is sent."""
+    """The picture of who sends what to whom in the failing case; empty on large meshes, or where nothing is sent."""
     case = violation.case
-    steps = pictures.steps(violation.implementation, case) if case.mesh.size <= MOST_DRAWN else []
+    steps = pictures.steps(violation.implementation, case) if case.mesh.size <= 16 else []
     title = f"{violation.implementation} on mesh {case.mesh}"
     return str(pictures.picture(title, steps, case.mesh, case.axes).as_svg()) if steps else ""

@@ -1,4 +1,4 @@
-"""The files of a failure: a script that runs alone, and a case that replays, in which nothing could be executed."""
+"""The files of a failure: a script that runs alone, and a case that replays, which holds no code."""
 
 import contextlib
 import dataclasses
@@ -21,19 +21,14 @@ from shardproof.properties.contracts import contract_of, listed
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import WrongResult
 from shardproof.properties.programs.violation import Kind
 from shardproof.properties.report.failures.picture import drawing
 from shardproof.properties.report.scripts.script import script
 from shardproof.properties.report.session import MADE_TEST
-from shardproof.properties.runner.named import impl_options, is_built_in, name_of, named, source_text
+from shardproof.properties.runner.named import find_name, impl_options, is_built_in, name_of, source_text
 from shardproof.properties.runner.preconditions import NotAFailure, check_case
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.violation import LawViolation, first_line
 
-FORMAT = 4
-"""The version of the JSON form; a reader refuses others. Up to the second a file named a function to import."""
-
-KIND = "shardproof failure"
 MOST_DEVICES = 256
 """The most devices that a replay makes for XLA, each of which has threads of its own."""
 MOST_TEXT, MOST_REASON = 20_000, 300
@@ -51,19 +46,14 @@ class Recorded:
     law: str  # the law that did not hold
     name: str  # the name of the implementation in reports
     built_in: bool  # whether that is one of this project's own; other functions are named on the command line
-    program: str  # the name by which a module held the `Program`, if it is one
+    program: str  # the name that a module has for the `Program`, if it is one
     engine: str  # the engine that ran it
     violated: Kind  # the kind of violation
     finding: str  # the violation in words
-    case: Case  # the case, with the data set that showed it
-    stated: tuple[str, ...] = ()  # what a program was said to need, and to be allowed, in words
+    case: Case  # the case, with the data set on which it shows
+    stated: tuple[str, ...] = ()  # the conditions that a program states, in words
     kind: Literal["shardproof failure"] = "shardproof failure"
-    format: Literal[4] = 4
-
-    @property
-    def listed(self) -> bool:
-        """Whether its contract is one of this project's, and not a user's program."""
-        return listed(self.case.contract)
+    format: Literal[4] = 4  # a reader refuses other versions: up to the second a file named a function to import
 
 
 def failing_case(violation: LawViolation) -> Case:
@@ -76,26 +66,26 @@ def failing_case(violation: LawViolation) -> Case:
 def record(violation: LawViolation) -> dict[str, Any]:
     """A violation as JSON-able data."""
     implementation = violation.implementation
-    held = name_of(implementation) if implementation.program is not None else None
-    found = Recorded(
+    name = name_of(implementation) if implementation.program is not None else None
+    recorded = Recorded(
         headline=violation.headline[:MOST_TEXT],
         law=violation.law.name,
         name=implementation.name,
         built_in=is_built_in(implementation),
-        program=held.qualname if held else "",
+        program=name.qualname if name else "",
         engine=violation.engine,
         violated=violation.kind,
         finding=violation.finding[:MOST_TEXT],
         case=failing_case(violation).named(),
         stated=implementation.stated,
     )
-    content: dict[str, Any] = msgspec.to_builtins(found)
-    return json.loads(json.dumps(content))
+    content: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(recorded)))
+    return content
 
 
 def identity(violation: LawViolation) -> str:
     """A readable name for a failure, the same whenever it is the same function, law and case."""
-    implementation, function = violation.implementation, named(violation.implementation.function)
+    implementation, function = violation.implementation, find_name(violation.implementation.function)
     content = record(violation)
     what = {key: content[key] for key in ("law", "engine", "case", "name")} | {"function": str(function)}
     if not function.importable:  # others of its name are others
@@ -106,17 +96,14 @@ def identity(violation: LawViolation) -> str:
 
 
 def parse(text: str) -> Recorded:
-    """The failure that `record` described; nothing is imported or executed.
-
-    Raises:
-        NotAFailure: if the text is damaged, of another origin, or of another format; one line says why.
-    """
+    """The failure that `record` described, without any import; raises NotAFailure for other or damaged text."""
     try:
         content = reading.loaded(text)
-        if not isinstance(content, dict) or content.get("kind") != KIND:
-            raise NotAFailure(f"not a failure of this suite: expected a JSON object with kind={KIND!r}")
-        if content.get("format") != FORMAT:
-            raise NotAFailure(f"format={reading.shown(content.get('format'))}: expected {FORMAT}: another version's")
+        if not isinstance(content, dict) or content.get("kind") != Recorded.kind:
+            raise NotAFailure(f"not a failure of this suite: expected a JSON object with kind={Recorded.kind!r}")
+        if content.get("format") != Recorded.format:
+            found = reading.shown(content.get("format"))
+            raise NotAFailure(f"format={found}: expected {Recorded.format}: another version's")
         recorded = reading.decoded(Recorded, content)
         recorded = dataclasses.replace(recorded, case=bounded(recorded.case, contract_of))
         _check(recorded)
@@ -126,7 +113,7 @@ def parse(text: str) -> Recorded:
 
 
 def _check(recorded: Recorded) -> None:
-    """The law, engine and contract are known; what a program means is known, and checked, once it is imported."""
+    """Raises Unreadable unless law, engine and contract are known; a program's case is checked once it is imported."""
     for what, value, known in (("law", recorded.law, LAWS), ("engine", recorded.engine, ENGINES)):
         if value not in known:
             raise reading.Unreadable(f"{what}={reading.shown(value)}: expected one of {', '.join(known)}")
@@ -138,19 +125,17 @@ def _check(recorded: Recorded) -> None:
         raise reading.Unreadable(f"chain={case.chain}: expected none without `jit` on the engine {recorded.engine!r}")
     if recorded.engine == "xla" and max(case.mesh.devices) >= MOST_DEVICES:
         raise reading.Unreadable(f"devices={reading.shown(case.mesh.devices)}: expected numbers below {MOST_DEVICES}")
-    if recorded.listed:
+    if listed(case.contract):
         check_case(recorded.law, case)
 
 
 FOLDER = Path(".shardproof") / "failures"
-"""Where failures are written, below the working directory."""
-REPLAY = "pytest --replay="
-"""With the equals sign: pytest looks for its settings beside an argument of its own."""
+"""The folder of failures, below the working directory."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """Where a failure was written."""
+    """The files of a failure."""
 
     script: Path  # exits with 1 while the bug is there, and 0 once it is fixed
     case: Path  # the same as data, which `--replay` takes
@@ -164,39 +149,41 @@ class Written:
 
 
 def paths(violation: LawViolation) -> Written:
-    """Where the files of a violation belong."""
+    """The paths of the files of a violation, written or not."""
     start = str(FOLDER / identity(violation))
     case = Path(f"{start}.json")
     return Written(Path(f"{start}.py"), case, Path(f"{start}.svg"), replay_command(violation.implementation, case))
 
 
 def replay_command(implementation: Implementation, case: Path) -> str:
-    """The command that replays a failure, from the folder in which it was found; empty if no name finds the function.
+    """The command that replays a failure, from the folder in which it was found; empty if the function has no name.
 
-    A test of a program that a file of tests holds is named by that file.
+    A program that is tested in a file of tests is named by that file.
     """
-    name = None if is_built_in(implementation) else name_of(implementation)
-    if name is not None and implementation.program is not None and name.path is not None:
+    replay = f"pytest --replay={case}"  # with the equals sign: else pytest looks for its settings beside the file
+    if is_built_in(implementation):
+        return replay
+    name = name_of(implementation)
+    if name is None:
+        return ""
+    if implementation.program is not None and name.path is not None:
         here, values = Path.cwd().resolve(), vars(sys.modules[name.module]).values()
         tested = any(getattr(value, MADE_TEST, None) is implementation.program for value in list(values))
         if tested and here in name.path.parents:
             return f"pytest {shlex.quote(str(name.path.relative_to(here)))} --replay={case}"
-    try:
-        options = impl_options(implementation)
-    except NotAFailure:
-        return ""
-    elsewhere = name is not None and name.folder and Path(name.folder) != Path.cwd().resolve()
-    return f"{f'PYTHONPATH={shlex.quote(name.folder)} ' if elsewhere and name else ''}{REPLAY}{case}{options}"
+    elsewhere = name.folder and Path(name.folder) != Path.cwd().resolve()
+    start = f"PYTHONPATH={shlex.quote(name.folder)} " if elsewhere else ""
+    return f"{start}{replay}{impl_options(implementation, name)}"
 
 
-def written(violation: LawViolation) -> Written | None:
-    """Where the files of a violation are, if they were written."""
+def find_files(violation: LawViolation) -> Written | None:
+    """The files of a violation, if they were written."""
     files = paths(violation)
     return files if files.script.exists() and files.case.exists() else None
 
 
 def write(violation: LawViolation) -> Written:
-    """Writes the script and the case; a file is there whole or not at all."""
+    """Writes the script and the case, each in one step."""
     files = paths(violation)
     ignore = FOLDER.parent / ".gitignore"
     if not ignore.exists():
@@ -209,17 +196,16 @@ def write(violation: LawViolation) -> Written:
 
 
 def write_if_possible(violation: LawViolation) -> tuple[Written | None, str]:
-    """The files of a violation, or why there are none: a failure is told even where it cannot be written down."""
+    """The files of a violation, or why there are none: a failure is reported even where it cannot be written."""
     try:
         return write(violation), ""
-    except Exception as error:  # what the script asks of the implementation may raise anything
+    except Exception as error:  # a script takes runs of the implementation, which may raise anything
         with contextlib.suppress(OSError):  # the script of an earlier run would be taken for that of this one
             paths(violation).script.unlink(missing_ok=True)
         if isinstance(error, OSError):
             reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
             return None, f"no files: {FOLDER} cannot be written: {reason}"
-        first = str(error).partition("\n")[0]
-        return None, f"no script: {first if isinstance(error, WrongResult) else f'{type(error).__name__}: {first}'}"
+        return None, f"no script: {first_line(error).removeprefix('WrongResult: ')}"
 
 
 def replace(path: Path, text: str) -> None:

@@ -15,7 +15,7 @@ from shardproof.properties.runner.violation import LawViolation
 
 
 def lanes_of(violation: LawViolation) -> Lanes:
-    """What every resource does from when until when, on the machine of the law; nothing where it has no timeline."""
+    """The timeline of every resource, on the machine of the law; empty for other laws."""
     if violation.kind != "overlap":
         return Lanes(Fraction(0))
     implementation, case = violation.implementation, violation.case
@@ -26,18 +26,18 @@ def lanes_of(violation: LawViolation) -> Lanes:
             operations = scheduled(implementation, case, gradient=True)
             machine = machine if machine.bytes else Balanced.of(operations, case.mesh, case.axes)
         return laid_out(timeline(operations, machine))
-    except Exception:  # a failure is told even where it cannot be drawn: its function may raise anything
+    except Exception:  # a failure is reported even where it cannot be drawn: its function may raise anything
         return Lanes(Fraction(0))
 
 
 def in_letters(violation: LawViolation) -> list[str]:
-    """The lanes under one another, and what the letters mean; of other laws, nothing."""
+    """The lanes under one another, and what the letters mean; empty for other laws."""
     rows = text(lanes_of(violation))
     return [*(f"    {row}" for row in rows), f"    {KEY}"] if rows else []
 
 
 def drawing(violation: LawViolation) -> str:
-    """The picture as the text of an SVG; empty for what has no timeline, or where drawsvg is not installed."""
+    """The picture as an SVG; empty without a timeline, or where drawsvg is not installed."""
     lanes = lanes_of(violation)
     if not lanes.total:
         return ""
@@ -84,8 +84,8 @@ def picture(mesh: MeshCase, wrong: np.ndarray) -> list[str]:
     return lines + ([f"… and {len(bad) - GRIDS} more planes with wrong blocks"] if len(bad) > GRIDS else [])
 
 
-def shown(wrong: Sequence[bool]) -> list[int | None]:
-    """Which rows or columns are drawn: all, or the first, the last and those around the wrong ones; None is a gap."""
+def lines_to_draw(wrong: Sequence[bool]) -> list[int | None]:
+    """The rows or columns to draw: all, or the first, the last and those around the wrong ones; None is a gap."""
     size = len(wrong)
     if size <= LIMIT:
         return list(range(size))
@@ -103,7 +103,7 @@ def shown(wrong: Sequence[bool]) -> list[int | None]:
 
 
 def _grid(names: tuple[str | None, str], devices: np.ndarray, wrong: np.ndarray) -> list[str]:
-    columns, rows = (shown([bool(line.any()) for line in lines]) for lines in (wrong.T, wrong))
+    columns, rows = (lines_to_draw([bool(line.any()) for line in lines]) for lines in (wrong.T, wrong))
     heads = ["…" if c is None else f"{names[1]}={c}" for c in columns]
     sides = ["…" if r is None else f"{names[0]}={r}" if names[0] else "" for r in rows]
     digits = len(str(int(devices.max())))

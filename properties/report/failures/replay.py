@@ -1,8 +1,7 @@
-"""The options `--replay` and `--keep-regression`: a recorded failure runs again, by pytest or from its script."""
+"""Replays of recorded failures, by pytest or from their scripts: the option `--replay`, and regressions."""
 
 import contextlib
 import dataclasses
-import json
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,75 +12,58 @@ import jax
 import pytest
 
 from shardproof.properties.cases.reading import one_line
-from shardproof.properties.contracts import Scope
-from shardproof.properties.engines import ENGINES, engine_named
+from shardproof.properties.contracts import Scope, listed
+from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import of_products
 from shardproof.properties.programs.violation import DEATHS
-from shardproof.properties.report.failures.files import Recorded, parse, replace
-from shardproof.properties.report.failures.text import diagnosed, render
+from shardproof.properties.report.failures.files import Recorded, parse
+from shardproof.properties.report.failures.text import find_diagnosis, render
 from shardproof.properties.report.options import usage_errors
 from shardproof.properties.report.session import MADE_TEST
-from shardproof.properties.runner.child import Source, Task
+from shardproof.properties.runner.child import Source, Task, check_case_again
 from shardproof.properties.runner.given import SAID, Given, parse_all
 from shardproof.properties.runner.isolation import check_isolated
-from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.named import BuiltIn, Named, held_by_a_module
-from shardproof.properties.runner.preconditions import NotAFailure, check_case, check_oracle
+from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.programs import Program
+from shardproof.properties.runner.search import Finding
 from shardproof.properties.runner.stated import GivenError
-from shardproof.properties.runner.tally import HeldOnNothing, Tally
+from shardproof.properties.runner.tally import HeldOnNothing
 from shardproof.properties.runner.violation import LawViolation
 
 MOST_BYTES = 2**20
 """The largest file that is read; a permutation of 4,096 devices takes a tenth of that."""
 
 REGRESSIONS = Path(__file__).resolve().parents[2] / "regressions"
-"""Failures that were once there; they are checked before anything else."""
+"""Recorded failures of this project's implementations, which are checked before anything else."""
 
 OF_PROGRAMS = "shardproof_regressions"
-"""The folder, beside the module of a program of a user's own, with those of it."""
-
-
-def text_of(path: Path) -> str:
-    """The text of a file.
-
-    Raises:
-        NotAFailure: if it cannot be read, or is larger than any that is written.
-    """
-    try:
-        if not path.is_file():  # a device or a pipe may never end
-            raise NotAFailure("not a file")
-        with path.open("rb") as stream:
-            content = stream.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise NotAFailure(f"larger than {MOST_BYTES} bytes")
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise NotAFailure(f"not UTF-8: {error.reason} at byte {error.start}") from error
-    except OSError as error:
-        raise NotAFailure(f"cannot be read: {error.strerror}") from error
+"""The folder of a user's regressions, beside the module of the program."""
 
 
 def read(path: Path) -> Recorded:
-    """The failure in a file; nothing in it is executed.
-
-    Raises:
-        NotAFailure: naming the file and why it cannot be run again, in one line.
-    """
+    """The failure in a file, of which nothing is executed; raises NotAFailure, with the path and the reason."""
+    reason = "not a file"
     try:
-        return parse(text_of(path))
+        if path.is_file():  # a device or a pipe may never end
+            with path.open("rb") as stream:
+                content = stream.read(MOST_BYTES + 1)
+            if len(content) <= MOST_BYTES:
+                return parse(content.decode())
+            reason = f"larger than {MOST_BYTES} bytes"
+    except UnicodeDecodeError as error:
+        reason = f"not UTF-8: {error.reason} at byte {error.start}"
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}"
     except NotAFailure as error:
-        raise NotAFailure(f"{one_line(str(path))}: {error}") from error
+        reason = str(error)
+    raise NotAFailure(f"{one_line(str(path))}: {reason}")
 
 
 def files(path: Path) -> list[Path]:
-    """The files that a path stands for: itself, or the failures in a folder.
-
-    Raises:
-        NotAFailure: if there are none.
-    """
+    """The file itself, or the failures in a folder; raises NotAFailure if there are none."""
     if path.is_dir():
         found = sorted(inside for inside in path.glob("*.json") if inside.is_file())
         if not found:
@@ -97,11 +79,7 @@ def files(path: Path) -> list[Path]:
 
 
 def regressions(folder: Path = REGRESSIONS) -> list[tuple[Path, Recorded]]:
-    """The recorded regressions, which are all of this project's own implementations.
-
-    Raises:
-        NotAFailure: if one cannot be run again.
-    """
+    """The regressions of this project's implementations; raises NotAFailure if one cannot be run again."""
     found = [(path, read(path)) for path in sorted(folder.glob("*.json"))]
     for path, recorded in found:
         if not recorded.built_in:
@@ -110,7 +88,7 @@ def regressions(folder: Path = REGRESSIONS) -> list[tuple[Path, Recorded]]:
 
 
 def regressions_of(program: Program, held: Named) -> list[tuple[Path, Recorded | NotAFailure]]:
-    """The regressions of a program that a module holds, and the files beside that module which are none."""
+    """The regressions of a program in a module, and the files beside that module that have none."""
     found: list[tuple[Path, Recorded | NotAFailure]] = []
     folder = held.path.parent if held.path is not None else Path()
     for path in sorted((folder / OF_PROGRAMS).glob("*.json")):
@@ -125,7 +103,7 @@ def regressions_of(program: Program, held: Named) -> list[tuple[Path, Recorded |
 
 
 def devices_needed(recorded: Recorded) -> int:
-    """How many devices it takes to run a failure again."""
+    """The number of devices that it takes to run a failure again."""
     return 1 if recorded.engine == "simulate" else max(recorded.case.mesh.devices) + 1
 
 
@@ -135,31 +113,29 @@ def repeat(recorded: Recorded, source: Source, implementation: Implementation) -
     Raises:
         LawViolation: if the law still does not hold.
         HeldOnNothing: if it is neither broken nor holds: the case is not supported, excused, or cannot be run.
-        NotAFailure: if its contract says nothing of such a case.
+        NotAFailure: if it is no case of the contract.
     """
     if recorded.violated in DEATHS or devices_needed(recorded) > len(jax.devices()):
         run_isolated(recorded, source)
         return
     case = dataclasses.replace(recorded.case, contract=implementation.contract)
     try:
-        check_case(recorded.law, case)
-        check_oracle(recorded.law, case)
-    except ValueError as error:
-        raise NotAFailure(f"{implementation}: {one_line(str(error))}") from error
-    tally = Tally(implementation.contract.name, implementation.name, recorded.law, recorded.engine)
-    verdict = judge(LAWS[recorded.law], implementation, case, engine_named(recorded.engine), tally)
-    if verdict.kind != "held":
-        raise HeldOnNothing(f"{implementation}: {recorded.law}: not checked: {verdict.kind}: {verdict.reason}")
+        found = check_case_again(LAWS[recorded.law], implementation, case, recorded.engine)
+    except NotAFailure as error:
+        raise NotAFailure(f"{implementation}: {error}") from error
+    _require_held(recorded, found)
+
+
+def _require_held(recorded: Recorded, found: Finding) -> None:
+    if found.violation is not None:
+        raise found.violation from found.violation.__cause__
+    if not found.tally.structures:
+        left_out = "; ".join(found.tally.left_out())
+        raise HeldOnNothing(f"{recorded.name}: {recorded.law}: not checked: {left_out}")
 
 
 def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platform: str = "cpu") -> None:
-    """Checks the recorded case again in a process of its own, which may abort, hang or eat memory.
-
-    Raises:
-        LawViolation: if the law still does not hold.
-        HeldOnNothing: if it is neither broken nor holds.
-        NotAFailure: if the function cannot be imported, or its contract says nothing of such a case.
-    """
+    """Does what `repeat` does in a process of its own, which may abort, hang or take all memory."""
     available = max(devices, devices_needed(recorded))
     task = Task(
         given=source,
@@ -171,22 +147,13 @@ def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platfo
         platform=platform,
         options={"jax_default_matmul_precision": of_products()},
         case=recorded.case.to_json(),
-        diagnose=diagnosed,
+        diagnose=find_diagnosis,
     )
-    found = check_isolated(task)
-    if found.violation is not None:
-        raise found.violation
-    if not found.tally.structures:
-        left_out = "; ".join(found.tally.left_out())
-        raise HeldOnNothing(f"{recorded.name}: {recorded.law}: not checked: {left_out}")
+    _require_held(recorded, check_isolated(task))
 
 
-def loaded(source: Source, contract: str = "") -> Implementation:
-    """The function that is replayed, of this contract, or a line on why there is none.
-
-    Raises:
-        NotAFailure: if it cannot be imported, or is of another.
-    """
+def load(source: Source, contract: str = "") -> Implementation:
+    """The function that is replayed; raises NotAFailure if it cannot be imported, or is of another contract."""
     try:
         found = source.load()
     except GivenError as error:
@@ -197,28 +164,19 @@ def loaded(source: Source, contract: str = "") -> Implementation:
 
 
 def source_of(recorded: Recorded, given: Sequence[Given], programs: Iterable[tuple[Program, Given]] = ()) -> Source:
-    """Where the function comes from that a failure is replayed with.
-
-    Raises:
-        NotAFailure: if none of them is of the contract of the recorded case, and it is no built-in one.
-    """
+    """The source of the function that a failure is replayed with: given, a program's, or built in; else NotAFailure."""
     contract = recorded.case.contract.name
     for one in given:
-        if contract == (one.contract or loaded(one).contract.name):
+        if contract == (one.contract or load(one).contract.name):
             return one
     beside = [(program, one) for program, one in programs if program.name == contract]
     if beside:
         return next((one for _, one in beside if one.function == recorded.program), beside[0][1])
     if recorded.built_in:
         return BuiltIn(contract, recorded.name)
-    if recorded.listed:
+    if listed(recorded.case.contract):
         raise NotAFailure(f"{contract}[{one_line(recorded.name)}]: expected --impl {contract}=MODULE:FUNCTION as well")
     raise NotAFailure(f"{contract}: expected --impl MODULE:PROGRAM, or the file with its program_test, as well")
-
-
-def given_to(config: pytest.Config) -> tuple[Given, ...]:
-    """The functions that `--impl` names, with what other options say of them."""
-    return tuple(parse_all(config.getoption("--impl"), *(config.getoption(option) for option in SAID)))
 
 
 def recheck(file: Path, function: Any = None, **said: str) -> int:
@@ -226,8 +184,8 @@ def recheck(file: Path, function: Any = None, **said: str) -> int:
 
     Arguments:
         file: the file of the failure.
-        function: what is checked, a function or a `Program` that the script holds by a name; None: a built-in one.
-        said: what is claimed of it, as `check` takes it: `communication`, `overlap` and `claims`.
+        function: the function or `Program`, for which the script has a name; None: a built-in one.
+        said: its claims, as `check` takes them: `communication`, `overlap` and `claims`.
     """
     try:
         recorded = read(file)
@@ -238,13 +196,13 @@ def recheck(file: Path, function: Any = None, **said: str) -> int:
             of = "" if isinstance(function, Program) else f"{contract}="
             claimed = (said.get(each) or None for each in ("communication", "claims", "overlap"))
             source = Given.parse(f"{of}__main__:{name}", *claimed)
-        repeat(recorded, source, dataclasses.replace(loaded(source, contract), name=recorded.name))
+        repeat(recorded, source, dataclasses.replace(load(source, contract), name=recorded.name))
     except LawViolation as violation:
         sys.stdout.write(f"{render(violation)}\n")
         return 1
     except Exception as error:
-        told = isinstance(error, NotAFailure | HeldOnNothing | GivenError)
-        sys.stderr.write(f"{error}\n" if told else traceback.format_exc())
+        expected = isinstance(error, NotAFailure | HeldOnNothing | GivenError)
+        sys.stderr.write(f"{error}\n" if expected else traceback.format_exc())
         return 2
     return 0
 
@@ -259,12 +217,12 @@ class ReplayItem(pytest.Item):
         option = self.config.getoption
         try:
             recorded = read(self.path)
-            source = source_of(recorded, given_to(self.config), self.programs)
+            source = source_of(recorded, parse_all(*map(option, ("--impl", *SAID))), self.programs)
             run_isolated(recorded, source, devices=option("devices"), platform=option("platform"))
         except NotAFailure as error:
-            told = one_line(str(self.path))
-            refused = str(error) if str(error).startswith(told) else f"{told}: {error}"
-            raise pytest.fail.Exception(refused, pytrace=False) from None
+            start = one_line(str(self.path))
+            reason = str(error) if str(error).startswith(start) else f"{start}: {error}"
+            raise pytest.fail.Exception(reason, pytrace=False) from None
 
     def reportinfo(self) -> tuple[Path, None, str]:
         """The file, which is what this item is named after."""
@@ -282,69 +240,26 @@ class ReplayFile(pytest.File):
 REPLAYED = pytest.StashKey[list[Path]]()
 
 
-def keep_regression(config: pytest.Config) -> int | None:
-    """Keeps a regression, if that is what was asked for; gives the exit code then."""
-    given = config.getoption("--keep-regression")
-    if given is None:
-        return None
-    path = Path(given)
-    with usage_errors("--keep-regression: "):
-        recorded, text = read(path), text_of(path)
-        folder = folder_of(config, recorded)
-    target = folder / f"{path.stem}.json"
-    known = target.exists()
-    replace(target, json.dumps(json.loads(text), indent=1, sort_keys=True) + "\n")
-    sys.stdout.write(f"{path} {'was there already: written again' if known else 'is now a regression'}: {target}\n")
-    return int(pytest.ExitCode.OK)
-
-
-def folder_of(config: pytest.Config, recorded: Recorded) -> Path:
-    """The folder for a regression; of a program beside the test file that is named, or the module of `--impl`.
-
-    Raises:
-        NotAFailure: if neither is, or the failure is of this project's own implementation and this is no checkout.
-    """
-    if recorded.built_in:
-        if not REGRESSIONS.is_dir():
-            raise NotAFailure(f"{recorded.name!r} is this project's own: expected a checkout of shardproof")
-        return REGRESSIONS
-    beside = [Path(name.partition("::")[0]) for name in config.args if named_files(config)]
-    for one in given_to(config):
-        program = None if one.contract else one.load().program
-        held = held_by_a_module(program) if program is not None else None
-        beside += [held.path] if held is not None and held.path is not None else []
-    if recorded.listed or not beside or not beside[0].is_file():
-        raise NotAFailure(
-            f"{recorded.name!r} is not an implementation of this project: expected a failure of one, or of a Program "
-            "whose test file, or --impl MODULE:PROGRAM, is named as well"
-        )
-    return beside[0].resolve().parent / OF_PROGRAMS
-
-
-def named_files(config: pytest.Config) -> bool:
-    """Whether the command line names files of tests."""
-    return config.args_source is pytest.Config.ArgsSource.ARGS
-
-
 def choose_failures(config: pytest.Config) -> None:
-    """Lets the failures of `--replay` take the place of all tests, with as many devices as they need."""
+    """Has the failures of `--replay` run in place of all tests, with as many devices as they need."""
     with usage_errors("--replay: "):
         named = [path.resolve() for name in config.getoption("--replay") for path in files(Path(name))]
     found: dict[Path, Recorded] = {}
     for path in named:
-        with contextlib.suppress(NotAFailure):  # what is refused fails when it is run, after all others
+        with contextlib.suppress(NotAFailure):  # it fails when it is run, after all others
             found[path] = read(path)
     # as in a run, values come first
     order = {path: (list(LAWS).index(one.law), list(ENGINES).index(one.engine)) for path, one in found.items()}
     config.stash[REPLAYED] = sorted(dict.fromkeys(named), key=lambda path: order.get(path, (len(LAWS), 0)))
-    if named and not named_files(config):  # where files are, the failures are those of the programs in them
+    # where the command line names files of tests, the failures are those of the programs in them
+    if named and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = []  # on its way to a path, pytest imports the conftest.py and __init__.py of every folder
     if config.getoption("--platform") == "cpu":
         config.option.devices = max([config.option.devices, *map(devices_needed, found.values())])
 
 
 def leave_replays(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The regressions run first; of a replay nothing else runs, and the programs of the tests named are at hand."""
+    """Sorts the regressions first; of a replay leaves the failures alone, with the programs of the tests named."""
     if config.stash[REPLAYED]:
         made = [getattr(getattr(item, "function", None), MADE_TEST, None) for item in items]
         known = [(one, held_by_a_module(one)) for one in dict.fromkeys(made) if isinstance(one, Program)]

@@ -1,4 +1,4 @@
-"""What pytest shows of failures: their own text in place of a traceback, in colour, and once for each cause."""
+"""Shows failures in pytest: their own text in place of a traceback, in colour, and once for each cause."""
 
 import os
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from shardproof.plugin import own
-from shardproof.properties.report.failures.causes import by_cause, others, told
+from shardproof.properties.report.failures.causes import by_cause, group_text, lines_of_others
 from shardproof.properties.report.failures.evidence import evidence
-from shardproof.properties.report.failures.text import coloured, report
+from shardproof.properties.report.failures.text import colour, report
 from shardproof.properties.report.report import FAILURE
 from shardproof.properties.runner.violation import LawViolation
 
@@ -19,7 +19,7 @@ FAILED = pytest.StashKey[list[Any]]()
 
 
 def violations_in(error: BaseException | None) -> Iterator[LawViolation]:
-    """The violations that an exception is or holds: Hypothesis groups several."""
+    """The violations in an exception, or in a group of them."""
     if isinstance(error, LawViolation):
         yield error
     elif isinstance(error, BaseExceptionGroup):
@@ -33,17 +33,16 @@ def show_violations(item: pytest.Item, call: pytest.CallInfo[None], made: Any) -
     if call.excinfo is None or not found or not made.failed:
         return
     entries = [report(violation) for violation in found]
-    wanted = bool(own(item.config, "report"))
-    item.stash[FAILURE] = {
-        one.law.name: {**entry, "evidence": evidence(one)} if wanted else entry
-        for one, entry in zip(found, entries, strict=True)
-    }
+    item.stash[FAILURE] = {one.law.name: entry for one, entry in zip(found, entries, strict=True)}
+    if own(item.config, "report"):
+        for one in found:
+            item.stash[FAILURE][one.law.name] |= {"evidence": evidence(one)}
     # sent along, as the report is, where another process has the terminal
     made.shardproof_failures = [{name: one[name] for name in one if name != "text"} for one in entries]
     named = [(f"shardproof {name}", value) for one in made.shardproof_failures for name, value in one.items()]
     item.user_properties.extend(named)  # for JUnit XML, which has the text anyway
     made.user_properties.extend(named)
-    text = AssertionError("\n\n".join(map(told, by_cause(entries))) + "\n")
+    text = AssertionError("\n\n".join(map(group_text, by_cause(entries))) + "\n")
     shown = pytest.ExceptionInfo.from_exception(text.with_traceback(call.excinfo.tb)).getrepr(style="value")
     if shown.reprcrash is not None:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
@@ -54,7 +53,7 @@ def show_violations(item: pytest.Item, call: pytest.CallInfo[None], made: Any) -
 
 @dataclass
 class Text:
-    """The text of a failure for the terminal, in colour where it has that; `reprcrash` is its place and headline."""
+    """The text of a failure, coloured where the terminal is; `reprcrash` has its place and headline."""
 
     text: str
     reprcrash: object
@@ -64,12 +63,12 @@ class Text:
 
     def toterminal(self, writer: Any) -> None:
         """Writes the text."""
-        writer.line(coloured(self.text) if writer.hasmarkup else self.text)
+        writer.line(colour(self.text) if writer.hasmarkup else self.text)
         writer.line()
 
 
 def once_per_cause(reports: list[Any]) -> list[Any]:
-    """The reports that tell a cause first, with a line for each other violation of it; other failures as they are."""
+    """The first report of each cause, with a line for each other violation of it; other failures as they are."""
     entries: list[dict[str, str]] = []
     for number, one in enumerate(reports):
         own = getattr(one, "shardproof_failures", [{"cause": one.nodeid}])
@@ -80,13 +79,13 @@ def once_per_cause(reports: list[Any]) -> list[Any]:
         first = shown[number] = reports[number]
         if "headline" in group[0]:
             elsewhere = [group[0], *(one for one in group[1:] if one["number"] != group[0]["number"])]
-            text = "\n".join([str(first.longrepr).rstrip(), *others(elsewhere), ""])
+            text = "\n".join([str(first.longrepr).rstrip(), *lines_of_others(elsewhere), ""])
             first.longrepr = Text(text, first.longrepr.reprcrash)
     return [*shown.values()]
 
 
 def show_causes(config: pytest.Config, exitstatus: int) -> None:
-    """While pytest prints the failures, there is one for each cause."""
+    """Has pytest print one failure for each cause."""
     terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
     printed = exitstatus != pytest.ExitCode.INTERNAL_ERROR and not config.getoption("no_summary")
     if printed and terminal.stats.get("failed"):
@@ -95,6 +94,6 @@ def show_causes(config: pytest.Config, exitstatus: int) -> None:
 
 
 def restore_failures(terminalreporter: pytest.TerminalReporter) -> None:
-    """Gives pytest all failures back, which it lists and counts once they are printed."""
+    """Gives pytest all failures back, which it lists and counts after it has printed them."""
     if FAILED in terminalreporter.config.stash:
         terminalreporter.stats["failed"] = terminalreporter.config.stash[FAILED]

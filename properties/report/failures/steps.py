@@ -1,7 +1,7 @@
 """The steps of a failing program: the block of every device after each equation, and the right one where it is known.
 
-What an equation should give is known where one change of the program makes its results right (see `repairs`), and where
-rounding is what is wrong: then double precision is right. Elsewhere the result alone is compared.
+It is known where one change of the program makes its results right (see `repairs`), and where rounding is the mistake:
+then double precision is right. Elsewhere the result alone is compared.
 """
 
 import dataclasses
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float, unit_roundoff, wide
-from shardproof.oracles.layout import nan_equal
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.numbers import operands
@@ -30,9 +29,10 @@ from shardproof.properties.precision.formats import Numbers
 from shardproof.properties.precision.runs import INTERPRETER
 from shardproof.properties.programs.violation import ROUNDINGS
 from shardproof.properties.report.diagnosis.repairs import (
-    ALIKE,
+    TOLERANCE,
     Change,
     Changed,
+    is_close,
     repair_of,
     run_in_doubles,
 )
@@ -44,12 +44,12 @@ MOST_STEPS, MOST_DEVICES, MOST_ELEMENTS = 80, 64, 16
 Step = dict[str, Any]
 """A step as JSON-able data."""
 Seen = dict[tuple[Any, int], tuple[Env, list[Numbers]]]
-"""What each equation gave, and where, by the equation and how often it was run before."""
+"""The results of each equation, and where it ran, by the equation and how often it ran before."""
 
 
 @dataclass(frozen=True)
 class Watched(Changed):
-    """Doubles that write down what each equation gives, but for those that run programs of their own."""
+    """Doubles that record the results of each equation, except those that run programs of their own."""
 
     seen: Seen = field(default_factory=dict, compare=False)
     turns: Counter[int] = field(default_factory=Counter, compare=False)
@@ -71,18 +71,19 @@ def steps_of(violation: LawViolation, case: Case) -> dict[str, Any]:
     assert isinstance(made.prepared, Simulated)
     program, arrays = made.prepared, operands(case, data)
     given = [*arrays, *tangents_of(case, data), *cotangents(case, made, data)] if broken.of_derivative else arrays
-    came, wanted, told, leeway = Watched(), None, "", ALIKE
+    came, wanted, expected_by, leeway = Watched(), None, "", TOLERANCE
     results = run_in_doubles(program, *given, arithmetic=came)
     if repair := repair_of(violation):
         text, places, change = repair
         changed = frozenset(id(program.equations[i]) for i in places)
-        told, wanted = f"with one change: {text}", Watched(change=dataclasses.replace(change, equations=changed))
+        expected_by = f"with one change: {text}"
+        wanted = Watched(change=dataclasses.replace(change, equations=changed))
         run_in_doubles(program, *given, arithmetic=wanted)
     elif kind == "value" and difference is not None and difference.comparable and difference.of == "result":
         dtype = difference.expected.dtype
-        leeway = max(ALIKE, ROUNDINGS * unit_roundoff(dtype)) if is_float(dtype) else ALIKE
-        if _near(all_blocks(case, results[difference.leaf]), difference.expected, leeway):  # what is wrong is rounding
-            told, wanted = "in double precision; what it has is rounded to its dtype", came
+        leeway = max(TOLERANCE, ROUNDINGS * unit_roundoff(dtype)) if is_float(dtype) else TOLERANCE
+        if is_close(all_blocks(case, results[difference.leaf]), difference.expected, leeway):  # rounding is the mistake
+            expected_by, wanted = "in double precision; what it has is rounded to its dtype", came
             came = Watched(change=Change(frozenset(map(id, program.equations)), then="rounded"))
             run_in_doubles(program, *given, arithmetic=came)
     seen = {} if wanted is None else wanted.seen
@@ -90,12 +91,15 @@ def steps_of(violation: LawViolation, case: Case) -> dict[str, Any]:
     steps = [_step(f"operand {n}", case.mesh, case.blocks(i, arrays[i])) for i, n in enumerate(names)]
     for (equation, turn), (env, results) in came.seen.items():
         where = re.match(r"(.*?):(\d+)", location(equation))
-        if where and PROPERTIES / "programs" in Path(where[1]).parents:  # what this suite puts around the function
+        if where and PROPERTIES / "programs" in Path(where[1]).parents:  # this suite's code around the function
             continue
         expected = seen.get((equation, turn), (env, [None] * len(results)))[1]
         for variable, x, y in zip(equation.outvars, results, expected, strict=True):
             step = _step(_in_words(equation), case.mesh, x, y, env=env, dtype=variable.aval.dtype, leeway=leeway)
-            steps.append(step | (_source(where[1], int(where[2])) if where else {}))
+            if where:  # the line of the source, and its place without most folders
+                at = f"{'/'.join(Path(where[1]).parts[-2:])}:{where[2]}"
+                step |= {"at": at, "line": linecache.getline(where[1], int(where[2])).strip()}
+            steps.append(step)
     if difference is not None and difference.comparable:
         bad = np.asarray(difference.wrong.reshape(case.mesh.size, -1).any(axis=1))
         last = _step(difference.what, case.mesh, difference.actual, difference.expected)
@@ -103,19 +107,14 @@ def steps_of(violation: LawViolation, case: Case) -> dict[str, Any]:
     first = next((i for i, step in enumerate(steps) if step.get("wrong")), len(steps) - 1)
     start = max(0, min(first - MOST_STEPS // 2, len(steps) - MOST_STEPS))
     shown = [*steps[start : start + MOST_STEPS - 1], steps[-1]] if len(steps) > MOST_STEPS else steps
-    return {"steps": shown, "expected": told, "left_out": len(steps) - len(shown)}
+    return {"steps": shown, "expected": expected_by, "left_out": len(steps) - len(shown)}
 
 
 def _in_words(equation: Any) -> str:
-    """What an equation does: `psum over dp`."""
+    """The operation of an equation: `psum over dp`."""
     over = ", ".join(axes_of(equation))
     name = str(equation.primitive.name).removesuffix("_invariant")
     return f"{name} over {over}" if over else name
-
-
-def _source(path: str, line: int) -> Step:
-    """A line of the source, and its place without folders that say nothing."""
-    return {"at": f"{'/'.join(Path(path).parts[-2:])}:{line}", "line": linecache.getline(path, line).strip()}
 
 
 def _step(
@@ -126,7 +125,7 @@ def _step(
     *,
     env: Env | None = None,
     dtype: Any = None,
-    leeway: float = ALIKE,
+    leeway: float = TOLERANCE,
 ) -> Step:
     """The blocks of every device, as texts, and the devices on which they are not the expected ones."""
     blocks = _on_all(mesh, value, env)
@@ -137,13 +136,13 @@ def _step(
     if expected is not None:
         right = _on_all(mesh, expected, env)
         pairs = enumerate(zip(blocks, right, strict=True))
-        wrong = [i for i, (x, y) in pairs if there[i] and not _near(x, y, leeway)]
+        wrong = [i for i, (x, y) in pairs if there[i] and not is_close(x, y, leeway)]
         step |= {"expected": [*map(_text, right)], "wrong": wrong}
     return step
 
 
 def _on_all(mesh: MeshCase, value: np.ndarray, env: Env | None) -> np.ndarray:
-    """A value as `[devices, *block]`; of what is outside of any `shard_map`, the whole array alone."""
+    """A value as `[devices, *block]`; outside of any `shard_map` the whole array alone."""
     manual, lead = (mesh.axis_names, mesh.sizes) if env is None else (env.mesh.axis_names, env.mesh.sizes)
     block = value.shape[len(lead) :]
     if not lead:
@@ -151,16 +150,6 @@ def _on_all(mesh: MeshCase, value: np.ndarray, env: Env | None) -> np.ndarray:
     missing = tuple(i for i, name in enumerate(mesh.axis_names) if name not in manual)
     spread = np.expand_dims(np.broadcast_to(value, (*lead, *block)), missing)
     return np.broadcast_to(spread, (*mesh.sizes, *block)).reshape(mesh.size, *block)[:MOST_DEVICES]
-
-
-def _near(one: np.ndarray, other: np.ndarray, leeway: float) -> bool:
-    """True of blocks that are equal, but for a part of their largest number."""
-    if one.shape != other.shape or not is_float(one.dtype):
-        return bool(np.array_equal(one, other))
-    one, other = one.astype(wide(one.dtype)), other.astype(wide(other.dtype))
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(one - other) <= leeway * np.abs(np.where(np.isfinite(other), other, 0)).max(initial=0)
-    return bool((nan_equal(one, other) | apart).all())
 
 
 def _text(block: np.ndarray) -> str:

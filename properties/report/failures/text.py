@@ -1,6 +1,5 @@
-"""What is told of failures: the text that a person reads first, and once what those of one mistake have in common."""
+"""The text of a failure, which a person reads first."""
 
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,50 +11,36 @@ from shardproof.properties.cases.chain import UNCHECKED
 from shardproof.properties.programs.violation import RAISED, Difference
 from shardproof.properties.report.diagnosis.diagnosis import diagnose
 from shardproof.properties.report.failures.causes import entry
-from shardproof.properties.report.failures.files import write_if_possible, written
+from shardproof.properties.report.failures.files import find_files, write_if_possible
 from shardproof.properties.report.failures.picture import WRONG, in_letters, picture
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.violation import LawViolation, first_line
 
 RED, BOLD, PLAIN = "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 
 def render(violation: LawViolation) -> str:
-    """The headline, what the program may have left unsaid, the mesh, what is wrong where, and how to show it again."""
-    lines = [violation.headline, "", *unchecked(violation)]
+    """The headline, a hint on what the program could state, the mesh, what is wrong where, and how to show it again."""
+    lines = [violation.headline, "", *_hint_unchecked_types(violation)]
     difference = violation.difference
-    if difference is not None:
-        if difference.comparable:
-            mesh = violation.case.mesh
-            devices = np.asarray(difference.wrong.reshape(*mesh.sizes, -1).any(axis=-1))
-            lines += [*(f"    {line}" for line in picture(mesh, devices)), ""]
-        lines += [f"  {line}" for line in diagnosed(violation)]
-        lines += [f"  {line}" for line in first_wrong(violation)]
-    else:
-        lines += [f"  {line}" for line in violation.diagnosis or ()]
-    lines.append(f"  case: {violation.case}")
-    lines += [f"  {line}" for line in violation.stated]
-    if violation.data is not None:
-        lines.append(f"  data: {violation.data.kind}, seed {violation.data.seed}")
-    if violation.engine != "xla":
-        lines.append(f"  engine: {violation.engine}")
+    if difference is not None and difference.comparable:
+        mesh = violation.case.mesh
+        devices = np.asarray(difference.wrong.reshape(*mesh.sizes, -1).any(axis=-1))
+        lines += [*(f"    {line}" for line in picture(mesh, devices)), ""]
+    lines += [f"  {line}" for line in (*find_diagnosis(violation), *first_wrong(violation), *violation.facts)]
     if violation.kind in RAISED and violation.origin:
-        lines += [
-            "",
-            *violation.origin[: -1 if violation.finding.startswith(f"raises {violation.origin[-1].strip()}") else None],
-        ]
-        lines += unstated(violation)
+        repeats = violation.finding.startswith(f"raises {violation.origin[-1].strip()}")
+        lines += ["", *violation.origin[: -1 if repeats else None], *_hint_conditions(violation)]
     lanes = in_letters(violation)
     lines += ["", *lanes] if lanes else []
-    files = written(violation)
+    files = find_files(violation)
     if files is not None:
-        drawn = files.picture.exists()
-        lines += [f"    drawn in {files.picture}"] if lanes and drawn else []
+        lines += [f"    drawn in {files.picture}"] if lanes and files.picture.exists() else []
         lines += ["", *(f"  {command}" for command in files.commands)]
     return "\n".join(lines)
 
 
-def unchecked(violation: LawViolation) -> list[str]:
-    """What a program must say that takes gradients, where it is wrong with unchecked types."""
+def _hint_unchecked_types(violation: LawViolation) -> list[str]:
+    """A hint for programs that may take gradients and are wrong with unchecked types."""
     program = violation.implementation.program
     unlike = violation.difference is None or not {*UNCHECKED} & {*violation.case.chain}
     if program is None or program.differentiates or unlike:
@@ -67,67 +52,56 @@ def unchecked(violation: LawViolation) -> list[str]:
     ]
 
 
-REFUSALS = tuple(f"raises {name}" for name in ("ValueError", "AssertionError", "RuntimeError", "SimulationError"))
-"""How a function, or JAX, refuses a case, as JAX does a `ppermute` over axes that are not in mesh order."""
-
-
-OF_ANOTHER = ("should match the aval mesh", "assert set(new_axes) == set(axes)")
-"""In what JAX raises where an array of one trace is used in another, on another mesh, or one of other axes."""
-
-
-def unstated(violation: LawViolation) -> list[str]:
-    """How a program is said not to be meant for a case that it refuses, other than by NotImplementedError."""
-    program = violation.implementation.program
-    if violation.finding.startswith("raises UnexpectedTracerError") or any(
-        text in violation.finding for text in OF_ANOTHER
-    ):
-        return [
-            "",
-            "  it keeps an array of an earlier call, or of another mesh: expected it to use its arguments alone",
-        ]
-    if program is None or not violation.finding.startswith(REFUSALS):
+def _hint_conditions(violation: LawViolation) -> list[str]:
+    """A hint for functions that keep arrays, or programs that refuse a case, other than by NotImplementedError."""
+    program, finding = violation.implementation.program, violation.finding
+    # of JAX, where an array of one trace is used in another, on another mesh, or one of other axes
+    foreign = ("raises UnexpectedTracerError", "should match the aval mesh", "assert set(new_axes) == set(axes)")
+    if any(text in finding for text in foreign):
+        line = "  it keeps an array of an earlier call, or of another mesh: expected it to use its arguments alone"
+        return ["", line]
+    # of functions, or of JAX, as for a `ppermute` over axes that are not in mesh order
+    refusals = ("ValueError", "AssertionError", "RuntimeError", "SimulationError")
+    if program is None or not finding.startswith(tuple(f"raises {name}" for name in refusals)):
         return []
     names = ", ".join([*program.signature.parts(dict.fromkeys(program.signature.roles, 1)), *program.signature.roles])
     return [
         "",
-        f"  if {program.name} is not meant for such a case, say what it needs, and no other is drawn: one_axis, sizes,",
+        f"  if {program.name} does not support such a case, say what it needs, and no other is drawn: one_axis, sizes,",
         f"  multiples, optional, powers_of_two, most_devices, dtypes, or serves=, a predicate of any of {names}",
     ]
 
 
 def report(violation: LawViolation) -> dict[str, str]:
-    """Writes the files of a violation; gives its cause, and its text with their commands or why there are none."""
+    """Writes the files of a violation; returns its entry, whose text has their commands or why there are none."""
     files, reason = write_if_possible(violation)
-    text = render(violation) if files is not None else f"{render(violation)}\n\n  {reason}"
-    told = entry(violation, text)
-    if files is not None:
-        told |= {"script": os.fspath(files.script)} | {"json": os.fspath(files.case)}
-    return told
+    if files is None:
+        return entry(violation, f"{render(violation)}\n\n  {reason}")
+    return entry(violation, render(violation)) | {"script": str(files.script), "json": str(files.case)}
 
 
-def coloured(text: str) -> str:
+def colour(text: str) -> str:
     """The text with its headline bold and the wrong devices of the picture red, for a terminal that has colour."""
     lines = text.split("\n")
     lines[0] = f"{BOLD}{RED}{lines[0]}{PLAIN}"
     return "\n".join(lines).replace(WRONG, f"{RED}{WRONG}{PLAIN}")
 
 
-def diagnosed(violation: LawViolation) -> Sequence[str]:
-    """What is wrong, in words, if it is not known yet: that takes further runs of the function."""
+def find_diagnosis(violation: LawViolation) -> Sequence[str]:
+    """The diagnosis, which takes further runs of the function if it is not known yet."""
     if violation.diagnosis is not None or violation.difference is None:
         return violation.diagnosis or ()
     try:
         violation.diagnosis = diagnose(violation)
     except Exception as error:  # a failure is reported even where its explanation fails
-        first = str(error).partition("\n")[0]
-        violation.diagnosis = [f"other values (the diagnosis raises {type(error).__name__}: {first})"]
+        violation.diagnosis = [f"other values (the diagnosis raises {first_line(error)})"]
     return violation.diagnosis
 
 
 def first_wrong(violation: LawViolation) -> list[str]:
     """The first element that differs: its global index, its value and the right one, and below it who owns it.
 
-    A result that nothing lays out, such as that of a collective, has no global index: there it is that in the block.
+    A result without a layout, such as that of a collective, has no global index: there it is the one in the block.
     """
     difference, case = violation.difference, violation.case
     if difference is None or not difference.comparable or not difference.wrong.any():
@@ -148,7 +122,7 @@ def first_wrong(violation: LawViolation) -> list[str]:
 
 
 def _placement(case: Case, difference: Difference) -> Placement | None:
-    """How the blocks make up a global array, if anything says so."""
+    """The layout of the blocks in a global array, if that is known."""
     if difference.of == "gradient":
         return case.operands[difference.leaf].placement
     if difference.of == "array":
@@ -160,7 +134,7 @@ def _placement(case: Case, difference: Difference) -> Placement | None:
 def _global_index(
     mesh: MeshCase, placement: Placement, where: tuple[int, ...], shape: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Where an element of blocks is in the global array, or, of several that are stacked, in that of its owner."""
+    """The global index of an element of blocks; where several arrays are stacked, in its owner's."""
     rank, lead = len(placement.spec), len(mesh.sizes)
     inner = len(where) - rank
     sharded = zip(where[inner:], shape[inner:], placement.spec, strict=True)

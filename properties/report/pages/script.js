@@ -55,11 +55,11 @@ function drawDevice(data, step, device, whole, say) {
   const mark = wrong ? "✗" : known ? "✓" : "";
   cell.append(make("span", "device", whole ? "" : `device ${data.devices[device]} `), make("span", "mark", mark));
   if (step) {
-    const told = `(${place}): ${step.blocks[device]}` + (known ? `\nexpected: ${step.expected[device]}` : "");
-    cell.title = told;
+    const text = `(${place}): ${step.blocks[device]}` + (known ? `\nexpected: ${step.expected[device]}` : "");
+    cell.title = text;
     if (say) {
       cell.type = "button";
-      for (const event of ["mouseenter", "focus", "click"]) cell.addEventListener(event, () => { say.textContent = told; });
+      for (const event of ["mouseenter", "focus", "click"]) cell.addEventListener(event, () => { say.textContent = text; });
     } else {
       cell.append(make("span", "block", step.blocks[device]));
       if (wrong) cell.append(make("span", "should", "expected\n" + step.expected[device]));

@@ -1,1 +1,1 @@
-"""The scripts of failures: plain JAX, which run alone."""
+"""The scripts of failures, which run alone."""

@@ -1,4 +1,4 @@
-"""The script of a failure: plain JAX for values and gradients, and for other laws a few lines that call shardproof."""
+"""The script of a failure: plain JAX for values and gradients; for other laws a few lines that call shardproof."""
 
 import dataclasses
 import math
@@ -30,10 +30,10 @@ from shardproof.properties.report.scripts.source import (
     docstring,
     dtype_text,
     folders_of,
-    imported,
-    joined,
+    import_of,
+    join,
     options,
-    quoted,
+    quote,
     source_of,
     spec_text,
     tree_text,
@@ -110,7 +110,7 @@ SIMULATED = "Found by interpreting the traced program in NumPy: a compiler that 
 
 
 def can_stand_alone(violation: LawViolation) -> bool:
-    """Whether a script needs no shardproof: wrong values of a small case under simple transformations."""
+    """True if a script needs no shardproof: wrong values of a small case under simple transformations."""
     case, contract = violation.case, violation.case.contract
     shown = violation.law.stands_alone and (violation.difference is not None or violation.kind == "adjoint")
     simple = set(case.chain) <= set(LINKS) and not case.manual and contract.call.kept is None and case.out is None
@@ -141,19 +141,19 @@ class Script:
         body = [*self._call(), DIFFERS, *(self._gradient() if gradient else self._value())]
         body += ["sys.exit(1 if wrong else 0)"]
         given = classes_of(self.contract.call.arguments(self.case, self.names))
-        source = joined("implementation", [given, source_of(self.violation.implementation.function)])
+        source = join("implementation", [given, source_of(self.violation.implementation.function)])
         simulated = [SIMULATED] if self.violation.engine == "simulate" else []
-        told = [self.violation.headline, "", f"case: {self.case}", *self.violation.stated, "", NEEDS, *simulated]
+        head = [self.violation.headline, "", f"case: {self.case}", *self.violation.stated, "", NEEDS, *simulated]
         mesh = self.case.mesh
-        names = tuple_text([quoted(name) for name in mesh.axis_names])
+        names = tuple_text([quote(name) for name in mesh.axis_names])
         types = tuple_text([f"AxisType.{kind.title()}" for kind in mesh.axis_types])
         chosen = f"[{', '.join(map(str, mesh.devices))}]" if mesh.permuted else f":{mesh.size}"
         devices = f"np.array(jax.devices())[{chosen}].reshape({mesh.sizes})"
         lines = [
-            *docstring(told),
+            *docstring(head),
             "", *IMPORTS.split("\n"),
             *options(mesh.devices, in_doubles=is_wide(self.case)), "",
-            *source.paths, *loaded(source.lines, source.missing), "",
+            *source.paths, *load_lines(source.lines, source.missing), "",
             f"mesh = Mesh({devices}, {names}, axis_types={types})", "", "",
         ]  # fmt: skip
         return "\n".join([*lines, *body]) + "\n"
@@ -205,46 +205,47 @@ class Script:
         call = [f"def program({names}):", f"    return {mapped}({expression}({names}))", "", ""]
         return [*lines, *(call if whole else [f"program = {mapped}"])]
 
-    def _placed(self, names: list[str], arrays: list[np.ndarray], specs: list[Entries]) -> list[str]:
+    def _put(self, names: list[str], arrays: list[np.ndarray], specs: list[Entries]) -> list[str]:
+        """The lines that put arrays on the mesh."""
         lines = []
         for name, array, spec in zip(names, arrays, specs, strict=True):
             sharding = f"NamedSharding(mesh, {spec_text(spec)})"
             lines += [f"{name} = {array_text(array)}", f"{name} = jax.device_put({name}, {sharding})"]
         return lines
 
-    def _compared(self, name: str, right: list[Reference], axes: list[tuple[str, ...]]) -> list[str]:
+    def _compare(self, name: str, right: list[Reference], axes: list[tuple[str, ...]]) -> list[str]:
         """The lines that compare arrays, stacked over `axes`: along others results are the same."""
         lines, gradients = [], name == "gradient"
         for i, reference in enumerate(right):
             found = f"{name}[{i}]" if self.several or gradients else name
-            exact, bound = _written(reference)
+            exact, bound = _round_for_script(reference)
             if not gradients:
                 at = tuple(slice(None) if axis in axes[i] else 0 for axis in self.case.mesh.axis_names)
                 exact, bound = exact[at], None if bound is None else bound[at]
-            told = [f"{name}{i}" if len(right) > 1 else name, found, f"exact_{name}{i}", dtype_text(reference.dtype)]
-            told.append(tuple_text([*map(quoted, axes[i])]))
+            given = [quote(f"{name}{i}" if len(right) > 1 else name), found, f"exact_{name}{i}"]
+            given += [dtype_text(reference.dtype), tuple_text([*map(quote, axes[i])])]
+            given += [bound_text(np.asarray(bound))] if bound is not None and np.any(bound) else []
             lines.append(f"exact_{name}{i} = {array_text(np.asarray(exact))}")
-            more = f", {bound_text(np.asarray(bound))}" if bound is not None and np.any(bound) else ""
-            lines.append(f'wrong |= differs("{told[0]}", {", ".join(told[1:])}{more})')
+            lines.append(f"wrong |= differs({', '.join(given)})")
         return lines
 
     def _value(self) -> list[str]:
-        """Every device's block equals the right one."""
+        """The lines that compare every device's block with the right one."""
         arrays = operands(self.case, self.data)
         right = next(value_references(self.violation.implementation, self.case, [arrays]))
         axes = [self.lead] * len(jax.tree.leaves(self.contract.call.returned(self.case, self.names)))
         specs = [laid_out(self.case, i) for i in range(len(self.names))]
         return [
             *self._program(axes),
-            *self._placed(self.names, arrays, specs),
+            *self._put(self.names, arrays, specs),
             f"result = {self.jit}(program)({', '.join(self.names)})",
             f"# the blocks of all devices: [{', '.join((*self.lead, '*block'))}]",
             "wrong = False",
-            *self._compared("result", right, axes),
+            *self._compare("result", right, axes),
         ]
 
     def _gradient(self) -> list[str]:
-        """Forward mode, reverse mode, or both, whichever is wrong, give the right tangents and gradients."""
+        """The lines that compare tangents and gradients, in whichever mode is wrong."""
         broken, case, moving = self.violation.broken, self.case, self.contract.call.moving(self.case)
         implementation, seen = self.violation.implementation, Seen()
         traced(forward(case, implementation, seen), case)  # the type of its result decides
@@ -254,40 +255,39 @@ class Script:
         for kind in MODES:  # those that JAX has of the function
             with suppress(NotImplementedError):
                 pushed, pulled = next(held(kind, implementation, case, placements, [(primal, tangent, cotangent)]))
-                _ = [right.bound for right in (*pushed, *pulled)]  # the program is made ready where that is asked for
+                _ = [right.bound for right in (*pushed, *pulled)]  # raises here if JAX cannot trace the program
                 break
         else:
             raise NotDifferentiable("the function is differentiable in neither mode")
         axes = [placement.stacked for placement in placements]
         names, specs = [self.names[i] for i in moving], [laid_out(case, i) for i in range(len(self.names))]
         of = f"lambda {', '.join(names)}: program({', '.join(self.names)})"
-        lines = [*self._program(list(axes)), *self._placed(self.names, primal, specs), "wrong = False"]
+        lines = [*self._program(list(axes)), *self._put(self.names, primal, specs), "wrong = False"]
         if broken.of == "tangent" or broken.kind == "adjoint":
             tangents = [f"d{name}" for name in names]
-            lines += self._placed(tangents, tangent, [specs[i] for i in moving])
+            lines += self._put(tangents, tangent, [specs[i] for i in moving])
             call = f"lambda xs, ds: jax.jvp({of}, xs, ds)[1]"
             lines.append(f"tangent = {self.jit}({call})({tuple_text(names)}, {tuple_text(tangents)})")
-            lines += self._compared("tangent", pushed, list(axes))
+            lines += self._compare("tangent", pushed, list(axes))
         if broken.of != "tangent" or broken.kind == "adjoint":
             cts = [f"ct{i}" for i in range(len(axes))]
-            lines += self._placed(cts, cotangent, [placed.partition() for placed in placements])
+            lines += self._put(cts, cotangent, [placed.partition() for placed in placements])
             run = f"{self.jit}(lambda xs, ct: jax.vjp({of}, *xs)[1](ct))"
             ct = f"[{', '.join(cts)}]" if self.several else cts[0]
             lines.append(f"gradient = {run}({tuple_text(names)}, {ct})")
-            lines += self._compared("gradient", pulled, [case.operands[i].placement.stacked for i in moving])
+            lines += self._compare("gradient", pulled, [case.operands[i].placement.stacked for i in moving])
         return lines
 
 
-def loaded(lines: list[str], missing: Sequence[str] = ()) -> list[str]:
-    """The lines that import or define a function; the script exits with 2 if something is missing."""
-    stop = [f"print({quoted('this script lacks ' + ', '.join(missing))})", "sys.exit(2)"] if missing else []
+def load_lines(lines: list[str], missing: Sequence[str] = ()) -> list[str]:
+    """The lines that import or define a function; the script exits with 2 if it lacks something."""
+    stop = [f"print({quote('this script lacks ' + ', '.join(missing))})", "sys.exit(2)"] if missing else []
     return [*CANNOT_RUN.split("\n"), *lines, *stop]
 
 
-def _written(reference: Reference) -> tuple[np.ndarray, np.ndarray | None]:
-    """The right values and how far off results may be, in dtypes that a script can write: long doubles are rounded."""
-    bound = reference.bound
-    exact = reference.centre
+def _round_for_script(reference: Reference) -> tuple[np.ndarray, np.ndarray | None]:
+    """The right values and their bound, in dtypes that a script can write: long doubles are rounded."""
+    bound, exact = reference.bound, reference.centre
     if bound is None:
         return reference.rounded, None
     if exact.dtype not in (np.longdouble, np.clongdouble):
@@ -328,7 +328,7 @@ def _calling_shardproof(violation: LawViolation) -> str:
     lines = [
         *docstring([violation.headline, "", f"case: {violation.case}", *violation.stated, "", NEEDS_SHARDPROOF]),
         "", *IMPORTS_OF_CALLS.split("\n"), *own.paths, *source.paths,
-        *loaded([ALSO, *source.lines], source.missing), "",
+        *load_lines([ALSO, *source.lines], source.missing), "",
         'if __name__ == "__main__":',
         *(f"    {line}" for line in options(violation.case.mesh.devices, in_doubles=False)),
         f'    sys.exit(recheck(Path(__file__).with_suffix(".json"){given}))',
@@ -337,10 +337,10 @@ def _calling_shardproof(violation: LawViolation) -> str:
 
 
 def _program(program: Program) -> Source:
-    """A program by the name that a module has for it, or written out with its functions."""
-    held = held_by_a_module(program)
-    if held is not None:
-        return imported(held, "PROGRAM")
+    """The import of a program, or the program written out with its functions."""
+    name = held_by_a_module(program)
+    if name is not None:
+        return import_of(name, "PROGRAM")
     sources, given = [Source("", ["from shardproof import Array, Program"])], []
     for one in dataclasses.fields(program):
         value = getattr(program, one.name)
@@ -355,17 +355,17 @@ def _program(program: Program) -> Source:
         else:
             text = _text(value)
         given.append(text if one.name in ("function", "reference") else f"{one.name}={text}")
-    return joined("PROGRAM", [*sources, Source("", [f"PROGRAM = Program({', '.join(given)})"])])
+    return join("PROGRAM", [*sources, Source("", [f"PROGRAM = Program({', '.join(given)})"])])
 
 
 def _text(value: Any) -> str:
-    """What a program states, as an expression."""
+    """A field of a program, as an expression."""
     if isinstance(value, dict | list | tuple):
         return tree_text(jax.tree.map(_text, value))
     if isinstance(value, Array):
-        said = {"upto" if value.last else "below": value.below, "also": value.also, "only": dict(value.only)}
+        fields = {"upto" if value.last else "below": value.below, "also": value.also, "only": dict(value.only)}
         given = [repr(" ".join("@".join([d.name, *d.roles]) for d in value.dimensions)), repr(value.dtype)]
-        given += [f"{name}={stated!r}" for name, stated in said.items() if stated]
+        given += [f"{name}={stated!r}" for name, stated in fields.items() if stated]
         return f"Array({', '.join([*given, *(['gradient=False'] if value.floating and not value.gradient else [])])})"
     if value is None or isinstance(value, str | int | float):
         return repr(value)

@@ -1,4 +1,4 @@
-"""How a script gets hold of a function: an import where it has a name, its source where it has none."""
+"""The lines by which a script gets a function: an import where it has a name, its source where it has none."""
 
 import ast
 import inspect
@@ -19,16 +19,16 @@ import numpy as np
 
 from shardproof.properties.cases.reading import one_line
 from shardproof.properties.programs.program import of_products
-from shardproof.properties.runner.named import Named, named
+from shardproof.properties.runner.named import Named, find_name
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """A string as an expression, in double quotes."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def docstring(lines: Sequence[str]) -> list[str]:
-    """The lines of a docstring, whatever they hold: no text closes it, or escapes from a line."""
+    """The lines of a docstring, escaped so that no text can end it."""
     escaped = [one_line(line).replace("\\", "\\\\").replace('"""', '\\"\\"\\"') for line in lines]
     return [f'"""{escaped[0]}', *escaped[1:], '"""']
 
@@ -76,7 +76,7 @@ def bound_text(bound: np.ndarray) -> str:
 
 def spec_text(entries: Sequence[Sequence[str]]) -> str:
     """A PartitionSpec: `P("dp", None, ("tp", "ep"))`."""
-    texts = ["None" if not e else quoted(e[0]) if len(e) == 1 else f"({', '.join(map(quoted, e))})" for e in entries]
+    texts = ["None" if not e else quote(e[0]) if len(e) == 1 else f"({', '.join(map(quote, e))})" for e in entries]
     return f"P({', '.join(texts)})"
 
 
@@ -103,20 +103,20 @@ def tree_text(tree: Any) -> str:
 
 
 def options(devices: Sequence[int], *, in_doubles: bool) -> list[str]:
-    """The lines that set JAX's options as they were where the law failed."""
+    """The lines that set JAX's options as they are in this process."""
     values: dict[str, str] = {}
     if (getattr(jax.config, "jax_platforms", None) or "cpu") == "cpu":
-        values |= {"jax_platforms": quoted("cpu"), "jax_num_cpu_devices": str(max(devices) + 1)}
+        values |= {"jax_platforms": quote("cpu"), "jax_num_cpu_devices": str(max(devices) + 1)}
     if in_doubles:
         values["jax_enable_x64"] = "True"
     if (precision := of_products()) is not None:
-        values["jax_default_matmul_precision"] = quoted(precision)
-    return [f"jax.config.update({quoted(name)}, {value})" for name, value in values.items()]
+        values["jax_default_matmul_precision"] = quote(precision)
+    return [f"jax.config.update({quote(name)}, {value})" for name, value in values.items()]
 
 
 @dataclass(frozen=True)
 class Source:
-    """The lines that define a function, the name it then has, the folders they import from, and what is missing."""
+    """The lines that define a name, the folders that they import from, and the names of what they lack."""
 
     name: str
     lines: list[str]
@@ -125,14 +125,14 @@ class Source:
 
     @property
     def paths(self) -> list[str]:
-        """The lines that put these folders on the path, and that in which the project was run."""
-        lines = [f"sys.path.insert(0, {quoted(Path(folder).as_posix())})" for folder in self.folders]
+        """The lines that put these folders on the path, and the working directory if one is below it."""
+        lines = [f"sys.path.insert(0, {quote(Path(folder).as_posix())})" for folder in self.folders]
         below = any(Path.cwd() in Path(folder).parents for folder in self.folders)
-        return [*lines, *([f"sys.path.append({quoted(Path.cwd().as_posix())})"] if below else [])]
+        return [*lines, *([f"sys.path.append({quote(Path.cwd().as_posix())})"] if below else [])]
 
 
 def classes_of(tree: Any) -> Source:
-    """The imports of the classes of a tree; missing are those that cannot be imported, or do not print as code."""
+    """The imports of the classes of a tree; it lacks those that cannot be imported, or do not print as code."""
     nodes: list[Any] = [jax.tree.structure(tree)]
     classes = dict[str, type]()
     while nodes:
@@ -146,7 +146,7 @@ def classes_of(tree: Any) -> Source:
     return Source("", lines, folders_of(lines), [name for name, line in found.items() if line is None or not printed])
 
 
-def joined(name: str, sources: Sequence[Source]) -> Source:
+def join(name: str, sources: Sequence[Source]) -> Source:
     """Several sources one after the other."""
     return Source(
         name,
@@ -157,16 +157,16 @@ def joined(name: str, sources: Sequence[Source]) -> Source:
 
 
 def source_of(function: Any, called: str = "implementation") -> Source:
-    """An import, or the source of a lambda or an inner function with what it uses, or a place to put it."""
-    name = named(function)
+    """The import of a function, or the source of a lambda or inner function with what it uses, or a place for it."""
+    name = find_name(function)
     if name.importable:
-        return imported(name, called)
+        return import_of(name, called)
     if isinstance(function, partial):
         return _partial(function, called)
     if isinstance(function, types.MethodType):
         owner = source_of(function.__self__, called)
         return replace(owner, lines=[*owner.lines, f"{called} = {called}.{function.__name__}"])
-    found = _embedded(function, called)
+    found = _embed(function, called)
     if found is not None:  # in a function of its own it meets nothing else of the script
         lines = [f"def make_{called}():", *(textwrap.indent(line, "    ") for line in found.lines)]
         lines += [f"    return {found.name}", "", "", f"{called} = make_{called}()"]
@@ -181,7 +181,7 @@ def source_of(function: Any, called: str = "implementation") -> Source:
 
 
 def _partial(function: partial[Any], called: str) -> Source:
-    """A `partial` by its function and its arguments."""
+    """The lines that define a `partial`, its function and its arguments."""
     source = source_of(function.func, called)
     lines, given, missing = ["from functools import partial", *source.lines], [called], [*source.missing]
     for key, value in (*enumerate(function.args), *function.keywords.items()):
@@ -196,8 +196,8 @@ def _partial(function: partial[Any], called: str) -> Source:
     return Source(called, lines, tuple(dict.fromkeys((*source.folders, *folders_of(lines)))), missing)
 
 
-def imported(name: Named, called: str) -> Source:
-    """The import of a function or program by another name, which is that of nothing else in the script."""
+def import_of(name: Named, called: str) -> Source:
+    """The import of a function or program under another name, which nothing else in the script has."""
     first, _, rest = name.qualname.partition(".")
     other_name = f" as {called}" if called != first else ""
     lines = [f"from {name.module} import {first}{other_name}", *([f"{called} = {called}.{rest}"] if rest else [])]
@@ -205,7 +205,7 @@ def imported(name: Named, called: str) -> Source:
 
 
 def folders_of(lines: Iterable[str]) -> tuple[str, ...]:
-    """Where the modules are that are imported and not installed."""
+    """The folders of the imported modules that are not installed."""
     named: list[str] = []
     for node in ast.walk(ast.parse("\n".join(lines))):
         if isinstance(node, ast.Import):
@@ -225,8 +225,8 @@ def _roots(package: str) -> list[str]:
     return [str(folder) for folder in folders if not {"site-packages", "dist-packages"} & {*folder.parts}]
 
 
-def _embedded(function: Callable[..., Any], name: str, around: tuple[Any, ...] = ()) -> Source | None:
-    """The text of a function and of what it uses."""
+def _embed(function: Callable[..., Any], name: str, around: tuple[Any, ...] = ()) -> Source | None:
+    """The source of a function and of what it uses, if there is one."""
     if not isinstance(function, types.FunctionType):
         return None
     try:
@@ -253,14 +253,14 @@ def _embedded(function: Callable[..., Any], name: str, around: tuple[Any, ...] =
         text = ast.unparse(definition)
     else:
         return None
-    local = {*function.__code__.co_varnames, *function.__code__.co_cellvars}  # of whatever the module has by that name
+    local = {*function.__code__.co_varnames, *function.__code__.co_cellvars}  # not the module's by that name
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - local
     before, missing = _names_used(function, names, (*around, function))
     return Source(name, [line for part in (*before, text) for line in part.split("\n")], missing=missing)
 
 
 def _names_used(function: types.FunctionType, names: set[str], around: tuple[Any, ...]) -> tuple[list[str], list[str]]:
-    """Lines that define what the function refers to outside itself, and the names for which there are none."""
+    """The lines that define what a function refers to outside itself, and the names that they lack."""
     nonlocals = inspect.getclosurevars(function).nonlocals
     outside = {n: v for n, v in function.__globals__.items() if n in names} | dict(nonlocals)
     lines, missing = [], []
@@ -281,18 +281,15 @@ def _definition(name: str, value: Any, around: tuple[Any, ...]) -> str | None:
     if isinstance(value, types.ModuleType):
         package, _, last = value.__name__.rpartition(".")
         start = f"from {package} import {last}" if package else f"import {last}"
-        return f"{start}{'' if last == name else f' as {name}'}" if _is_dotted(value.__name__) else None
+        dotted = all(part.isidentifier() and not keyword.iskeyword(part) for part in value.__name__.split("."))
+        return f"{start}{'' if last == name else f' as {name}'}" if dotted else None
     with suppress(ValueError, SyntaxError, TypeError):
         if ast.literal_eval(repr(value)) == value:
             return f"{name} = {value!r}"
-    held = named(value)
-    if held.importable:
-        return "\n".join(imported(held, name).lines)
-    found = _partial(value, name) if isinstance(value, partial) else _embedded(value, name, around)
+    known = find_name(value)
+    if known.importable:
+        return "\n".join(import_of(known, name).lines)
+    found = _partial(value, name) if isinstance(value, partial) else _embed(value, name, around)
     if found is None or found.missing:
         return None
     return "\n".join([*found.lines, *([f"{name} = {found.name}"] if found.name != name else [])])
-
-
-def _is_dotted(name: str) -> bool:
-    return all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split("."))

@@ -96,6 +96,21 @@ def labels_of_own_rows(image: Any, text: Any, *, data: Any) -> Any:
     return lax.pmean(-jnp.take_along_axis(scores, jnp.arange(len(image))[:, None], 1).mean(), data)
 
 
+def feedback_of_the_mean(gradient: Any, error: Any, *, data: Any) -> Any:
+    """What compression lost is taken from what all participants sent, not from what this one did."""
+    total = gradient + error
+    sent = jnp.sign(total) * jnp.abs(total).mean()
+    mean = lax.pmean(sent[0], data)
+    return mean, total - mean
+
+
+def feedback_of_rows(gradient: Any, error: Any) -> Any:
+    """The same on whole arrays."""
+    total = gradient + error
+    sent = np.sign(total) * np.abs(total).mean(1, keepdims=True)
+    return sent.mean(0), total - sent
+
+
 def of_no_repair(x: Any, *, data: Any) -> Any:
     """Another function, whose participants need nothing of one another."""
     return lax.psum(jnp.sum(x**3, 0), data)
@@ -113,6 +128,12 @@ PROGRAMS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
         lambda image, text: -jnp.diag(jax.nn.log_softmax(image @ text.T)).mean(),
         {"arguments": ("n@data d", "n@data d"), "results": "", "one_axis": "data"},
         r"what iota at test_repairs.py:\d+:\d+ \(labels_of_own_rows\) numbers from where the block begins along '\w+'",
+    ),
+    "an operand": (
+        feedback_of_the_mean,
+        feedback_of_rows,
+        {"arguments": ("@data n", "@data n"), "results": ("n", "@data n"), "dtypes": "float32"},
+        r"what mul at test_repairs.py:\d+:\d+ \(feedback_of_the_mean\) gives as second operand of sub at test_repairs",
     ),
     "a norm": (
         unclipped,

@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,6 +56,15 @@ class Change:
     primitive: str = ""  # another primitive in their place
     times: int = 1  # by what their results are multiplied
     of: tuple[int, ...] = ()  # or the operand, and the dimension of its block, by whose size
+    # an operand of theirs, by its number, that is the result of another equation, by its number and then its identity
+    swapped: tuple[int, int] | None = None
+
+    def at(self, program: Simulated, case: Case, places: tuple[int, ...]) -> "Change":
+        """The change of the equations of a case's program that have some numbers."""
+        own = frozenset(id(program.equations[i]) for i in places)
+        times = case.operands[self.of[0]].block[self.of[1]] if self.of else self.times
+        swapped = self.swapped and (self.swapped[0], id(program.equations[self.swapped[1]]))
+        return dataclasses.replace(self, equations=own, times=times, swapped=swapped)
 
 
 NO_CHANGE = Change()
@@ -66,11 +75,18 @@ class Changed(Doubles):
     """Doubles, with a change."""
 
     change: Change = NO_CHANGE
+    results: dict[int, Numbers] = field(default_factory=dict, compare=False)  # of the equation that `change` swaps in
 
     def run(self, env: Env, rule: Rule, equation: Any, operands: list[Numbers]) -> list[Numbers]:
         """The results of an equation, or of the one in its place."""
         if id(equation) not in self.change.equations:
-            return super().run(env, rule, equation, operands)
+            results = super().run(env, rule, equation, operands)
+            if self.change.swapped and self.change.swapped[1] == id(equation):
+                self.results[id(equation)] = results[0]
+            return results
+        if self.change.swapped:
+            number, other = self.change.swapped
+            operands = [*operands[:number], self.results[other], *operands[number + 1 :]]
         changed = equation.replace(params={**equation.params, **dict(self.change.params)})
         if other := self.change.primitive:
             changed, rule = changed.replace(primitive=getattr(lax, f"{other}_p")), RULES[other]
@@ -133,6 +149,11 @@ DATA = (("exact", 1), ("real", 2), ("real", 3))
 REDUCES = {"reduce_sum": "psum", "dot_general": "psum", "reduce_max": "pmax", "reduce_min": "pmin"}
 """The collective that may be missing after an operation that reduces a sharded dimension."""
 
+COMPUTES = ("add", "sub", "mul", "div", "max", "min", "dot_general")
+"""The operations that may have been given another array."""
+
+NUMBERS = ("first", "second")
+
 OTHERS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "add": "sub", "sub": "add"}
 """Operations that are mistaken for one another where participants, steps and elements are counted."""
 
@@ -156,11 +177,8 @@ class Trial:
 
     def holds(self, places: Places = (), change: Change = NO_CHANGE) -> bool:
         """True if all results are right if the program is changed."""
-        times = self.case.operands[change.of[0]].block[change.of[1]] if change.of else change.times
-        own = frozenset(id(self.program.equations[i]) for i in places)
-        change = dataclasses.replace(change, equations=own, times=times)
         try:
-            results = run_in_doubles(self.program, *self.arrays, change=change)
+            results = run_in_doubles(self.program, *self.arrays, change=change.at(self.program, self.case, places))
         except Exception:  # shapes that do not fit one another, devices that wait for ever
             return False
         pairs = zip(results, self.right, strict=False)
@@ -264,6 +282,20 @@ def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
     for places in floats:
         if places not in reducing:
             yield from _behind(equations, places, "psum", some)
+    yield from _operands(equations)
+
+
+def _operands(equations: Sequence[Any]) -> Iterator[Repair]:
+    """Takes another array of the same type, as that before a collective in place of that behind it."""
+    where = {variable: i for i, equation in enumerate(equations) for variable in equation.outvars[:1]}
+    for i, equation in enumerate(equations):
+        if equation.primitive.name not in COMPUTES:
+            continue
+        for number, x in enumerate(equation.invars):
+            for other, k in [] if isinstance(x, core.Literal) else where.items():
+                if k < i and other is not x and (other.aval.shape, other.aval.dtype) == (x.aval.shape, x.aval.dtype):
+                    text = f"what {place(equations[k])} gives as {NUMBERS[number]} operand of {place(equation)}"
+                    yield text, (i,), Change(swapped=(number, k))
 
 
 def _behind(equations: Sequence[Any], places: Places, then: str, some: Sequence[tuple[str, ...]]) -> Iterator[Repair]:

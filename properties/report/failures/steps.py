@@ -4,7 +4,6 @@ It is known where one change of the program makes its results right (see `repair
 then double precision is right. Elsewhere the result alone is compared.
 """
 
-import dataclasses
 import linecache
 import re
 from collections import Counter
@@ -75,9 +74,8 @@ def steps_of(violation: LawViolation, case: Case) -> dict[str, Any]:
     results = run_in_doubles(program, *given, arithmetic=came)
     if repair := repair_of(violation):
         text, places, change = repair
-        changed = frozenset(id(program.equations[i]) for i in places)
         expected_by = f"with one change: {text}"
-        wanted = Watched(change=dataclasses.replace(change, equations=changed))
+        wanted = Watched(change=change.at(program, case, places))
         run_in_doubles(program, *given, arithmetic=wanted)
     elif kind == "value" and difference is not None and difference.comparable and difference.of == "result":
         dtype = difference.expected.dtype

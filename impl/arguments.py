@@ -55,7 +55,7 @@ def check_axes(function: str, axis_name: AxisName, *, argument: str = "axis_name
 
 
 def is_integer(value: object) -> bool:
-    """Whether a value is an integer that is known before tracing, Python's or NumPy's; bools are none."""
+    """True if a value is an integer that is known before tracing, Python's or NumPy's; bools are none."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 

@@ -44,7 +44,7 @@ def varying(x: Any) -> frozenset[str]:
 
 
 def types_are_checked(axes: tuple[str, ...]) -> bool:
-    """Whether the enclosing `shard_map` tracks varying axes (`check_vma=True`); of which `axes` are manual ones."""
+    """True if the enclosing `shard_map` tracks varying axes (`check_vma=True`); of which `axes` are manual ones."""
     return bool(varying(lax.axis_index(axes[0])))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def is_float(dtype: np.dtype) -> bool:
-    """Whether `dtype` is a real or complex floating-point dtype, ml_dtypes' own included.
+    """True if `dtype` is a real or complex floating-point dtype, ml_dtypes' own included.
 
     The dtype of the derivatives of integers, JAX's `float0`, is none: it holds nothing.
     """
@@ -22,7 +22,7 @@ NARROW = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4}
 
 
 def is_integer(dtype: np.dtype) -> bool:
-    """Whether `dtype` is a signed or unsigned integer (bool is not), those narrower than a byte included."""
+    """True if `dtype` is a signed or unsigned integer (bool is not), those narrower than a byte included."""
     return np.dtype(dtype).kind in "iu" or np.dtype(dtype).name in NARROW
 
 
@@ -32,7 +32,7 @@ def width(dtype: np.dtype) -> int:
 
 
 def is_signed(dtype: np.dtype) -> bool:
-    """Whether `dtype` holds negative numbers."""
+    """True if `dtype` holds negative numbers."""
     dtype = np.dtype(dtype)
     return dtype != bool and not dtype.name.startswith("u")
 

@@ -96,7 +96,7 @@ class MeshCase:
 
     @property
     def permuted(self) -> bool:
-        """Whether the devices are in another order than 0, 1, 2, …."""
+        """True if the devices are in another order than 0, 1, 2, …."""
         return self.devices != tuple(range(self.size))
 
     def __str__(self) -> str:

@@ -20,10 +20,10 @@ from shardproof.oracles.mesh import MOST_AXES, MOST_DEVICES, MeshCase, as_axes
 from shardproof.properties.cases import reading
 from shardproof.properties.cases.chain import (
     BATCH,
-    FED,
+    COMPOSE,
     NESTED,
     OUTSIDE,
-    SPREAD,
+    SPMD,
     Chain,
     Link,
     check_chain,
@@ -165,7 +165,7 @@ class Case:
 
     @property
     def trivial(self) -> bool:
-        """Whether nothing can go wrong: one device or participant, a block of no element, a shift by whole turns.
+        """True if nothing can go wrong: one device or participant, a block of no element, a shift by whole turns.
 
         What is forbidden is not: it must be refused.
         """
@@ -215,7 +215,7 @@ class Case:
     @property
     def calls(self) -> int:
         """How many calls there are of which each gets what the one before it gave."""
-        return 2 ** self.chain.count(FED)
+        return 2 ** self.chain.count(COMPOSE)
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -232,7 +232,7 @@ class Case:
         return tuple(at for at, link in enumerate(batched) if not link.maps_operand(index))
 
     def keeps(self, at: Sequence[int]) -> bool:
-        """Whether the result of one input of the batch is kept: zeros stand in its place elsewhere."""
+        """True if the result of one input of the batch is kept: zeros stand in its place elsewhere."""
         batched = [link for link in self.links if link.batched]
         return all(link.keeps[i] for link, i in zip(batched, at, strict=True))
 
@@ -400,9 +400,9 @@ def free_axis(case: Case) -> str:
     return max(fit, key=lambda name: case.mesh.shape[name], default="")
 
 
-def spread_axis(case: Case) -> str:
+def spmd_axis(case: Case) -> str:
     """The axis over which the batch is spread; none where it is not."""
-    return free_axis(case) if SPREAD in case.chain else ""
+    return free_axis(case) if SPMD in case.chain else ""
 
 
 def dividing_axis(case: Case) -> str:
@@ -413,17 +413,17 @@ def dividing_axis(case: Case) -> str:
 
 def stacked_axes(case: Case) -> tuple[str, ...]:
     """The axes along which every device's result is told apart, in mesh order."""
-    return tuple(name for name in manual_axes(case) if name != spread_axis(case))
+    return tuple(name for name in manual_axes(case) if name != spmd_axis(case))
 
 
 def outside(case: Case) -> bool:
-    """Whether a `vmap` is around the whole `shard_map`."""
-    return OUTSIDE in case.chain or SPREAD in case.chain
+    """True if a `vmap` is around the whole `shard_map`."""
+    return OUTSIDE in case.chain or SPMD in case.chain
 
 
 def without_outside(case: Case) -> Case:
     """The case as it is inside of that."""
-    return dataclasses.replace(case, chain=tuple(name for name in case.chain if name not in (OUTSIDE, SPREAD)))
+    return dataclasses.replace(case, chain=tuple(name for name in case.chain if name not in (OUTSIDE, SPMD)))
 
 
 def along(entries: Entries, axes: Collection[str]) -> Entries:

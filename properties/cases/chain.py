@@ -25,10 +25,10 @@ NESTED = "nested"
 OUTSIDE = "vmap_outside"
 """The link that is a `vmap` of the whole `shard_map`."""
 
-SPREAD = "vmap_spread"
+SPMD = "vmap_spmd"
 """The link that is such a `vmap`, its batch sharded over an axis of the mesh (`spmd_axis_name`)."""
 
-FED = "fed"
+COMPOSE = "compose"
 """The link whose second call has what the first one gave."""
 
 DIVERGENT = ("divergent_cond", "divergent_switch", "divergent_while")
@@ -69,11 +69,11 @@ class Link:
 
     @property
     def batched(self) -> bool:
-        """Whether results carry a batch dimension more."""
+        """True if results carry a batch dimension more."""
         return self.maps != "none"
 
     def maps_operand(self, index: int) -> bool:
-        """Whether operand `index` carries a batch dimension more."""
+        """True if operand `index` carries a batch dimension more."""
         return self.maps == "all" or self.maps == ("others" if index else "first")
 
 
@@ -99,7 +99,7 @@ LINKS: dict[str, Link] = {
         Link(OUTSIDE, "`vmap` of the whole `shard_map`.", maps="all", whole=True, of_shard_map=True),
         # with checked types, JAX loses the axis in every loop, branch and remat (see the known defects)
         Link(
-            SPREAD,
+            SPMD,
             "That with its batch sharded over an axis (`spmd_axis_name`); types are not checked.",
             maps="all",
             whole=True,
@@ -134,7 +134,7 @@ LINKS: dict[str, Link] = {
             of_derivative=True,
         ),
         Link(
-            "apart",
+            "grad_per_operand",
             "Gradients are taken of one operand at a time, of which alone the function is differentiated.",
             whole=True,
             of_derivative=True,
@@ -148,11 +148,11 @@ LINKS: dict[str, Link] = {
         Link("vmap_others", "`vmap` of the call over all operands but the first.", maps="others"),
         Link("twice", "Two calls, neither of which needs the other.", maps="all"),
         Link(
-            "in_turn",
+            "sequential",
             "Two calls: an operand of the second is chosen between the next input and a result of the first.",
             maps="all",
         ),
-        Link(FED, "Two calls: the results of the first are operands of the second."),
+        Link(COMPOSE, "Two calls: the results of the first are operands of the second."),
         Link("switch", "The call in one branch of a `switch`; the others give zeros."),
         Link(
             "divergent_cond",
@@ -210,12 +210,12 @@ def in_order(names: Iterable[str]) -> Chain:
 
 
 def leaves_an_axis(chain: Chain) -> bool:
-    """Whether a link needs an axis of the mesh which a collective does not name."""
+    """True if a link needs an axis of the mesh which a collective does not name."""
     return any(link.leaves_an_axis for link in links(chain))
 
 
 def goes_around(outer: str, inner: str) -> bool:
-    """Whether a chain may have one link around another."""
+    """True if a chain may have one link around another."""
     return in_order((outer, inner)) == (outer, inner)
 
 
@@ -224,11 +224,11 @@ UNDIFFERENTIABLE = frozenset(name for name, link in LINKS.items() if not link.di
 
 NEVER_BOTH: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
     (UNDIFFERENTIABLE, OF_DERIVATIVES, "no derivative is taken through the other one"),
-    (frozenset({NESTED, OUTSIDE}), frozenset({SPREAD}), "the batch has one way into the whole `shard_map`"),
-    (frozenset({SPREAD}), frozenset(DIVERGENT), "either needs the axis that a collective does not name"),
+    (frozenset({NESTED, OUTSIDE}), frozenset({SPMD}), "the batch has one way into the whole `shard_map`"),
+    (frozenset({SPMD}), frozenset(DIVERGENT), "either needs the axis that a collective does not name"),
     (
         frozenset({"partial_manual"}),
-        frozenset({SPREAD, *DIVERGENT}),
+        frozenset({SPMD, *DIVERGENT}),
         "the compiler has that axis; XLA:CPU hangs where it has one, and devices along another are in other branches",
     ),
 )
@@ -236,12 +236,12 @@ NEVER_BOTH: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
 
 
 def kept_out(name: str, chain: Chain) -> bool:
-    """Whether another link of a chain keeps one out of it."""
+    """True if another link of a chain keeps one out of it."""
     return any(name in others and not keeping.isdisjoint(chain) for keeping, others, _ in NEVER_BOTH)
 
 
 def composes(outer: str, inner: str) -> bool:
-    """Whether a program is drawn that has one link around another."""
+    """True if a program is drawn that has one link around another."""
     return goes_around(outer, inner) and not kept_out(outer, (inner,)) and not kept_out(inner, (outer,))
 
 

@@ -43,7 +43,7 @@ CONTRACTS: Mapping[str, Contract] = _ByName()
 
 
 def listed(contract: Contract) -> bool:
-    """Whether it is found by its name: not so what a program of a user's own means."""
+    """True if it is found by its name: not so what a program of a user's own means."""
     return CONTRACTS.get(contract.name) is contract
 
 

@@ -13,7 +13,7 @@ from shardproof.properties.contracts.costs import added_up, replicas
 from shardproof.properties.contracts.drawing import sides
 from shardproof.properties.contracts.forbidden import deeper, longer, retyped
 from shardproof.properties.contracts.numbers import finite, scaled_to
-from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
+from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation
 
 MOST_HEADS = 32
 """The most participants that have a head each: the logits of all together grow with the cube of their number."""
@@ -31,7 +31,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     rows = min(rows, max(1, LONGEST // participants))
     if participants <= MOST_HEADS and draw(st.booleans(), label="heads for all participants"):
         rows, heads = min(rows, 4), participants * (1 if scope.large or heads < 3 else 2)
-    like = None if APART in scope.features else 0
+    like = None if INDEPENDENT in scope.features else 0
     block = (rows, heads, features)
     return [Described(block), *[Described(block, like=like)] * 2], {"causal": draw(st.booleans(), label="causal")}
 
@@ -46,7 +46,7 @@ def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     most = math.sqrt(abs(reach) / math.sqrt(case.operands[0].block[-1]))
     if case.keywords["causal"]:
         v = finite(v)
-        if "fed" in case.chain:  # a result that is NaN becomes such a value
+        if "compose" in case.chain:  # a result that is NaN becomes such a value
             q, k = finite(q), finite(k)
         if reach < 0:  # or the highest logit that a query sees is rarely as low
             q, k = -np.abs(q), np.abs(k)
@@ -68,7 +68,7 @@ CONTRACTS: tuple[Contract, ...] = (
         operands=("q", "k", "v"),
         options={"causal": Option(of_type(bool))},
         kinds=("real", "exact", "distinct", "nan", "real"),
-        features=frozenset({APART, "explained_errors", "replicated_operands", "x64"}),
+        features=frozenset({INDEPENDENT, "explained_errors", "replicated_operands", "x64"}),
         violations=(longer("k", 1, 1), longer("v", 2, 2), deeper("q", 0), retyped("v", 2, "int32")),
         # logits grow with the square of the number of participants, on each set of them
         most=64,

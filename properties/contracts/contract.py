@@ -9,7 +9,6 @@ import jax
 import numpy as np
 from hypothesis import strategies as st
 
-from shardproof.oracles.communication import Cost
 from shardproof.oracles.dtypes import NARROW
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.strategies import PLAIN, Chains
@@ -29,7 +28,7 @@ FEATURES: dict[str, str] = {
     "nan_logits": "A token's logits may be NaN, which counts as minus infinity.",
     "nan_tokens": "A token may be NaN, which makes its own result NaN where an expert keeps it, and no other's.",
     "negative_dimensions": "Dimensions may be counted from the back.",
-    "operands_apart": "Operands may vary along different axes beside those of the tuple, weights where data does not.",
+    "independent_operands": "Operands may vary along different axes beside the tuple's, weights where data does not.",
     "replicated_operands": "Operands may be the same along some axes of the tuple, or all of them.",
     "sender_capacity": "`capacity_per_sender`: the most that a participant sends to an expert; it drops the others.",
     "several_layers": "A participant may have several layers, every p-th of all: its r-th is the layer r p + i.",
@@ -52,7 +51,7 @@ KEYWORDS = {
 
 
 def of_type(kind: type) -> Callable[[Any], bool]:
-    """Whether a value is of just this type: a bool is no int."""
+    """True if a value is of just this type: a bool is no int."""
     return lambda value: type(value) is kind
 
 
@@ -65,7 +64,7 @@ class Option:
 
 
 def is_dimension(case: Case, value: int, *, stacks: bool = False) -> bool:
-    """Whether a result has it: a product's two dimensions are meant, and one more where blocks are stacked."""
+    """True if a result has it: a product's two dimensions are meant, and one more where blocks are stacked."""
     rank = len(case.operands[0].block) if len(case.contract.call.operands) == 1 else 2
     sides = rank + (stacks and not case.keywords["tiled"])
     return -sides <= value < sides
@@ -139,7 +138,7 @@ class Call:
         return tuple(re.split(r"\W", jax.tree.leaves(one)[0])[0] for one in self.tree)
 
     def has_alike(self, case: Case, place: int) -> bool:
-        """Whether an operand is the same on all participants by what the contract says."""
+        """True if an operand is the same on all participants by what the contract says."""
         return not case.tree and self.names(case)[place] in self.alike
 
     def arguments(self, case: Case, leaves: Sequence[Any]) -> tuple[Any, ...]:
@@ -174,9 +173,6 @@ def _of_leaves(trees: Sequence[Any], count: int) -> Any:
 
 
 Blocks = np.ndarray
-
-Communication = Callable[[Case, bool], Cost]
-"""The cost of a case, forward (`False`) or of its gradient alone (`True`), where it depends on layouts or on data."""
 
 Results = Callable[[Case, Sequence[Blocks]], list[Blocks]]
 """Blocks of the operands to blocks of the results, one per result leaf."""
@@ -296,11 +292,11 @@ class Contract:
 
     @property
     def whole(self) -> bool:
-        """Whether all that claim to satisfy it take global arrays: so does what a user brings."""
+        """True if all that claim to satisfy it take global arrays: so does what a user brings."""
         return bool(self.implementations) and all(claim.whole for claim in self.implementations.values())
 
     def has_derivative(self, case: Case) -> bool:
-        """Whether there are derivatives in this case."""
+        """True if there are derivatives in this case."""
         return self.differentiable is not None and self.differentiable(case)
 
 

@@ -15,7 +15,7 @@ from shardproof.properties.contracts.contract import Claim, Contract, Option, Sc
 from shardproof.properties.contracts.drawing import further_dimensions, integers_below, sides
 from shardproof.properties.contracts.forbidden import longer, retyped, valued
 from shardproof.properties.contracts.numbers import finite, scaled_to, some_out_of_range
-from shardproof.properties.contracts.operation import APART, Described, Drawn, operation, with_invalid
+from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation, with_invalid
 
 LARGEST = 80.0
 """The magnitude of large logits: their exponentials are at both ends of float32, and beyond those of float16."""
@@ -151,7 +151,9 @@ CONTRACTS: tuple[Contract, ...] = (
         auxiliary=("labels",),
         invariant=True,
         kinds=with_invalid("exact", "real", "distinct", "scaled", "nan", "real"),
-        features=frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"}),
+        features=frozenset(
+            {"any_rank", "explained_errors", "invalid_indices", INDEPENDENT, "replicated_operands", "x64"}
+        ),
         violations=(retyped("labels", 1, "float32"), longer("labels", 1, -1), SMOOTHER),
         adapt=_labelled,
         # every participant has a gradient for all classes, of which there are as many as participants

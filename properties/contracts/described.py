@@ -40,7 +40,7 @@ class Dimension:
 
     @property
     def simple(self) -> bool:
-        """Whether its name is that of one size, or a number."""
+        """True if its name is that of one size, or a number."""
         return not {*"*+"} & {*self.name}
 
     def size(self, sizes: Mapping[str, int]) -> int:
@@ -127,7 +127,7 @@ class Array:
 
     @property
     def floating(self) -> bool:
-        """Whether it holds numbers that have gradients."""
+        """True if it holds numbers that have gradients."""
         return self.dtype == "float" or is_float(as_dtype(self.dtype))
 
     @property

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardproof.oracles.mesh import MeshCase, as_axes
 from shardproof.properties.cases.case import Case, Placement
-from shardproof.properties.cases.chain import BATCH, SPREAD, Chain, leaves_an_axis
+from shardproof.properties.cases.chain import BATCH, SPMD, Chain, leaves_an_axis
 from shardproof.properties.cases.strategies import axis_names, data_sets, large_meshes, meshes, specs
 from shardproof.properties.cases.strategies.making import Composite, integers, sampled
 from shardproof.properties.cases.strategies.meshes import MAX_AXES, in_some_order, known_names
@@ -140,7 +140,7 @@ def beside(mesh: MeshCase, chain: Chain, taken: Sequence[str]) -> MeshCase:
     """The mesh, with an axis of two devices more, unless one that is not `taken` serves the links of the chain."""
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     left = [name for name in mesh.longer(mesh.axis_names) if name not in taken]
-    if SPREAD in chain:  # see `free_axis`
+    if SPMD in chain:  # see `free_axis`
         left = [name for name in left if kinds[name] == "auto" and BATCH % mesh.shape[name] == 0]
     if left:
         return mesh

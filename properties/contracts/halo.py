@@ -46,7 +46,7 @@ def _rows_of_all(case: Case) -> int:
 
 
 def _number_of_rows(case: Case, value: int) -> bool:
-    """Whether there are so many; of which rows, a wrong axis does not say, and is what is wrong then."""
+    """True if there are so many; of which rows, a wrong axis does not say, and is what is wrong then."""
     return value >= 0 and (not is_dimension(case, case.keywords["axis"]) or value <= _rows_of_all(case))
 
 

@@ -10,10 +10,10 @@ from shardproof.properties.contracts.contract import Claim, Contract, Scope, som
 from shardproof.properties.contracts.drawing import further_dimensions, sides
 from shardproof.properties.contracts.forbidden import longer, retyped
 from shardproof.properties.contracts.numbers import finite, scaled_to
-from shardproof.properties.contracts.operation import APART, Arguments, Described, Drawn, operation
+from shardproof.properties.contracts.operation import INDEPENDENT, Arguments, Described, Drawn, operation
 
 FEATURES = frozenset({"any_rank", "explained_errors", "replicated_operands", "x64"})
-OF_MASKED = FEATURES | {APART}
+OF_MASKED = FEATURES | {INDEPENDENT}
 
 SMALL = 2.0**-40
 """What all weights are multiplied by now and then, of more than 16 bits: the mean is the same."""

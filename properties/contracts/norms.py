@@ -13,10 +13,10 @@ from shardproof.properties.contracts.contract import Claim, Contract, Option, Sc
 from shardproof.properties.contracts.costs import replica_bytes, replicas, transposed
 from shardproof.properties.contracts.drawing import further_dimensions, sides
 from shardproof.properties.contracts.forbidden import longer
-from shardproof.properties.contracts.operation import APART, Described, Drawn, one_matrix, operation
+from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, one_matrix, operation
 
 FEATURES = frozenset({"empty_blocks", "explained_errors", "replicated_operands", "x64"})
-OF_TOKENS = FEATURES | {APART, "any_rank"}
+OF_TOKENS = FEATURES | {INDEPENDENT, "any_rank"}
 KINDS = ("exact", "real", "distinct", "scaled", "nan")
 
 EPSILONS = (1e-6, 1e-5, 1e-3, 0.5, 1e-12, 0.0)

@@ -63,7 +63,7 @@ def sharded_in(dimensions: Mapping[str, str]) -> list[int]:
     return [place for place, text in enumerate(dimensions.values()) if "@axis_name" in text]
 
 
-APART = "operands_apart"
+INDEPENDENT = "independent_operands"
 """The feature of an operation that takes operands which vary along different axes beside those of the tuple."""
 
 MOST_IN_GROUPS = 16
@@ -140,7 +140,7 @@ def operation_cases(
             placement = placements.within(draw, mesh, len(one.block), required=required)
         partly = PARTLY in contract.violations and not {*axes} <= placement.axes
         placed.append(placement if one.varies and not partly else without(placement, axes))
-    if leading is not None and APART not in scope.features:
+    if leading is not None and INDEPENDENT not in scope.features:
         beside = [axis for axis in others if axis not in placed[leading].axes]
         placed = [without(placement, beside) for placement in placed]
     operands = tuple(Operand(one.block, one.dtype or dtype, at) for one, at in zip(described, placed, strict=True))
@@ -204,7 +204,7 @@ def operation(
 
     The oracle is an `Oracle`, or what `of_blocks` makes one of. `kinds` is the sequence of the data sets of one case,
     in which a kind may stand twice; there are at least so many `sets`. Along axes beside those of the tuple, arguments
-    vary only where the `leading` one does (weights where tokens do), unless `APART` is claimed.
+    vary only where the `leading` one does (weights where tokens do), unless `INDEPENDENT` is claimed.
     """
     call = Call(
         operands,

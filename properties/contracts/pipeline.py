@@ -11,9 +11,9 @@ from shardproof.properties.contracts.costs import added_up
 from shardproof.properties.contracts.drawing import sides
 from shardproof.properties.contracts.forbidden import deeper, longer, longer_block, retyped
 from shardproof.properties.contracts.numbers import finite, scaled_to
-from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
+from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation
 
-FEATURES = frozenset({APART, "explained_errors", "replicated_operands", "several_layers", "x64"})
+FEATURES = frozenset({INDEPENDENT, "explained_errors", "replicated_operands", "several_layers", "x64"})
 
 MANY = (4, 5, 6, 7, 8, 9, 12, 16)
 """How many microbatches, rows or features there are now and then, and few of the others."""
@@ -42,7 +42,7 @@ def _no_layer(case: Case) -> st.SearchStrategy[Case]:
 
 
 def _spread(case: Case) -> int:
-    """Whether weights vary along an axis beside the tuple along which x does not, so that the result does."""
+    """True if weights vary along an axis beside the tuple along which x does not, so that the result does."""
     weights, x = (operand.placement.axes for operand in case.operands)
     return int(bool(weights - x - set(case.axes)))
 

@@ -16,9 +16,9 @@ from shardproof.properties.contracts.drawing import sides
 from shardproof.properties.contracts.forbidden import longer, valued
 from shardproof.properties.contracts.matmul import signed, with_signs
 from shardproof.properties.contracts.norms import EPSILON, EPSILONS
-from shardproof.properties.contracts.operation import APART, Arguments, Described, Drawn, operation, sharded_in
+from shardproof.properties.contracts.operation import INDEPENDENT, Arguments, Described, Drawn, operation, sharded_in
 
-OWN = frozenset({"empty_blocks", APART, "explained_errors", "x64"})
+OWN = frozenset({"empty_blocks", INDEPENDENT, "explained_errors", "x64"})
 FEATURES = OWN | {"narrow_accumulation"}
 
 MOST_MEMBERS = 128

@@ -170,19 +170,19 @@ def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int], 
 
 
 def _wide(case: Case) -> bool:
-    """Whether logits are of more than 16 bits."""
+    """True if logits are of more than 16 bits."""
     return case.operands[1].numpy_dtype.itemsize > 2
 
 
 def _gates_win(case: Case) -> bool:
-    """Whether the highest gates are kept, and some may not be: so experts choose that have no policy."""
+    """True if the highest gates are kept, and some may not be: so experts choose that have no policy."""
     options = case.keywords
     limits = (options["capacity"], options.get("capacity_per_sender"))
     return options.get("policy", "probability") == "probability" and limits != (None, None)
 
 
 def _pairs_win(case: Case) -> bool:
-    """Whether of all tokens' two gates the highest are kept, and some may not be."""
+    """True if of all tokens' two gates the highest are kept, and some may not be."""
     options = case.keywords
     known = options.get("top_k") == 2 and options["policy"] == "probability" and options.get("over") != "all"
     return known and options["capacity"] is not None
@@ -209,6 +209,6 @@ def _gates(logits: np.ndarray, top_k: int, over: str) -> np.ndarray:
 
 
 def _apart(own: np.ndarray, other: np.ndarray, least: float) -> bool:
-    """Whether gates of two classes are apart wherever both choose an expert, or certainly equal: 0, or 1."""
+    """True if gates of two classes are apart wherever both choose an expert, or certainly equal: 0, or 1."""
     certain = (own == other) & ((own == 0) | (own == 1))
     return not (np.abs(own - other) <= np.where(certain, -1, least * np.maximum(own, other))).any()

@@ -14,7 +14,7 @@ from shardproof.oracles.dtypes import is_float, wide
 from shardproof.oracles.layout import enter, leave, shard, unshard
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
-from shardproof.properties.cases.chain import DERIVING, FED, UNCHECKED
+from shardproof.properties.cases.chain import COMPOSE, DERIVING, UNCHECKED
 from shardproof.properties.cases.strategies import chains
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import Call, Contract, Kept, Option, Oracle, Scope
@@ -91,7 +91,7 @@ def whole_cases(
     if not conditions.check_vma:  # inside of shard_map JAX knows no replicas then, of which it must add up gradients
         unasked = (*unasked, *DERIVING)
     if contract.oracle.holds is not None:  # what feeds a second call is what the first one gave, whatever that was
-        unasked = (*unasked, FED)
+        unasked = (*unasked, COMPOSE)
     chain = draw(chains(scope.chains.without(unasked)), label="chain")
     mesh, roles = meshes_and_roles.within(draw, scope, chain, signature.roles, conditions)
     axes = axes_of(roles)
@@ -274,7 +274,7 @@ def whole_contract(
 
 
 def _among(values: tuple[Any, ...], value: Any) -> bool:
-    """Whether a value is one of some, True being no 1."""
+    """True if a value is one of some, True being no 1."""
     return any(type(value) is type(one) and value == one for one in values)
 
 

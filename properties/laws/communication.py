@@ -31,9 +31,9 @@ from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import check_results, differentiating, ready, reverse_mode
 from shardproof.properties.engines.simulate.liveness import opened, subjaxprs
 from shardproof.properties.laws.law import Checked, Law, without_chain
-from shardproof.properties.programs.expectation import Expectation, Stated
+from shardproof.properties.programs.expectation import Stated, Terms
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import answering
+from shardproof.properties.programs.program import readable_errors
 from shardproof.properties.programs.violation import Broken, NothingToCompare, NotRun
 
 WIDER = {"bfloat16": 2, "float8_e4m3fn": 4, "float8_e5m2": 4, "int4": 2, "uint4": 2}
@@ -53,7 +53,7 @@ def communication_of(implementation: Implementation, case: Case, engine: Engine,
         Unknown: if it cannot be told.
         WrongResult: if the result has another tree, shape or dtype than it should.
     """
-    with differentiating(), answering() if backward else nullcontext():  # the rules of derivatives as well
+    with differentiating(), readable_errors() if backward else nullcontext():  # the rules of derivatives as well
         made = reverse_mode(implementation, case, engine) if backward else ready("value", implementation, case, engine)
         check_results(case, made.seen)
         given = operands(case, COUNTED)
@@ -94,7 +94,7 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
 
 
 def computes_outside(jaxpr: Any) -> bool:
-    """Whether anything is computed from global arrays outside of `shard_map`: the compiler lays it out as it likes."""
+    """True if anything is computed from global arrays outside of `shard_map`: the compiler lays it out as it likes."""
     for equation in opened(jaxpr)[0].eqns:
         if equation.primitive.name != "shard_map":
             inner = [*subjaxprs(equation)]
@@ -104,9 +104,9 @@ def computes_outside(jaxpr: Any) -> bool:
 
 
 def _check_gradient(implementation: Implementation, case: Case, engine: Engine) -> bool:
-    """Whether what the gradient sends was checked."""
-    says = stated_by(implementation, case, backward=True) is not None
-    if says and has_own_gradient(case, whole=implementation.whole):
+    """True if what the gradient sends was checked."""
+    terms = stated_terms(implementation, backward=True)
+    if terms is not None and has_own_gradient(case, whole=implementation.whole):
         with suppress(NotImplementedError, Unknown):  # a function without a gradient has none to count
             counted = communication_of(implementation, case, engine, backward=True)
             _check_claim(implementation, case, counted, backward=True)
@@ -115,7 +115,7 @@ def _check_gradient(implementation: Implementation, case: Case, engine: Engine) 
 
 
 def has_own_gradient(case: Case, *, whole: bool = False) -> bool:
-    """Whether the gradient's communication is the implementation's own.
+    """True if the gradient's communication is the implementation's own.
 
     An empty one sends nothing (and JAX 0.12 cannot lower some that depend on no argument). That of a
     value replicated along the axis tuple adds up what every device makes of it: the sum is JAX's, and no
@@ -133,7 +133,7 @@ def has_own_gradient(case: Case, *, whole: bool = False) -> bool:
 
 
 def has_bound(case: Case) -> bool:
-    """Whether anything is known of what must be sent: where nothing must be, that is known."""
+    """True if anything is known of what must be sent: where nothing must be, that is known."""
     known = case.contract.name in KNOWN or case.contract.least is not None
     return needed(case) != NOTHING or (known and nothing_must_move(case))
 
@@ -167,49 +167,49 @@ def _check_bound(case: Case, counted: Counted) -> None:
         raise Broken("communication", f"{worded(cost)}: expected at least {steps} (lower bound)")
 
 
+def stated_terms(implementation: Implementation, *, backward: bool) -> Terms | None:
+    """The expectation of a pass."""
+    stated = implementation.communication
+    return None if stated is None else stated.backward if backward else stated.forward
+
+
 def stated_by(implementation: Implementation, case: Case, *, backward: bool) -> Stated | None:
-    """What is said of a pass, in numbers."""
-    said = implementation.communication
-    if isinstance(said, Expectation):
-        terms = said.backward if backward else said.forward
-        return None if terms is None else stated_of(terms, case)
-    return None if said is None else Stated.of(said(case, backward))
+    """The expectation of a pass, in numbers."""
+    terms = stated_terms(implementation, backward=backward)
+    return None if terms is None else stated_of(terms, case)
 
 
 def _check_claim(implementation: Implementation, case: Case, counted: Counted, *, backward: bool = False) -> None:
-    """Checks that no more is sent than is said, of each kind; and no less, unless nothing must move.
+    """Checks that no more is sent than is stated, of each kind; and no less, unless nothing must move.
 
-    What can go both ways at the same time does not wait: steps may be fewer than are said.
+    What can go both ways at the same time does not wait: steps may be fewer than are stated.
     """
-    stated, said, cost = stated_by(implementation, case, backward=backward), implementation.communication, counted.cost
-    if stated is None:
+    expectation, terms = implementation.communication, stated_terms(implementation, backward=backward)
+    if expectation is None or terms is None:
         return
-    exactly = isinstance(said, Expectation) and said.exactly
+    stated, cost = stated_of(terms, case), counted.cost
     # Where a jitted function's result is sharded over explicit and automatic axes, JAX (0.10 and 0.12) pins it to the
-    # explicit ones alone, and the compiler lays it out anew after `shard_map`: with an all-gather, or with permutes.
+    # explicit ones alone, and the compiler changes its layout after `shard_map`: with an all-gather, or with permutes.
     # Results leave stacked; gradients leave as their operands are laid out.
     types = {case.mesh.types[name] for operand in case.operands for name in operand.placement.axes}
     right = (counted.rewritten and len(types) > 1) or _is_exact(case, counted, stated)
-    right = right or (nothing_must_move(case) and not exactly and _is_less(case, counted, stated))
+    right = right or (nothing_must_move(case) and not expectation.exactly and _is_less(case, counted, stated))
     slow = stated.steps is not None and counted.rounds is not None and counted.rounds > stated.steps
     if right and not slow:
         return
     waiting = f", {counted.rounds} of which {WAITING}" if slow and right else ""
     where = " in the compiled program" if counted.rewritten else ""
-    names, sizes = frozenset[str](), {}
-    if isinstance(said, Expectation):
-        terms = said.backward if backward else said.forward
-        names = frozenset() if terms is None else terms.names()
-        sizes = sizes_of(case, names)
+    names = terms.names()
+    expected = worded_stated(stated, expectation, names, sizes_of(case, names))
     raise Broken(
         "communication",
-        f"{GRADIENT * backward}{worded(cost)}{waiting}{where}: expected {worded_stated(stated, said, names, sizes)}",
+        f"{GRADIENT * backward}{worded(cost)}{waiting}{where}: expected {expected}",
         of="gradient" if backward else "result",
     )
 
 
 def _is_less(case: Case, counted: Counted, stated: Stated) -> bool:
-    """Whether nothing is sent, or no more than is said."""
+    """True if nothing is sent, or no more than is said."""
     cost, wide = counted.cost, widest(case, counted)
     return cost.total_bytes == 0 or (
         all(cost.count(kind) <= count for kind, count in stated.counts.items())
@@ -219,7 +219,7 @@ def _is_less(case: Case, counted: Counted, stated: Stated) -> bool:
 
 
 def _is_exact(case: Case, counted: Counted, stated: Stated) -> bool:
-    """Whether it is as much as is said, of each kind; what is empty may be sent as often as one likes."""
+    """True if it is as much as is said, of each kind; what is empty may be sent as often as one likes."""
     cost, half = counted.cost, has_half_bytes(case)
     for kind in {*stated.counts, *stated.sizes}:
         count, size = stated.counts.get(kind), stated.sizes.get(kind)
@@ -235,7 +235,7 @@ def _is_exact(case: Case, counted: Counted, stated: Stated) -> bool:
 
 
 def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: int) -> bool:
-    """Whether a kind's count and bytes (of all kinds: None) are right.
+    """True if a kind's count and bytes (of all kinds: None) are right.
 
     The interpreter runs what was traced, so both are equal; only an empty block need not be sent at all,
     and of int4, two to a byte, each collective may fill up its last byte, which no formula in bytes can say.
@@ -259,7 +259,7 @@ def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: in
 
 
 def has_half_bytes(case: Case) -> bool:
-    """Whether elements are packed two to a byte."""
+    """True if elements are packed two to a byte."""
     return any(operand.dtype in NARROW for operand in case.operands)
 
 

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case, dividing_axis, free_axis, outer_axes
-from shardproof.properties.cases.chain import DIVERGENT, FED, LINKS, NESTED, OUTSIDE, SPREAD, Chain, in_order, kept_out
+from shardproof.properties.cases.chain import (
+    COMPOSE,
+    DIVERGENT,
+    LINKS,
+    NESTED,
+    OUTSIDE,
+    SPMD,
+    Chain,
+    in_order,
+    kept_out,
+)
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope, Violation
@@ -19,7 +29,7 @@ from shardproof.properties.laws.error import refused_by
 from shardproof.properties.laws.law import LARGE
 from shardproof.properties.laws.type import TYPE
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.transformations import can_feed
+from shardproof.properties.programs.transformations import can_compose
 
 Cases = st.SearchStrategy[Case]
 
@@ -126,23 +136,23 @@ def fitted(case: Case) -> Case:
     if not derivable:
         instead["vjp_inside"] = "inner_jit"
     if len(moving) < 2:
-        instead["apart"] = "linearize"
+        instead["grad_per_operand"] = "linearize"
     if not outer_axes(case):
         instead[NESTED] = "inner_jit"
-    if not free_axis(case) or kept_out(SPREAD, case.chain):
-        instead[SPREAD] = OUTSIDE
+    if not free_axis(case) or kept_out(SPMD, case.chain):
+        instead[SPMD] = OUTSIDE
     instead |= {name: "switch" for name in DIVERGENT if not dividing_axis(case) or kept_out(name, case.chain)}
-    if {*instead, SPREAD} & set(case.chain):
+    if {*instead, SPMD} & set(case.chain):
         case = _with_others(case, instead)
     mapping = {"vmap_first": "vmap_others", "vmap_others": "vmap_first"}
-    ways = (case, _with_others(case, mapping), _with_others(case, {FED: "in_turn"}))
-    return next(way for way in ways if can_feed(way))
+    ways = (case, _with_others(case, mapping), _with_others(case, {COMPOSE: "sequential"}))
+    return next(way for way in ways if can_compose(way))
 
 
 def _with_others(case: Case, instead: Mapping[str, str]) -> Case:
     """The case with other links in place of some."""
     chain = in_order(instead.get(name, name) for name in case.chain)
-    free = (free_axis(case),) if SPREAD in chain else ()
+    free = (free_axis(case),) if SPMD in chain else ()
     operands = tuple(dataclasses.replace(o, placement=without(o.placement, free)) for o in case.operands)
     return dataclasses.replace(case, chain=chain, operands=operands)
 

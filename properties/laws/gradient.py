@@ -66,7 +66,7 @@ def check_gradient(implementation: Implementation, case: Case, engine: Engine) -
 
 
 def differentiable(case: Case) -> bool:
-    """Whether the program of a case has derivatives: by its operands' dtypes, its contract, and its chain."""
+    """True if the program of a case has derivatives: by its operands' dtypes, its contract, and its chain."""
     contract = case.contract
     moving = contract.call.moving(case) if contract.has_derivative(case) else ()
     floating = bool(moving) and all(is_float(case.operands[i].numpy_dtype) for i in moving)
@@ -88,7 +88,7 @@ def at_some_data(case: Case) -> Case | None:
 
 
 def derives_at(case: Case, data: Data) -> bool:
-    """Whether derivatives at such data are defined.
+    """True if derivatives at such data are defined.
 
     A product of infinity and zero is not, but whatever is only moved or added up may be infinite; nor is that of a root
     at zero, nor, by the rule for quotients, that of what is not finite.
@@ -201,7 +201,7 @@ def held(
 def _check(
     kind: str, implementation: Implementation, case: Case, program: Ready, chosen: Sequence[Data]
 ) -> tuple[list[bool], int]:
-    """Whether each of the data sets tells right from wrong, and how many numbers were not held to anything.
+    """True if each of the data sets tells right from wrong, and how many numbers were not held to anything.
 
     Raises:
         Broken: if a derivative is wrong.
@@ -261,7 +261,7 @@ def _inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> complex:
 
 
 def _exact_inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> bool:
-    """Whether an inner product is finite and exact in double precision, whatever is added first."""
+    """True if an inner product is finite and exact in double precision, whatever is added first."""
     if not all(np.isfinite(a.astype(wide(a.dtype))).all() for a in (*left, *right)):
         return False
     with np.errstate(over="ignore"):

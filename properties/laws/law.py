@@ -58,12 +58,12 @@ class Law:
     stands_alone: bool = False
 
     def asks(self, implementation: Implementation, engine: str) -> bool:
-        """Whether it has anything to ask of an implementation on an engine."""
+        """True if it has anything to ask of an implementation on an engine."""
         return engine in self.engines and self.concerns(implementation, engine)
 
     @property
     def between_engines(self) -> bool:
-        """Whether it compares engines with one another, so that what is wrong is not known from an oracle."""
+        """True if it compares engines with one another, so that what is wrong is not known from an oracle."""
         return self.alone is not None
 
 

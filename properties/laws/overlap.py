@@ -19,7 +19,7 @@ from shardproof.properties.performance.timeline import (
     shortest_side,
     timeline,
 )
-from shardproof.properties.programs.expectation import Overlap, limit
+from shardproof.properties.programs.expectation import Overlap, value
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken, NotRun, Of
 
@@ -48,7 +48,7 @@ def check_overlap(implementation: Implementation, case: Case, engine: Engine) ->
             return 1  # products of empty blocks, beside which nothing can be hidden
         machine = Balanced.of(ahead, case.mesh, case.axes)
         _check(case, stated, sizes, ahead, machine)
-        most = None if stated.memory is None else limit(stated.memory, sizes)
+        most = None if stated.memory is None else value(stated.memory, **sizes)
         if most is not None and (held := peak_in(values.prepared.jaxpr)) > most:
             alive = f"{_bytes(Fraction(held))} alive at one time"
             raise Broken("overlap", f"{alive}: expected at most {_bytes(most)} ({stated})")
@@ -76,7 +76,7 @@ def _check(
 ) -> None:
     """Checks what is exposed, and which links are used."""
     found = timeline(operations, machine)
-    most = limit(stated.exposed, sizes)
+    most = value(stated.exposed, **sizes)
     of: Of = "gradient" if backward else "result"
     whose = " of the function and its gradient" if backward else ""
     if found.share > most:

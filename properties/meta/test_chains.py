@@ -153,7 +153,7 @@ def shift_of_two(chain: Chain) -> Case:
     )
 
 
-@pytest.mark.parametrize(("link", "rounds"), [("twice", 1), ("in_turn", 2), ("fed", 2)])
+@pytest.mark.parametrize(("link", "rounds"), [("twice", 1), ("sequential", 2), ("compose", 2)])
 def test_calls_in_turn_feed_one_another(link: str, rounds: int) -> None:
     """The second of two calls that feed each other sends only after the first has received."""
     shift, engine = next(one for one in BUILT_IN if one.contract.name == "ring_shift"), engine_named("simulate")

@@ -1,4 +1,4 @@
-"""Calls that feed one another: which operands can be fed, bounds of their results, and diagnosis."""
+"""Composed calls: which operands are results of the call before, bounds of the results, and diagnosis."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.precision.judge import value_references
 from shardproof.properties.programs.built_in import BUILT_IN
-from shardproof.properties.programs.transformations import fed_operands
+from shardproof.properties.programs.transformations import composed_operands
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.failures.text import diagnosed
 from shardproof.properties.runner.judging import judge
@@ -35,7 +35,7 @@ MESH = MeshCase(("dp", "tp"), (2, 3))
 def a_case(
     name: str,
     *blocks: tuple[int, ...],
-    chain: Chain = ("fed",),
+    chain: Chain = ("compose",),
     axis_name: str = "dp",
     dtype: str = "float32",
     varies: tuple[str, ...] = ("dp",),
@@ -55,18 +55,18 @@ ATTENTION = a_case("attention", (2, 1, 3), (2, 1, 3), (2, 1, 3), causal=False)
 
 
 @pytest.mark.parametrize(
-    ("case", "fed"),
+    ("case", "composed"),
     [
         (SHIFT, {0: 0}),
         (a_case("permute", (2,), (2,), tree=True, perm=((0, 1),)), {0: 0, 1: 1}),
         (a_case("broadcast", (2,), varies=("dp", "tp"), root=1), {0: 0}),
-        (a_case("ring_shift", (2,), chain=("fed", "vmap", "fed"), offset=1), {0: 0}),
+        (a_case("ring_shift", (2,), chain=("compose", "vmap", "compose"), offset=1), {0: 0}),
     ],
     ids=str,
 )
-def test_what_results_are_like_is_fed(case: Case, fed: dict[int, int]) -> None:
-    """An operand of a result's shape, dtype and variation is fed with that result."""
-    assert dict(fed_operands(case)) == fed
+def test_an_operand_like_a_result_is_composed(case: Case, composed: dict[int, int]) -> None:
+    """An operand of a result's shape, dtype and variation is replaced by that result in the next call."""
+    assert dict(composed_operands(case)) == composed
     assert fitted(case) == case
 
 
@@ -83,14 +83,14 @@ def test_what_results_are_like_is_fed(case: Case, fed: dict[int, int]) -> None:
     ids=str,
 )
 def test_what_results_are_unlike_is_not_fed(case: Case) -> None:
-    """A case whose results cannot be fed gets the link `in_turn` in its place."""
+    """A case whose calls cannot be composed gets the link `sequential` in place of `compose`."""
     other = fitted(case)
-    assert "fed" not in other.chain
-    assert "in_turn" in other.chain
+    assert "compose" not in other.chain
+    assert "sequential" in other.chain
     assert fitted(other) == other
 
 
-@pytest.mark.parametrize("chain", [("fed",), ("fed", "fed")])
+@pytest.mark.parametrize("chain", [("compose",), ("compose", "compose")])
 @pytest.mark.parametrize("op", ["sum", "mean"])
 def test_exact_data_stays_exact(chain: Chain, op: str) -> None:
     """Sums of sums are drawn small enough to be exact in every order, forward and backward."""
@@ -141,7 +141,7 @@ def test_a_bug_of_the_second_call_is_told() -> None:
 
 
 def test_a_shape_that_is_wrong_is_told_and_not_fed() -> None:
-    """A first result of a wrong shape is reported as such and is not fed."""
+    """A first result of a wrong shape is reported as such, and no second call gets it."""
 
     def reduced(x: jax.Array, axis_name: Any, *, op: str = "sum") -> jax.Array:
         return lax.psum(x, axis_name)[0]

@@ -26,7 +26,7 @@ from shardproof.properties.performance.operations import Operation, operations_o
 from shardproof.properties.performance.routes import Loads, Untold, permuted
 from shardproof.properties.performance.timeline import Balanced, timeline
 from shardproof.properties.programs.built_in import OVERLAPPED
-from shardproof.properties.programs.expectation import ExpectationError, Overlap, limit
+from shardproof.properties.programs.expectation import ExpectationError, Overlap, value
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.programs.violation import Broken, NotRun
@@ -118,7 +118,7 @@ def test_what_forms_claim_is_what_they_do(one: Implementation) -> None:
     if one.contract.name == "transformer_block":  # whose room is for sums of 16-bit floats
         assert found == 0
     else:
-        assert found == limit(one.overlap.exposed, sizes_of(case))
+        assert found == value(one.overlap.exposed, **sizes_of(case))
 
 
 def total_of_while(lhs: Array, rhs: Array, axis_name: Any) -> Array:
@@ -150,7 +150,7 @@ def test_what_is_claimed_by_one_number_is_nearly_reached(
     operations = operations_of(forward(case, one, Seen()), case.mesh)
     found = timeline(operations, Balanced.of(operations, case.mesh, case.axes)).share
     assert one.overlap is not None
-    claimed = limit(one.overlap.exposed, sizes_of(case))
+    claimed = value(one.overlap.exposed, **sizes_of(case))
     assert least - Fraction(1, 1000) <= found <= claimed <= Fraction(7, 11)
 
 

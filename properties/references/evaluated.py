@@ -43,7 +43,7 @@ def together_of(signature: Signature, dtypes: Dtypes) -> np.dtype:
 
 
 def is_wider(dtype: np.dtype, other: np.dtype) -> bool:
-    """Whether one float has more bytes than another one."""
+    """True if one float has more bytes than another one."""
     return is_float(dtype) and is_float(other) and dtype.itemsize > other.itemsize
 
 

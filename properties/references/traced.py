@@ -233,7 +233,7 @@ def described(shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Option
 
 
 def has_tables(program: Any) -> bool:
-    """Whether a program has arrays of constants."""
+    """True if a program has arrays of constants."""
     inner = (jaxpr for equation in equations(program) for jaxpr in subjaxprs(equation))
     return any(np.ndim(constant) for jaxpr in (program, *inner) for constant in opened(jaxpr)[1])
 
@@ -251,7 +251,7 @@ def narrow_casts(program: Any) -> tuple[np.dtype, ...]:
 
 
 def is_the_same(program: Any, wide: Any) -> bool:
-    """Whether a program that was traced on doubles means what it does on the case's dtypes, without their roundings.
+    """True if a program that was traced on doubles means what it does on the case's dtypes, without their roundings.
 
     It does not if it draws random bits, or if a constant is another one for each dtype, such as `finfo(dtype).eps`.
     """

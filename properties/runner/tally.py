@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import in_words
-from shardproof.properties.programs.implementations import called
+from shardproof.properties.programs.implementations import full_name
 
 TRANSFORMATIONS, LINKS_OF_CHAIN = "transformations", "length of the chain"
 """The traits that say what is around the call."""
@@ -166,7 +166,7 @@ class Tally:
     @property
     def name(self) -> str:
         """What the implementation is called: `all_gather[ring]`, or `mlp` where it is a contract of its own."""
-        return called(self.contract, self.implementation)
+        return full_name(self.contract, self.implementation)
 
     def count(self, case: Case, checked: int) -> None:
         """Adds one structure and the data sets checked on it."""

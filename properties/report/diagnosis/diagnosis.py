@@ -15,7 +15,7 @@ from shardproof.oracles.collectives import axis_index
 from shardproof.oracles.dtypes import is_float, rounded, unit_roundoff, wide
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.chain import FED
+from shardproof.properties.cases.chain import COMPOSE
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.programs.implementations import Implementation
@@ -252,8 +252,8 @@ def variants(case: Case) -> Iterator[tuple[str, Change]]:
         left = iter(order)
         axes = tuple(next(left) if name in long else name for name in case.axes)
         yield f"for axis_name={axes}{' (the order of the mesh)' if order == in_order else ''}", {"axis_name": axes}
-    if FED in case.chain:
-        first = tuple(name for name in case.chain if name != FED)
+    if COMPOSE in case.chain:
+        first = tuple(name for name in case.chain if name != COMPOSE)
         yield "of the first call, which feeds the second", {"chain": first}
     for name, value in _other_values(case):
         yield f"for {name}={value!r}", params(**{name: value})

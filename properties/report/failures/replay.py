@@ -17,7 +17,7 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import ENGINES, engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import of_products
+from shardproof.properties.programs.program import matmul_precision
 from shardproof.properties.programs.violation import DEATHS
 from shardproof.properties.report.failures.files import Recorded, parse, replace
 from shardproof.properties.report.failures.text import diagnosed, render
@@ -169,7 +169,7 @@ def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platfo
         max_examples=1,
         random_seed=None,
         platform=platform,
-        options={"jax_default_matmul_precision": of_products()},
+        options={"jax_default_matmul_precision": matmul_precision()},
         case=recorded.case.to_json(),
         diagnose=diagnosed,
     )

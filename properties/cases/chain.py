@@ -1,7 +1,7 @@
-"""The chain of transformations around a call: which links there are, and what each does to operands and results.
+"""The chain of transformations around a call: its links, and what each does to operands and results.
 
-What a link does to a function is said in `shardproof.properties.programs.transformations`. A chain is a tuple of their
-names, outermost first; the empty one is plain `jit`.
+`shardproof.properties.programs.transformations` has what they do to a function. A chain is a tuple of their names,
+outermost first; the empty one is plain `jit`.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -29,7 +29,7 @@ SPMD = "vmap_spmd"
 """The link that is such a `vmap`, its batch sharded over an axis of the mesh (`spmd_axis_name`)."""
 
 COMPOSE = "compose"
-"""The link whose second call has what the first one gave."""
+"""The link whose second call gets the results of the first."""
 
 DIVERGENT = ("divergent_cond", "divergent_switch", "divergent_while")
 """The links for which devices that no collective connects take different branches, or different numbers of steps."""
@@ -37,35 +37,21 @@ DIVERGENT = ("divergent_cond", "divergent_switch", "divergent_while")
 
 @dataclass(frozen=True)
 class Link:
-    """What a transformation does to operands and results, whatever it is put around.
-
-    Arguments:
-        name: what cases and messages call it.
-        sentence: what it is.
-        maps: which operands get a leading batch dimension; if any does, the results do as well.
-        keeps: which of the batch's results are kept; the others are zeros.
-        whole: whether it is about the whole program and not about the call, so that it is outermost, and there once.
-        differentiable: whether reverse mode goes through it.
-        derives: whether it differentiates by itself, so that the call must be differentiable.
-        of_derivative: whether it is about how derivatives are taken, so that values know nothing of it.
-        checked: whether `shard_map` checks the types (`check_vma`).
-        compiled: whether the program is put under `jit`.
-        of_shard_map: whether it is about the types in `shard_map`, its axes, or what is inside of it.
-        leaves_an_axis: whether it needs an axis of the mesh which a collective does not name.
-    """
+    """A transformation, by what it does to operands and results."""
 
     name: str
-    sentence: str
+    sentence: str  # what it is
+    # the operands that get a leading batch dimension; if any does, the results do as well
     maps: Literal["none", "all", "first", "others"] = "none"
-    keeps: tuple[bool, ...] = (True,) * BATCH
-    whole: bool = False
-    differentiable: bool = True
-    derives: bool = False
-    of_derivative: bool = False
-    checked: bool = True
-    compiled: bool = True
-    of_shard_map: bool = False
-    leaves_an_axis: bool = False
+    keeps: tuple[bool, ...] = (True,) * BATCH  # of each of the batch, whether its results are returned, and not zeros
+    whole: bool = False  # whether it is about the whole program and not the call: then it is outermost, and there once
+    differentiable: bool = True  # whether reverse mode goes through it
+    derives: bool = False  # whether it differentiates by itself, so that the call must be differentiable
+    of_derivative: bool = False  # whether it is about how derivatives are taken alone
+    checked: bool = True  # whether `shard_map` checks the types (`check_vma`)
+    compiled: bool = True  # whether the program is put under `jit`
+    of_shard_map: bool = False  # whether it is about the types in `shard_map`, its axes, or what is inside of it
+    leaves_an_axis: bool = False  # whether it needs an axis of the mesh which a collective does not name
 
     @property
     def batched(self) -> bool:
@@ -100,7 +86,7 @@ LINKS: dict[str, Link] = {
         # with checked types, JAX loses the axis in every loop, branch and remat (see the known defects)
         Link(
             SPMD,
-            "That with its batch sharded over an axis (`spmd_axis_name`); types are not checked.",
+            "`vmap_outside` with its batch sharded over an axis (`spmd_axis_name`); types are not checked.",
             maps="all",
             whole=True,
             checked=False,
@@ -135,7 +121,7 @@ LINKS: dict[str, Link] = {
         ),
         Link(
             "grad_per_operand",
-            "Gradients are taken of one operand at a time, of which alone the function is differentiated.",
+            "Gradients are taken by one operand after the other, each of a function of that operand alone.",
             whole=True,
             of_derivative=True,
         ),
@@ -214,11 +200,6 @@ def leaves_an_axis(chain: Chain) -> bool:
     return any(link.leaves_an_axis for link in links(chain))
 
 
-def goes_around(outer: str, inner: str) -> bool:
-    """True if a chain may have one link around another."""
-    return in_order((outer, inner)) == (outer, inner)
-
-
 OF_DERIVATIVES = frozenset(name for name, link in LINKS.items() if link.of_derivative)
 UNDIFFERENTIABLE = frozenset(name for name, link in LINKS.items() if not link.differentiable)
 
@@ -232,17 +213,18 @@ NEVER_BOTH: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
         "the compiler has that axis; XLA:CPU hangs where it has one, and devices along another are in other branches",
     ),
 )
-"""Links that keep others out of a chain, those others, and why."""
+"""Links that exclude others from a chain, those others, and why."""
 
 
-def kept_out(name: str, chain: Chain) -> bool:
-    """True if another link of a chain keeps one out of it."""
-    return any(name in others and not keeping.isdisjoint(chain) for keeping, others, _ in NEVER_BOTH)
+def is_excluded(name: str, chain: Chain) -> bool:
+    """True if another link of a chain excludes one from it."""
+    return any(name in others and not excluding.isdisjoint(chain) for excluding, others, _ in NEVER_BOTH)
 
 
-def composes(outer: str, inner: str) -> bool:
+def is_drawn(outer: str, inner: str) -> bool:
     """True if a program is drawn that has one link around another."""
-    return goes_around(outer, inner) and not kept_out(outer, (inner,)) and not kept_out(inner, (outer,))
+    ordered = in_order((outer, inner)) == (outer, inner)
+    return ordered and not is_excluded(outer, (inner,)) and not is_excluded(inner, (outer,))
 
 
 def check_chain(chain: Sequence[str]) -> None:
@@ -266,15 +248,10 @@ def in_words(chain: Chain) -> str:
 
 @dataclass(frozen=True)
 class Chains:
-    """Which chains to draw.
+    """The chains to draw."""
 
-    Arguments:
-        links: the links to draw from, the simplest first.
-        only: the one chain that is drawn, if that is settled.
-    """
-
-    links: Chain = ()
-    only: Chain | None = None
+    links: Chain = ()  # the links to draw from, the simplest first
+    only: Chain | None = None  # the only chain that is drawn; None: any
 
     def without(self, unfit: Collection[str]) -> "Chains":
         """The same without some of the links."""

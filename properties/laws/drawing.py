@@ -19,7 +19,7 @@ from shardproof.properties.cases.chain import (
     SPMD,
     Chain,
     in_order,
-    kept_out,
+    is_excluded,
 )
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import Chains
@@ -139,9 +139,9 @@ def fitted(case: Case) -> Case:
         instead["grad_per_operand"] = "linearize"
     if not outer_axes(case):
         instead[NESTED] = "inner_jit"
-    if not free_axis(case) or kept_out(SPMD, case.chain):
+    if not free_axis(case) or is_excluded(SPMD, case.chain):
         instead[SPMD] = OUTSIDE
-    instead |= {name: "switch" for name in DIVERGENT if not dividing_axis(case) or kept_out(name, case.chain)}
+    instead |= {name: "switch" for name in DIVERGENT if not dividing_axis(case) or is_excluded(name, case.chain)}
     if {*instead, SPMD} & set(case.chain):
         case = _with_others(case, instead)
     mapping = {"vmap_first": "vmap_others", "vmap_others": "vmap_first"}

@@ -20,9 +20,9 @@ from shardproof.properties.cases.chain import (
     MOST_LINKS,
     Chain,
     check_chain,
-    composes,
     in_order,
     in_words,
+    is_drawn,
     links,
 )
 from shardproof.properties.cases.data import Data
@@ -83,13 +83,13 @@ DRAWN = {"rms_norm[squares]": 20_000, "attention[ring]": 12_000, "ring_shift[lax
 
 @pytest.mark.lengthy
 def test_a_night_meets_every_pair_that_composes() -> None:
-    """The cases of a nightly run have every pair of links that composes, and no other."""
+    """The cases of a nightly run have every pair of links that can be drawn, and no other."""
     met: Counter[tuple[str, str]] = Counter()
     by_name = {str(one): one for one in IMPLEMENTATIONS}
     for name, count in DRAWN.items():
         for case, *_ in drawn(drawn_for(by_name[name], Scope(large=300), eager=True), count):
             met.update(combinations(case.chain, 2))
-    every = {pair for pair in product(LINKS, repeat=2) if composes(*pair)}
+    every = {pair for pair in product(LINKS, repeat=2) if is_drawn(*pair)}
     assert (every - met.keys(), met.keys() - every) == (set(), set())
 
 
@@ -102,7 +102,7 @@ def test_the_report_counts_each_pair(pytestconfig: pytest.Config) -> None:
     counted = {pair: cell for pair, cell in told.items() if cell not in ("0", "-")}
     assert counted == {("eager", "vmap"): "2", ("eager", "scan"): "2", ("vmap", "scan"): "2"}
     assert {pair for pair, cell in told.items() if cell == "-"} == {
-        pair for pair in product(LINKS, repeat=2) if not composes(*pair)
+        pair for pair in product(LINKS, repeat=2) if not is_drawn(*pair)
     }
     record = record_of(tallies, facts(pytestconfig, ""), [])
     assert "## Pairs of transformations" in report_text("report.md", record)

@@ -20,7 +20,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import (
     Case,
-    along,
     laid_out,
     levels,
     outside,
@@ -74,8 +73,8 @@ class Leaf:
     lead: int  # how many dimensions, those that stack blocks, stand before those of a batch
 
     def spec(self, axes: Collection[str]) -> PartitionSpec:
-        """Its layout along some axes alone."""
-        return partition_spec(along(self.entries, axes))
+        """Its layout along some axes alone: of `((dp, tp), ())` along `tp` `((tp,), ())`."""
+        return partition_spec([tuple(name for name in entry if name in axes) for entry in self.entries])
 
 
 def entry(case: Case, index: int) -> Leaf:

@@ -80,7 +80,7 @@ def chosen_laws(laws: str | Iterable[str] | None) -> list[Law]:
     """
     chosen = named("laws", laws, LAWS)
     if unknown := [name for name in chosen if name not in LAWS]:
-        raise GivenError(f"laws={unknown[0]!r}: no such law; {suggestion.meant(unknown[0], LAWS, of='some of')}")
+        raise GivenError(f"laws={unknown[0]!r}: no such law; {suggestion.did_you_mean(unknown[0], LAWS, of='some of')}")
     if not chosen:
         raise GivenError(f"laws={chosen!r}: expected some of {', '.join(LAWS)}")
     return [law for name, law in LAWS.items() if name in chosen]

@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 import pytest
 
-from shardproof.properties.cases.chain import LINKS, composes
+from shardproof.properties.cases.chain import LINKS, is_drawn
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.laws import LAWS
 from shardproof.properties.performance.tables import markdown, table, text_of
@@ -161,7 +161,7 @@ def pairs(tallies: Sequence[Tally]) -> list[tuple[str, ...]]:
     lines = []
     for outer in LINKS if together.pairs else ():
         counted = together.pairs.get(outer, {})
-        lines.append((outer, *(str(counted.get(inner, 0)) if composes(outer, inner) else "-" for inner in LINKS)))
+        lines.append((outer, *(str(counted.get(inner, 0)) if is_drawn(outer, inner) else "-" for inner in LINKS)))
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Shapes of blocks, small: bugs of layout show on few elements, and every element costs time; and what they hold."""
+"""Shapes of blocks, small, since bugs of layout show on few elements; and the data in them."""
 
 from collections.abc import Sequence
 
@@ -57,6 +57,6 @@ def data_sets(draw: st.DrawFn, kinds: Sequence[str], *, count: int = 6) -> tuple
 
 
 def kinds_of(dtype: str) -> tuple[str, ...]:
-    """All kinds of data that suit a dtype; distinct ones first: a misplaced block is told by its values."""
+    """All kinds of data that suit a dtype; distinct ones first: their values show which block is misplaced."""
     usual = ("distinct", "exact", "special")
     return (*usual[:2], "real", *usual[2:], "nan", "scaled") if is_float(as_dtype(dtype)) else usual

@@ -23,7 +23,7 @@ LONGEST = 544
 
 REACHES = (2.0, 20.0, 200.0, 20_000.0, -20_000.0)
 """About the largest logits of a data set: nearly a mean; a choice; one that overflows in float32 as a power; one above
-what half of all code takes for infinity; and, under a mask, all below what takes the place of minus infinity."""
+the number that half of all code uses for infinity; and, under a mask, all below the one used for minus infinity."""
 
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
@@ -46,7 +46,7 @@ def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     most = math.sqrt(abs(reach) / math.sqrt(case.operands[0].block[-1]))
     if case.keywords["causal"]:
         v = finite(v)
-        if "compose" in case.chain:  # a result that is NaN becomes such a value
+        if "compose" in case.chain:  # a result that is NaN becomes a value of the next call
             q, k = finite(q), finite(k)
         if reach < 0:  # or the highest logit that a query sees is rarely as low
             q, k = -np.abs(q), np.abs(k)

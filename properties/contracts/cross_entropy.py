@@ -21,11 +21,11 @@ LARGEST = 80.0
 """The magnitude of large logits: their exponentials are at both ends of float32, and beyond those of float16."""
 
 REACHES = (2.0, 20.0, 200.0)
-"""About the largest logits of a data set: nearly alike; a choice; and one that overflows in float32 as a power."""
+"""About the largest logits of a data set: nearly equal; a choice; and one that overflows in float32 as a power."""
 
 SMOOTHINGS = (0.0, 0.125, 0.1, 1.0)
 ELSEWHERE = (-1, -100, 255)
-"""What tokens are ignored by where that is the number of no class, or of none that there usually is."""
+"""Labels of ignored tokens that are the number of no class, or of none as a rule."""
 
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
@@ -37,7 +37,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 
 def _params(draw: st.DrawFn, classes: int) -> dict[str, Any]:
-    """The keyword arguments of a loss of so many classes."""
+    """The keyword arguments of a loss."""
     indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, classes - 1))
     return {
         "label_smoothing": draw(sampled(SMOOTHINGS), label="label_smoothing"),
@@ -53,7 +53,7 @@ def _projected(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 
 def _some_large(logits: np.ndarray) -> np.ndarray:
-    """Finite logits; of a third of the data sets of small ones, nearly all are large, so that exponentials overflow."""
+    """Finite logits; in a third of the data sets of small ones, nearly all are made large: exponentials overflow."""
     numbers = logits.astype(np.float64)
     numbers[np.isinf(numbers)] = 1
     known = np.where(np.isnan(numbers), 0, numbers)
@@ -63,7 +63,7 @@ def _some_large(logits: np.ndarray) -> np.ndarray:
 
 
 def _labelled(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Labels of all classes; logits are finite, or NaN. Of half of the data sets with NaN, all tokens are ignored."""
+    """Labels of all classes; logits are finite, or NaN. In half of the data sets with NaN, all tokens are ignored."""
     logits, labels = arrays
     classes = case.participants * case.operands[0].block[-1]
     spoilt = bool(np.isnan(logits.astype(np.float64)).any())
@@ -80,7 +80,7 @@ def _all_ignored(case: Case, labels: np.ndarray) -> np.ndarray:
 
 
 def _labels(case: Case, labels: np.ndarray, classes: int) -> np.ndarray:
-    """Labels of so many classes, given integers as they are drawn: one in four of them ignored, or all."""
+    """Labels of classes in place of drawn integers: one in four of them ignored, or all."""
     info, wide = np.iinfo(labels.dtype), labels.astype(np.int64)
     mixed = wide * 7919 + np.arange(labels.size).reshape(labels.shape) * 31
     chosen = mixed % classes
@@ -95,9 +95,9 @@ def _labels(case: Case, labels: np.ndarray, classes: int) -> np.ndarray:
 
 
 def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Logits of all sizes, labels of all classes; `w` is finite, and what of `x` is not is NaN.
+    """Logits of all sizes, labels of all classes; `w` is finite, and `x` finite or NaN.
 
-    Of every other data set with NaN all tokens are ignored: one that counts makes NaN of the gradient of `w`.
+    In every other data set with NaN all tokens are ignored: one that counts makes the gradient of `w` NaN.
     """
     x, w, labels = arrays
     x, w = np.where(np.isinf(x.astype(np.float64)), np.ones((), x.dtype), x), finite(w)
@@ -122,7 +122,7 @@ SMOOTHER = valued("label_smoothing", lambda case: (1.5, -0.5))
 def _claim(x: str, count: str, summed: str) -> str:
     """A maximum, the sum of exponentials, the label's logit, and, if smoothed, the sum of all logits.
 
-    Of the gradient two sums, and those of so many casts of what is replicated, of so many bytes.
+    The gradient has two sums, and `count` of replicas, of `summed` bytes.
     """
     tokens = f"elements(labels)*sum_itemsize({x})"
     forward = f"all_reduce=3+(label_smoothing>0),bytes=(3+(label_smoothing>0))*{tokens}"
@@ -130,13 +130,13 @@ def _claim(x: str, count: str, summed: str) -> str:
 
 
 def _of_weights(count: str, columns: str) -> str:
-    """Weights are cast in so many chunks of columns, each by itself, once it is wide, and x as it is."""
+    """Weights are cast in `count` chunks of columns, each once it is wide, and x as it is."""
     of_w = f"replicated(w)*{count}*size(w,0)*{columns}*sum_itemsize(x)"
     return _claim("x", f"replicated(x)+replicated(w)*{count}", f"replicated(x)*elements(x)*sum_itemsize(x)+{of_w}")
 
 
 def _in_chunks(columns: str) -> tuple[str, str]:
-    """How many chunks there are, and the columns of each."""
+    """The number of chunks, and the columns of each."""
     size = f"min({projected.CHUNK},max(1,{columns}))"
     return f"ceil({columns}/{size})", size
 
@@ -179,7 +179,7 @@ CONTRACTS: tuple[Contract, ...] = (
         operands=("x", "w", "labels"),
         options=OPTIONS,
         auxiliary=("labels",),
-        alike=("x",),
+        replicated=("x",),
         invariant=True,
         kinds=with_invalid("real", "exact", "nan", "real"),
         sets=4,

@@ -19,21 +19,21 @@ from shardproof.properties.contracts.operation import INDEPENDENT, Described, Dr
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     rows, columns, count = sides.within(draw, scope, 3)
     rows, integers = integers_below(draw, participants, rows, scope)
-    if np.dtype(integers).itemsize == 1:  # of elements there may be more than the ids' dtype numbers
+    if np.dtype(integers).itemsize == 1:  # there may be more elements than numbers of the ids' dtype
         columns = draw(sampled((columns, 65, 129)), label="columns")
     ids = (*further_dimensions(draw, scope), count)
     return [Described((rows, columns)), Described(ids, integers, varies=False)], {}
 
 
 def _in_range(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Ids of rows of the whole table, all of them alike now and then, so that many gradients meet in one row.
+    """Ids of rows of the whole table, sometimes all equal, so that many gradients meet in one row.
 
     Rows are finite: the product with a one-hot matrix is a right lookup, and makes NaN of another row's infinity.
     """
     table, ids = arrays
     rows = case.participants * case.operands[0].block[0]
     style = int(np.abs(ids.astype(np.int64)).sum()) % 4
-    spread = indices(ids, rows, alike=style == 1).astype(np.int64)
+    spread = indices(ids, rows, equal=style == 1).astype(np.int64)
     return [finite(table), some_out_of_range(case, ids, spread, rows).astype(ids.dtype)]
 
 

@@ -1,4 +1,4 @@
-"""What contracts forbid, as valid cases that become wrong in one argument."""
+"""Violations of contracts: valid cases that become wrong in one argument."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from shardproof.properties.contracts.drawing import without
 
 
 def valued(argument: str, values: Callable[[Case], Sequence[Any]]) -> Violation:
-    """A keyword argument of other values; of none in a case in which it is not wrong."""
+    """A keyword argument with wrong values, which may be none in a case."""
 
     def cases(case: Case) -> st.SearchStrategy[Case]:
         wrong = [st.just(case.with_params(**{argument: value})) for value in values(case)]
@@ -22,7 +22,7 @@ def valued(argument: str, values: Callable[[Case], Sequence[Any]]) -> Violation:
 
 
 def out_of_range(argument: str, *, stacks: bool = False) -> Violation:
-    """A dimension of the first operand that it does not have; if it `stacks`, one of an untiled result is counted."""
+    """A dimension that the first operand does not have; `stacks`: one more is valid if not tiled."""
 
     def values(case: Case) -> tuple[int, ...]:
         rank = len(case.operands[0].block) + (stacks and not case.keywords["tiled"])

@@ -24,7 +24,7 @@ from shardproof.properties.contracts.forbidden import out_of_range, valued
 from shardproof.properties.contracts.operation import Described, Drawn, moved_dtypes, operation
 
 MOST_ROWS = 12
-"""So many rows are attached on a side, at most, unless a block has more; on large meshes 3."""
+"""The most rows that are attached on a side, unless a block has more; on large meshes 3."""
 
 READS = 3
 """A window is at most two whole arrays and a block long: nothing is in it more than three times."""
@@ -46,7 +46,7 @@ def _rows_of_all(case: Case) -> int:
 
 
 def _number_of_rows(case: Case, value: int) -> bool:
-    """True if there are so many; of which rows, a wrong axis does not say, and is what is wrong then."""
+    """True if that many rows exist along the axis, unless the axis is wrong itself."""
     return value >= 0 and (not is_dimension(case, case.keywords["axis"]) or value <= _rows_of_all(case))
 
 

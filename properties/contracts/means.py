@@ -16,7 +16,7 @@ FEATURES = frozenset({"any_rank", "explained_errors", "replicated_operands", "x6
 OF_MASKED = FEATURES | {INDEPENDENT}
 
 SMALL = 2.0**-40
-"""What all weights are multiplied by now and then, of more than 16 bits: the mean is the same."""
+"""A factor of all weights in some data sets of more than 16 bits: the mean is the same."""
 
 
 def _with(dtype: str = "") -> Arguments:
@@ -28,7 +28,7 @@ def _with(dtype: str = "") -> Arguments:
 
 
 def _where(case: Case, counts: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """The elements that count, of which all values that they meet are known."""
+    """The elements that count and meet none but known values."""
     met = case.aligned(0, known) & np.ones_like(case.aligned(1, counts))
     shared = tuple(len(case.operands[1].placement.stacked) + at for at in case.shared_dimensions(1))
     return np.asarray(counts & met.all(axis=shared).reshape(counts.shape))
@@ -51,7 +51,7 @@ def _masked(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def _weighted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Weights of a part of the elements, of all, or of none; NaN has one now and then, and what is infinite none.
+    """Weights of a part of the elements, of all, or of none; NaN may have one, and infinity has none.
 
     Where only the first elements have weights, those of one participant add up to more than those of another.
     """

@@ -47,7 +47,7 @@ MOST_MEMBERS = 64
 
 
 def _sizes(draw: st.DrawFn, participants: int, scope: Scope) -> tuple[str, int, int, int, int]:
-    """What is many, and a participant's tokens and experts, and features and outputs."""
+    """What there are many of, and a participant's tokens and experts, and features and outputs."""
     held = draw(sampled((1, 2, 3)), label="experts of each")
     if scope.large:
         return "", 1, held, 2, 1
@@ -90,7 +90,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     return [*arrays, Described((held, features, outputs))], params
 
 
-def _asked(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+def _expert_choice(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     described, params = _arguments(draw, participants, scope)
     drawn = draw(sampled((1, 2, 3, 0)), label="capacity")
     every = described[0].block[0] * participants
@@ -140,21 +140,21 @@ SHARED: dict[str, Any] = {
     ),
     "most": MOST_MEMBERS,
     "sets": 3,
-    "alike": ("router_weights",),
+    "replicated": ("router_weights",),
     "adapt": clear,
     "accumulator": "float32",
     "sizes": moe_claims.SIZES,
 }
-"""What is the same whatever experts do."""
+"""Arguments that all layers share."""
 
 SHAPES = (((8192, 1024), 0, ""), ((1024, 64), None, ""), ((64, 1024, 1024), 0, ""))
 OPTIONS: dict[str, Any] = {"top_k": 2, "capacity": 320, "policy": "probability"}
-"""What timelines are drawn for: a quarter more room than even routing takes."""
+"""The options of timelines: a quarter more room than even routing takes."""
 
 NAMES = ("tokens", "router_weights")
 ARRAYS = (*NAMES, "expert_weights")
 OF_CHOICES = ("top_k", "policy", "over", "capacity_per_sender")
-"""What experts that choose have no use for."""
+"""The options of layers in which tokens choose."""
 
 DISPATCHES = {
     "sorted": Claim(implementations.sorted_moe, FEATURES, communication=moe_claims.WEIGHTS),
@@ -175,7 +175,7 @@ OF_ANY_MESH = ("probability", "position", "choice")
 """The policies that do not depend on the mesh."""
 
 TRAVELS = {"all_to_all": moe_claims.BUFFERS, "ring": moe_claims.RING, "sorted": moe_claims.WEIGHTS}
-"""One for each way on which something travels: to fixed places, one after the other, and no token at all."""
+"""A layer for each way to travel: tokens to fixed places, tokens round a ring, and weights."""
 
 
 def _possible(case: Case) -> Case:
@@ -228,7 +228,7 @@ CONTRACTS: tuple[Contract, ...] = (
     _layer("moe_layer", _arguments, tree=ARRAYS, deeper=((*NAMES, GATED),)),
     _layer(
         "expert_choice_layer",
-        _asked,
+        _expert_choice,
         expert_choice,
         usual={"capacity": OPTIONS["capacity"]},
         implementations={

@@ -31,7 +31,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Weights and x by powers of two, so that layers neither saturate nor vanish; weights are finite.
 
-    One that is NaN makes all results NaN, which tells nothing.
+    One that is NaN would make all results NaN.
     """
     weights, x = (scaled_to(array, REACH) for array in arrays)
     return [finite(weights), x]
@@ -48,7 +48,7 @@ def _spread(case: Case) -> int:
 
 
 def _handed_on(moves: str) -> str:
-    """A microbatch is handed on so many times, and the result added up with zeros; backward it goes there and back."""
+    """A microbatch is sent in `moves` permutes, and the result added up with zeros; backward it goes there and back."""
     sent = f"({moves})*(p>1)"
     size = "size(x,1)*size(x,2)*itemsize(x)"
     forward = f"permute={sent},permute_bytes={sent}*{size},all_reduce=1,all_reduce_bytes=x"
@@ -61,7 +61,7 @@ CONTRACTS: tuple[Contract, ...] = (
         pipeline.pipeline,
         _arguments,
         operands=("weights", "x"),
-        alike=("x",),
+        replicated=("x",),
         invariant=True,
         kinds=("real", "nan"),
         sets=2,

@@ -18,8 +18,8 @@ from shardproof.properties.contracts.operation import Described, Drawn, operatio
 FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
 
 SHIFTS = (0, 96, -96)
-"""What is added to all logits of a data set, and in every second one to those of each token by itself: powers overflow
-in float32, or vanish, although probabilities do not. In a quarter logits are 1, -1 or 0, and often tie."""
+"""Shifts of all logits of a data set, or, in every second one, of each token's: powers overflow in float32, or vanish,
+although probabilities do not. In a quarter of the data sets logits are 1, -1 or 0, and often tie."""
 
 EXPERTS = (2, 3, 4, 5, 1)
 """How many there are; with one nothing is chosen."""
@@ -36,21 +36,21 @@ def _logits(draw: st.DrawFn, scope: Scope) -> Described:
 
 def _balanced(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     logits = _logits(draw, scope)
-    # where all are chosen the loss is 1, whatever they are: in one of so many draws
+    # where all are chosen the loss is 1
     return [logits], {"top_k": draw(st.integers(1, logits.block[1]), label="top_k")}
 
 
 def _shifted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     (logits,) = arrays
     drawn = zlib.crc32(logits.tobytes())
-    style, apart, tied = drawn % 3, drawn // 3 % 2, drawn // 6 % 4 == 0
+    style, separately, tied = drawn % 3, drawn // 3 % 2, drawn // 6 % 4 == 0
     levels = np.sign(logits) if tied else logits
     each = np.random.default_rng(drawn).choice(SHIFTS, (*logits.shape[:-1], 1))
-    return [levels + np.asarray(each if apart else SHIFTS[style]).astype(logits.dtype)]
+    return [levels + np.asarray(each if separately else SHIFTS[style]).astype(logits.dtype)]
 
 
 def _loss(name: str, *, communication: str, **more: Any) -> Contract:
-    """That of the tokens of all participants, or of each shard's."""
+    """The contract of a loss of the tokens of all participants, or of each shard's."""
     shard, chooses = name.startswith("shard_"), name.endswith("balancing_loss")
     top_k = Option(of_type(int), lambda case, value: 1 <= value <= case.operands[0].block[1])
     too_many = valued("top_k", lambda case: (0, case.operands[0].block[1] + 1))

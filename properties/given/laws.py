@@ -20,7 +20,7 @@ from shardproof.properties.runner.isolation import check_isolated, unending
 from shardproof.properties.runner.search import Finding, structures_in_force
 
 KNOWN = pytest.StashKey[defaultdict[Source, Told]]()
-"""What was told of each function in this run, or in this worker of it."""
+"""The causes that were reported of each function in this run, or in this worker of it."""
 
 
 def test_given(

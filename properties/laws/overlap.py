@@ -1,4 +1,4 @@
-"""The law of overlap: what claims to hide its communication computes while it sends."""
+"""The law of overlap: implementations that claim to hide their communication compute while they send."""
 
 import math
 from fractions import Fraction
@@ -27,14 +27,14 @@ MACHINE = "on a machine whose busiest link needs as long as p-1 of p products"
 
 
 def check_overlap(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """What is exposed of the forward pass, and of it and its gradient together, is at most what is stated.
+    """The exposed part of the forward pass, and of it and its gradient together, is at most the one stated.
 
-    Both are scheduled on a machine whose busiest link needs as long for the forward pass as its products do. Nothing is
-    run: the law asks of what was traced. Returns how many of the two were checked.
+    Both are scheduled, as traced, on a machine whose busiest link needs as long for the forward pass as its products
+    do. Returns how many of the two were checked.
 
     Raises:
         Broken: if more is exposed, one way is not used, or more is held.
-        NotRun: if it cannot be told.
+        NotRun: if there is no schedule.
         WrongResult: if the result has another tree, shape or dtype than it should.
     """
     stated = implementation.overlap
@@ -61,7 +61,7 @@ def check_overlap(implementation: Implementation, case: Case, engine: Engine) ->
         machine = machine if machine.bytes else Balanced.of(both, case.mesh, case.axes)
         _check(case, stated, sizes, both, machine, backward=True)
     except Untold as error:
-        raise NotRun(f"what hides what cannot be told: {error}") from error
+        raise NotRun(f"overlap is not known: {error}") from error
     return 2
 
 
@@ -93,7 +93,7 @@ def _check(
 
 
 def _longest(found: Timeline) -> str:
-    """What waits for what, for the longest."""
+    """The longest wait: what waits, and for what."""
     places: dict[tuple[str, str, str, str], Fraction] = {}
     for wait in found.waits:
         then = (wait.then.name, wait.then.where) if wait.then is not None else ("", "")

@@ -1,4 +1,4 @@
-"""The law of types: what is typed invariant is equal on all devices, and `out_specs` is held to the type."""
+"""The law of types: what is typed invariant is equal on all devices, and the type decides about `out_specs`."""
 
 from collections.abc import Iterable, Sequence
 
@@ -116,5 +116,5 @@ TYPE = Law(
     check_type,
     with_its_layout,
     lambda implementation, engine: implementation.check_vma,
-    engines=("simulate",),  # what compilers make of replicas the law of agreement looks at
+    engines=("simulate",),  # the law of agreement looks at replicas of compiled programs
 )

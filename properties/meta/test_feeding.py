@@ -16,7 +16,7 @@ from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.running import ready
 from shardproof.properties.laws import LAWS
-from shardproof.properties.laws.drawing import fitted
+from shardproof.properties.laws.drawing import fit_chain
 from shardproof.properties.laws.gradient import cotangents, exact_gradients
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
@@ -67,7 +67,7 @@ ATTENTION = a_case("attention", (2, 1, 3), (2, 1, 3), (2, 1, 3), causal=False)
 def test_an_operand_like_a_result_is_composed(case: Case, composed: dict[int, int]) -> None:
     """An operand of a result's shape, dtype and variation is replaced by that result in the next call."""
     assert dict(composed_operands(case)) == composed
-    assert fitted(case) == case
+    assert fit_chain(case) == case
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_an_operand_like_a_result_is_composed(case: Case, composed: dict[int, in
 )
 def test_what_results_are_unlike_is_not_fed(case: Case) -> None:
     """A case whose calls cannot be composed gets the link `sequential` in place of `compose`."""
-    other = fitted(case)
+    other = fit_chain(case)
     assert "compose" not in other.chain
     assert "sequential" in other.chain
-    assert fitted(other) == other
+    assert fit_chain(other) == other
 
 
 @pytest.mark.parametrize("chain", [("compose",), ("compose", "compose")])
@@ -96,7 +96,7 @@ def test_exact_data_stays_exact(chain: Chain, op: str) -> None:
     """Sums of sums are drawn small enough to be exact in every order, forward and backward."""
     mesh = MeshCase(("dp",), (4,))
     case = a_case("all_reduce", (2,), mesh=mesh, chain=chain, dtype="bfloat16", data=(Data("exact", 3),), op=op)
-    assert fitted(case) == case
+    assert fit_chain(case) == case
     arrays = operands(case, case.data[0])
     assert np.abs(arrays[0].astype(float)).max() > 0
     mine = next(one for one in BUILT_IN if one.contract.name == "all_reduce")
@@ -113,7 +113,7 @@ def test_a_bound_is_that_of_both_calls(op: str, dtype: str) -> None:
     """Two sums, rounded after every addition in any order, are within the bound."""
     mesh = MeshCase(("dp",), (5,))
     case = a_case("all_reduce", (400,), mesh=mesh, dtype=dtype, data=(Data("real", 3),), op=op)
-    assert fitted(case) == case
+    assert fit_chain(case) == case
     (x,) = operands(case, case.data[0])
     mine = next(one for one in BUILT_IN if one.contract.name == "all_reduce")
     (right,) = next(value_references(mine, case, [[x]]))

@@ -158,7 +158,7 @@ def test_what_cannot_be_told_is_no_pass() -> None:
     """A loop that depends on data, and a function of global arrays, are not run."""
     case = case_of("all_gather_matmul_lhs", (2,), (2, 2, 2))
     mine = Implementation(CONTRACTS["all_gather_matmul_lhs"], "mine", total_of_while, overlap=Overlap("1"))
-    with pytest.raises(NotRun, match=r"what hides what cannot be told: the iterations of the while at .* depend on"):
+    with pytest.raises(NotRun, match=r"overlap is not known: the iterations of the while at .* depend on"):
         check_overlap(mine, case, SimulateEngine())
     whole = forward(case, mine, Seen())
     with pytest.raises(Untold, match="there is no shard_map in it"):

@@ -351,7 +351,7 @@ def checked(
         notes.append(f"compiled in this process, which ends if XLA aborts: {searches.reason}")
     if not reports and not empty and not any(t.verifies and not LAWS[t.law].partial for t in tallies):
         empty += [reason for t in tallies if t.outcome == "skipped" for reason in t.findings]
-    idle = [law.name for law in wanted if not any(law.asks(implementation, engine) for engine in ENGINES)]
+    idle = [law.name for law in wanted if not any(law.applies_to(implementation, engine) for engine in ENGINES)]
     if laws and idle:
         notes.append(f"not checked, since there is nothing to ask: {', '.join(idle)}")
     for tally in tallies:

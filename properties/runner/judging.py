@@ -71,7 +71,7 @@ SHOWN_BY_DATA: tuple[Kind, ...] = ("deadlock", "order", "unwritten")
 
 def asked(implementation: Implementation, engine: str, laws: Sequence[Law] = (*LAWS.values(),)) -> list[Law]:
     """Those of some laws that have something to ask of an implementation on an engine."""
-    return [law for law in laws if law.asks(implementation, engine)]
+    return [law for law in laws if law.applies_to(implementation, engine)]
 
 
 def tallies_of(implementation: Implementation, engine: str, laws: Sequence[Law]) -> dict[str, Tally]:
@@ -199,7 +199,7 @@ def judge(
         for name, value in traits(case).items():
             event(name, value)
     before = engine.compilations + COMPILER.compilations
-    can_compile = engine.name == "simulate" and law.asks(implementation, COMPILER.name)
+    can_compile = engine.name == "simulate" and law.applies_to(implementation, COMPILER.name)
     can_compile = can_compile and max(case.mesh.devices) < len(jax.devices())
     # once a case has failed it must fail again, however much was spent: Hypothesis shrinks it
     spent = not tally.broken and sum(tally.instead.values()) >= instead

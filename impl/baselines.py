@@ -1,4 +1,4 @@
-"""Matrix products of arrays in any layout: by hand on blocks, and as the compiler gets from layout to layout.
+"""Matrix products of arrays in any layout: by hand on blocks, and as the compiler partitions them.
 
 Rows and columns of every array are each sharded over an axis tuple of their own, which may be empty, and may have
 axes that shard another array: `A[B_X, D_Y] W[D_X, F] -> [B_X, F_Y]`, say. Fully sharded data parallelism is
@@ -7,8 +7,8 @@ axes that shard another array: `A[B_X, D_Y] W[D_X, F] -> [B_X, F_Y]`, say. Fully
 The device-local forms run inside `jax.shard_map`; their results are typed varying along the axes of their own layout
 alone. The others take global arrays, for `jax.jit`. On axes of type Auto the compiler chooses how to get from the
 layouts of the operands to that of the result. On axes of type Explicit the layout is part of the type, and a product
-whose result could have several must be told which (`out_sharding`). All raise ValueError for operands whose contracted
-sizes differ.
+whose result could have several gets it as `out_sharding`. All raise ValueError for operands whose contracted sizes
+differ.
 """
 
 import math

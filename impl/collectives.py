@@ -49,7 +49,7 @@ def types_are_checked(axes: tuple[str, ...]) -> bool:
 
 
 def in_mesh_order(axes: Collection[str]) -> tuple[str, ...]:
-    """Axes in the order in which the mesh has them; any others last, for JAX to refuse."""
+    """Axes in the mesh's order; unknown ones last, for JAX to refuse."""
     known = jax.sharding.get_abstract_mesh().axis_names
     return (*(name for name in known if name in axes), *(name for name in axes if name not in known))
 
@@ -65,11 +65,7 @@ def cast_varying(x: Blocks, axes: Collection[str]) -> Blocks:
 
 
 def axis_index(axis_name: AxisName) -> Int[Array, ""]:
-    """This device's logical index over `axis_name`, in [0, p): int32, varying along `axis_name`.
-
-    Raises:
-        ValueError: if `axis_name` is not a tuple of distinct mesh axes.
-    """
+    """This device's logical index over `axis_name`, in [0, p): int32, varying along `axis_name`."""
     return lax.axis_index(check_axes("axis_index", axis_name))
 
 
@@ -105,7 +101,7 @@ def all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum", axis_index_gr
 
 
 def _mean_of_groups(x: Block, axes: tuple[str, ...], groups: list[list[int]]) -> Block:
-    """The mean within groups of different lengths, each divided by its own: `lax.pmean` takes the first's for all."""
+    """The mean within groups of different lengths: `lax.pmean` divides by the length of the first group."""
     lengths = {index: len(group) for group in groups for index in group}
     length = jnp.asarray([lengths[index] for index in range(len(lengths))])[lax.axis_index(axes)]
     total = lax.psum(x, axes, axis_index_groups=groups)
@@ -123,9 +119,6 @@ def all_gather(
         axis: the dimension to concatenate along (`tiled`), or where the new one of size p is put.
         tiled: whether to concatenate rather than stack.
         axis_index_groups: gather within groups of logical indices only.
-
-    Raises:
-        ValueError: for an unknown axis, a dimension out of range, or groups that are no partition.
     """
     return _gather("all_gather", x, axis_name, axis, tiled, axis_index_groups, "varying")
 
@@ -134,9 +127,6 @@ def all_gather_invariant(x: Blocks, axis_name: AxisName, *, axis: int = 0, tiled
     """As `all_gather`, typed invariant: the result may leave `shard_map` under `P()`.
 
     Its transpose is a slice, where that of `all_gather` is a reduce-scatter.
-
-    Raises:
-        ValueError: for an unknown axis or a dimension out of range.
     """
     return _gather("all_gather_invariant", x, axis_name, axis, tiled, None, "invarying")
 
@@ -147,8 +137,7 @@ def _gather(
     axes = check_axes(function, axis_name)
     groups = check_groups(function, axis_index_groups, lax.axis_size(axes))
     participants = len(groups[0]) if groups else lax.axis_size(axes)
-    # where types are not checked, JAX up to 0.10 drops the other participants' cotangents of what it calls invariant;
-    # that is asked last, since it traces an index
+    # where types are not checked, JAX up to 0.10 drops the other participants' cotangents of what it calls invariant
     typed = "invarying" if to == "invarying" and types_are_checked(axes) else "varying"
 
     def gather(leaf: Block) -> Block:
@@ -173,10 +162,6 @@ def reduce_scatter(
         scatter_dimension: the dimension that is cut into p pieces.
         tiled: whether the dimension is kept (its size a multiple of p) or removed (its size p).
         axis_index_groups: reduce and scatter within groups of logical indices only.
-
-    Raises:
-        ValueError: for an unknown axis, a dimension out of range or not divisible, groups that are
-            no partition, or `x` varying along only a part of `axis_name`.
     """
     axes = check_axes("reduce_scatter", axis_name)
     groups = check_groups("reduce_scatter", axis_index_groups, lax.axis_size(axes))
@@ -217,10 +202,6 @@ def all_to_all(
         tiled: whether pieces are concatenated (dimensions stay), or `split_axis` (of size p) is
             removed and a new dimension of size p put at `concat_axis`.
         axis_index_groups: exchange within groups of logical indices only.
-
-    Raises:
-        ValueError: for an unknown axis, a dimension out of range or not divisible, or groups that
-            are no partition.
     """
     axes = check_axes("all_to_all", axis_name)
     groups = check_groups("all_to_all", axis_index_groups, lax.axis_size(axes))
@@ -251,9 +232,6 @@ def permute(x: Blocks, axis_name: AxisName, *, perm: Iterable[tuple[int, int]]) 
         x: blocks `[…]` of any dtype.
         axis_name: the axis or axis tuple whose logical indices `perm` uses.
         perm: pairs (source, destination) of logical indices.
-
-    Raises:
-        ValueError: for an unknown axis, an index out of range, or one that appears twice.
     """
     axes = check_axes("permute", axis_name)
     pairs = check_permutation("permute", perm, lax.axis_size(axes))
@@ -271,21 +249,13 @@ def _mesh_indices(axes: tuple[str, ...], ordered: tuple[str, ...]) -> list[int]:
 
 
 def ring_shift(x: Blocks, axis_name: AxisName, *, offset: int = 1) -> Blocks:
-    """Participant i's block, on participant i + offset, wrapping: `[…]` to `[…]`, typed varying.
-
-    Raises:
-        ValueError: for an unknown axis.
-    """
+    """Participant i's block, on participant i + offset, wrapping: `[…]` to `[…]`, typed varying."""
     p = lax.axis_size(check_axes("ring_shift", axis_name))
     return permute(x, axis_name, perm=[(i, (i + offset) % p) for i in range(p)])
 
 
 def broadcast(x: Blocks, axis_name: AxisName, *, root: int = 0) -> Blocks:
-    """The block of participant `root`, on every participant: `[…]` to `[…]`, typed varying.
-
-    Raises:
-        ValueError: for an unknown axis or a root out of range.
-    """
+    """The block of participant `root`, on every participant: `[…]` to `[…]`, typed varying."""
     axes = check_axes("broadcast", axis_name)
     check_index("broadcast", "root", root, lax.axis_size(axes))
     return jax.tree.map(lambda leaf: leaf[root], all_gather(x, axes))

@@ -20,9 +20,6 @@ def shard_mean(x: Float[Array, "S D"], axis_name: AxisName, *, mesh: Mesh | Abst
         x: the global array, its rows sharded over X.
         axis_name: X, an axis or an axis tuple.
         mesh: the mesh.
-
-    Raises:
-        ValueError: if the rows are not a multiple of the shards.
     """
     return jnp.mean(_by_shard(x, axis_name, mesh), axis=1)
 
@@ -42,9 +39,6 @@ def shard_roll(
         axis_name: X, an axis or an axis tuple.
         shift: by how many rows, towards higher indices; any integer.
         mesh: the mesh.
-
-    Raises:
-        ValueError: if the rows are not a multiple of the shards.
     """
     parts = _by_shard(x, axis_name, mesh)
     return (jnp.roll(parts, shift, axis=1) - parts).reshape(x.shape)

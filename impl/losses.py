@@ -62,7 +62,7 @@ class Layout:
                 raise ValueError(f"Layout: {field.name}={value}: expected each of {ROLES} once at most")
 
     def specs(self, depth: int, *, data: AxisName, model: AxisName) -> tuple[list[Any], tuple[Any, Any]]:
-        """The PartitionSpecs of `(params, batch)`, of a model of so many layers."""
+        """The PartitionSpecs of `(params, batch)`, of a model of `depth` layers."""
         axes = dict(zip(ROLES, (as_axes(data), as_axes(model)), strict=True))
         layer = spec(self.weights, axes), spec(self.biases, axes)
         return [layer] * depth, (spec(self.inputs, axes), spec(self.targets, axes))
@@ -132,12 +132,12 @@ class Parallelisation:
         return loss
 
     def rematerialised(self, name: str) -> "Parallelisation":
-        """The same under another name, with parameters gathered again in the backward pass rather than kept."""
+        """The same under another name, with parameters gathered again in the backward pass."""
         linear: Any = jax.checkpoint(self.linear, policy=saves_all_but_gathers, static_argnums=(3, 4))
         return dataclasses.replace(self, name=name, linear=linear)
 
     def outputs(self, params: Params, inputs: Array, data: Axes, model: Axes) -> Array:
-        """The block of the model's outputs that belongs to blocks of the layout, in the accumulator's dtype."""
+        """The block of the model's outputs, from blocks of the layout, in the accumulator's dtype."""
         return forward(params, inputs, lambda x, w, b: self.linear(x, w, b, data, model))
 
     def _local(self, params: Params, batch: Batch, examples: int, data: Axes, model: Axes) -> Array:
@@ -160,7 +160,7 @@ class Parallelisation:
         data: Axes,
         model: Axes,
     ) -> None:
-        """Checks the arguments of a call, and names a function in the ValueErrors of a call."""
+        """Checks the arguments of a call; `function` is the name in messages."""
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh):
             check_roles(function, mesh, data=data, model=model)
             width = self._check_sizes(function, params, inputs)
@@ -176,7 +176,7 @@ class Parallelisation:
                 check_parts(function, argument, x, layout, mesh)
 
     def _check_sizes(self, function: str, params: Params, inputs: Array) -> int:
-        """How many outputs there are."""
+        """Checks that sizes match; returns the number of outputs."""
         if not params:
             refuse(function, "params", params, "one layer at least")
         width = inputs.shape[1:]
@@ -194,17 +194,17 @@ Gathers = Sequence[tuple[Axes, int]]
 """The axis tuples to gather over, each with the dimension that it shards, one after the other."""
 
 GATHERED = frozenset({"all_gather", "convert_element_type", "custom_jvp_call", "pcast", "pvary"})
-"""Primitives whose results are gathered parameters, or these in a wider dtype: what is not kept for a backward pass.
+"""Primitives whose results are gathered parameters, or these in a wider dtype: none is saved for a backward pass.
 
-One that JAX has not taken apart is a gather of 16-bit floats, see `assembled`: by its name a policy would keep it.
+`custom_jvp_call` is a gather of 16-bit floats, see `assembled`.
 """
 
 
 def assembled(block: Shaped[Array, "..."], gathers: Gathers = (), *, along: Axes) -> Float[Array, "..."]:
     """A device's block of a parameter, gathered, in the accumulator's dtype, and typed varying `along` these axes too.
 
-    What travels forward is of the block's own dtype. Its gradient is added up in the accumulator's, over the devices
-    of the gathers (a reduce-scatter) and over those that hold replicas of the block (an all-reduce), and rounded once.
+    Blocks travel in their own dtype. The gradient is added up in the accumulator's, over the devices of the gathers (a
+    reduce-scatter) and over those that hold replicas of the block (an all-reduce), and rounded once.
     """
     gathers = tuple((axes, dimension) for axes, dimension in gathers if axes)
     if not gathers or wide(block).dtype == block.dtype:
@@ -223,7 +223,7 @@ def assembled(block: Shaped[Array, "..."], gathers: Gathers = (), *, along: Axes
 
 
 def _gathered(block: Array, gathers: Gathers, along: Axes) -> Array:
-    # cast first: the transpose of the cast is a sum over replicas, and then one of a block
+    # cast first: the transpose of the cast is a sum over replicas, which is then one of a block
     block = cast_varying(block, along)
     for axes, dimension in gathers:
         block = lax.all_gather(block, axes, axis=dimension, tiled=True)

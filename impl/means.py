@@ -25,9 +25,6 @@ def masked_mean(values: Block, mask: Block, axis_name: AxisName) -> Block:
 
     Returns:
         A scalar of the dtype of `values`, rounded once; 0 where everything is masked.
-
-    Raises:
-        ValueError: for an unknown axis, values that are not floating, or a mask that is not bool or of another shape.
     """
     axes = check_axes("masked_mean", axis_name)
     check_kind("masked_mean", "values", values, jnp.floating, "real floating-point numbers")

@@ -62,7 +62,7 @@ def linear(x: Float[Array, "b d_in"], w: Float[Array, "_ _"], b: Float[Array, "_
 
 
 def activated(y: Float[Array, "b d"], dtype: Any) -> Float[Array, "b d"]:
-    """What a hidden layer hands on, rounded once; the derivative of ReLU at 0 is 0."""
+    """The output of a hidden layer, rounded once; the derivative of ReLU at 0 is 0."""
     return jax.nn.relu(y).astype(dtype)
 
 
@@ -84,11 +84,11 @@ def forward(
 
 
 def squared_errors(outputs: Float[Array, "b d"], targets: Float[Array, "b d"]) -> Float[Array, "b"]:
-    """Of every example the sum of the squares of what its outputs are off by, in the accumulator's dtype."""
+    """The sum of squared errors of each example, in the accumulator's dtype."""
     return jnp.sum(jnp.square(wide(outputs) - wide(targets)), axis=-1)
 
 
 def unsharded_loss(params: Params, batch: Batch) -> Float[Array, ""]:
-    """The mean over the examples of their squared errors, in the dtype of the inputs: what all losses are held to."""
+    """The mean over the examples of their squared errors, in the dtype of the inputs: the reference of all losses."""
     inputs, targets = batch
     return jnp.mean(squared_errors(forward(params, inputs), targets)).astype(inputs.dtype)

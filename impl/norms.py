@@ -22,13 +22,10 @@ def global_norm(x: Block, axis_name: AxisName) -> Block:
     """`x [M_Y, N]` to `[]`, typed invariant: the square root of the sum of all participants' sums of squares.
 
     Arguments:
-        x: floating-point blocks of any shape; a block that is the same on all participants counts once for each.
+        x: floating-point blocks of any shape; replicas count once for each participant.
 
     Returns:
         A scalar of the dtype of `x`. Its gradient is x by the norm, and zero where all of x is zero.
-
-    Raises:
-        ValueError: for an unknown axis, or x that is not floating.
     """
     axes = check_axes("global_norm", axis_name)
     check_floating("global_norm", x=x)
@@ -48,10 +45,6 @@ def rms_norm(x: Block, scale: Block, axis_name: AxisName, *, epsilon: SupportsFl
 
     Returns:
         Blocks of the shape of `x`, in the dtype that x and scale promote to, computed in float32 or wider.
-
-    Raises:
-        ValueError: for an unknown axis, operands that are not floating, a scale that is not one number per
-            feature, or a negative epsilon.
     """
     axes = check_axes("rms_norm", axis_name)
     added, wide = check_rms_norm("rms_norm", x, scale, epsilon), accumulator(x, scale)
@@ -72,7 +65,7 @@ def rms_norm_of_whole(x: Block, scale: Block, epsilon: float) -> Block:
 
 
 def check_rms_norm(function: str, x: Block, scale: Block, epsilon: SupportsFloat) -> float:
-    """The epsilon of a norm of features."""
+    """Checks the arguments of a norm of features; returns epsilon."""
     check_floating(function, x=x, scale=scale)
     if not x.ndim:
         refuse(function, "x", str(jax.typeof(x)), "an array of at least 1 dimension, the last of them the features")

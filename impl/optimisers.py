@@ -1,4 +1,4 @@
-"""Optimisers: what a training step does with a gradient.
+"""Optimisers of training steps.
 
 An optimiser is a pair of functions, `init(params) -> state` and `update(gradients, state, params) -> (updates, state)`,
 whose updates are added to the parameters: the interface of optax; any optax optimiser can be used instead. The two here
@@ -24,15 +24,15 @@ Tree: TypeAlias = PyTree[Shaped[Array, "..."]]
 
 @runtime_checkable
 class Optimiser(Protocol):
-    """What has `init` and `update`, as an `optax.GradientTransformation` has."""
+    """An object with `init` and `update`, such as an `optax.GradientTransformation`."""
 
     @property
     def init(self) -> Callable[[Tree], Any]:
-        """`(params)` to what is kept between steps."""
+        """`(params)` to the state."""
 
     @property
     def update(self) -> Callable[..., Any]:
-        """`(gradients, state, params)` to what is added to the parameters, and the next state."""
+        """`(gradients, state, params)` to updates, which are added to the parameters, and the next state."""
 
 
 class Transformation(NamedTuple):
@@ -43,7 +43,7 @@ class Transformation(NamedTuple):
 
 
 class Adapting(NamedTuple):
-    """What Adam keeps: the number of steps, and moments of the parameters' shapes, in the accumulator's dtype."""
+    """The state of Adam: the number of steps, and moments of the parameters' shapes, in the accumulator's dtype."""
 
     steps: Int[Array, ""]
     first: Tree

@@ -5,9 +5,9 @@ is `tanh(x W)`. Participant i of p has the i-th layer; of several it has every p
 What a layer gives is rounded to the dtype of the operands, as it is what travels; products are added up in float32 or
 wider. The result is that of the last layer, on all participants.
 
-A participant works on one microbatch at a time, and so has nothing to do while the first ones are on their way to it,
-or the last ones have gone: M microbatches take M + p - 1 steps, of which it is idle in p - 1 (Huang et al., GPipe,
-2019, section 2.3). In such a step it computes with what happens to be there, and nobody reads that.
+A participant works on one microbatch at a time, and is idle before the first one reaches it and after the last one has
+left: M microbatches take M + p - 1 steps, of which it is idle in p - 1 (Huang et al., GPipe, 2019, section 2.3). In
+such a step it computes with whatever is there, and the result is not used.
 """
 
 from typing import Any
@@ -44,10 +44,6 @@ def pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
 
     Returns:
         What the last layer gives of every microbatch, in the dtype that weights and x promote to.
-
-    Raises:
-        ValueError: for an unknown axis, operands that are not floating, x of other than 3 dimensions, or weights that
-            are not one layer or several of as many rows and columns as x has features.
     """
     axes, weights, x = _operands(weights, x, axis_name)
     weights, x, dtype = *aligned(weights, x, axis_name=axes), jnp.result_type(weights, x)
@@ -71,13 +67,16 @@ def pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
         y = applied(jnp.where(index == 0, following, arrived), number)
         return (y, kept), y
 
-    begun = _followed_by_zeros(x, len(steps) - count)
+    # the first participant begins zeros in the end
+    begun = jnp.concatenate([x, jnp.zeros_like(x, shape=(len(steps) - count, *x.shape[1:]))])
     slots = [jnp.asarray(some % span, jnp.int32)[1:] for some in (steps - p, steps)]
     first = applied(begun[0], numbers[0])
     kept = jnp.zeros_like(x, shape=(span, *x.shape[1:]))
     each = (begun[1:], numbers[1:], jnp.asarray(steps < span)[1:], *slots)
     _, more = lax.scan(hop, (first, kept), each)
-    return _of_the_last(jnp.concatenate([first[None], more])[-count:], axes)
+    last = jnp.concatenate([first[None], more])[-count:]
+    # other participants add zeros, whatever they have, be it NaN
+    return lax.psum(jnp.where(index == p - 1, last, jnp.zeros_like(last)), axes)
 
 
 def _operands(weights: Block, x: Block, axis_name: AxisName) -> tuple[tuple[str, ...], Block, Block]:
@@ -95,20 +94,9 @@ def _operands(weights: Block, x: Block, axis_name: AxisName) -> tuple[tuple[str,
     return axes, weights, x
 
 
-def _followed_by_zeros(x: Microbatches, more: int) -> Float[Array, "longer b d"]:
-    """What the first participant begins: in the end microbatches that are nobody's."""
-    return jnp.concatenate([x, jnp.zeros_like(x, shape=(more, *x.shape[1:]))])
-
-
 def _at(some: Float[Array, "n ..."], index: Int[Array, ""]) -> Float[Array, "..."]:
     return lax.dynamic_index_in_dim(some, index, 0, keepdims=False, allow_negative_indices=False)
 
 
 def _applied(layer: Layer, y: Float[Array, "*m b d"], dtype: jnp.dtype) -> Float[Array, "*m b d"]:
     return jnp.tanh(multiply(y, layer)).astype(dtype)
-
-
-def _of_the_last(y: Microbatches, axes: tuple[str, ...]) -> Microbatches:
-    """What the last participant has, on all: whatever the others have counts as zeros, be it NaN."""
-    last = axis_index(axes) == lax.axis_size(axes) - 1
-    return lax.psum(jnp.where(last, y, jnp.zeros_like(y)), axes)

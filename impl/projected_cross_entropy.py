@@ -63,15 +63,12 @@ def chunked_projected_cross_entropy(
 ) -> Block:
     """`x [T, D]`, `w [D, V_Y]`, `labels [T]` to `[T]`, typed invariant: never more than `chunk` classes' logits.
 
-    One pass over the classes, whose sum of exponentials is kept relative to the largest logit so far (Milakov and
-    Gimelshein, Online normalizer calculation for softmax, 2018). Nothing of a chunk is kept: the backward pass
-    multiplies it once more. Arguments and result are those of `projected_cross_entropy`.
+    One pass over the classes, whose sum of exponentials is relative to the largest logit so far (Milakov and
+    Gimelshein, Online normalizer calculation for softmax, 2018). No chunk is saved: the backward pass multiplies it
+    once more. Arguments and result are those of `projected_cross_entropy`.
 
     Arguments:
         chunk: the number of classes, at least 1.
-
-    Raises:
-        ValueError: as `projected_cross_entropy`, or for a chunk below 1.
     """
     name = "chunked_projected_cross_entropy"
     call = _checked(name, x, w, labels, axis_name, label_smoothing, ignore_index)
@@ -82,7 +79,7 @@ def chunked_projected_cross_entropy(
     def logits_of(part: Block) -> Block:
         return multiply(*aligned(kept, part.astype(kept.dtype)))
 
-    # logits are added up less that of the participant's first class: of large ones that are alike, nothing is lost
+    # logits are added up less that of the participant's first class, so that nothing is lost of large equal ones
     origin, places = lax.stop_gradient(logits_of(w[:, :1])[:, 0]), places_of(call, n)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)

@@ -2,9 +2,9 @@
 
 Both forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order, and mean what
 `jax.lax.ragged_all_to_all` means. The lists have K = k p entries, k for each of the p participants: entry e belongs to
-participant e // k, in logical order. Of the slices *sent* to it, `input_offsets` says where they begin in this
-participant's operand, `send_sizes` how many rows they have, and `output_offsets` where they begin in *its* output; of
-the slices *received* from it, `recv_sizes` says how many rows they have.
+participant e // k, in logical order. For slices *sent* to it, `input_offsets` has their starts in this participant's
+operand, `send_sizes` their numbers of rows, and `output_offsets` their starts in *its* output; for slices *received*
+from it, `recv_sizes` has their numbers of rows.
 
 Slices of the operand may overlap; those of an output must not. An empty slice may begin anywhere.
 """
@@ -79,9 +79,6 @@ def gathered_ragged_all_to_all(
     """`operand [N, …]`, `output [M, …]` to `[M, …]`, typed varying, on every platform: gathers all operands.
 
     Arguments are those of `ragged_all_to_all`. Every participant holds all p N rows, and takes its own out of them.
-
-    Raises:
-        ValueError: as `ragged_all_to_all`.
     """
     lists = (input_offsets, send_sizes, output_offsets, recv_sizes)
     axes, lists = _checked("gathered_ragged_all_to_all", operand, output, lists, axis_name)
@@ -124,10 +121,10 @@ def _checked(function: str, operand: Block, output: Block, lists: Lists, axis_na
 
 
 def _slices(starts: Block, sizes: Block, rows: int) -> tuple[Block, Block, Block]:
-    """Of so many rows: whether a slice has them, which one, and how far from its start; each `[rows]`.
+    """For each row, whether a slice has it, which one, and its distance from the slice's start; each `[rows]`.
 
-    Slices do not overlap. What begins at a row is written there, and found from the rows behind it: an array of rows by
-    slices would grow with the square of the participants.
+    Slices do not overlap. Each is marked at its first row, and found from the rows behind: an array of rows by slices
+    would grow with the square of the participants.
     """
     at = jnp.arange(rows)
     begins = jnp.where(sizes > 0, starts, rows)  # an empty slice has no row, wherever it begins

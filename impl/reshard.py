@@ -1,8 +1,8 @@
-"""From any layout of a matrix to any other: by hand on blocks, and as the compiler does it.
+"""Changes of a matrix's layout from any to any other: by hand on blocks, and by the compiler.
 
-Rows and columns are sharded over an axis tuple each, `x_rows` and `x_columns`, and are to be over others, `rows` and
-`columns`, in any order. What a device holds already is not sent: the first axes that both layouts of a dimension have
-in common stay, and a dimension is cut without any communication.
+Rows and columns are sharded over an axis tuple each, `x_rows` and `x_columns`, and then over `rows` and `columns`, in
+any order. A device's own part is not sent: the first axes that both layouts of a dimension have in common stay, and a
+dimension is cut without any communication.
 
 The device-local forms run inside `jax.shard_map`, on blocks. The others take global arrays, for `jax.jit`: on axes of
 type Auto a sharding constraint says where to, on axes of type Explicit the type of the result does. They raise

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Int, Shaped
+from jaxtyping import Array, Shaped
 
 from shardproof.impl.arguments import AxisName, as_axes
 from shardproof.impl.collectives import Block, Blocks, cast_varying, permute, varying
@@ -62,14 +62,6 @@ def shift(x: Block, axes: AxisName, offset: int) -> Block:
 def shift_both(right: Block, left: Block, axes: AxisName) -> tuple[Block, Block]:
     """One block passed on rightward, to participant i + 1, and one leftward."""
     return shift(right, axes, 1), shift(left, axes, -1)
-
-
-def around(index: Int[Array, "..."], p: int) -> Int[Array, "..."]:
-    """An index of one of p participants in a ring, at least -p, brought to [0, p).
-
-    In operators it would take a hundred times as long to trace.
-    """
-    return lax.rem(index + p, lax.full_like(index, p))
 
 
 def ring_loop(step: Callable[[Carry, Array], Carry], carry: Carry, start: int, stop: int, axis_name: AxisName) -> Carry:

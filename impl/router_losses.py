@@ -1,9 +1,9 @@
-"""Losses that keep a router in order: that which balances experts, and that which keeps logits small.
+"""Losses of a router: one that balances experts, and one that keeps logits small.
 
 All run inside `jax.shard_map`. Over one axis or a tuple of axes in any order (`Y`) they are of the tokens of *all*
-participants. For the first one that is no mean of the participants' losses: experts that each serve one participant
-would look unbalanced to all of them. Those of a shard (`shard_…`) are of its own tokens, name no axis, and send
-nothing. Logits of 16-bit floats are widened to float32, and the result is rounded once.
+participants. The first one is no mean of the participants' losses: if each participant used one expert, all would call
+that unbalanced. Losses of a shard (`shard_…`) are of its own tokens, name no axis, and send nothing. Logits of 16-bit
+floats are widened to float32, and the result is rounded once.
 """
 
 import jax
@@ -28,9 +28,6 @@ def load_balancing_loss(logits: Block, axis_name: AxisName, *, top_k: int) -> Bl
 
     Returns:
         A scalar of the dtype of `logits`; 0 without tokens.
-
-    Raises:
-        ValueError: for an unknown axis, logits that are no floating-point matrix, or a `top_k` that is not in [1, E].
     """
     axes, wide = check_axes("load_balancing_loss", axis_name), _checked("load_balancing_loss", logits, top_k)
     counts, totals = lax.psum(cast_varying(_balance(wide, top_k), axes), axes)
@@ -51,8 +48,8 @@ def router_z_loss(logits: Block, axis_name: AxisName) -> Block:
 def shard_load_balancing_loss(logits: Block, *, top_k: int) -> Block:
     """`logits [T_Y, E]` to `[]`, typed as they are: `load_balancing_loss` of a shard's own tokens.
 
-    It asks each shard to spread its own tokens over all experts, which is more than capacities of all tokens need, and
-    what capacities of each sender do. Arguments, result and errors are otherwise those of `load_balancing_loss`.
+    It is lowest if each shard spreads its own tokens over all experts, which capacities per sender need, and capacities
+    for all tokens do not. Arguments, result and errors are otherwise those of `load_balancing_loss`.
     """
     wide = _checked("shard_load_balancing_loss", logits, top_k)
     return _unevenness(*_balance(wide, top_k), logits.shape[0], top_k).astype(logits.dtype)

@@ -47,9 +47,6 @@ def sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: Axi
 
     Returns:
         Blocks of the shape of `x`, in the dtype that all operands promote to.
-
-    Raises:
-        ValueError: for an unknown axis, x of other than 3 dimensions, or operands whose contracted sizes differ.
     """
     axes = _checked("sequence_parallel_mlp", x, w_in, w_out, axis_name)
     hidden = jax.nn.relu(all_gather_matmul_lhs(lax.collapse(x, 0, 2), w_in, axes))

@@ -120,7 +120,7 @@ class TrainingStep(Step):
         self.loss, self.optimiser, self.data, self.model = loss, optimiser, data, model
 
     def state_shardings(self, params: Tree) -> Any:
-        """Of what is like a parameter, that of the parameter; all else is on every device."""
+        """The layout of the parameter that a leaf is like; other leaves are on every device."""
         layouts = jax.tree.map(lambda x: x.sharding, params)
         everywhere = NamedSharding(self.mesh, P())
         return like_parameters(self.optimiser, params, layouts, lambda leaf: everywhere)
@@ -144,13 +144,13 @@ def like_parameters(
     """The layout of every leaf of an optimiser's state: that of the parameter that it is like, or what `other` says.
 
     A leaf is like a parameter that has its shape and whose path its own ends in, as `mu["w"]` does in `["w"]`. Where it
-    ends in no parameter's, it is like those of its shape, if they are all laid out alike. Scalars are like none.
+    ends in no parameter's, it is like those of its shape, if they all have the same layout. Scalars are like none.
 
     Arguments:
         optimiser: a pair `init`, `update`.
         params: arrays, or their shapes and dtypes.
-        layouts: a tree like `params` of what is asked for.
-        other: of a leaf that is like no parameter, what is asked for.
+        layouts: a tree of layouts like `params`.
+        other: the layout of a leaf that is like no parameter.
     """
     known: list[Any]
     structure: Any
@@ -162,8 +162,8 @@ def like_parameters(
     def of(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> Any:
         named = [i for i, (end, _) in enumerate(known) if path[len(path) - len(end) :] == end]
         candidates = [max(named, key=lambda i: len(known[i][0]))] if named else range(len(known))
-        alike = {wanted[i] for i in candidates if leaf.shape and shapes[i].shape == leaf.shape}
-        return alike.pop() if len(alike) == 1 else other(leaf)
+        found = {wanted[i] for i in candidates if leaf.shape and shapes[i].shape == leaf.shape}
+        return found.pop() if len(found) == 1 else other(leaf)
 
     return jax.tree_util.tree_map_with_path(of, state)
 

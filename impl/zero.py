@@ -1,13 +1,12 @@
 """ZeRO stage 1: data parallelism whose optimiser's state is partitioned (P_os, Rajbhandari et al. 2020).
 
 Every device holds all parameters and differentiates the loss of its own examples. The gradients are reduce-scattered as
-in stage 2, but whole before that, so that a device adds up that of its shard alone; it keeps the optimiser's state of
-that shard alone, and updates it alone; then the parameters are gathered. On a ring both together send what an
-all-reduce of the gradient sends (there, section 7.1), if parameters are not narrower than sums of their gradients.
+in stage 2, but whole before that; a device has the optimiser's state of its shard alone, and updates that shard; then
+the parameters are gathered. On a ring both together send what an all-reduce of the gradient sends (there, section 7.1),
+if parameters are not narrower than sums of their gradients.
 
-A shard is a piece of a parameter's elements in a row. Where they do not divide by the participants, zeros are padded at
-the end: an optimiser has to work element by element, as SGD and Adam do, one that takes norms of a whole parameter
-gets those of a shard.
+A shard is a piece of a parameter's elements in a row, padded with zeros at the end to a multiple of the participants.
+An optimiser has to work element by element, as SGD and Adam do: one that takes norms of a parameter gets a shard's.
 """
 
 import math
@@ -44,7 +43,7 @@ class ZeroStep(Step):
         layouts: `(params, data, model)` to the PartitionSpecs of `params`, a tree like them or one for all, and of
             `batch`. `model` may shard parameters, and `data` may not: that would be FSDP. By default parameters are
             the same on all devices, and `data` shards the batch in its first dimension.
-        microbatches: how many parts the examples of a device are taken in.
+        microbatches: the number of parts that the examples of a device are taken in.
 
     The state's arrays are flat: the shards of all participants in a row, zeros at the ends.
     """

@@ -25,13 +25,13 @@ from jaxtyping import Array
 from shardproof.impl.arguments import AxisName
 from shardproof.impl.collective_matmul.operands import checked
 from shardproof.impl.collectives import Block, axis_index
+from shardproof.impl.indices import around
 from shardproof.impl.rings import (
     UNROLLED,
     Left,
     Result,
     Right,
     aligned,
-    around,
     empty_array,
     in_halves,
     multiply,

@@ -34,13 +34,13 @@ from shardproof.impl.collective_matmul.all_gather import (
 from shardproof.impl.collective_matmul.operands import Sums, checked
 from shardproof.impl.collectives import Block, all_gather_invariant, all_reduce, axis_index
 from shardproof.impl.dtypes import accumulator
+from shardproof.impl.indices import around
 from shardproof.impl.rings import (
     WAYS,
     Left,
     Result,
     Right,
     aligned,
-    around,
     empty_array,
     multiply,
     pass_round,

@@ -1,8 +1,7 @@
-"""Which pairs of a token and its choice an expert keeps when more come than it has room for.
+"""The pairs of a token and its choice that an expert keeps when more come than it has room for.
 
 Tokens are numbered over all participants, in logical order: those of participant 0 first. Room counts over all
-participants, so that each must know something of the others: the lengths of their queues, or, where the highest gates
-win, all gates. Those travel; tokens do not.
+participants, and so the lengths of their queues are sent, or all gates, where the highest win; no tokens.
 """
 
 import math
@@ -37,9 +36,6 @@ def capacity_of(tokens: int, experts: int, top_k: int, factor: float | Fraction)
         experts: the experts of all participants.
         top_k: how many experts a token chooses.
         factor: 1 for just enough if routing were even.
-
-    Raises:
-        ValueError: unless numbers are integers, of which experts are positive, and everything is at least 0.
     """
     for name, value, least in (("tokens", tokens, 0), ("experts", experts, 1), ("top_k", top_k, 0)):
         if not is_integer(value) or value < least:
@@ -54,12 +50,11 @@ def capacity_of(tokens: int, experts: int, top_k: int, factor: float | Fraction)
 class Room:
     """What is kept, as static settings."""
 
-    # the most pairs that an expert keeps, of all participants; by "sender" so many for each of the experts of a
-    # buffer that they share. None: all.
+    # the most pairs that an expert keeps, of all participants; by "sender" the experts of a participant share a buffer
+    # of that many for each. None: all.
     capacity: int | None
     policy: str  # one of `POLICIES`
-    # the most pairs that one participant sends to an expert, by the policy's order; it drops the others itself. None:
-    # all.
+    # the most pairs that one participant sends to an expert, in the policy's order; it drops the others. None: all.
     capacity_per_sender: int | None = None
 
     def __post_init__(self) -> None:
@@ -80,12 +75,12 @@ Numbers = Int[Array, "n"]
 
 
 def sorting(numbers: Numbers) -> Numbers:
-    """The order that sorts numbers, typed as they are: that of `jnp.argsort` is typed as the same everywhere."""
+    """The order that sorts numbers, typed as they are: `jnp.argsort` types it as the same everywhere."""
     return cast_varying(jnp.argsort(numbers), varying(numbers))
 
 
 def counted(queues: Numbers, count: int) -> Int[Array, "q"]:
-    """How many pairs each of `count` queues has; those of other numbers are in none."""
+    """The number of pairs in each of `count` queues; other numbers are in none."""
     return jnp.sum(queues[:, None] == jnp.arange(count), axis=0, dtype=jnp.int32)
 
 
@@ -111,7 +106,7 @@ def places(queues: Numbers, count: int, first: Sequence[Block] = (), *, axes: Ax
 
 
 def kept(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Bool[Array, "t k"]:
-    """Which of this participant's pairs are kept, `[T, k]`.
+    """The mask of this participant's pairs that are kept, `[T, k]`.
 
     Arguments:
         experts: the numbers of the chosen experts, of all `count`.
@@ -145,7 +140,7 @@ def kept(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes:
 
 
 def _sent(experts: Block, gates: Block, count: int, room: Room) -> Bool[Array, "t k"]:
-    """Which pairs a participant does not drop itself."""
+    """The mask of pairs that their own participant does not drop."""
     if room.capacity_per_sender is None:
         return jnp.full_like(experts, True, dtype=bool)
     if room.policy == "choice":
@@ -169,33 +164,30 @@ def _by_choices(queues: Block, count: int, axes: Axes) -> Block:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Counters:
-    """What became of the pairs of all participants, of each of all experts `[E]`, int32; typed invariant."""
+    """Numbers of pairs of all participants, by expert, `[E]`, int32; typed invariant."""
 
-    chosen: Int[Array, "e"]  # how many chose it
-    sent: Int[Array, "e"]  # how many of them their own participant did not leave out, even if the expert is its own
-    dropped_by_sender: Int[Array, "e"]  # how many it did
-    dropped_by_receiver: Int[Array, "e"]  # how many the expert had no room for
-    kept: Int[Array, "e"]  # how many it kept
+    chosen: Int[Array, "e"]
+    sent: Int[Array, "e"]  # not dropped by their own participant, even if the expert is its own
+    dropped_by_sender: Int[Array, "e"]
+    dropped_by_receiver: Int[Array, "e"]  # for which the expert has no room
+    kept: Int[Array, "e"]
 
 
 def count_drops(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Counters:
     """The drop counters of what `kept` says: kept and dropped ones are all pairs.
 
     Arguments are those of `kept`.
-
-    Raises:
-        ValueError: for an invalid room, or an unknown axis.
     """
     room.check("count_drops")
     axes = check_axes("count_drops", axes, argument="axes")
     chosen = experts.ravel()
     keeps = kept(experts, gates, count, room, axes).ravel()
     sent = _sent(experts, gates, count, room).ravel()
-    told = (
+    counts = (
         counted(chosen, count),
         counted(jnp.where(sent, chosen, count), count),
         counted(jnp.where(sent, count, chosen), count),
         counted(jnp.where(sent & ~keeps, chosen, count), count),
         counted(jnp.where(keeps, chosen, count), count),
     )
-    return Counters(*lax.psum(cast_varying(told, axes), axes))
+    return Counters(*lax.psum(cast_varying(counts, axes), axes))

@@ -1,4 +1,4 @@
-"""What experts do with tokens: each is a matrix, or a gated MLP.
+"""The experts, each a matrix, or a gated MLP.
 
 Weights are `[e, D, F]`, or three arrays of a gated MLP: gate `[e, D, H]`, up `[e, D, H]`, down `[e, H, F]`, of which an
 expert makes `(silu(x W_gate) * (x W_up)) W_down` (Shazeer, GLU Variants Improve Transformer, 2020).
@@ -35,11 +35,11 @@ def in_buffers(rows: Float[Array, "e c d"], weights: Weights) -> Float[Array, "e
 def in_turn(
     rows: Float[Array, "n d"], experts: Int[Array, "n k"], gates: Float[Array, "n k"], weights: Weights
 ) -> Float[Array, "n f"]:
-    """`[N, D]` to `[N, F]`: one expert after the other looks at all rows, and takes those that are its own.
+    """`[N, D]` to `[N, F]`: one expert after the other computes on all rows, with zeros for those of other experts.
 
-    Of each row, the sum over its different experts, by their numbers among the e in `weights`, of gate times output;
-    other numbers are no expert. Computes e times as many products as there are rows, and never has an array of rows by
-    experts by features: not in a derivative either, where each expert's products are computed again.
+    The result of a row is the sum over its different experts, by their numbers among the e in `weights`, of gate times
+    output; other numbers are no expert. Computes e times as many products as there are rows, and never has an array of
+    rows by experts by features, nor in a derivative, where each expert's products are computed again.
     """
 
     @jax.checkpoint

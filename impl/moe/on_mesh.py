@@ -56,10 +56,6 @@ class GlobalMoeLayer:
             expert: the same over which experts are shared, and tokens as well; of one axis at least.
             capacity: the most pairs that an expert keeps, of all tokens of the array; None: all.
             policy: as in `all_to_all_moe`, but for `"sender"`, whose buffers are those of a participant.
-
-        Raises:
-            ValueError: as `all_to_all_moe`; and for axes that are not the mesh's, or are in both roles; for tokens or
-                experts that these do not divide.
         """
         of_data, of_experts = as_axes(data), as_axes(expert)
         every = (*of_data, *of_experts)

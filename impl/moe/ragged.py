@@ -22,9 +22,9 @@ from shardproof.impl.ragged import ragged_all_to_all
 class Dispatcher:
     """How rows go to other participants, and how as many come back to where they were.
 
-    A participant's rows that go to one other stand one behind the other, and none goes to two. Between those that go
-    to different ones there may be others that go nowhere (holes). What arrives stands in a buffer without holes, by
-    sender. Lists are integers `[p]`; JAX rebuilds the tree with what stands for their derivatives, too.
+    A participant's rows for one receiver are adjacent, and no row goes to two. Between rows for different receivers
+    there may be rows that go nowhere (holes). A receiver's buffer has no holes, and is ordered by sender. Lists are
+    integers `[p]`, or their derivatives.
     """
 
     send_offsets: Any  # where the rows begin that this participant sends to each
@@ -37,11 +37,7 @@ class Dispatcher:
 
     @classmethod
     def of(cls, offsets: Int[Array, "p"], sizes: Int[Array, "p"], axes: Axes) -> "Dispatcher":
-        """The dispatcher of rows that begin at `offsets`, so many for each participant. Two all-to-alls of integers.
-
-        Raises:
-            ValueError: for lists that are no integers, one for each participant.
-        """
+        """The dispatcher of `sizes` rows from `offsets` on, for each participant. Two all-to-alls of integers."""
         participants = lax.axis_size(check_axes("Dispatcher.of", axes, argument="axes"))
         for name, x in (("offsets", offsets), ("sizes", sizes)):
             check_kind("Dispatcher.of", name, x, jnp.integer, "integers")
@@ -53,20 +49,12 @@ class Dispatcher:
         return cls(offsets, sizes, there, begin, received, home, axes)
 
     def there(self, rows: Block, room: int) -> Block:
-        """`[N, …]` to `[room, …]`: what all participants send to this one; zeros where nothing arrives.
-
-        Raises:
-            ValueError: for a room that is no integer of at least 0.
-        """
+        """`[N, …]` to `[room, …]`: what all participants send to this one; zeros where nothing arrives."""
         check_count("Dispatcher.there", "room", room)
         return self._sent(rows, room, self.send_offsets, self.send_sizes, self.buffer_offsets, self.recv_sizes)
 
     def back(self, rows: Block, count: int) -> Block:
-        """`[room, …]` to `[count, …]`: each row to where it was sent from; zeros where none was.
-
-        Raises:
-            ValueError: for a count that is no integer of at least 0.
-        """
+        """`[room, …]` to `[count, …]`: each row to where it was sent from; zeros where none was."""
         check_count("Dispatcher.back", "count", count)
         return self._sent(rows, count, self.recv_offsets, self.recv_sizes, self.home_offsets, self.send_sizes)
 

@@ -1,4 +1,4 @@
-"""What attention over a sharded sequence means: that over the whole one, of which every participant keeps its piece.
+"""Attention over a sharded sequence: every participant has its piece of that over the whole one.
 
 Operands are blocks `[*mesh.sizes, S, H, D]`.
 """
@@ -41,7 +41,7 @@ class Attention:
     def pullback(
         self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, *, causal: bool = False
     ) -> list[Blocks]:
-        """The softmax's Jacobian is symmetric: of the logits it is that of ct v^T, and of v it is w^T ct."""
+        """The softmax's Jacobian is symmetric: the logits get it times ct v^T, and v gets w^T ct."""
 
         def attend(q: Whole, k: Whole, v: Whole, ct: Whole) -> list[Whole]:
             w = self.weights(q, k, causal)
@@ -65,7 +65,7 @@ class Attention:
 
 
 def of_wholes(function: Callable[..., list[Whole]], operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
-    """A function of whole sequences, as one of blocks: every participant keeps its piece of each result."""
+    """A function of whole sequences, as one of blocks: every participant gets its piece of each result."""
     at = len(mesh.sizes)
     if not all(is_float(x.dtype) for x in operands):
         raise ValueError(f"operands: {', '.join(str(x.dtype) for x in operands)}: expected floating-point dtypes")

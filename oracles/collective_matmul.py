@@ -1,4 +1,4 @@
-"""Matrix products of sharded operands: what every device holds, and its derivatives by hand.
+"""Matrix products of sharded operands: the blocks of every device, and derivatives by hand.
 
 Blocks in, blocks out (`[*mesh.sizes, …, M, K]` and `[*mesh.sizes, K, N]`), mesh axes leading; `Y` is the axis
 tuple. Every operation is written as gathering or adding up whole blocks around one product per device,
@@ -27,11 +27,6 @@ def product(lhs: Blocks, rhs: Blocks, mesh: MeshCase) -> Blocks:
         return np.asarray(np.matmul(lhs, rhs.reshape(*mesh.sizes, *between, *rhs.shape[lead:])))
 
 
-def for_lhs(ct: Blocks, rhs: Blocks, mesh: MeshCase) -> Blocks:
-    """The cotangent of `lhs` in `lhs @ rhs`: `ct @ rhs^T`."""
-    return product(ct, np.swapaxes(rhs, -1, -2), mesh)
-
-
 def for_rhs(lhs: Blocks, ct: Blocks, mesh: MeshCase) -> Blocks:
     """The cotangent of `rhs` in `lhs @ rhs`: `lhs^T @ ct`, added up over batch dimensions."""
     with np.errstate(invalid="ignore", over="ignore"):
@@ -43,8 +38,8 @@ def for_rhs(lhs: Blocks, ct: Blocks, mesh: MeshCase) -> Blocks:
 class Product:
     """A product of two operands, with what happens to each before it and to the result after it."""
 
-    before: tuple[Map | None, Map | None]  # for each operand, what gathers it; None: it is taken as it is
-    after: Map | None  # what reduces the product; None: nothing does
+    before: tuple[Map | None, Map | None]  # gathers each operand; None: does not
+    after: Map | None  # reduces the product; None: does not
     back: tuple[Map | None, Map | None, Map | None]  # the transposes of these three
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes, **options: int) -> list[Blocks]:
@@ -69,12 +64,12 @@ class Product:
     def pullback(
         self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, **options: int
     ) -> list[Blocks]:
-        """`dA = ct W^T` and `dW = A^T ct`, through the transposes of what is before and after."""
+        """`dA = ct W^T` and `dW = A^T ct`, through the transposes of `before` and `after`."""
         lhs, rhs = (g(o, mesh, axes) if g else o for g, o in zip(self.before, widened(operands), strict=True))
         to_lhs, to_rhs, to_result = self.back
         (held,) = widened(cotangents)
         held = to_result(held, mesh, axes, **options) if to_result else held
-        pulled = [for_lhs(held, rhs, mesh), for_rhs(lhs, held, mesh)]
+        pulled = [product(held, np.swapaxes(rhs, -1, -2), mesh), for_rhs(lhs, held, mesh)]
         moved = [g(p, mesh, axes) if g else p for g, p in zip((to_lhs, to_rhs), pulled, strict=True)]
         return [rounded(m, o.dtype) for m, o in zip(moved, operands, strict=True)]
 
@@ -88,7 +83,7 @@ def _ungather(axis: int) -> Map:
 
 
 def _scatter(blocks: Blocks, mesh: MeshCase, axes: Axes, *, scatter_dimension: int) -> Blocks:
-    """Of a product, whose dimensions 0 and 1 are those of the matrix, behind any batch dimensions."""
+    """Dimensions 0 and 1 are those of the matrix, behind any batch dimensions."""
     return reduce_scatter(blocks, mesh, axes, scatter_dimension=scatter_dimension - 2, tiled=True)
 
 

@@ -1,4 +1,4 @@
-"""What a collective costs: how many operations of which kind, over how many steps, with how many bytes.
+"""The cost of collectives: how many operations of which kind, over how many steps, with how many bytes.
 
 Bytes are those of the operands of all collectives of a kind together, on one device: what a ring of
 p - 1 permutes of a block sends is p - 1 times the block. Bounds are in p, the number of participants, and
@@ -41,7 +41,7 @@ class Cost:
         return cls.of({"permute": count}, {"permute": operand_bytes}, count if steps is None else steps)
 
     def count(self, kind: str) -> int:
-        """How many collectives of a kind there are."""
+        """The number of collectives of a kind."""
         return dict(self.counts).get(kind, 0)
 
     def bytes_in(self, kind: str) -> int:
@@ -69,7 +69,7 @@ class Cost:
 
 
 NOTHING = Cost.permutes(0, 0)
-"""What is free, in no step."""
+"""No collective, in no step."""
 
 
 def lower_bound(contract: str, p: int, n: int | Fraction, *, ports: int = 1) -> tuple[int, Fraction]:

@@ -1,4 +1,4 @@
-"""What the cross-entropy of sharded classes means: that of every token's logits of all classes with its target.
+"""The cross-entropy of sharded classes: that of every token's logits of all classes with its target.
 
 The target of a token is a distribution q over all V classes: `1 - s` of its label, and `s / V` of every class; the loss
 is `sum(q * -log p)`, with p the softmax of the logits. Operands are blocks `logits [*mesh.sizes, …, V / p]` and `labels
@@ -25,7 +25,7 @@ class VocabParallelCrossEntropy:
     def value(
         self, operands: Operands, mesh: MeshCase, axes: Axes, *, label_smoothing: float = 0.0, ignore_index: int = -1
     ) -> list[Blocks]:
-        """Of every token that counts, the mean of `-log p` over its target."""
+        """The mean of `-log p` over a token's target, unless it is ignored."""
         log_p, q = tokens(operands, mesh, axes, label_smoothing)
         with np.errstate(invalid="ignore", over="ignore"):
             loss = np.where(unknown(operands[1], log_p), np.nan, -(q * log_p).sum(axis=-1))
@@ -79,7 +79,7 @@ def tokens(operands: Operands, mesh: MeshCase, axes: Axes, label_smoothing: floa
 
 
 def unknown(labels: Blocks, log_p: np.ndarray) -> np.ndarray:
-    """Which labels are that of no class: `[*mesh.sizes, …]`."""
+    """True for labels of no class: `[*mesh.sizes, …]`."""
     return (labels < 0) | (labels >= log_p.shape[-1])
 
 

@@ -1,4 +1,4 @@
-"""What a dtype can hold exactly, and how far a rounded sum may be from the true one."""
+"""Dtypes: which numbers they hold exactly, and how far a rounded one may be off."""
 
 import functools
 import math
@@ -116,7 +116,7 @@ def rounded(exact: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def half_spacing(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """How far a number of at most that size may be from the nearest number of a floating-point `dtype`: half an ulp."""
+    """The most by which numbers of that size differ from the nearest of a floating-point `dtype`: half an ulp."""
     _, exponent = np.frexp(np.abs(x).astype(np.float64))
     normal = np.where(x == 0, 0.0, np.ldexp(unit_roundoff(dtype), exponent - 1))  # the exponent of zero is that of 1/2
     finite = np.where(np.isfinite(x), normal, np.inf)
@@ -124,14 +124,14 @@ def half_spacing(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def tiny(dtype: np.dtype) -> float:
-    """How far one rounding to a floating-point `dtype` may be off below its normal range."""
+    """The most by which one rounding to a floating-point `dtype` may be off below its normal range."""
     return float(ml_dtypes.finfo(real_of(dtype)).smallest_subnormal) / 2
 
 
 def flushed(dtype: np.dtype) -> float:
-    """How far a number below the normal range may be off where backends take it for zero.
+    """The most by which a number below the normal range may be off where backends flush it to zero.
 
-    Of narrower ranges than that of float32 they do not: these are computed in float32, which keeps their digits.
+    They do not for narrower ranges than that of float32: these are computed in float32, which has their digits.
     """
     normal = smallest_normal(dtype)
     return normal if normal <= smallest_normal(np.dtype(np.float32)) else tiny(dtype)

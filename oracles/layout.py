@@ -1,4 +1,4 @@
-"""Layouts: which part of a global array each device holds under a PartitionSpec.
+"""Layouts: the part of a global array that each device holds under a PartitionSpec.
 
 A spec is read entry by entry, one per dimension: `None` leaves the dimension whole, a name splits
 it over that mesh axis, and a tuple of names splits it over all of them, the last name varying

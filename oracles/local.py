@@ -1,4 +1,4 @@
-"""What each shard computes by itself: from its own rows, and nothing else."""
+"""Functions that each shard computes from its own rows."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from shardproof.oracles.mesh import MeshCase
 
 
 class ShardMean:
-    """`[S_X, D]` to `[1_X, D]`: of every block the mean of its rows."""
+    """`[S_X, D]` to `[1_X, D]`: the mean of the rows of each block."""
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """Every device's own rows, added up and divided by how many there are."""
@@ -27,7 +27,7 @@ class ShardMean:
 
 
 class ShardRoll:
-    """`[S_X, D]` to `[S_X, D]`: of every row the one `shift` places before it in its block, less itself."""
+    """`[S_X, D]` to `[S_X, D]`: the row `shift` places before each row in its block, less that row."""
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes, *, shift: int) -> list[Blocks]:
         """Row i of a block is row i - shift of it, counted around, less row i."""

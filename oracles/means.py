@@ -1,4 +1,4 @@
-"""What means over all participants mean: that of all elements, each of which counts by its weight; a mask is 0 and 1.
+"""Means over all participants' elements, each of which counts by its weight; a mask is a weight of 0 or 1.
 
 Operands are blocks `values [*mesh.sizes, *block]` and, of the same shape, `weights` that are not negative, or a bool
 `mask` that is True where an element counts.
@@ -43,7 +43,7 @@ class WeightedMean:
         return [np.where(factors > 0, factors * aligned, 0), None]
 
     def total(self, factors: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
-        """The sum of all weights, and 1 where they are 0: of nothing the sum is 0, by whatever it is divided."""
+        """The sum of all weights, and 1 where it is 0, to divide a sum of 0 by."""
         total = all_reduce(per_device(factors, mesh).sum(axis=-1), mesh, axes)
         return np.where(total == 0, 1, total)
 

@@ -1,4 +1,4 @@
-"""What norms of sharded arrays mean: the global norm, and RMS normalisation over all features of a token.
+"""Norms of sharded arrays: the global norm, and RMS normalisation over all features of a token.
 
 Operands are blocks `[*mesh.sizes, *block]`.
 """

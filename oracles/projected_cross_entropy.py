@@ -1,4 +1,4 @@
-"""What the cross-entropy of a projection means: that of the logits `x W`, of which every participant has some columns.
+"""The cross-entropy of a projection: that of the logits `x W`, of which every participant has some columns.
 
 Operands are blocks `x [*mesh.sizes, T, D]`, `w [*mesh.sizes, D, V / p]` and `labels [*mesh.sizes, T]`, integers.
 """

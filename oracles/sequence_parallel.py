@@ -1,8 +1,7 @@
-"""What a multilayer perceptron over a sharded sequence means, alone and behind a norm, and what its forms send.
+"""A multilayer perceptron over a sharded sequence, alone and behind a norm.
 
 Operands are blocks `x [*mesh.sizes, S, B, D]`, `scale [*mesh.sizes, D]` of the norm, `w_in [*mesh.sizes, D, F]` and
-`w_out [*mesh.sizes, F, D]`. Derivatives
-are by hand, and their transpose is taken over all blocks of all devices (see `oracles.collective_matmul`).
+`w_out [*mesh.sizes, F, D]`.
 """
 
 from shardproof.oracles.collective_matmul import TransformerBlock
@@ -36,7 +35,7 @@ class NormalisedSequenceParallelMlp:
     def pullback(
         self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, *, epsilon: float
     ) -> list[Blocks]:
-        """The chain rule, backward: of the scale, what the device's own positions say."""
+        """The chain rule, backward: the scale has the cotangent of the device's own positions."""
         x, scale, *weights = widened(operands)
         normalised = rms_norm.value([x, scale], mesh, (), epsilon=epsilon)
         ct, *of_weights = sequence_parallel_mlp.pullback([*normalised, *weights], widened(cotangents), mesh, axes)

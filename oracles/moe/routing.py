@@ -1,7 +1,7 @@
-"""Which experts each token chooses, and how much each of them counts: one token after the other.
+"""The experts that each token chooses, and their gates: one token after the other.
 
-A logit that is NaN counts as minus infinity. Equal logits have equal gates, infinite ones too: plus infinity leaves
-nothing for what is finite, and a token all of whose logits are minus infinity counts its choices alike.
+A logit that is NaN counts as minus infinity. Equal logits have equal gates, infinite ones too: beside plus infinity
+finite logits have gates of 0, and a token all of whose logits are minus infinity has equal gates.
 """
 
 from typing import NamedTuple
@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 GATES = ("chosen", "all")
-"""Over which logits the softmax of the gates is taken. Of all, and divided by their sum, is that of the chosen."""
+"""The logits whose softmax gates are; gates of `all`, divided by their sum, are those of `chosen`."""
 
 
 class Routing(NamedTuple):
-    """What T tokens choose: `experts [T, k]`, the best one first, and `gates [T, k]`."""
+    """The choices of T tokens: `experts [T, k]`, the best one first, and `gates [T, k]`."""
 
     experts: Int[np.ndarray, "T k"]
     gates: Shaped[np.ndarray, "T k"]
@@ -45,7 +45,7 @@ def highest(logits: Shaped[np.ndarray, "E"], top_k: int) -> list[int]:
 
 
 def counted(logits: Shaped[np.ndarray, "E"]) -> Shaped[np.ndarray, "E"]:
-    """The logits of a token as they count: minus infinity for NaN."""
+    """The logits of a token, with minus infinity for NaN."""
     return np.where(np.isnan(logits), -np.inf, logits)
 
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from shardproof.impl import moe as implementations
 from shardproof.oracles import moe
 from shardproof.oracles.moe.dropping import POLICIES
-from shardproof.oracles.moe.expert_choice import expert_choice
+from shardproof.oracles.moe.layer import expert_choice, whole_moe_layer
 from shardproof.oracles.moe.routing import GATES
-from shardproof.oracles.moe.whole import whole_moe_layer
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts import moe_claims

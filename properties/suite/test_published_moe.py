@@ -16,8 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import moe
 from shardproof.oracles.mesh import MeshCase
-from shardproof.oracles.moe.counters import count_drops
-from shardproof.oracles.moe.dropping import dispatch
+from shardproof.oracles.moe.dropping import count_drops, dispatch
 from shardproof.oracles.moe.layer import MoeLayer
 from shardproof.oracles.moe.routing import route
 from shardproof.properties.engines.simulate import simulate

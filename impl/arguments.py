@@ -144,10 +144,10 @@ def check_floating(function: str, **arrays: jax.Array) -> None:
         check_kind(function, argument, x, jnp.floating, "real floating-point numbers")
 
 
-def check_count(function: str, argument: str, value: object, least: int = 0, *, optional: bool = False) -> None:
-    """`value` is an integer of at least `least`, known before tracing; None as well if it is `optional`."""
-    if not (optional and value is None) and not (is_integer(value) and value >= least):  # type: ignore[operator]
-        expected = f"an integer of at least {least}, known before tracing{', or None' if optional else ''}"
+def check_count(function: str, argument: str, value: object, *, optional: bool = False) -> None:
+    """`value` is an integer of at least 0, known before tracing; None as well if it is `optional`."""
+    if not (optional and value is None) and not (is_integer(value) and value >= 0):  # type: ignore[operator]
+        expected = f"an integer of at least 0, known before tracing{', or None' if optional else ''}"
         refuse(function, argument, value, expected)
 
 

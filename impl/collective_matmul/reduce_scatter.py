@@ -83,22 +83,18 @@ def ring_matmul_reduce_scatter(
 
 
 @checked
-def bidirectional_matmul_reduce_scatter(
-    lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "accumulator"
-) -> Result:
-    """Half of every sum goes each way round the ring: p - 1 steps of two permutes, and of two products."""
-    p, dtype = lax.axis_size(axis_name), travel_dtype(sums, lhs, rhs)
+def bidirectional_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """Half of every sum of rows goes each way, in the accumulator's dtype: p - 1 steps of two permutes and products."""
     lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
-    term, sizes = parts_of_terms(lhs, rhs, axis_name, scatter_dimension, 2)
+    term, sizes = parts_of_terms(lhs, rhs, axis_name, 0, 2)
     halves = range(len(sizes))
 
     def step(totals: list[Block], distance: Array) -> list[Block]:
         arrived = [shift(totals[i], axis_name, WAYS[i]) for i in halves]
-        own = [term(i, distance, ()) for i in halves]
-        return [(one.astype(of.dtype) + of).astype(dtype) for one, of in zip(arrived, own, strict=True)]
+        return [arrived[i] + term(i, distance, ()) for i in halves]
 
-    totals = ring_loop(step, [term(i, 1, ()).astype(dtype) for i in halves], 2, p + 1, axis_name)
-    return jnp.concatenate(totals, lhs.ndim - 2 + scatter_dimension).astype(jnp.result_type(lhs, rhs))
+    totals = ring_loop(step, [term(i, 1, ()) for i in halves], 2, lax.axis_size(axis_name) + 1, axis_name)
+    return jnp.concatenate(totals, lhs.ndim - 2).astype(jnp.result_type(lhs, rhs))
 
 
 @checked
@@ -120,7 +116,7 @@ def alternating_matmul_reduce_scatter(
 
 
 @checked
-def alternating_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *, sums: Sums = "operands") -> Result:
+def alternating_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """Half sums of rows go each way, in turns, for one half of the rows while the other half is gathered, both ways.
 
     4(p-1) permutes of sums and as many of finished rows, each of half of ceil(M/2p) rows; of fewer than 2p rows there
@@ -139,10 +135,11 @@ def alternating_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *,
     size = lhs.shape[-2] // parts
     for first in [part * size for part in range(parts)]:
         if size >= 2 * p:
-            done = take_turns(lhs, rhs, axis_name, 0, sums, first=first, rows=size // p, behind=done, beside=whole)
+            of_part: Any = {"first": first, "rows": size // p, "behind": done, "beside": whole}
+            done = take_turns(lhs, rhs, axis_name, 0, "operands", **of_part)
         else:  # a piece of one row cannot take turns
             part = lax.slice_in_dim(lhs, first, first + size, axis=rows)
-            piece = ring_matmul_reduce_scatter(part, rhs, axis_name, sums=sums)
+            piece = ring_matmul_reduce_scatter(part, rhs, axis_name, sums="operands")
             done = [piece, piece[..., 1:, :]]
         into = whole[0] if whole else empty_array((*lhs.shape[:-1], rhs.shape[1]), done[0])
         whole = [_gather_halves(done, into, first, axis_name)]
@@ -150,7 +147,7 @@ def alternating_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *,
 
 
 @checked
-def scattered_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *, sums: Sums = "operands") -> Result:
+def scattered_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """Half sums of rows go each way, in turns, and one all-gather collects them; typed invariant.
 
     2(p-1) permutes, each of half of ceil(M/p) rows, or p - 1 of one row; rows are padded to a multiple. Its derivative
@@ -167,7 +164,7 @@ def scattered_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *, s
     @jax.custom_jvp
     def total(lhs: Left, rhs: Right) -> Result:
         padded = _pad_rows(lhs, lax.axis_size(axis_name))
-        piece = alternating_matmul_reduce_scatter(padded, rhs, axis_name, sums=sums)
+        piece = alternating_matmul_reduce_scatter(padded, rhs, axis_name)
         return all_gather_invariant(piece, axis_name, axis=rows, tiled=True)[..., :m, :]
 
     @total.defjvp
@@ -190,9 +187,7 @@ def overlapped_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: 
 
 
 @checked
-def alternating_transformer_block(
-    x: Left, w_in: Right, w_out: Right, axis_name: AxisName, *, sums: Sums = "operands"
-) -> Result:
+def alternating_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:
     """Blocks come the shorter way, whole; half sums go each way, in turns, as in `alternating_matmul_reduce_scatter`.
 
     Best in time for small blocks over 4 participants of v5e, as XLA:TPU schedules them. At 8192x8192 by 8192x16384 by
@@ -200,7 +195,7 @@ def alternating_transformer_block(
     1.61.
     """
     hidden = jax.nn.relu(add_products(x, w_in, axis_name, pass_shorter_way))
-    return alternating_matmul_reduce_scatter(hidden, w_out, axis_name, scatter_dimension=1, sums=sums)
+    return alternating_matmul_reduce_scatter(hidden, w_out, axis_name, scatter_dimension=1)
 
 
 def take_turns(

@@ -31,10 +31,6 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
     """The engine's results equal the interpreter's, and gradients where there are any; returns the data sets compared.
 
     They may differ by twice the bound of their roundings, one for each engine.
-
-    Raises:
-        Broken: if they differ.
-        WrongResult: if the result has another tree, shape or dtype than it should.
     """
     ours = ready("value", implementation, case, engine)
     theirs = ready("value", implementation, case, REFERENCE)

@@ -66,12 +66,6 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
     """Counts and bytes are those that are stated, and pass the lower bound of the operation.
 
     Returns how many of the forward pass and the gradient were checked.
-
-    Raises:
-        Broken: if one does not.
-        NotRun: if the communication cannot be counted, as where the interpreter runs what a compiler divides.
-        NothingToCompare: if none is stated, and there is no lower bound.
-        WrongResult: if the result has another tree, shape or dtype than it should.
     """
     try:
         counted = communication_of(implementation, case, engine)

@@ -15,10 +15,6 @@ def check_error(implementation: Implementation, case: Case, engine: Engine) -> i
 
     Implementations that do not claim explained errors only have to raise something. A NotImplementedError refuses
     nothing: it says that the case is not supported.
-
-    Raises:
-        Broken: if nothing is raised, or the message lacks something.
-        NotImplementedError: if the implementation raises it.
     """
     argument = case.forbidden
     values = {"axis_name": case.axis_name, **case.keywords}

@@ -45,11 +45,6 @@ def check_gradient(implementation: Implementation, case: Case, engine: Engine) -
     """J d and J^T c equal the oracle's, and where sums are exact <J d, c> = <d, J^T c>; returns the data sets checked.
 
     The inner products are those of the global arrays: what is invariant along an axis, or replicated, counts once.
-
-    Raises:
-        Broken: if one does not hold.
-        NotImplementedError: if the implementation is differentiable in neither mode.
-        WrongResult: if the result has another tree, shape or dtype than it should.
     """
     first: NotImplementedError | None = None
     chosen = [data for data in case.data if derives_at(case, data)]
@@ -201,11 +196,7 @@ def oracle_derivatives(
 def _check(
     kind: str, implementation: Implementation, case: Case, program: Ready, chosen: Sequence[Data]
 ) -> tuple[list[bool], int]:
-    """Checks derivatives: of each data set, whether it distinguishes right from wrong; and how many numbers do not.
-
-    Raises:
-        Broken: if a derivative is wrong.
-    """
+    """Checks derivatives: of each data set, whether it distinguishes right from wrong; and how many numbers do not."""
     (forward_mode, reverse_mode), moving = MODES[kind], case.contract.call.moving(case)
     given = [(operands(case, data), tangents_of(case, data), cotangents(case, program, data)) for data in chosen]
     runs = map(program.prepared, [[*primal, *tangents, *cts] for primal, tangents, cts in given])

@@ -11,6 +11,9 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Undecided
 
 Check = Callable[[Implementation, Case, Engine], int]
+"""Returns how many data sets were checked. Raises Broken if the law does not hold, NotRun if that cannot be decided,
+NotImplementedError if the implementation does not support the case, and WrongResult if its result has another tree,
+shape or dtype than it should."""
 
 LARGE = 16
 """The most devices of a mesh that is not large."""
@@ -32,7 +35,7 @@ class Law:
 
     name: str
     sentence: str  # what holds
-    check: Check  # raises if it does not hold; returns how many data sets were checked
+    check: Check
     # the part of a drawn case that is checked, such as the call without its chain; of that part, itself. None: none
     of: Callable[[Case], Case | None] = whole_case
     concerns: Callable[[Implementation, str], bool] = lambda implementation, engine: True  # on one of its `engines`

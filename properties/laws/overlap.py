@@ -31,11 +31,6 @@ def check_overlap(implementation: Implementation, case: Case, engine: Engine) ->
 
     Both are scheduled, as traced, on a machine whose busiest link needs as long for the forward pass as its products
     do. Returns how many of the two were checked.
-
-    Raises:
-        Broken: if more is exposed, one way is not used, or more is held.
-        NotRun: if there is no schedule.
-        WrongResult: if the result has another tree, shape or dtype than it should.
     """
     stated = implementation.overlap
     assert stated is not None

@@ -34,10 +34,6 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
 
     Soundness is checked by running: a result typed invariant along an axis is bitwise equal on all
     devices along it. Returns the number of data sets checked.
-
-    Raises:
-        Broken: if one does not hold.
-        WrongResult: if the result has another tree, shape or dtype than it should.
     """
     program = ready("value", implementation, case, engine)
     check_results(case, program.seen)

@@ -23,11 +23,6 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
     """Every block of every data set equals the oracle's, in double precision as well unless it is a sum of products.
 
     If results are right only up to a relation, that holds. Returns how many data sets were checked.
-
-    Raises:
-        Broken: if one does not.
-        WrongResult: if the result has another tree than it should.
-        NotRun: if no data set tells right from wrong.
     """
     program = ready("value", implementation, case, engine)
     decided, undecided = [], 0

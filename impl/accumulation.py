@@ -35,15 +35,8 @@ def accumulated(
 ) -> tuple[Scalar, Scalar, Tree]:
     """Sum, count, and the sum's gradient, of all microbatches of a device: nothing is sent over the axes of the batch.
 
-    All are in the accumulator's dtype.
-
-    Arguments:
-        loss: `(weights, microbatch)` to a sum and a count.
-        weights: blocks, typed varying along the axes of the batch: JAX adds up the gradients of replicas, in every
-            microbatch.
-        batch: blocks `[B, …]`.
-        microbatches: the number of parts that they are taken in, a divisor of B.
-        function: its name in messages.
+    All are in the accumulator's dtype. Weights are typed varying along the axes of the batch: JAX adds up the gradients
+    of replicas, in every microbatch. `microbatches` is a divisor of the examples, and `function` the name in messages.
     """
     for leaf in jax.tree.leaves(batch):
         if microbatches < 1 or not leaf.ndim or leaf.shape[0] % microbatches:

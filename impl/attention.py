@@ -36,15 +36,8 @@ State = tuple[Float[Array, "h s 1"], Float[Array, "h s 1"], Heads]
 def gathered_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, causal: bool = False) -> Block:
     """`q, k, v [S_Y, H, D]` to `[S_Y, H, D]`, typed varying: gathers keys and values, attends with its own queries.
 
-    Arguments:
-        q: floating-point blocks of queries.
-        k: floating-point blocks of keys, of the shape of `q`.
-        v: floating-point blocks of values, of the shape of `q`.
-        causal: whether a query sees only keys of its own position and of those before it; the values that it does
-            not see must be finite.
-
-    Returns:
-        Blocks of the shape of `q`, in the dtype that q, k and v promote to, computed in float32 or wider.
+    Operands are floating-point; the result has the dtype that they promote to, computed in float32 or wider. `causal`:
+    a query sees only keys of its own position and of those before it; the values that it does not see must be finite.
     """
     axes, q, k, v = _operands("gathered_attention", q, k, v, axis_name)
     keys, values = (all_gather(x, axes, tiled=True) for x in (k, v))
@@ -57,8 +50,6 @@ def ring_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, causal:
     The softmax is taken block by block, its maximum and sums corrected on the way (Milakov and Gimelshein, Online
     normalizer calculation for softmax, 2018, algorithm 3; Liu, Zaharia and Abbeel, Ring Attention, 2023). A block
     travels on while it is attended to. Under `causal`, blocks of later positions travel as well.
-
-    Arguments, result and errors are those of `gathered_attention`.
     """
     axes, q, k, v = _operands("ring_attention", q, k, v, axis_name)
     mine = axis_index(axes)
@@ -84,7 +75,8 @@ def balanced_ring_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *
     of 4 (Zhu, zigzag ring attention, 2024; by stripes in place of halves: Brandon et al., Striped Attention, 2023).
     Permutes move halves in and out; without `causal` all is multiplied, and nothing is moved.
 
-    Arguments, result and errors are those of `gathered_attention`; and NotImplementedError under `causal`, if S is odd.
+    Raises:
+        NotImplementedError: under `causal`, if S is odd.
     """
     name = "balanced_ring_attention"
     axes, q, k, v = _operands(name, q, k, v, axis_name)
@@ -118,7 +110,8 @@ def heads_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, causal
 
     Four of them: one of each operand, and one of the result (Jacobs et al., DeepSpeed Ulysses, 2023).
 
-    Arguments, result and errors are those of `gathered_attention`; and NotImplementedError if H is not a multiple of p.
+    Raises:
+        NotImplementedError: if H is not a multiple of p.
     """
     axes, q, k, v = _operands("heads_attention", q, k, v, axis_name)
     p = lax.axis_size(axes)

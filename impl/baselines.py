@@ -34,13 +34,8 @@ Way = Callable[[Array, Array, Layout, Layout, Layout], Array]
 def gathered_matmul(lhs: Block, rhs: Block, **layouts: AxisName) -> Block:
     """`A[B_lhs_rows, D_lhs_columns] W[D_rhs_rows, F_rhs_columns] -> [B_rows, F_columns]` on blocks: gathers first.
 
-    Arguments:
-        lhs: the block of A.
-        rhs: the block of W.
-        layouts: `lhs_rows`, `lhs_columns`, `rhs_rows`, `rhs_columns`, `rows`, `columns`: an axis or axis tuple each.
-
-    Returns:
-        The block of the product, rounded once to the operands' dtype.
+    `layouts` are `lhs_rows`, `lhs_columns`, `rhs_rows`, `rhs_columns`, `rows`, `columns`: an axis or axis tuple each.
+    The product is rounded once to the operands' dtype.
     """
     return matmul_of_blocks("gathered_matmul", gathered, lhs, rhs, layouts)
 
@@ -53,14 +48,8 @@ def reduced_matmul(lhs: Block, rhs: Block, **layouts: AxisName) -> Block:
 def gathered_two_matmuls(x: Block, w_in: Block, w_out: Block, **layouts: AxisName) -> Block:
     """`X[B, D] W_in[D, F] W_out[F, D] -> [B, D]` on blocks, the hidden values `[B, F]` laid out as well: gathers first.
 
-    Arguments:
-        x: the block of X.
-        w_in: the block of W_in.
-        w_out: the block of W_out.
-        layouts: `x_rows`, `x_columns`, and so on for `w_in`, `w_out` and `hidden`; of the result `rows` and `columns`.
-
-    Returns:
-        The block of the product; the hidden values are rounded to the operands' dtype, and so is the result.
+    `layouts` are `x_rows`, `x_columns`, and so on for `w_in`, `w_out` and `hidden`; of the result `rows` and `columns`.
+    The hidden values are rounded to the operands' dtype, and so is the result.
     """
     name = "gathered_two_matmuls"
     start, first, second, between = layouts_of(layouts, "x", "w_in", "w_out", "hidden")

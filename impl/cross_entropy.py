@@ -29,15 +29,14 @@ def vocab_parallel_cross_entropy(
 ) -> Block:
     """`logits [T, V_Y]`, `labels [T]` to `[T]`, typed invariant: a maximum and some sums per token travel.
 
+    The loss has the dtype of the logits, and is computed in float32 or wider and rounded once.
+
     Arguments:
-        logits: floating-point blocks; further leading dimensions are as tokens. 16-bit floats are computed in float32.
-        labels: integers of any width, numbers of classes of the whole; the same on all participants.
+        logits: floating-point blocks of at least one class; further leading dimensions are as tokens.
+        labels: integers of any width, numbers of classes of the whole; the same on all participants. The loss of one
+            outside [0, V) other than `ignore_index` is NaN, a constant without gradient.
         label_smoothing: the share of the loss that is the mean over all classes, in [0, 1].
         ignore_index: the label of tokens that do not count; it may be that of a class.
-
-    Returns:
-        One loss per token, in the dtype of the logits, rounded once. For any other label outside [0, V) it is NaN, as a
-        constant: the gradient is zero.
     """
     name = "vocab_parallel_cross_entropy"
     check_floating(name, logits=logits)

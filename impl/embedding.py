@@ -17,12 +17,9 @@ def embedding_lookup(table: Block, ids: Block, axis_name: AxisName) -> Block:
     """`table [V_Y, D]`, `ids […]` to `[…, D]`, typed invariant: looks up the ids that are here, and adds up.
 
     One participant has a row and the others add zeros, so nothing is rounded, and the result travels in the table's
-    dtype.
-
-    Arguments:
-        table: blocks of rows, of a numeric dtype. Gradients of a row that is looked up more than once are added up in
-            float32 for 16-bit floats, and rounded once.
-        ids: integers of any width, the same on all participants; they may differ along other axes.
+    dtype, which is numeric. Gradients of a row that is looked up more than once are added up in float32 for 16-bit
+    floats, and rounded once. Ids are integers of any width, the same on all participants; they may differ along other
+    axes.
     """
     axes = check_axes("embedding_lookup", axis_name)
     check_rank("embedding_lookup", "table", table, 2)

@@ -19,7 +19,6 @@ def halo_exchange(x: Block, axis_name: AxisName, *, before: int, after: int, axi
     permute of its block where that is n rows, and otherwise in a permute of each of the two that is not empty.
 
     Arguments:
-        x: blocks of any dtype, n rows in the dimension `axis`.
         before: the number of rows attached in front, of the participants before this one, wrapping round; in [0, p n].
         after: the number of rows attached behind; in [0, p n].
         axis: the dimension that is sharded; negative counts from the back.

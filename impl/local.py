@@ -14,14 +14,8 @@ from shardproof.impl.arguments import AxisName, as_axes
 
 
 def shard_mean(x: Float[Array, "S D"], axis_name: AxisName, *, mesh: Mesh | AbstractMesh) -> Float[Array, "X D"]:
-    """The mean over the rows of each shard: `[S_X, D_Y]` to `[X, D_Y]`, row i the mean of shard i.
-
-    Arguments:
-        x: the global array, its rows sharded over X.
-        axis_name: X, an axis or an axis tuple.
-        mesh: the mesh.
-    """
-    return jnp.mean(_by_shard(x, axis_name, mesh), axis=1)
+    """The mean over the rows of each shard: `[S_X, D_Y]` to `[X, D_Y]`, row i the mean of shard i, all of as many
+    rows.""" return jnp.mean(_by_shard(x, axis_name, mesh), axis=1)
 
 
 def shard_mean_of_block(block: Float[Array, "s d"]) -> Float[Array, "1 d"]:
@@ -32,14 +26,7 @@ def shard_mean_of_block(block: Float[Array, "s d"]) -> Float[Array, "1 d"]:
 def shard_roll(
     x: Shaped[Array, "S D"], axis_name: AxisName, *, shift: int, mesh: Mesh | AbstractMesh
 ) -> Shaped[Array, "S D"]:
-    """`roll(x, shift) - x` of the rows within each shard: `[S_X, D_Y]` to `[S_X, D_Y]`.
-
-    Arguments:
-        x: the global array, its rows sharded over X.
-        axis_name: X, an axis or an axis tuple.
-        shift: by how many rows, towards higher indices; any integer.
-        mesh: the mesh.
-    """
+    """`roll(x, shift) - x` of the rows within each shard: `[S_X, D_Y]` to `[S_X, D_Y]`, for any integer `shift`."""
     parts = _by_shard(x, axis_name, mesh)
     return (jnp.roll(parts, shift, axis=1) - parts).reshape(x.shape)
 

@@ -104,8 +104,8 @@ class Parallelisation:
     ) -> Float[Array, ""]:
         """The loss of global arrays, the same on all devices.
 
-        On axes of type Auto `shard_map` lays the arrays out, on those of type Explicit they are resharded first; what
-        is laid out as `layout` says moves in neither. On Explicit axes call it under `jax.jit`, or `jax.set_mesh`.
+        On axes of type Auto `shard_map` lays the arrays out, on those of type Explicit they are resharded first; arrays
+        that have the `layout` do not move. On Explicit axes call it under `jax.jit`, or `jax.set_mesh`.
 
         Arguments:
             params: layers `(W [D_in, D_out], b [D_out])`.
@@ -113,10 +113,6 @@ class Parallelisation:
             mesh: the mesh.
             data: the axis or axis tuple, in any order, over which examples are shared; it may be of none, `()`.
             model: the same of features, for layouts that share these.
-
-        Raises:
-            ValueError: for sizes that do not match one another, or that the layout's axes do not divide; for axes that
-                are not the mesh's, or are in both roles.
         """
         over = as_axes(data), as_axes(model)
         inputs, targets = batch

@@ -24,10 +24,7 @@ Batch = tuple[Shaped[Array, "..."], Shaped[Array, "..."]]
 def initialise(key: Array, sizes: Sequence[int], dtype: Any = jnp.float32) -> Params:
     """Random parameters: weights with the variance 1 / D_in (LeCun et al. 1998, section 4.6), biases with 1.
 
-    Arguments:
-        key: a key of `jax.random`.
-        sizes: `D_0` to `D_n`, of the inputs, what every layer returns, and the outputs.
-        dtype: of all parameters.
+    `sizes` are `D_0` to `D_n`, of the inputs, of the result of every layer, and of the outputs.
 
     Raises:
         ValueError: unless there are two sizes at least, all of them positive.
@@ -71,10 +68,7 @@ def forward(
 ) -> Float[Array, "b d_last"]:
     """The outputs of the model, in the accumulator's dtype: no ReLU after the last layer.
 
-    Arguments:
-        params: layers `(W [D_in, D_out], b [D_out])`, or blocks of them.
-        inputs: `[B, D_0]`, or a block.
-        layer: `x W + b` in the accumulator's dtype, of whole arrays or of blocks.
+    `layer` is `x W + b` in the accumulator's dtype, of whole arrays or of blocks, as parameters and inputs are.
     """
     x = inputs
     for at, (w, b) in enumerate(params):

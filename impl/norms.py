@@ -21,11 +21,8 @@ from shardproof.impl.dtypes import accumulator
 def global_norm(x: Block, axis_name: AxisName) -> Block:
     """`x [M_Y, N]` to `[]`, typed invariant: the square root of the sum of all participants' sums of squares.
 
-    Arguments:
-        x: floating-point blocks of any shape; replicas count once for each participant.
-
-    Returns:
-        A scalar of the dtype of `x`. Its gradient is x by the norm, and zero where all of x is zero.
+    x is floating-point, of any shape; replicas count once for each participant. The gradient is x by the norm, and zero
+    where all of x is zero.
     """
     axes = check_axes("global_norm", axis_name)
     check_floating("global_norm", x=x)
@@ -36,15 +33,9 @@ def global_norm(x: Block, axis_name: AxisName) -> Block:
 def rms_norm(x: Block, scale: Block, axis_name: AxisName, *, epsilon: SupportsFloat) -> Block:
     """`x [T, D_Y]`, `scale [D_Y]` to `[T, D_Y]`, typed varying: a sum of squares per token travels.
 
-    `x / sqrt(mean(x^2) + epsilon) * scale`, the mean over all of D.
-
-    Arguments:
-        x: floating-point blocks; further leading dimensions are as tokens.
-        scale: floating-point blocks, one number per feature.
-        epsilon: added to the mean of the squares; a number of at least 0, with which a token of zeros gives NaN.
-
-    Returns:
-        Blocks of the shape of `x`, in the dtype that x and scale promote to, computed in float32 or wider.
+    `x / sqrt(mean(x^2) + epsilon) * scale`, the mean over all of D, in the dtype that x and scale promote to, computed
+    in float32 or wider. Operands are floating-point; further leading dimensions of x are as tokens. With an epsilon of
+    0 a token of zeros gives NaN.
     """
     axes = check_axes("rms_norm", axis_name)
     added, wide = check_rms_norm("rms_norm", x, scale, epsilon), accumulator(x, scale)

@@ -53,12 +53,8 @@ class Adapting(NamedTuple):
 def sgd(learning_rate: SupportsFloat, *, momentum: SupportsFloat = 0.0) -> Transformation:
     """Gradient descent (Polyak 1964): `v <- momentum v - learning_rate g`, and v is added to the parameters.
 
-    Arguments:
-        learning_rate: by what a gradient is multiplied.
-        momentum: the part of the former velocity that is left; with 0 nothing is kept.
-
     Raises:
-        ValueError: for a momentum outside [0, 1).
+        ValueError: for a momentum outside [0, 1); with 0 the state is empty.
     """
     rate, left = float(learning_rate), _fraction("sgd", "momentum", momentum)
     if not left:
@@ -79,12 +75,7 @@ def adam(
     decays: tuple[SupportsFloat, SupportsFloat] = (0.9, 0.999),
     epsilon: SupportsFloat = 1e-8,
 ) -> Transformation:
-    """Adaptive moment estimation (Kingma and Ba 2015, algorithm 1).
-
-    Arguments:
-        learning_rate: the paper's alpha.
-        decays: the paper's beta_1 and beta_2.
-        epsilon: what is added to the root of the second moment.
+    """Adaptive moment estimation (Kingma and Ba 2015, algorithm 1): alpha, (beta_1, beta_2), and epsilon.
 
     Raises:
         ValueError: for a decay outside [0, 1).

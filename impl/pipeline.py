@@ -31,19 +31,15 @@ Microbatches = Float[Array, "m b d"]
 def pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
     """`weights [D_Y, D]`, `x [M, B, D]` to `[M, B, D]`, typed invariant: microbatches follow one another round a ring.
 
-    In each step every participant applies a layer to one microbatch, and hands it on before the next step. From the
-    last participant a microbatch comes back to the first, once for each of its further layers, which keeps it until all
+    In each step every participant applies a layer to one microbatch, and sends it on before the next step. From the
+    last participant a microbatch comes back to the first, once for each of its further layers, which holds it until all
     M have been begun; so that M microbatches, if there are p of them or more, take v M + p - 1 steps for v layers of
     each participant, and p - 1 of those are idle: a v-th of what v pipelines one after the other have (Narayanan et
     al., Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, 2021, section 2.2). Of fewer
-    than p a round takes p steps. What the last participant has is then added up with the zeros of all others.
+    than p a round takes p steps. The result of the last participant is then added up with the zeros of all others.
 
-    Arguments:
-        weights: floating-point blocks of one layer `[D, D]`, or of several, one below the other.
-        x: floating-point blocks of M microbatches, the same on all participants.
-
-    Returns:
-        What the last layer gives of every microbatch, in the dtype that weights and x promote to.
+    Weights are one layer `[D, D]`, or several, one below the other; x is the same on all participants. Both are
+    floating-point, and the result has the dtype that they promote to.
     """
     axes, weights, x = _operands(weights, x, axis_name)
     weights, x, dtype = *aligned(weights, x, axis_name=axes), jnp.result_type(weights, x)

@@ -35,16 +35,9 @@ def projected_cross_entropy(
     """`x [T, D]`, `w [D, V_Y]`, `labels [T]` to `[T]`, typed invariant: all logits, then a few numbers per token.
 
     A token whose label is `ignore_index` counts for nothing, even if its row of `x` is NaN: its loss is zero, and so is
-    what it adds to any gradient, as long as `w` is finite.
-
-    Other arguments, result and errors are those of `vocab_parallel_cross_entropy` of logits that are never rounded.
-
-    Arguments:
-        x: floating-point blocks, the same on all participants. 16-bit floats are multiplied into float32.
-        w: floating-point blocks, of at least one column.
-
-    Returns:
-        One loss per token, in the dtype that x and w promote to, rounded once.
+    what it adds to any gradient, as long as `w` is finite. Operands are floating-point, x the same on all participants,
+    w of at least one column; the loss has the dtype that they promote to. It is otherwise
+    `vocab_parallel_cross_entropy`, of logits that are never rounded.
     """
     call = _checked("projected_cross_entropy", x, w, labels, axis_name, label_smoothing, ignore_index)
     kept, wide = _counted(x, w, call), w.astype(accumulator(x, w))
@@ -61,14 +54,11 @@ def chunked_projected_cross_entropy(
     ignore_index: SupportsIndex = -1,
     chunk: int = CHUNK,
 ) -> Block:
-    """`x [T, D]`, `w [D, V_Y]`, `labels [T]` to `[T]`, typed invariant: never more than `chunk` classes' logits.
+    """`projected_cross_entropy` with no more than `chunk` classes' logits at a time.
 
     One pass over the classes, whose sum of exponentials is relative to the largest logit so far (Milakov and
     Gimelshein, Online normalizer calculation for softmax, 2018). No chunk is saved: the backward pass multiplies it
-    once more. Arguments and result are those of `projected_cross_entropy`.
-
-    Arguments:
-        chunk: the number of classes, at least 1.
+    once more.
     """
     name = "chunked_projected_cross_entropy"
     call = _checked(name, x, w, labels, axis_name, label_smoothing, ignore_index)

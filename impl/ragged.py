@@ -45,7 +45,7 @@ def ragged_all_to_all(
 
     Arguments:
         operand: rows to send, of any dtype.
-        output: what the result holds in rows that nothing is written to; of the dtype and row shape of `operand`.
+        output: rows of the same shape and dtype, which the result has wherever nothing is written.
         input_offsets: integers [K].
         send_sizes: integers [K]; entry e on participant i is that of `recv_sizes` of i on participant e // k.
         output_offsets: integers [K].
@@ -53,8 +53,6 @@ def ragged_all_to_all(
         disjoint: that no slices of an operand overlap, on any participant. Where they do, the gradient is undefined.
 
     Raises:
-        ValueError: for an unknown axis, rows of two shapes or dtypes, or lists that are no integers, differ in
-            length, or have no multiple of p entries. What lists say is not known before they are run.
         NotImplementedError: for a derivative under `jax.vmap`, which JAX cannot map.
     """
     axes, lists = _checked(

@@ -20,14 +20,8 @@ def load_balancing_loss(logits: Block, axis_name: AxisName, *, top_k: int) -> Bl
 
     The share is that of the choices of all tokens, of which each makes `top_k`, ties to the lowest expert, and has no
     gradient; the mean is that of the softmax over all logits of a token (Fedus, Zoph and Shazeer, Switch Transformers,
-    2021, equations 4 to 6; with k choices, of all choices). 1 where everything is even. Two sums of E numbers travel.
-
-    Arguments:
-        logits: floating-point, finite, of this participant's tokens.
-        top_k: how many experts a token chooses.
-
-    Returns:
-        A scalar of the dtype of `logits`; 0 without tokens.
+    2021, equations 4 to 6; with k choices, of all choices). 1 where everything is even, 0 without tokens. Two sums of E
+    numbers travel. Logits are floating-point and finite, and the loss has their dtype.
     """
     axes, wide = check_axes("load_balancing_loss", axis_name), _checked("load_balancing_loss", logits, top_k)
     counts, totals = lax.psum(cast_varying(_balance(wide, top_k), axes), axes)

@@ -38,15 +38,8 @@ Scale = Shaped[Array, " _"]
 def sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
     """`x [S_Y, B, D]`, `w_in [D, F_Y]`, `w_out [F_Y, D]` to `[S_Y, B, D]`: relu(x w_in) w_out.
 
-    One all-gather of X, two products, and one reduce-scatter of their sums.
-
-    Arguments:
-        x: blocks of S positions, of B sequences each, with D features.
-        w_in: blocks of F columns.
-        w_out: blocks of as many rows.
-
-    Returns:
-        Blocks of the shape of `x`, in the dtype that all operands promote to.
+    One all-gather of X, two products, and one reduce-scatter of their sums. The result has the dtype that all operands
+    promote to.
     """
     axes = _checked("sequence_parallel_mlp", x, w_in, w_out, axis_name)
     hidden = jax.nn.relu(all_gather_matmul_lhs(lax.collapse(x, 0, 2), w_in, axes))
@@ -54,10 +47,7 @@ def sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: Axi
 
 
 def bidirectional_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
-    """Both ways round the rings, half of every block and of every sum each way.
-
-    Arguments, result and errors are those of `sequence_parallel_mlp`.
-    """
+    """`sequence_parallel_mlp`, both ways round the rings, half of every block and of every sum each way."""
     axes = _checked("bidirectional_sequence_parallel_mlp", x, w_in, w_out, axis_name)
     hidden = jax.nn.relu(bidirectional_all_gather_matmul_lhs(lax.collapse(x, 0, 2), w_in, axes))
     return bidirectional_matmul_reduce_scatter(hidden, w_out, axes).reshape(*x.shape[:2], w_out.shape[1])
@@ -68,13 +58,9 @@ def normalised_sequence_parallel_mlp(
 ) -> Sequence:
     """`sequence_parallel_mlp` of `x / sqrt(mean(x^2) + epsilon) * scale`, the mean over D: the norm sends nothing.
 
-    The scale is the same on all participants, each of which normalises its own positions: its gradient is the sum of
-    theirs, one all-reduce more. What is normalised is rounded to the dtype of x and scale, and sent in it. Other
-    arguments, result and errors are those of `sequence_parallel_mlp`.
-
-    Arguments:
-        scale: floating-point, one number per feature; x is floating-point as well.
-        epsilon: added to the mean of the squares; a number of at least 0, with which a position of zeros gives NaN.
+    The scale `[D]` is the same on all participants, each of which normalises its own positions: its gradient is the sum
+    of theirs, one all-reduce more. Normalised positions are rounded to the dtype of x and scale, which are
+    floating-point, and sent in it. With an epsilon of 0 a position of zeros gives NaN.
     """
     axes = _checked("normalised_sequence_parallel_mlp", x, w_in, w_out, axis_name)
     x = _normalised("normalised_sequence_parallel_mlp", x, scale, w_in, w_out, axes, epsilon)
@@ -84,10 +70,7 @@ def normalised_sequence_parallel_mlp(
 def bidirectional_normalised_sequence_parallel_mlp(
     x: Sequence, scale: Scale, w_in: Right, w_out: Right, axis_name: AxisName, *, epsilon: SupportsFloat
 ) -> Sequence:
-    """Both ways round the rings, half of every normalised block and of every sum each way.
-
-    Arguments, result and errors are those of `normalised_sequence_parallel_mlp`.
-    """
+    """`normalised_sequence_parallel_mlp`, both ways round the rings, half of every block and of every sum each way."""
     name = "bidirectional_normalised_sequence_parallel_mlp"
     axes = _checked(name, x, w_in, w_out, axis_name)
     x = _normalised(name, x, scale, w_in, w_out, axes, epsilon)

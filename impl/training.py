@@ -30,12 +30,9 @@ Layouts: TypeAlias = PyTree[NamedSharding | P]
 class Step:
     """A step `(params, state, batch) -> (params, state, loss)`, jitted, its first two arguments donated.
 
-    What is donated is deleted: the arrays that went in are gone, and using one of them raises. `function` is the step
-    as it can be traced, and differentiated, anywhere: neither jitted nor donating.
-
-    Arguments:
-        mesh: the mesh on which all arrays are. On an abstract one, which has no devices, only `function` and
-            `init_traceable` can be used, by what traces them.
+    Donated arrays are deleted, and using one of them raises. `function` is the step as it can be traced, and
+    differentiated, anywhere: neither jitted nor donating. All arrays are on the mesh. On an abstract one, which has no
+    devices, only `function` and `init_traceable` can be traced.
     """
 
     mesh: Mesh | AbstractMesh
@@ -45,11 +42,7 @@ class Step:
         self._jitted: dict[Any, Any] = {}
 
     def init(self, params: Tree) -> Tree:
-        """The optimiser's state for parameters on the mesh, laid out as the step keeps it.
-
-        Raises:
-            ValueError: for a mesh without devices; for parameters that are not on it, or were donated.
-        """
+        """The optimiser's state for parameters on the mesh, laid out as in the step."""
         check_devices(type(self).__name__, self.mesh)
         check_placed(type(self).__name__, "params", params, self.mesh)
         return jax.jit(self.init_traceable, out_shardings=self.state_shardings(params))(params)
@@ -67,12 +60,7 @@ class Step:
         raise NotImplementedError
 
     def __call__(self, params: Tree, state: Tree, batch: Tree) -> Stepped:
-        """New parameters and a new state, laid out as the old ones, and the loss before the step.
-
-        Raises:
-            ValueError: for a mesh without devices, an array that is not on the mesh, or that was donated to an earlier
-                step.
-        """
+        """New parameters and a new state, laid out as the old ones, and the loss before the step."""
         jitted, arguments = self._prepared(params, state, batch)
         return jitted(*arguments)
 
@@ -102,7 +90,7 @@ class TrainingStep(Step):
     Arguments:
         loss: `(params, batch, *, mesh, data, model)` to a scalar.
         optimiser: a pair `init`, `update`, of optax or of `shardproof.impl.optimisers`.
-        mesh: the mesh on which all arrays are; see `Step`.
+        mesh: see `Step`.
         data: the axis or axes over which the loss shards the batch.
         model: those over which it shards the layers.
 
@@ -130,7 +118,7 @@ class TrainingStep(Step):
         return self.optimiser.init(params)
 
     def function(self, params: Tree, state: Tree, batch: Tree) -> Stepped:
-        """The step, traceable: `(params, state, batch)` to new parameters, the new state, and the loss before it."""
+        """The step, traceable."""
         value, gradients = jax.value_and_grad(self.loss)(
             params, batch, mesh=self.mesh, data=self.data, model=self.model
         )
@@ -141,16 +129,11 @@ class TrainingStep(Step):
 def like_parameters(
     optimiser: Optimiser, params: Any, layouts: Layouts, other: Callable[[jax.ShapeDtypeStruct], Any]
 ) -> Layouts:
-    """The layout of every leaf of an optimiser's state: that of the parameter that it is like, or what `other` says.
+    """The layout of every leaf of an optimiser's state: that of the parameter that it is like, or of `other(leaf)`.
 
     A leaf is like a parameter that has its shape and whose path its own ends in, as `mu["w"]` does in `["w"]`. Where it
     ends in no parameter's, it is like those of its shape, if they all have the same layout. Scalars are like none.
-
-    Arguments:
-        optimiser: a pair `init`, `update`.
-        params: arrays, or their shapes and dtypes.
-        layouts: a tree of layouts like `params`.
-        other: the layout of a leaf that is like no parameter.
+    `params` are arrays, or their shapes and dtypes, and `layouts` a tree like them.
     """
     known: list[Any]
     structure: Any

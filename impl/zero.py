@@ -33,6 +33,8 @@ Flat = Shaped[Array, "n"]
 class ZeroStep(Step):
     """The step of ZeRO: gradients reduce-scattered, the optimiser's state and update on shards, parameters gathered.
 
+    The state's arrays are flat: the shards of all participants in a row, zeros at the ends.
+
     Arguments:
         loss: as a device computes it: `(weights, microbatch, *, data, model)` to a sum and a count (see
             `shardproof.impl.accumulation`).
@@ -44,8 +46,6 @@ class ZeroStep(Step):
             `batch`. `model` may shard parameters, and `data` may not: that would be FSDP. By default parameters are
             the same on all devices, and `data` shards the batch in its first dimension.
         microbatches: the number of parts that the examples of a device are taken in.
-
-    The state's arrays are flat: the shards of all participants in a row, zeros at the ends.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ZeroStep(Step):
         return mapped(params)
 
     def function(self, params: Tree, state: Tree, batch: Tree) -> Stepped:
-        """The step, traceable: `(params, state, batch)` to new parameters, the new state, and the loss before it."""
+        """The step, traceable."""
         specs = self._params_specs(params)
         of_state = self._state_specs(params, specs)
         mapped: Any = jax.shard_map(

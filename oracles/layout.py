@@ -30,8 +30,7 @@ def spec_entries(spec: Spec, rank: int, mesh: MeshCase) -> Entries:
     """The mesh axes that split each of `rank` dimensions: `P("dp", None)` gives `(("dp",), ())`.
 
     Raises:
-        ValueError: if `spec` has more entries than there are dimensions, names an axis twice, or one
-            that is not the mesh's.
+        ValueError: if `spec` has too many entries, names an axis twice, or one that is not the mesh's.
     """
     entries = tuple(() if entry is None else as_axes(entry) for entry in spec)
     names = [name for entry in entries for name in entry]

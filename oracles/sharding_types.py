@@ -91,17 +91,11 @@ def contraction(lhs: ShardedType, rhs: ShardedType, contracted: Pair, batch: Pai
     """A product of arrays, summed over the contracted dimensions: batch, what is left of lhs, then of rhs.
 
     What is left is sharded as before, and batch dimensions as both operands agree. A contracted dimension that one
-    operand shards is no obstacle: the sum is whole.
-
-    Where both are sharded equally every device has a part of the sum, and the result could be sharded over these axes
-    or be the same along them: that is ambiguous, and needs `out_sharding`. Where they are sharded differently no device
-    has the parts for a product, and it is refused.
+    operand shards is no obstacle: the sum is whole. Where both are sharded equally every device has a part of the sum,
+    and the result could be sharded over these axes or be the same along them: that is Ambiguous, and needs
+    `out_sharding`. Where they are sharded differently no device has the parts for a product, and it is Refused.
 
     JAX 0.12 refuses a batch dimension that one operand shards alone as well; JAX 0.10 takes the axes of lhs there.
-
-    Raises:
-        Ambiguous: if both operands shard a contracted dimension equally, and nothing is refused before.
-        Refused: if they shard it, or a batch dimension, differently, or an axis shards two dimensions of the result.
     """
     kept_lhs = [i for i in range(lhs.rank) if i not in (*contracted[0], *batch[0])]
     kept_rhs = [i for i in range(rhs.rank) if i not in (*contracted[1], *batch[1])]

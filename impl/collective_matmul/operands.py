@@ -20,11 +20,6 @@ def checked(form: Form) -> Form:
 
     Its arguments are checked, and `axis_name` arrives as a tuple. The end of its name, which is that of its contract,
     says which operand's blocks have a part of the contracted dimension alone: `lhs_contracting`, `rhs`, or neither.
-
-    Raises:
-        ValueError: when it is called, for an unknown axis, operands whose contracted sizes differ, a dimension that is
-            scattered and does not divide by the number of participants, a `scatter_dimension` that is neither 0 nor 1,
-            or `sums` that is neither of its values.
     """
     name, signature = form.__name__, inspect.signature(form)
 

@@ -134,15 +134,10 @@ def expert_choice_moe(
 ) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: two all-to-alls.
 
-    Experts choose tokens, and not tokens experts (Zhou et al., 2022, section 3): an expert keeps the tokens of all
-    participants with the highest probabilities, by the softmax over all of a token's logits, ties to the first in
-    logical order. All experts have as many tokens, but a token may have no expert. Its result is the sum of the outputs
-    of the experts that chose it, each by its probability.
-
-    Operands and result are those of `all_to_all_moe`.
-
-    Arguments:
-        capacity: how many tokens an expert chooses, of all participants.
+    Experts choose tokens, and not tokens experts (Zhou et al., 2022, section 3): an expert keeps the `capacity` tokens
+    of all participants with the highest probabilities, by the softmax over all of a token's logits, ties to the first
+    in logical order. All experts have as many tokens, but a token may have no expert. Its result is the sum of the
+    outputs of the experts that chose it, each by its probability. Operands and result are those of `all_to_all_moe`.
     """
     name = "expert_choice_moe"
     check_rank(name, "router_weights", router_weights, 2)

@@ -29,13 +29,11 @@ each of them, which the first participant fills first, and of its pairs those of
 def capacity_of(tokens: int, experts: int, top_k: int, factor: float | Fraction) -> int:
     """The room of an expert: its even share of all pairs, times a factor, rounded up; computed outside of tracing.
 
-    The factor is the decimal that it is written as: 1.1 of 10 is 11, although the product of the floats is more.
+    The factor is the decimal that it is written as: 1.1 of 10 is 11, although the product of the floats is more. 1 is
+    just enough if routing is even. `tokens` and `experts` are those of all participants.
 
-    Arguments:
-        tokens: the tokens of all participants.
-        experts: the experts of all participants.
-        top_k: how many experts a token chooses.
-        factor: 1 for just enough if routing were even.
+    Raises:
+        ValueError: unless numbers are integers, of which experts are positive, and everything is at least 0.
     """
     for name, value, least in (("tokens", tokens, 0), ("experts", experts, 1), ("top_k", top_k, 0)):
         if not is_integer(value) or value < least:
@@ -108,12 +106,8 @@ def places(queues: Numbers, count: int, first: Sequence[Block] = (), *, axes: Ax
 def kept(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Bool[Array, "t k"]:
     """The mask of this participant's pairs that are kept, `[T, k]`.
 
-    Arguments:
-        experts: the numbers of the chosen experts, of all `count`.
-        gates: `[T, k]`, by which pairs are ordered under "probability".
-        count: how many experts all participants have.
-        room: what is kept.
-        axes: the axis tuple of the participants.
+    `experts [T, k]` are the numbers of the chosen ones, of all `count`, and pairs are ordered by `gates [T, k]` under
+    "probability".
     """
     room.check("kept")
     axes = check_axes("kept", axes, argument="axes")
@@ -174,10 +168,7 @@ class Counters:
 
 
 def count_drops(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Counters:
-    """The drop counters of what `kept` says: kept and dropped ones are all pairs.
-
-    Arguments are those of `kept`.
-    """
+    """The drop counters of what `kept` says, whose arguments they have: kept and dropped ones are all pairs."""
     room.check("count_drops")
     axes = check_axes("count_drops", axes, argument="axes")
     chosen = experts.ravel()

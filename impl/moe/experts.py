@@ -63,10 +63,8 @@ def sorted_by_expert(rows: Float[Array, "n d"], experts: Int[Array, "n"], weight
     """`[N, D]` to `[N, F]`: rows are sorted by their expert, and `jax.lax.ragged_dot` multiplies each group by its own.
 
     Numbers of experts are those among the e in `weights`; others are no expert, and give zeros. XLA:CPU expands it to a
-    product with an array `[e, N, D]`.
-
-    Raises:
-        NotImplementedError: under `jax.vmap`, which JAX's `ragged_dot` does not serve.
+    product with an array `[e, N, D]`. Under `jax.vmap`, which `ragged_dot` does not support, it raises
+    NotImplementedError.
     """
     refuse_batches("sorted_by_expert", "rows", str(jax.typeof(rows)), "rows outside of jax.vmap", rows, experts)
     count = weights[0].shape[0]

@@ -46,12 +46,10 @@ class GlobalMoeLayer:
         """`tokens [T_XY, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_XY, F]`, with data X and expert Y.
 
         Experts are the same along X, and the gradient of one is that of all tokens. Arrays that are laid out in another
-        way are moved to that. On axes of type Explicit call it under `jax.jit`, or `jax.set_mesh`.
-
-        Arguments that are not listed are those of `all_to_all_moe`.
+        way are moved to that. On axes of type Explicit call it under `jax.jit`, or `jax.set_mesh`. Arguments that are
+        not listed are those of `all_to_all_moe`.
 
         Arguments:
-            mesh: the mesh.
             data: the axis or axis tuple, in any order, over which tokens alone are shared; it may be of none, `()`.
             expert: the same over which experts are shared, and tokens as well; of one axis at least.
             capacity: the most pairs that an expert keeps, of all tokens of the array; None: all.

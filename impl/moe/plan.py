@@ -194,13 +194,8 @@ def narrowly(
     """`transfer(rows, *numbers)`, sent in `dtype`, which holds the rows without a loss; derivatives are sent as wide.
 
     So a 16-bit token travels in 16 bits, and its gradient, a sum of what comes from several experts, is rounded once.
-
-    Arguments:
-        transfer: moves rows to where integers say: a linear function of the rows, that adds nothing up.
-        rows: what is moved, wide.
-        dtype: that in which it is sent.
-        numbers: the integers.
-        own_derivative: whether the transfer has a rule for derivatives, without which JAX does not transpose it.
+    `transfer` moves rows to where integers say, a linear function that adds nothing up. It may have its
+    `own_derivative`, a rule without which JAX does not transpose it.
     """
     if rows.dtype == jnp.dtype(dtype):
         return transfer(rows, *numbers)

@@ -36,7 +36,7 @@ def route(
     Arguments:
         tokens: floating-point blocks of this participant's tokens.
         router_weights: floating-point, with a column for each of all experts.
-        top_k: how many experts a token chooses.
+        top_k: the number of experts that a token chooses, in [1, E].
         over: gates are the softmax over the `"chosen"` logits, or over `"all"`; that, divided by the sum of the chosen
             ones, is the former.
         function: the name in messages.

@@ -262,17 +262,16 @@ def whole_contract(
     """The contract of an operation whose reference takes whole arrays, and whose blocks are parts of these.
 
     Arguments:
-        name: its name.
         signature: its arguments and results; or several signatures, of different numbers of leaves, of which a case
             has one. They have the same results and roles.
-        reference: what it means; None: results are right only up to a relation.
+        reference: its meaning; None: results are right only up to a relation.
         holds: the predicate of it, in place of a reference (see `relation_oracle`).
-        conditions: what is drawn; None: anything.
+        conditions: of the cases; None: none.
         dtypes: the dtypes of a case, in place of those of the conditions.
         kinds: the sequence of the data sets of a case, which may have a kind twice; the first two on large meshes.
         options: its keyword arguments; None: those of the conditions, which may have the values that are drawn.
         generic: whether nothing is known but that it has derivatives (see `Oracle`).
-        casts: the floats that it is said to be rounded to on its way.
+        casts: the floats that its own words round to on the way.
         more: of `Contract`.
     """
     chosen = conditions or Conditions()

@@ -50,11 +50,9 @@ def drawn_for(
 ) -> st.SearchStrategy[tuple[Case, ...]]:
     """A case, and where its contract forbids anything the same call with an argument that must be refused.
 
-    Half are of any dtype, half have derivatives, and a fifth of all, if the scope allows, is on a large mesh.
-
-    Arguments:
-        eager: whether to draw cases without `jit`, which are the same to an interpreter.
-        excluded: called with each case that the implementation does not support, and that is drawn again.
+    Half are of any dtype, half have derivatives, and a fifth of all, if the scope allows, is on a large mesh. Cases
+    without `jit`, the same to an interpreter, are drawn if `eager`. `excluded` is called with each case that the
+    implementation does not support, and that is drawn again.
     """
     contract = implementation.contract
 

@@ -163,11 +163,8 @@ def oracle_derivatives(
 ) -> Iterator[tuple[list[Reference], list[Reference]]]:
     """The oracle's tangents, as blocks, and gradients, as global arrays, for each of the `given` data sets.
 
-    They are empty in a mode that `kind` lacks.
-
-    Raises:
-        NotDifferentiable: if the reference is a program without such a mode.
-        InterpreterLimit: if how far off they may be takes a run in double precision, and the interpreter cannot.
+    They are empty in a mode that `kind` lacks. Raises NotDifferentiable if the reference is a program without such a
+    mode, and InterpreterLimit if their errors are not known because the interpreter cannot run the program in doubles.
     """
     contract, (forward_mode, reverse_mode) = case.contract, MODES[kind]
 

@@ -279,13 +279,11 @@ def described_to_vary(case: Case) -> list[Iterable[str]]:
 
 
 def forward(case: Case, implementation: Implementation, seen: Seen, *, out: str = "stacked") -> Program:
-    """The program that computes the results.
+    """The program that computes the results; `seen` is filled while tracing.
 
-    Arguments:
-        seen: filled while tracing.
-        out: `"stacked"`: every result as `[*manual sizes, *block]`, all blocks visible.
-            `"by type"`: stacked over the axes that `seen.varying` already holds, so that a result typed
-            invariant leaves as one value. `"placed"`: as `case.out` says.
+    `out` is how results leave: `"stacked"`, as `[*manual sizes, *block]`, all blocks visible; `"by type"`, stacked over
+    the axes that `seen.varying` already holds, so that a result typed invariant leaves as one value; or `"placed"`, as
+    `case.out` says.
     """
     if implementation.whole:
         return _of_whole(case, implementation, seen, out)

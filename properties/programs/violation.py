@@ -142,10 +142,8 @@ class Difference:
 class Broken(AssertionError):
     """A law does not hold of a case.
 
-    Arguments:
-        finding: what is wrong, in a few words.
-        data: the data set on which it shows, if it depends on one.
-        difference: the blocks that are wrong, where blocks were compared.
+    `finding` says in a few words what is wrong; `data` is the data set on which it shows, if it depends on one, and
+    `difference` has the blocks that are wrong, where blocks were compared.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ def arrays_like(signature: Signature, shapes: Sequence[tuple[int, ...]], dtypes:
 
 
 SMOOTH = 0.75
-"""The most of the gap between both one-sided derivatives that half the step may leave; a smooth function leaves half."""
+"""The most of the gap between both one-sided derivatives that half the step may leave, which is half if smooth."""
 
 ROUGH = 1e-8
 """The most by which two central differences of a smooth function may differ."""

@@ -56,7 +56,7 @@ def dtypes(
     wrapping: bool = True,
     wide: bool = False,
 ) -> st.SearchStrategy[str]:
-    """Names of dtypes, all of `ALL` by default.
+    """Names of dtypes, all of `ALL` by default. Shrinks to float32.
 
     Arguments:
         floating: only those with gradients: real and complex floats.
@@ -65,8 +65,6 @@ def dtypes(
         terms: only those in which a sum of `terms` ones is exact.
         wrapping: whether sums of integers may wrap around, and are thus always exact.
         wide: whether 64-bit dtypes are drawn as well.
-
-    Shrinks to float32.
     """
     chosen = [
         name

@@ -183,10 +183,8 @@ def axis_sizes(
 ) -> tuple[int, ...]:
     """Sizes of the axes of a mesh: any factorisation of any number of devices, with up to two axes of size 1 in it.
 
-    If `several`, more than one axis is longer than 1, where that can be.
-
-    Shrinks to `(min_devices,)`. Always draws the same number of choices, so that what is drawn
-    afterwards stays what it is when the mesh gets smaller.
+    If `several`, more than one axis is longer than 1, where that can be. Shrinks to `(min_devices,)`. Always draws the
+    same number of choices, so that later draws are unchanged when the mesh gets smaller.
     """
     counts = [n for n in range(min_devices, max_devices + 1) if factorisations(n, max_axes=max_axes)]
     # several axes, whose order can be wrong, are worth more draws than one
@@ -217,17 +215,13 @@ def meshes(
     """Meshes of `min_devices` to `max_devices` devices in one to `max_axes` axes, some of size 1.
 
     Arguments:
-        available: how many devices there are to choose from (`max_devices` by default); a mesh may
-            use fewer, in any order.
+        available: how many devices there are to choose from (`max_devices` by default), in any order.
         explicit: whether axes may be of the explicit type.
         sizes: the sizes of the axes, if they are not to be drawn.
         several: whether more than one axis is longer than 1, where that can be.
 
     Shrinks to `(dp=min_devices)`, devices in order, automatic. Draws such as `(dp=2)`,
     `(tp=2, dp=4)`, `(dp=1, tp=2) [devices 3,0]`, `(sp=2, ep=3) [explicit sp]`.
-
-    Raises:
-        InvalidArgument: if the bounds leave no mesh.
     """
     pool = max_devices if available is None else available
     if not 1 <= min_devices <= max_devices <= pool or max_axes < 1:
@@ -261,9 +255,6 @@ def large_meshes(draw: st.DrawFn, *, min_devices: int = 9, max_devices: int = 40
 
     Shrinks to one axis of `min_devices`. Draws such as `(dp=9)`, `(tp=113)`, `(pp=5, dp=8)`,
     `(dp=16, tp=16, pp=16)`. Large ones are rarer: their cost grows with the number of devices.
-
-    Raises:
-        InvalidArgument: if the bounds leave no mesh.
     """
     if not 1 <= min_devices <= max_devices:
         raise InvalidArgument(f"large_meshes: {min_devices=}, {max_devices=}: expected 1 <= min_devices <= max_devices")
@@ -300,17 +291,9 @@ def specs(
 ) -> Entries:
     """Specs for arrays of `rank` dimensions, as one tuple of mesh axes per dimension.
 
-    Arguments:
-        mesh: the mesh whose axes are used.
-        rank: the number of dimensions, thus of entries.
-        required: axes that some entry must name.
-        allowed: axes that entries may name (all of the mesh by default).
-
-    Shrinks to `required` in mesh order on the first dimension, all else replicated. On
-    `(dp=2, tp=4)` draws `((), ())`, `(("dp",), ())`, `((), ("tp", "dp"))` for rank 2.
-
-    Raises:
-        InvalidArgument: if axes are required and there is no dimension to put them on.
+    They name all `required` axes, and may name the `allowed` ones (all of the mesh by default). Shrinks to `required`
+    in mesh order on the first dimension, all else replicated. On `(dp=2, tp=4)` draws `((), ())`, `(("dp",), ())`,
+    `((), ("tp", "dp"))` for rank 2.
     """
     if required and rank == 0:
         raise InvalidArgument(f"specs: {rank=}, {required=}: expected a dimension to shard")

@@ -26,9 +26,6 @@ def shapes(
     Where `min_side` is 0, one side may be that. If `long`, one may be of `LONG`, and no other is above 2 then, or of
     `LARGE`, beside ones. Shrinks to `min_rank` ones. Draws such as `()`, `(2,)`, `(3, 1)`, `(1, 2, 0, 3)`, `(2, 129)`,
     `(1, 2049)`.
-
-    Raises:
-        InvalidArgument: if a maximum is below its minimum.
     """
     if not 0 <= min_rank <= max_rank or not 0 <= min_side <= max_side:
         raise InvalidArgument(f"shapes: {min_rank=}, {max_rank=}, {min_side=}, {max_side=}: empty range")

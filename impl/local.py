@@ -14,8 +14,8 @@ from shardproof.impl.arguments import AxisName, as_axes
 
 
 def shard_mean(x: Float[Array, "S D"], axis_name: AxisName, *, mesh: Mesh | AbstractMesh) -> Float[Array, "X D"]:
-    """The mean over the rows of each shard: `[S_X, D_Y]` to `[X, D_Y]`, row i the mean of shard i, all of as many
-    rows.""" return jnp.mean(_by_shard(x, axis_name, mesh), axis=1)
+    """The mean over the rows of each shard: `[S_X, D_Y]` to `[X, D_Y]`, row i the mean of shard i."""
+    return jnp.mean(_by_shard(x, axis_name, mesh), axis=1)
 
 
 def shard_mean_of_block(block: Float[Array, "s d"]) -> Float[Array, "1 d"]:

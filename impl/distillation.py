@@ -27,7 +27,7 @@ from shardproof.impl.placing import placed
 from shardproof.impl.training import Step, Stepped, check_placed, numbers, shown
 
 Indices: TypeAlias = tuple[tuple[int, int], ...]
-"""Of every dimension, where a part begins and ends."""
+"""Where a part begins and ends in every dimension."""
 
 
 def predictions(

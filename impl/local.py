@@ -1,4 +1,4 @@
-"""What each shard computes by itself: nothing has to be sent, in whichever of JAX's two styles it is written.
+"""Functions that each shard computes by itself, in JAX's two styles: nothing has to be sent.
 
 The device-local functions run inside `jax.shard_map`. Those of global arrays are for `jax.jit`: a reshape splits the
 sharded dimension into (shard, row in the shard), and that the compiler then sends nothing is for it to find out.

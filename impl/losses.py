@@ -38,7 +38,7 @@ from shardproof.impl.placing import check_parts, check_roles, parts, placed
 from shardproof.impl.rings import multiply
 
 Roles = tuple[Axes, ...]
-"""Of every dimension, the roles (`data`, `model`) whose axes shard it, the first varying slowest."""
+"""The roles (`data`, `model`) whose axes shard each dimension, the first varying slowest."""
 
 ROLES = ("data", "model")
 EXAMPLES = ROLES
@@ -47,7 +47,7 @@ EXAMPLES = ROLES
 
 @dataclass(frozen=True)
 class Layout:
-    """How arrays are laid out, each dimension by the roles that shard it."""
+    """The layout of arrays: the roles that shard each dimension."""
 
     inputs: Roles = ((), ())  # `[B, D_0]`
     weights: Roles = ((), ())  # `[D_in, D_out]`, of every layer
@@ -236,18 +236,13 @@ def saves_all_but_gathers(primitive: object, *_: object, **__: object) -> bool:
     return getattr(primitive, "name", "") not in GATHERED
 
 
-def linear_alone(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
-    """`x [B, D_in]`, `W [D_in, D_out]`, `b [D_out]`: all on every device."""
-    return linear(x, w, b)
-
-
 def linear_of_examples(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
     """`x [B_XY, D_in]`, `W [D_in, D_out]`, `b [D_out]` to `[B_XY, D_out]`, with data X and model Y."""
     every = (*data, *model)
     return multiply(x, assembled(w, along=every)) + assembled(b, along=every)
 
 
-one_device = Parallelisation("one_device", Layout(), linear_alone)
+one_device = Parallelisation("one_device", Layout(), lambda x, w, b, data, model: linear(x, w, b))
 """Every device computes all of it; nothing is sent."""
 
 data_parallel = Parallelisation(

@@ -20,7 +20,7 @@ from shardproof.impl.dtypes import accumulator
 from shardproof.impl.rings import aligned, multiply
 
 CHUNK = 64
-"""How many classes `chunked_projected_cross_entropy` has logits of at once, by default."""
+"""The number of classes of which `chunked_projected_cross_entropy` has logits at once, by default."""
 
 
 def projected_cross_entropy(

@@ -127,7 +127,7 @@ def on_explicit_axes(function: Callable[..., Global], mesh: Mesh | AbstractMesh,
 
 
 def common(one: Axes, other: Axes) -> int:
-    """How many axes two tuples have in common, from the first on."""
+    """The number of axes that two tuples have in common, from the first on."""
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 

@@ -60,7 +60,7 @@ def shard_router_z_loss(logits: Block) -> Block:
 
 
 def _balance(logits: Block, top_k: int) -> tuple[Block, Block]:
-    """How many choices each expert has, `[E]` in int32, and the sum of its probabilities `[E]`."""
+    """The number of choices of each expert, `[E]` in int32, and the sum of its probabilities `[E]`."""
     _, chosen = lax.top_k(lax.stop_gradient(jnp.where(logits == 0, 0, logits)), top_k)  # the two zeros are equal
     hits = chosen.reshape(-1, 1) == jnp.arange(logits.shape[1])
     return jnp.sum(hits, axis=0, dtype=jnp.int32), jnp.sum(jax.nn.softmax(logits, axis=1), axis=0)

@@ -48,7 +48,7 @@ class Step:
         return jax.jit(self.init_traceable, out_shardings=self.state_shardings(params))(params)
 
     def state_shardings(self, params: Tree) -> Any:
-        """How the optimiser's state for these parameters is laid out."""
+        """The layout of the optimiser's state for these parameters."""
         raise NotImplementedError
 
     def init_traceable(self, params: Tree) -> Tree:

@@ -130,7 +130,8 @@ class ZeroStep(Step):
     def _params_specs(self, params: Tree) -> Any:
         specs = self.layouts(params, self.data, self.model)[0]
         each = jax.tree.map(lambda _: specs, params) if isinstance(specs, P) else specs
-        shared = [spec for spec in _specs(each) if {*_axes_of(spec)} & {*self.data}]
+        every: list[P] = jax.tree.leaves(each, is_leaf=lambda s: isinstance(s, P))
+        shared = [spec for spec in every if {*_axes_of(spec)} & {*self.data}]
         if shared:
             raise ValueError(
                 f"ZeroStep: layouts: {shared[0]}: expected parameters that are not sharded over data={self.data}, on "
@@ -155,7 +156,3 @@ class ZeroStep(Step):
 def _axes_of(spec: P) -> tuple[str, ...]:
     """The axes that shard anything."""
     return tuple(name for entry in spec for name in as_axes(entry or ()))
-
-
-def _specs(tree: Any) -> list[P]:
-    return jax.tree.leaves(tree, is_leaf=lambda s: isinstance(s, P))

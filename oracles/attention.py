@@ -29,7 +29,7 @@ class Attention:
     def pushforward(
         self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, *, causal: bool = False
     ) -> list[Blocks]:
-        """Of weights w with logits l: dw = w (dl - sum(w dl)), and so dw v + w dv."""
+        """Weights w of logits l have dw = w (dl - sum(w dl)), and results dw v + w dv."""
 
         def attend(q: Whole, k: Whole, v: Whole, dq: Whole, dk: Whole, dv: Whole) -> list[Whole]:
             w = self.weights(q, k, causal)

@@ -52,7 +52,7 @@ class Matmuls(OfWholes):
 
 matmul = two_matmuls = Matmuls()
 reshard = Matmuls()
-"""Of one matrix: a layout is no part of the value."""
+"""One matrix: a layout is no part of the value."""
 
 
 def missing(mesh: MeshCase, sides: Sequence[int], held: Layout, used: Layout) -> np.ndarray:

@@ -56,7 +56,7 @@ class RmsNorm:
     def pullback(
         self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, *, epsilon: float
     ) -> list[Blocks]:
-        """Of x: `g / r - x mean(g x) / r^3` with g the cotangent times scale; of scale: `ct x / r`, over all tokens."""
+        """For x `g / r - x mean(g x) / r^3`, g = cotangent times scale; for scale `ct x / r`, over all tokens."""
         (x, scale), (ct,) = widened(operands), widened(cotangents)
         tokens = tuple(range(len(mesh.sizes), x.ndim - 1))
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):

@@ -67,7 +67,7 @@ Optimiser = GradientDescent | Adam
 
 
 def wide(x: np.ndarray) -> np.ndarray:
-    """Of any float dtype, in float64."""
+    """The array in float64."""
     return np.asarray(x, np.float64)
 
 

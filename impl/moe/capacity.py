@@ -21,7 +21,7 @@ from shardproof.impl.collectives import Block, all_gather, axis_index, cast_vary
 from shardproof.impl.indices import quotient
 
 POLICIES = ("probability", "position", "choice", "sender")
-"""Who is kept, of an expert's pairs: those of the highest gates, ties by token; the first tokens; all first choices
+"""The pairs that an expert keeps: those of the highest gates, ties by token; the first tokens; all first choices
 before second ones, each by token. By "sender" the experts of a participant share one buffer, of that much room for
 each of them, which the first participant fills first, and of its pairs those of the lowest expert, each by token."""
 
@@ -46,7 +46,7 @@ def capacity_of(tokens: int, experts: int, top_k: int, factor: float | Fraction)
 
 @dataclass(frozen=True)
 class Room:
-    """What is kept, as static settings."""
+    """The limits of what experts keep, static."""
 
     # the most pairs that an expert keeps, of all participants; by "sender" the experts of a participant share a buffer
     # of that many for each. None: all.

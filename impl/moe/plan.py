@@ -71,7 +71,7 @@ class Plan:
         return all_to_all(x, self.axes, split_axis=0, concat_axis=0, tiled=True)
 
     def combined(self, outputs: Float[Array, "n f"]) -> Float[Array, "t f"]:
-        """Of each token, the sum over its kept choices of gate times output, rounded once."""
+        """The sum of gate times output over each token's kept choices, rounded once."""
         held = jnp.where(self.kept[:, None], outputs, 0)  # what comes back for a dropped pair, if anything, is ignored
         weighted = held * self.gates[:, None]
         return jnp.sum(weighted.reshape(-1, self.top_k, self.features), axis=1).astype(self.dtype)

@@ -20,7 +20,7 @@ from shardproof.impl.ragged import ragged_all_to_all
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Dispatcher:
-    """How rows go to other participants, and how as many come back to where they were.
+    """The way of rows to other participants, and of as many rows back to where they were.
 
     A participant's rows for one receiver are adjacent, and no row goes to two. Between rows for different receivers
     there may be rows that go nowhere (holes). A receiver's buffer has no holes, and is ordered by sender. Lists are
@@ -64,16 +64,16 @@ class Dispatcher:
         return ragged_all_to_all(rows, blank, *lists, axis_name=self.axes, disjoint=True)
 
     def arrived(self, room: int) -> Bool[Array, "m"]:
-        """Which rows of a buffer are filled: they are the first ones."""
+        """The mask of rows of a buffer that are filled: the first ones."""
         return jnp.arange(room) < jnp.sum(self.recv_sizes)
 
     def returned(self, count: int) -> Bool[Array, "n"]:
-        """Which of its own rows come back to a participant: not those in the holes."""
+        """The mask of a participant's own rows that come back: not those in the holes."""
         return _begun(self.send_offsets, count) > _begun(self.send_offsets + self.send_sizes, count)
 
 
 def _begun(starts: Int[Array, "k"], rows: int) -> Int[Array, "n"]:
-    """Of each row, how many of `starts` are at it or before it, without an array of rows by starts."""
+    """For each row, the number of `starts` at it or before it, without an array of rows by starts."""
     return jnp.cumsum(jnp.zeros(rows, jnp.int32).at[starts].add(1, mode="drop"))
 
 

@@ -33,7 +33,7 @@ ORDERS: dict[str, Callable[[Pair], tuple[float, ...]]] = {
     "choice": lambda pair: (pair.choice, pair.token),
     "sender": lambda pair: (pair.sender, pair.expert, pair.token),
 }
-"""Who comes first. "probability": the highest gate, ties by the token. "position": the first token. "choice": first
+"""The orders of pairs. "probability": the highest gate, ties by the token. "position": the first token. "choice": first
 choices, then second ones, each by the token. "sender": the first participant, and of its pairs those of the lowest
 expert, each by the token."""
 

@@ -35,7 +35,7 @@ MOST_RANK, MOST_ELEMENTS, MOST_OPERANDS, MOST_DATA, MOST_SEED = 16, 2**27, 64, 1
 
 @dataclass(frozen=True)
 class Placement:
-    """How blocks make up a global array: `spec` splits their own dimensions, `stacked` adds leading ones.
+    """The way that blocks make up a global array: `spec` splits their own dimensions, `stacked` adds leading ones.
 
     An axis in `stacked` becomes a leading dimension of the global array that is as long as the
     axis, which lets blocks of rank 0 vary as well. Axes named in neither hold replicas.

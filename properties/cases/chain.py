@@ -12,10 +12,10 @@ from typing import Literal
 from hypothesis import strategies as st
 
 BATCH = 2
-"""How many inputs a link that batches (`vmap`, `scan`, …) carries, along a leading dimension."""
+"""The number of inputs of a link that batches (`vmap`, `scan`, …), along a leading dimension."""
 
 MOST_LINKS, MOST_BATCHED = 3, 2
-"""How long a chain may be, and how many of its links may batch."""
+"""The most links of a chain, and the most of them that batch."""
 
 Chain = tuple[str, ...]
 

@@ -36,7 +36,7 @@ FEATURES: dict[str, str] = {
     "uneven_groups": "`axis_index_groups` of different lengths, where a result's shape does not depend on it.",
     "x64": "float64, int64, uint64 and complex128, under `jax.enable_x64`.",
 }
-"""What an implementation may claim beyond its contract's signature; a user's function claims nothing by default."""
+"""Claims of implementations beyond their contract's signature; a user's function claims nothing by default."""
 
 CONCESSIONS = frozenset({"narrow_accumulation"})
 """Features for which no more is drawn, and less is required: `all` does not include them."""
@@ -79,7 +79,7 @@ Kept = Sequence[tuple[tuple[str, ...], int]]
 
 @dataclass(frozen=True)
 class Call:
-    """How an operation is called, and what it returns."""
+    """The arguments and results of an operation."""
 
     operands: tuple[str, ...] = ("x",)  # the names of the array arguments, which come first
     # the operands that have no gradient and are not added up: indices, masks, metadata

@@ -46,7 +46,7 @@ MOST_MEMBERS = 64
 
 
 def _sizes(draw: st.DrawFn, participants: int, scope: Scope) -> tuple[str, int, int, int, int]:
-    """What there are many of, and a participant's tokens and experts, and features and outputs."""
+    """The sizes of a participant: its tokens, experts, features and outputs; first the name of what is many, if any."""
     held = draw(sampled((1, 2, 3)), label="experts of each")
     if scope.large:
         return "", 1, held, 2, 1

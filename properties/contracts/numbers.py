@@ -41,12 +41,12 @@ def longest(case: Case) -> int:
 
 
 def terms_of(case: Case) -> int:
-    """How many numbers are added up as a rule, those of all devices, in each of composed calls."""
+    """The number of terms of a sum as a rule, over all devices, in each of composed calls."""
     return (case.mesh.size * max(longest(case), 1)) ** case.calls
 
 
 def degree_of(case: Case) -> int:
-    """How many elements of operands are multiplied by one another."""
+    """The number of factors of a product of operands' elements."""
     return 1 if case.contract.linear else min(max(len(case.contract.call.moving(case)), 2), MOST_FACTORS)
 
 

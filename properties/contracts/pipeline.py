@@ -16,7 +16,7 @@ from shardproof.properties.contracts.operation import INDEPENDENT, Described, Dr
 FEATURES = frozenset({INDEPENDENT, "explained_errors", "replicated_operands", "several_layers", "x64"})
 
 MANY = (4, 5, 6, 7, 8, 9, 12, 16)
-"""How many microbatches, rows or features there are now and then, and few of the others."""
+"""The numbers of microbatches, rows or features that are sometimes drawn, beside few of the others."""
 
 REACH = 1.5
 """About the largest weight, and the largest element of x: at larger ones tanh has no slope, at smaller ones no bend."""

@@ -99,7 +99,7 @@ def meshes_and_roles(
         roles.append((name, chosen[name][0] if alone else tuple(chosen[name])))
     even = [axis for name in names if name in conditions.powers_of_two for axis in chosen[name]]
     shorter = with_powers_of_two(mesh, even)
-    if scope.sizes and shorter != mesh:  # only such meshes are asked for
+    if scope.sizes and shorter != mesh:  # no other mesh may be drawn
         reject()
     return shorter, tuple(roles)
 

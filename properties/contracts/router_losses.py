@@ -22,7 +22,7 @@ SHIFTS = (0, 96, -96)
 although probabilities do not. In a quarter of the data sets logits are 1, -1 or 0, and often tie."""
 
 EXPERTS = (2, 3, 4, 5, 1)
-"""How many there are; with one nothing is chosen."""
+"""The numbers of experts; with one nothing is chosen."""
 
 MANY = 300
 """The tokens of a participant for each expert, where there are many: more than bfloat16 counts."""

@@ -32,7 +32,7 @@ LEVELS = 4
 """Most routers' numbers are 1 to 4, so that gates differ much, or not at all; none is 0, of which there are two."""
 
 OFFSETS = (0, 96, -96)
-"""What is added to all logits of a row, and is in no gate: its powers overflow in float32, or vanish."""
+"""Numbers that are added to all logits of a row, and change no gate: powers overflow in float32, or vanish."""
 
 FAR = 4096
 """The same in dtypes that have it: beside it a logit is no other than the next in 16 bits."""
@@ -83,7 +83,7 @@ def clear(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 
 CROWDED = 32
-"""Of more experts than this all but three have the lowest number of a router: the first experts would win all ties."""
+"""Beyond this many experts, all but three have a router's lowest number: the first experts would win all ties."""
 
 Made = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 """A block made of a drawn one, and of numbers that depend on that alone, so that replicas stay replicas."""

@@ -27,14 +27,14 @@ from shardproof.properties.contracts.roles import Conditions, axes_of, meshes_an
 Arrays = Sequence[np.ndarray]
 
 MOST_ELEMENTS = 2**14
-"""Of one global array on a large mesh: the reference takes it whole."""
+"""The most elements of one global array on a large mesh: the reference takes it whole."""
 
 MOST_ON_ALL = 2**16
-"""Of one array on all devices of a large mesh: of what is sharded in one array and whole in another, such as experts
-that every router knows, all devices together hold the square, and what is computed from it is larger still."""
+"""The most elements of one array on all devices of a large mesh: if a dimension is sharded in one array and whole in
+another, as that of experts in a router, all devices together hold the square, and intermediates are larger still."""
 
 MOST_STATED = 2**24
-"""Of one global array: it is held in double precision some seventy times while roundings are sampled, in 9 GiB."""
+"""The most elements of one global array: seventy copies in doubles, in 9 GiB, are needed to sample roundings."""
 
 Dtypes = Callable[[Scope], st.SearchStrategy[str]]
 

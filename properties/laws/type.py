@@ -101,16 +101,11 @@ def _check_acceptance(
         compare(case, data, "array", what, actual=blocks, right=reference, leaf=i)
 
 
-def with_its_layout(case: Case) -> Case | None:
-    """A valid case that has no chain around its call, with the layout that was drawn for its results."""
-    return None if case.forbidden or case.chain else case
-
-
 TYPE = Law(
     "type",
     "A result typed invariant is equal everywhere, and `out_specs` is accepted just when the type allows it.",
     check_type,
-    with_its_layout,
+    lambda case: None if case.forbidden or case.chain else case,  # with its `out`, unlike `without_chain`
     lambda implementation, engine: implementation.check_vma,
     engines=("simulate",),  # the law of agreement looks at replicas of compiled programs
 )

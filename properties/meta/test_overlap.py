@@ -170,7 +170,7 @@ def test_what_cannot_be_told_is_no_pass() -> None:
     ("text", "reason"),
     [
         ("", "'': expected exposed<=EXPRESSION, directions=2, memory<=EXPRESSION, each once"),
-        ("directions=2", "expected exposed<=EXPRESSION, directions=2, memory<=EXPRESSION: the first, and what else"),
+        ("directions=2", "expected exposed<=EXPRESSION, directions=2, memory<=EXPRESSION: the first is required"),
         ("exposed=0", "'exposed=0': expected exposed<=EXPRESSION"),
         ("exposed<=0,exposed<=1", "'exposed<=1': expected exposed<=EXPRESSION"),
         ("exposed<=q", "'q': 'q' is not understood: expected arithmetic of p, n"),

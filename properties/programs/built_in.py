@@ -1,4 +1,4 @@
-"""Which of this project's own functions claim to satisfy which contract."""
+"""This project's own functions, by the contracts that they claim to satisfy."""
 
 from collections.abc import Callable
 

@@ -50,7 +50,7 @@ TERMS = (*KINDS, *(kind + OF_KIND for kind in KINDS), BYTES, STEPS)
 GRADIENT, EXACTLY = "grad:", "exactly:"
 LONGEST, LARGEST_POWER, LARGEST_BITS = 400, 64, 4096
 MOST_TERMS = 4096
-"""Of a `sum(… for i in range(…))`."""
+"""The most terms of a `sum(… for i in range(…))`."""
 
 
 class ExpectationError(RequestError):
@@ -131,7 +131,7 @@ class Stated:
 
 @dataclass(frozen=True)
 class Terms:
-    """How many collectives of which kinds, how many bytes, and how many steps one pass has, as expressions."""
+    """The collectives of each kind, bytes and steps of one pass, as expressions."""
 
     # (a kind, a kind and `_bytes`, `bytes` or `steps`; expression). If any kind is named, others must not occur.
     terms: tuple[tuple[str, str], ...]
@@ -328,7 +328,7 @@ EXPOSED, DIRECTIONS, MEMORY = "exposed<=", "directions=", "memory<="
 
 @dataclass(frozen=True)
 class Overlap:
-    """How communication is hidden, as it is stated."""
+    """A claim of how communication is hidden."""
 
     exposed: str  # the most time in which something is sent and nothing computed, as a part of that in which it is sent
     directions: int = 1  # 2: blocks go both ways round each ring of three participants or more
@@ -348,7 +348,7 @@ class Overlap:
             terms[name] = part.strip().removeprefix(name).strip()
             _check(terms[name], names, f"{said}={text}")
         if EXPOSED not in terms or terms.get(DIRECTIONS, "1") not in ("1", "2"):
-            raise ExpectationError(f"{said}={text!s}: expected {_FORMS}: the first, and the others as wanted")
+            raise ExpectationError(f"{said}={text!s}: expected {_FORMS}: the first is required")
         return cls(terms[EXPOSED], int(terms.get(DIRECTIONS, "1")), terms.get(MEMORY))
 
     def __str__(self) -> str:

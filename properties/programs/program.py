@@ -67,7 +67,7 @@ def partition_spec(entries: Sequence[tuple[str, ...]]) -> PartitionSpec:
 
 @dataclass(frozen=True)
 class Leaf:
-    """How an array enters or leaves a `shard_map`."""
+    """The layout of an array that enters or leaves a `shard_map`."""
 
     entries: Entries
     lead: int  # how many dimensions, those that stack blocks, stand before those of a batch
@@ -78,18 +78,18 @@ class Leaf:
 
 
 def entry(case: Case, index: int) -> Leaf:
-    """How operand `index` enters, or its gradient leaves."""
+    """The layout of operand `index`, and of its gradient."""
     operand = case.operands[index]
     return Leaf(without_outside(case).partition(index), len(operand.placement.stacked))
 
 
 def stacked(axes: Sequence[str]) -> Leaf:
-    """How an array that is stacked over some axes enters or leaves."""
+    """The layout of an array that is stacked over some axes."""
     return Leaf(tuple((name,) for name in axes), len(axes))
 
 
 Leaves = Leaf | list[Leaf]
-"""How each result leaves, or how all of them do."""
+"""The layout of each result, or of all of them."""
 
 
 def specs_of(leaves: Leaves, axes: Collection[str]) -> Any:
@@ -313,7 +313,7 @@ def local_of(case: Case, implementation: Implementation, seen: Seen, out: str) -
 
 
 def leaves_of(case: Case, seen: Seen, out: str) -> Leaves:
-    """How the results leave; see `forward`."""
+    """The layouts of the results; see `forward`."""
     if out == "stacked":
         return stacked(stacked_axes(case))
     if out == "placed":

@@ -1,4 +1,4 @@
-"""What collectives and products take on real TPUs and GPUs: correct elements, and ratios of medians, in one run each.
+"""Times of collectives and products on real TPUs and GPUs: correct elements, and ratios of medians, in one run each.
 
 Skipped where there are no such devices (`--platform tpu`, `--platform gpu`), failed under `--require-tpu` and
 `--require-gpu`. The same measuring code runs on virtual devices of a CPU in the suite's own tests, where its times say

@@ -43,7 +43,7 @@ CLOSE = 2e-5
 
 
 def room() -> int:
-    """What each sender may send to an expert."""
+    """The most that each sender may send to an expert."""
     return moe.capacity_of(TOKENS, EXPERTS, TOP_K, FACTOR)
 
 
@@ -129,13 +129,13 @@ def test_senders_drop() -> None:
         return jax.tree.leaves(moe.count_drops(routing.experts, routing.gates, EXPERTS, settings, ("ep",)))
 
     tokens = blocks(sequences)[0].reshape(-1, HIDDEN)
-    told = simulate(
+    found = simulate(
         jax.shard_map(drops, mesh=mesh, in_specs=(P("ep"), P()), out_specs=P()), tokens.astype(np.float32), router
     )
     routing = route(tokens @ router, TOP_K)
     result = dispatch(routing, SIZES["ep"], EXPERTS, capacity=None, policy="probability", capacity_per_sender=room())
     right = count_drops(result, EXPERTS)
-    for got, name in zip(told, NUMBERS, strict=True):
+    for got, name in zip(found, NUMBERS, strict=True):
         assert np.asarray(got).tolist() == getattr(right, name).tolist(), name
     assert right.dropped_by_sender.sum() > 0
     assert right.kept.max() > room()

@@ -176,7 +176,7 @@ class Trial:
         return np.dtype(getattr(ml_dtypes, self.dtype, self.dtype))
 
     def exact_in(self, dtype: str, *, mean: bool) -> bool:
-        """Whether the gradient of small integers, whose outputs are off by D_0 + 2 at most, is exact in a dtype."""
+        """True if the gradient of small integers, whose outputs are off by D_0 + 2 at most, is exact in a dtype."""
         fits = 2 * self.examples * (self.sizes[0] + 2) <= exact_limit(np.dtype(getattr(ml_dtypes, dtype, dtype)))
         return fits and (not mean or self.examples & (self.examples - 1) == 0)
 
@@ -325,7 +325,7 @@ def test_steps_xla(form: Form, scope: Scope, data: st.DataObject) -> None:
     trial = data.draw(trials(scope, form, steps=10), label="trial")
     name = data.draw(st.sampled_from(sorted(OPTIMISERS)), label="optimiser")
     sent = check_steps(trial, form, name, "xla")
-    # XLA:CPU may send 16 bits as 32, and lays out anew where axes are of both types
+    # XLA:CPU may send 16 bits as 32, and changes layouts where axes are of both types
     if trial.dtype == "float64" and len({*trial.mesh.types.values()}) == 1:
         most = check_steps(replace(trial, steps=1), form, name, "simulate")
         assert all(sent.bytes_in(kind) <= most.bytes_in(kind) for kind in KINDS)
@@ -560,7 +560,7 @@ def some_params() -> Any:
 
 @pytest.mark.parametrize("name", ["data_parallel", "accumulated", "zero"])
 def test_an_abstract_mesh_is_refused(name: str) -> None:
-    """A step that runs on devices asks for a mesh that has some, and says how to trace without."""
+    """A step that runs on devices requires a mesh with devices; its error says how to trace without."""
     step: Any = FORMS[name].step(OPTIMISERS["adam"][0](), abstract_mesh(MeshCase(("dp",), (2,))), ("dp",), (), 1)
     params = some_params()
     for method, arguments in ((step.init, [params]), (step.lower, [params, (), ()]), (step, [params, (), ()])):

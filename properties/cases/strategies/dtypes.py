@@ -29,7 +29,7 @@ ALL = (
 """Simplest first. int2 crashes XLA:CPU (see the known defects)."""
 
 WIDE = ("float64", "int64", "complex128", "uint64")
-"""What JAX only has under `jax.enable_x64`."""
+"""The dtypes that JAX only has under `jax.enable_x64`."""
 
 FAMILIES = (
     ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float64"),

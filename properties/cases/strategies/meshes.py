@@ -277,7 +277,7 @@ def large_meshes(draw: st.DrawFn, *, min_devices: int = 9, max_devices: int = 40
 
 DIMENSIONS = st.lists(st.integers(0, 5), min_size=MAX_AXES, max_size=MAX_AXES)
 TOGETHER = st.sampled_from((False, False, False, True))
-"""Whether all axes split one dimension, if any does: a wrong order of axes shows there."""
+"""True to split one dimension by all axes, if by any: a wrong order of axes shows there."""
 
 
 @Composite

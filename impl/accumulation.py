@@ -30,8 +30,8 @@ LocalLoss: TypeAlias = Callable[[Tree, Tree], tuple[Scalar, Scalar]]
 Layouts: TypeAlias = Callable[[Any, AxisName, AxisName], Any]
 
 
-def accumulated(
-    loss: LocalLoss, weights: Tree, batch: Tree, microbatches: int, function: str = "accumulated"
+def accumulate(
+    loss: LocalLoss, weights: Tree, batch: Tree, microbatches: int, function: str = "accumulate"
 ) -> tuple[Scalar, Scalar, Tree]:
     """Sum, count, and the sum's gradient, of all microbatches of a device: nothing is sent over the axes of the batch.
 
@@ -55,7 +55,7 @@ def accumulated(
     return sums
 
 
-def accumulating(
+def accumulate_gradients(
     loss: Callable[..., tuple[Scalar, Scalar]],
     *,
     microbatches: int,
@@ -84,12 +84,12 @@ def accumulating(
         specs, over = (layouts or replicated)(params, data, model), {"data": data, "model": model}
 
         def local(params: Tree, batch: Tree) -> tuple[Scalar, Tree]:
-            axes = check_axes("accumulating", data)
+            axes = check_axes("accumulate_gradients", data)
             spread = partial(gather, **over) if gather else partial(cast_varying, axes=axes)
             # reduced in the accumulator's dtype; these weights' values are not used, and so not computed
             _, reduce = jax.vjp(spread, jax.tree.map(lambda p: p.astype(accumulator(p)), params))
             of_part = partial(loss, **over)
-            total, count, sums = accumulated(of_part, spread(params), batch, microbatches, "accumulating")
+            total, count, sums = accumulate(of_part, spread(params), batch, microbatches, "accumulate_gradients")
             total, count = lax.psum(cast_varying((total, count), axes), axes)
             reduced = jax.tree.map(lambda g, p: mean_of(g, count).astype(p.dtype), reduce(sums)[0], params)
             return mean_of(total, count), reduced
@@ -108,7 +108,7 @@ def accumulating(
         def with_gradient(params: Any, batch: Any) -> tuple[Scalar, Tree]:
             if any(leaf.perturbed for leaf in jax.tree.leaves(batch)):
                 raise NotImplementedError(
-                    f"accumulating: batch: expected a gradient by params alone, on the mesh {shown(mesh)}"
+                    f"accumulate_gradients: batch: expected a gradient by params alone, on the mesh {shown(mesh)}"
                 )
             params, batch = jax.tree.map(lambda leaf: leaf.value, (params, batch))
             return both(params, batch, mesh, data, model)

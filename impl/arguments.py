@@ -113,9 +113,9 @@ def check_varies(function: str, x: jax.Array, axes: tuple[str, ...]) -> None:
         refuse(function, "x", str(jax.typeof(x)), f"a value varying along all of {axes} or none of them")
 
 
-def check_power_of_two(function: str, axis_name: AxisName) -> None:
+def check_power_of_two(function: str, axes: Axes) -> None:
     """The participants are a power of two."""
-    p = lax.axis_size(axis_name)
+    p, axis_name = lax.axis_size(axes), axes[0] if len(axes) == 1 else axes
     if p & (p - 1):
         raise_unsupported(function, "axis_name", axis_name, f"a power of two of participants (it has {p})")
 

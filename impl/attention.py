@@ -18,7 +18,7 @@ from shardproof.impl.arguments import AxisName, check_axes, check_floating, chec
 from shardproof.impl.collectives import Block, all_gather, all_to_all, axis_index, permute
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.indices import remainder
-from shardproof.impl.rings import aligned, pass_round
+from shardproof.impl.rings import align_types, pass_round
 
 Heads: TypeAlias = Float[Array, "h s d"]
 """Queries, keys, values or results, heads first: of every head, positions and features."""
@@ -159,7 +159,7 @@ def _operands(
     check_floating(function, q=q, k=k, v=v)
     for name, x in (("k", k), ("v", v)):
         check_shape(function, name, x, q.shape, "that of q: positions, heads, features")
-    return axes, *aligned(q, k, v, axis_name=axes)
+    return axes, *align_types(q, k, v, axis_name=axes)
 
 
 def _logits(q: Heads, k: Float[Array, "h t d"], first_query: Int[Array, ""] | int | None, wide: Any) -> Logits:

@@ -24,8 +24,8 @@ from jaxtyping import Array
 from shardproof.impl.arguments import AxisName
 from shardproof.impl.collective_matmul.operands import check_contraction
 from shardproof.impl.collectives import cast_varying
-from shardproof.impl.reshard import Block, Global, Layout, abstract_of, exchanged, layout, on_explicit_axes, spec
-from shardproof.impl.rings import aligned, multiply
+from shardproof.impl.reshard import Block, Global, Layout, abstract_of, layout, on_explicit_axes, reshard_block, spec
+from shardproof.impl.rings import align_types, multiply
 
 Way = Callable[[Array, Array, Layout, Layout, Layout], Array]
 """Two blocks, their layouts, and that of their product, to a block of it."""
@@ -37,12 +37,12 @@ def gathered_matmul(lhs: Block, rhs: Block, **layouts: AxisName) -> Block:
     `layouts` are `lhs_rows`, `lhs_columns`, `rhs_rows`, `rhs_columns`, `rows`, `columns`: an axis or axis tuple each.
     The product is rounded once to the operands' dtype.
     """
-    return matmul_of_blocks("gathered_matmul", gathered, lhs, rhs, layouts)
+    return matmul_of_blocks("gathered_matmul", gather_then_multiply, lhs, rhs, layouts)
 
 
 def reduced_matmul(lhs: Block, rhs: Block, **layouts: AxisName) -> Block:
     """As `gathered_matmul`: multiplies the columns of A that a device has, and adds up the products."""
-    return matmul_of_blocks("reduced_matmul", reduced, lhs, rhs, layouts)
+    return matmul_of_blocks("reduced_matmul", multiply_then_reduce, lhs, rhs, layouts)
 
 
 def gathered_two_matmuls(x: Block, w_in: Block, w_out: Block, **layouts: AxisName) -> Block:
@@ -55,8 +55,8 @@ def gathered_two_matmuls(x: Block, w_in: Block, w_out: Block, **layouts: AxisNam
     start, first, second, between = layouts_of(layouts, "x", "w_in", "w_out", "hidden")
     _check(name, "w_in", x, w_in, start, first)
     _check(name, "w_out", w_in, w_out, first, second)
-    hidden = gathered(x, w_in, start, first, between)
-    return gathered(hidden, w_out, between, second, layout(layouts["rows"], layouts["columns"]))
+    hidden = gather_then_multiply(x, w_in, start, first, between)
+    return gather_then_multiply(hidden, w_out, between, second, layout(layouts["rows"], layouts["columns"]))
 
 
 def matmul_of_blocks(function: str, way: Way, lhs: Block, rhs: Block, layouts: Mapping[str, AxisName]) -> Block:
@@ -66,18 +66,18 @@ def matmul_of_blocks(function: str, way: Way, lhs: Block, rhs: Block, layouts: M
     return way(lhs, rhs, left, right, layout(layouts["rows"], layouts["columns"]))
 
 
-def gathered(lhs: Block, rhs: Block, left: Layout, right: Layout, result: Layout) -> Block:
+def gather_then_multiply(lhs: Block, rhs: Block, left: Layout, right: Layout, result: Layout) -> Block:
     """Gathers what a device lacks of the rows and columns that its part of the product depends on, then multiplies."""
-    of_rows, of_columns = exchanged(lhs, left, (result[0], ())), exchanged(rhs, right, ((), result[1]))
-    return multiply(*aligned(of_rows, of_columns)).astype(lhs.dtype)
+    of_rows, of_columns = reshard_block(lhs, left, (result[0], ())), reshard_block(rhs, right, ((), result[1]))
+    return multiply(*align_types(of_rows, of_columns)).astype(lhs.dtype)
 
 
-def reduced(lhs: Block, rhs: Block, left: Layout, right: Layout, result: Layout) -> Block:
+def multiply_then_reduce(lhs: Block, rhs: Block, left: Layout, right: Layout, result: Layout) -> Block:
     """Multiplies the columns of A that a device has with the rows of W for them, and adds up the products."""
     rows, contracted = left
-    partial = multiply(*aligned(lhs, exchanged(rhs, right, (contracted, ()))))
+    partial = multiply(*align_types(lhs, reshard_block(rhs, right, (contracted, ()))))
     total = lax.psum(cast_varying(partial, contracted), contracted) if contracted else partial
-    return exchanged(total.astype(lhs.dtype), (rows, ()), result)
+    return reshard_block(total.astype(lhs.dtype), (rows, ()), result)
 
 
 def automatic_matmul(

@@ -45,7 +45,7 @@ def vocab_parallel_cross_entropy(
     call = check_call(name, "logits", logits.shape, labels, axis_name, label_smoothing, ignore_index)
     wide = cast_varying(logits.astype(accumulator(logits)), call.axes)
     # zeros for tokens that do not count, of which nothing is computed
-    return loss_of(summed(jnp.where(call.ignored[..., None], 0, wide), call), call, logits.dtype)
+    return loss_of(sum_over_classes(jnp.where(call.ignored[..., None], 0, wide), call), call, logits.dtype)
 
 
 class Call(NamedTuple):
@@ -99,7 +99,7 @@ def check_call(
     return Call(axes, jnp.where(valid, classes, 0), ignored, valid, smoothing, count)
 
 
-def summed(wide: Block, call: Call) -> Sums:
+def sum_over_classes(wide: Block, call: Call) -> Sums:
     """The sums of all participants, of logits `[…, V_Y]` in the accumulator's dtype, less the largest one."""
     largest = lax.pmax(lax.stop_gradient(jnp.max(wide, axis=-1)), call.axes)
     shifted = wide - largest[..., None]

@@ -23,7 +23,7 @@ from shardproof.impl.arguments import AxisName, as_axes
 from shardproof.impl.losses import Parallelisation
 from shardproof.impl.model import Params
 from shardproof.impl.optimisers import Tree
-from shardproof.impl.placing import placed
+from shardproof.impl.placing import place
 from shardproof.impl.training import Step, Stepped, check_placed, numbers, shown
 
 Indices: TypeAlias = tuple[tuple[int, int], ...]
@@ -52,7 +52,7 @@ def predictions(
 
     specs = (layers, of_inputs)
     mapped: Any = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=of_outputs)
-    outputs: Array = mapped(*placed((params, inputs), specs, mesh))
+    outputs: Array = mapped(*place((params, inputs), specs, mesh))
     return outputs
 
 

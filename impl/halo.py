@@ -30,7 +30,7 @@ def halo_exchange(x: Block, axis_name: AxisName, *, before: int, after: int, axi
         if not 0 <= rows <= p * n:
             expected = f"an integer in [0, {p * n}], at most the rows of all blocks along dimension {axis}"
             refuse("halo_exchange", argument, rows, expected)
-    tails, heads = _taken(before, n, p), _taken(after, n, p)
+    tails, heads = _neighbour_rows(before, n, p), _neighbour_rows(after, n, p)
     in_front: list[Block] = []
     behind: list[tuple[int, Block]] = []
     for distance in range(1, p + 1):  # to the participant that many places behind, and p - distance places ahead
@@ -50,7 +50,7 @@ def halo_exchange(x: Block, axis_name: AxisName, *, before: int, after: int, axi
     return jnp.concatenate([*in_front[::-1], x, *nearest_first], axis)
 
 
-def _taken(rows: int, n: int, p: int) -> list[int]:
+def _neighbour_rows(rows: int, n: int, p: int) -> list[int]:
     """The rows that each of the participants 1, 2, …, p places away has of `rows` in one direction."""
     return [min(n, max(0, rows - i * n)) for i in range(p)]
 

@@ -34,7 +34,7 @@ from jaxtyping import Array, Float, Shaped
 from shardproof.impl.arguments import Axes, AxisName, as_axes, refuse
 from shardproof.impl.collectives import cast_varying
 from shardproof.impl.model import Batch, Params, forward, linear, squared_errors, wide
-from shardproof.impl.placing import check_parts, check_roles, parts, placed
+from shardproof.impl.placing import check_parts, check_roles, parts, place
 from shardproof.impl.rings import multiply
 
 Roles = tuple[Axes, ...]
@@ -124,7 +124,7 @@ class Parallelisation:
             in_specs=specs,
             out_specs=PartitionSpec(),
         )
-        loss: Array = local(*placed((params, batch), specs, mesh))
+        loss: Array = local(*place((params, batch), specs, mesh))
         return loss
 
     def rematerialised(self, name: str) -> "Parallelisation":
@@ -192,11 +192,11 @@ Gathers = Sequence[tuple[Axes, int]]
 GATHERED = frozenset({"all_gather", "convert_element_type", "custom_jvp_call", "pcast", "pvary"})
 """Primitives whose results are gathered parameters, or these in a wider dtype: none is saved for a backward pass.
 
-`custom_jvp_call` is a gather of 16-bit floats, see `assembled`.
+`custom_jvp_call` is a gather of 16-bit floats, see `gather_parameter`.
 """
 
 
-def assembled(block: Shaped[Array, "..."], gathers: Gathers = (), *, along: Axes) -> Float[Array, "..."]:
+def gather_parameter(block: Shaped[Array, "..."], gathers: Gathers = (), *, along: Axes) -> Float[Array, "..."]:
     """A device's block of a parameter, gathered, in the accumulator's dtype, and typed varying `along` these axes too.
 
     Blocks travel in their own dtype. The gradient is added up in the accumulator's, over the devices of the gathers (a
@@ -204,21 +204,21 @@ def assembled(block: Shaped[Array, "..."], gathers: Gathers = (), *, along: Axes
     """
     gathers = tuple((axes, dimension) for axes, dimension in gathers if axes)
     if not gathers or wide(block).dtype == block.dtype:
-        return _gathered(wide(block), gathers, along)
+        return _gather(wide(block), gathers, along)
 
     @jax.custom_jvp
     def gathered(x: Array) -> Array:
-        return wide(_gathered(x, gathers, along))
+        return wide(_gather(x, gathers, along))
 
     @gathered.defjvp
     def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-        return gathered(*primals), _gathered(wide(*tangents), gathers, along)
+        return gathered(*primals), _gather(wide(*tangents), gathers, along)
 
     result: Array = gathered(block)
     return result
 
 
-def _gathered(block: Array, gathers: Gathers, along: Axes) -> Array:
+def _gather(block: Array, gathers: Gathers, along: Axes) -> Array:
     # cast first: the transpose of the cast is a sum over replicas, which is then one of a block
     block = cast_varying(block, along)
     for axes, dimension in gathers:
@@ -239,7 +239,7 @@ def saves_all_but_gathers(primitive: object, *_: object, **__: object) -> bool:
 def linear_of_examples(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
     """`x [B_XY, D_in]`, `W [D_in, D_out]`, `b [D_out]` to `[B_XY, D_out]`, with data X and model Y."""
     every = (*data, *model)
-    return multiply(x, assembled(w, along=every)) + assembled(b, along=every)
+    return multiply(x, gather_parameter(w, along=every)) + gather_parameter(b, along=every)
 
 
 one_device = Parallelisation("one_device", Layout(), lambda x, w, b, data, model: linear(x, w, b))
@@ -254,15 +254,15 @@ data_parallel = Parallelisation(
 def linear_of_rows(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
     """`x [B_XY, D_in]`, `W [D_in_XY, D_out]`, `b [D_out_Y]` to `[B_XY, D_out]`, with data X and model Y."""
     every = (*data, *model)
-    weights = assembled(w, [(every, 0)], along=every)
-    return multiply(x, weights) + assembled(b, [(model, 0)], along=every)
+    weights = gather_parameter(w, [(every, 0)], along=every)
+    return multiply(x, weights) + gather_parameter(b, [(model, 0)], along=every)
 
 
 def linear_of_blocks(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
     """`x [B_XY, D_in]`, `W [D_in_X, D_out_Y]`, `b [D_out_Y]` to `[B_XY, D_out]`, with data X and model Y."""
     every = (*data, *model)
-    weights = assembled(w, [(model, 1), (data, 0)], along=every)
-    return multiply(x, weights) + assembled(b, [(model, 0)], along=every)
+    weights = gather_parameter(w, [(model, 1), (data, 0)], along=every)
+    return multiply(x, weights) + gather_parameter(b, [(model, 0)], along=every)
 
 
 fsdp_rows = Parallelisation(
@@ -285,14 +285,14 @@ fsdp_2d_remat = fsdp_2d.rematerialised("fsdp_2d_remat")
 
 def linear_of_features(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
     """`x [B_X, D_in_Y]`, `W [D_in_Y, D_out]`, `b [D_out_Y]` to `[B_X, D_out_Y]`, with data X and model Y."""
-    product = multiply(x, assembled(w, along=data))
-    return scattered_sum(product, model) + assembled(b, along=data)
+    product = multiply(x, gather_parameter(w, along=data))
+    return scattered_sum(product, model) + gather_parameter(b, along=data)
 
 
 def linear_of_gathered_features(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
     """`x [B_X, D_in_Y]`, `W [D_in_YX, D_out]`, `b [D_out_Y]` to `[B_X, D_out_Y]`, with data X and model Y."""
-    product = multiply(x, assembled(w, [(data, 0)], along=data))
-    return scattered_sum(product, model) + assembled(b, along=data)
+    product = multiply(x, gather_parameter(w, [(data, 0)], along=data))
+    return scattered_sum(product, model) + gather_parameter(b, along=data)
 
 
 FEATURES = (("data",), ("model",))

@@ -58,7 +58,7 @@ def linear(x: Float[Array, "b d_in"], w: Float[Array, "_ _"], b: Float[Array, "_
     return multiply(wide(x), wide(w)) + wide(b)
 
 
-def activated(y: Float[Array, "b d"], dtype: Any) -> Float[Array, "b d"]:
+def activate(y: Float[Array, "b d"], dtype: Any) -> Float[Array, "b d"]:
     """The output of a hidden layer, rounded once; the derivative of ReLU at 0 is 0."""
     return jax.nn.relu(y).astype(dtype)
 
@@ -73,7 +73,7 @@ def forward(
     x = inputs
     for at, (w, b) in enumerate(params):
         y = layer(x, w, b)
-        x = activated(y, inputs.dtype) if at < len(params) - 1 else y
+        x = activate(y, inputs.dtype) if at < len(params) - 1 else y
     return x
 
 

@@ -102,7 +102,7 @@ def adam(
     return Transformation(init, update)
 
 
-def updated(params: Tree, updates: Tree) -> Tree:
+def apply_updates(params: Tree, updates: Tree) -> Tree:
     """Parameters with updates added: each sum is rounded once, to the parameter's dtype."""
     return jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates)
 

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank, refuse
 from shardproof.impl.collectives import Block, axis_index
 from shardproof.impl.indices import quotient
-from shardproof.impl.rings import aligned, multiply, send
+from shardproof.impl.rings import align_types, multiply, send
 
 Layer = Float[Array, "d d"]
 Microbatch = Float[Array, "b d"]
@@ -42,7 +42,7 @@ def pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
     floating-point, and the result has the dtype that they promote to.
     """
     axes, weights, x = _operands(weights, x, axis_name)
-    weights, x, dtype = *aligned(weights, x, axis_name=axes), jnp.result_type(weights, x)
+    weights, x, dtype = *align_types(weights, x, axis_name=axes), jnp.result_type(weights, x)
     layers = weights.reshape(-1, x.shape[-1], x.shape[-1])
     p, v, count, index = lax.axis_size(axes), len(layers), x.shape[0], axis_index(axes)
     onward = [(i, (i + 1) % p) for i in range(p)]
@@ -52,7 +52,7 @@ def pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
     numbers = jnp.clip(quotient(jnp.asarray(steps, jnp.int32) - index, span), 0, v - 1)
 
     def applied(y: Microbatch, number: Int[Array, ""]) -> Microbatch:
-        return _applied(layers[0] if v == 1 else _at(layers, number), y, dtype)
+        return _apply_layer(layers[0] if v == 1 else _at(layers, number), y, dtype)
 
     def hop(carried: tuple[Microbatch, Microbatches], at: Any) -> tuple[tuple[Microbatch, Microbatches], Microbatch]:
         (y, kept), (following, number, is_new, back, due) = carried, at
@@ -94,5 +94,5 @@ def _at(some: Float[Array, "n ..."], index: Int[Array, ""]) -> Float[Array, "...
     return lax.dynamic_index_in_dim(some, index, 0, keepdims=False, allow_negative_indices=False)
 
 
-def _applied(layer: Layer, y: Float[Array, "*m b d"], dtype: jnp.dtype) -> Float[Array, "*m b d"]:
+def _apply_layer(layer: Layer, y: Float[Array, "*m b d"], dtype: jnp.dtype) -> Float[Array, "*m b d"]:
     return jnp.tanh(multiply(y, layer)).astype(dtype)

@@ -16,7 +16,7 @@ def parts(entry: Any, mesh: Mesh | AbstractMesh) -> int:
     return math.prod(mesh.shape[name] for name in as_axes(entry or ()))
 
 
-def placed(tree: Any, specs: Any, mesh: Mesh | AbstractMesh) -> Any:
+def place(tree: Any, specs: Any, mesh: Mesh | AbstractMesh) -> Any:
     """Reshards arrays on Explicit mesh axes to what `shard_map`'s in_specs require; on Auto axes it does nothing."""
     explicit = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit}
     if not explicit:

@@ -21,7 +21,7 @@ from shardproof.impl.arguments import Axes, AxisName, check_axes, check_kind, ch
 from shardproof.impl.collectives import Block, all_gather, all_to_all, cast_varying, varying
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.indices import quotient
-from shardproof.impl.rings import aligned
+from shardproof.impl.rings import align_types
 
 Lists = tuple[Block, Block, Block, Block]
 
@@ -55,10 +55,10 @@ def ragged_all_to_all(
     Raises:
         NotImplementedError: for a derivative under `jax.vmap`, which JAX cannot map.
     """
-    axes, lists = _checked(
+    axes, lists = _check(
         "ragged_all_to_all", operand, output, (input_offsets, send_sizes, output_offsets, recv_sizes), axis_name
     )
-    operand, output, lists = aligned(operand, output, lists, axis_name=axes)
+    operand, output, lists = align_types(operand, output, lists, axis_name=axes)
     if not (operand.size and output.size and lists[0].size):
         return output
     return _differentiable(axes, disjoint)(operand, output, lists)
@@ -79,9 +79,9 @@ def gathered_ragged_all_to_all(
     Arguments are those of `ragged_all_to_all`. Every participant holds all p N rows, and takes its own out of them.
     """
     lists = (input_offsets, send_sizes, output_offsets, recv_sizes)
-    axes, lists = _checked("gathered_ragged_all_to_all", operand, output, lists, axis_name)
+    axes, lists = _check("gathered_ragged_all_to_all", operand, output, lists, axis_name)
     # what is gathered would cast itself where it meets the lists, and a sum of all rows would be its transpose
-    operand, output, (begin, _, target, sizes) = aligned(operand, output, lists, axis_name=axes)
+    operand, output, (begin, _, target, sizes) = align_types(operand, output, lists, axis_name=axes)
     if not (operand.size and output.size and begin.size):
         return output
     rows = operand.shape[0]
@@ -95,7 +95,7 @@ def gathered_ragged_all_to_all(
     return jnp.where(_beside(written, output), taken, output)
 
 
-def _checked(function: str, operand: Block, output: Block, lists: Lists, axis_name: AxisName) -> tuple[Axes, Lists]:
+def _check(function: str, operand: Block, output: Block, lists: Lists, axis_name: AxisName) -> tuple[Axes, Lists]:
     """The axis tuple, and the lists in one dtype that holds every row number."""
     axes = check_axes(function, axis_name)
     for argument, rows in (("operand", operand), ("output", output)):

@@ -42,7 +42,7 @@ def exchanged_reshard(x: Given, *, x_rows: AxisName, x_columns: AxisName, rows: 
     _check_axes(name, ("rows", "columns"), wanted, sizes)
     whole = [n * math.prod(sizes[axis] for axis in axes) for n, axes in zip(x.shape, held, strict=True)]
     _check_divides(name, whole, wanted, sizes)
-    return exchanged(x, held, wanted)
+    return reshard_block(x, held, wanted)
 
 
 def constrained_reshard(
@@ -72,7 +72,7 @@ def explicit_reshard(
     return on_explicit_axes(lambda x: jax.reshard(x, spec(wanted)), mesh, held)(x)
 
 
-def exchanged(x: Shaped[Array, "..."], held: Sequence[Axes], wanted: Sequence[Axes]) -> Shaped[Array, "..."]:
+def reshard_block(x: Shaped[Array, "..."], held: Sequence[Axes], wanted: Sequence[Axes]) -> Shaped[Array, "..."]:
     """A block in another layout, of as many dimensions as there are axis tuples.
 
     A dimension is cut first if its new axes are those of replicas. Axes that go from one dimension to another, which

@@ -28,7 +28,7 @@ WAYS = (1, -1)
 Carry = TypeVar("Carry")
 
 
-def aligned(*operands: Blocks, axis_name: AxisName = ()) -> tuple[Any, ...]:
+def align_types(*operands: Blocks, axis_name: AxisName = ()) -> tuple[Any, ...]:
     """The operands, typed varying along `axis_name` and along whatever one of the others varies along.
 
     A product casts its operands by itself, but the transpose of a cast is a sum over the axes that were

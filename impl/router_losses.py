@@ -23,7 +23,7 @@ def load_balancing_loss(logits: Block, axis_name: AxisName, *, top_k: int) -> Bl
     2021, equations 4 to 6; with k choices, of all choices). 1 where everything is even, 0 without tokens. Two sums of E
     numbers travel. Logits are floating-point and finite, and the loss has their dtype.
     """
-    axes, wide = check_axes("load_balancing_loss", axis_name), _checked("load_balancing_loss", logits, top_k)
+    axes, wide = check_axes("load_balancing_loss", axis_name), _check("load_balancing_loss", logits, top_k)
     counts, totals = lax.psum(cast_varying(_balance(wide, top_k), axes), axes)
     return _unevenness(counts, totals, logits.shape[0] * lax.axis_size(axes), top_k).astype(logits.dtype)
 
@@ -34,7 +34,7 @@ def router_z_loss(logits: Block, axis_name: AxisName) -> Block:
     The mean is over the tokens of all participants (Zoph et al., ST-MoE, 2022, equation 5). One number travels.
     Arguments, result and errors are those of `load_balancing_loss`, but for `top_k`.
     """
-    axes, wide = check_axes("router_z_loss", axis_name), _checked("router_z_loss", logits)
+    axes, wide = check_axes("router_z_loss", axis_name), _check("router_z_loss", logits)
     total = lax.psum(cast_varying(_squares(wide), axes), axes)
     return (total / max(1, logits.shape[0] * lax.axis_size(axes))).astype(logits.dtype)
 
@@ -45,7 +45,7 @@ def shard_load_balancing_loss(logits: Block, *, top_k: int) -> Block:
     It is lowest if each shard spreads its own tokens over all experts, which capacities per sender need, and capacities
     for all tokens do not. Arguments, result and errors are otherwise those of `load_balancing_loss`.
     """
-    wide = _checked("shard_load_balancing_loss", logits, top_k)
+    wide = _check("shard_load_balancing_loss", logits, top_k)
     return _unevenness(*_balance(wide, top_k), logits.shape[0], top_k).astype(logits.dtype)
 
 
@@ -55,7 +55,7 @@ def shard_router_z_loss(logits: Block) -> Block:
     Shards have equally many, so that the mean of their losses is that of all tokens. Arguments, result and errors are
     otherwise those of `router_z_loss`.
     """
-    wide = _checked("shard_router_z_loss", logits)
+    wide = _check("shard_router_z_loss", logits)
     return (_squares(wide) / max(1, logits.shape[0])).astype(logits.dtype)
 
 
@@ -75,7 +75,7 @@ def _squares(logits: Block) -> Block:
     return jnp.sum(jnp.square(jax.nn.logsumexp(logits, axis=1)))
 
 
-def _checked(function: str, logits: Block, top_k: int = 1) -> Block:
+def _check(function: str, logits: Block, top_k: int = 1) -> Block:
     """The logits in the dtype of sums."""
     check_rank(function, "logits", logits, 2)
     check_floating(function, logits=logits)

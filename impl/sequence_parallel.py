@@ -29,7 +29,7 @@ from shardproof.impl.collective_matmul.operands import check_contraction
 from shardproof.impl.collective_matmul.reduce_scatter import bidirectional_matmul_reduce_scatter
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.norms import check_rms_norm, rms_norm_of_whole
-from shardproof.impl.rings import Right, aligned
+from shardproof.impl.rings import Right, align_types
 
 Sequence = Shaped[Array, "s b d"]
 Scale = Shaped[Array, " _"]
@@ -41,14 +41,14 @@ def sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: Axi
     One all-gather of X, two products, and one reduce-scatter of their sums. The result has the dtype that all operands
     promote to.
     """
-    axes = _checked("sequence_parallel_mlp", x, w_in, w_out, axis_name)
+    axes = _check("sequence_parallel_mlp", x, w_in, w_out, axis_name)
     hidden = jax.nn.relu(all_gather_matmul_lhs(lax.collapse(x, 0, 2), w_in, axes))
     return matmul_reduce_scatter(hidden, w_out, axes).reshape(*x.shape[:2], w_out.shape[1])
 
 
 def bidirectional_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
     """`sequence_parallel_mlp`, both ways round the rings, half of every block and of every sum each way."""
-    axes = _checked("bidirectional_sequence_parallel_mlp", x, w_in, w_out, axis_name)
+    axes = _check("bidirectional_sequence_parallel_mlp", x, w_in, w_out, axis_name)
     hidden = jax.nn.relu(bidirectional_all_gather_matmul_lhs(lax.collapse(x, 0, 2), w_in, axes))
     return bidirectional_matmul_reduce_scatter(hidden, w_out, axes).reshape(*x.shape[:2], w_out.shape[1])
 
@@ -62,8 +62,8 @@ def normalised_sequence_parallel_mlp(
     of theirs, one all-reduce more. Normalised positions are rounded to the dtype of x and scale, which are
     floating-point, and sent in it. With an epsilon of 0 a position of zeros gives NaN.
     """
-    axes = _checked("normalised_sequence_parallel_mlp", x, w_in, w_out, axis_name)
-    x = _normalised("normalised_sequence_parallel_mlp", x, scale, w_in, w_out, axes, epsilon)
+    axes = _check("normalised_sequence_parallel_mlp", x, w_in, w_out, axis_name)
+    x = _normalise("normalised_sequence_parallel_mlp", x, scale, w_in, w_out, axes, epsilon)
     return sequence_parallel_mlp(x, w_in, w_out, axes)
 
 
@@ -72,12 +72,12 @@ def bidirectional_normalised_sequence_parallel_mlp(
 ) -> Sequence:
     """`normalised_sequence_parallel_mlp`, both ways round the rings, half of every block and of every sum each way."""
     name = "bidirectional_normalised_sequence_parallel_mlp"
-    axes = _checked(name, x, w_in, w_out, axis_name)
-    x = _normalised(name, x, scale, w_in, w_out, axes, epsilon)
+    axes = _check(name, x, w_in, w_out, axis_name)
+    x = _normalise(name, x, scale, w_in, w_out, axes, epsilon)
     return bidirectional_sequence_parallel_mlp(x, w_in, w_out, axes)
 
 
-def _checked(function: str, x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Axes:
+def _check(function: str, x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Axes:
     axes = check_axes(function, axis_name)
     check_rank(function, "x", x, 3)
     check_contraction(function, "w_in", w_in.shape[0], x.shape[-1])
@@ -85,11 +85,11 @@ def _checked(function: str, x: Sequence, w_in: Right, w_out: Right, axis_name: A
     return axes
 
 
-def _normalised(
+def _normalise(
     function: str, x: Sequence, scale: Scale, w_in: Right, w_out: Right, axes: Axes, epsilon: SupportsFloat
 ) -> Sequence:
     """This participant's positions, normalised."""
     added, dtype, wide = check_rms_norm(function, x, scale, epsilon), jnp.result_type(x, scale), accumulator(x, scale)
     # cast once and while wide: the transpose of a cast is a sum over the axes that were missing
-    of_x, of_scale, *_ = aligned(x.astype(wide), scale.astype(wide), w_in, w_out, axis_name=axes)
+    of_x, of_scale, *_ = align_types(x.astype(wide), scale.astype(wide), w_in, w_out, axis_name=axes)
     return rms_norm_of_whole(of_x, of_scale, added).astype(dtype)

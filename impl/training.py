@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, PyTree
 
 from shardproof.impl.arguments import AxisName, mesh_text
-from shardproof.impl.optimisers import Optimiser, Tree, updated
+from shardproof.impl.optimisers import Optimiser, Tree, apply_updates
 
 Scalar: TypeAlias = Float[Array, ""]
 Stepped: TypeAlias = tuple[Tree, Tree, Scalar]
@@ -123,7 +123,7 @@ class TrainingStep(Step):
             params, batch, mesh=self.mesh, data=self.data, model=self.model
         )
         updates, state = self.optimiser.update(gradients, state, params)
-        return updated(params, updates), state, value
+        return apply_updates(params, updates), state, value
 
 
 def like_parameters(

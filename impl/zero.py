@@ -21,10 +21,10 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Shaped
 
-from shardproof.impl.accumulation import Scalar, accumulated, mean_of, replicated
+from shardproof.impl.accumulation import Scalar, accumulate, mean_of, replicated
 from shardproof.impl.arguments import AxisName, as_axes
 from shardproof.impl.collectives import axis_index, cast_varying
-from shardproof.impl.optimisers import Optimiser, Tree, updated
+from shardproof.impl.optimisers import Optimiser, Tree, apply_updates
 from shardproof.impl.training import Step, Stepped, like_parameters, shown
 
 Flat = Shaped[Array, "n"]
@@ -102,12 +102,12 @@ class ZeroStep(Step):
     def _local(self, params: Tree, state: Tree, batch: Tree) -> Stepped:
         """The step of a device: a reduce-scatter of every gradient, in its dtype, and an all-gather of every shard."""
         loss, weights = partial(self.loss, data=self.data, model=self.model), cast_varying(params, self.data)
-        total, count, gradients = accumulated(loss, weights, batch, microbatches=self.microbatches, function="ZeroStep")
+        total, count, gradients = accumulate(loss, weights, batch, microbatches=self.microbatches, function="ZeroStep")
         total, count = lax.psum(cast_varying((total, count), self.data), self.data)
         of_shards = jax.tree.map(lambda g, p: mean_of(self._scattered(g), count).astype(p.dtype), gradients, params)
         shards = jax.tree.map(self._shard, params)
         updates, state = self.optimiser.update(of_shards, state, shards)
-        return jax.tree.map(self._gathered, updated(shards, updates), params), state, mean_of(total, count)
+        return jax.tree.map(self._gathered, apply_updates(shards, updates), params), state, mean_of(total, count)
 
     def _flat(self, x: Shaped[Array, "..."]) -> Flat:
         """The elements in a row, varying along `data`, and zeros, so that its participants divide them."""

@@ -33,7 +33,7 @@ class Attention:
 
         def attend(q: Whole, k: Whole, v: Whole, dq: Whole, dk: Whole, dv: Whole) -> list[Whole]:
             w = self.weights(q, k, causal)
-            dl = (dq @ turned(k) + q @ turned(dk)) / np.sqrt(wide_of(q, q.shape[-1]))
+            dl = (dq @ transposed(k) + q @ transposed(dk)) / np.sqrt(wide_of(q, q.shape[-1]))
             return [self.through_softmax(w, dl) @ v + w @ dv]
 
         return of_wholes(attend, [*operands, *tangents], mesh, axes)
@@ -45,15 +45,15 @@ class Attention:
 
         def attend(q: Whole, k: Whole, v: Whole, ct: Whole) -> list[Whole]:
             w = self.weights(q, k, causal)
-            of_logits = self.through_softmax(w, ct @ turned(v)) / np.sqrt(wide_of(q, q.shape[-1]))
-            return [of_logits @ k, turned(of_logits) @ q, turned(w) @ ct]
+            of_logits = self.through_softmax(w, ct @ transposed(v)) / np.sqrt(wide_of(q, q.shape[-1]))
+            return [of_logits @ k, transposed(of_logits) @ q, transposed(w) @ ct]
 
         return of_wholes(attend, [*operands, *cotangents], mesh, axes)
 
     def weights(self, q: Whole, k: Whole, causal: bool) -> np.ndarray:
         """The softmax of the logits of each query, `[others, H, p S, p S]`; causal: 0 for keys behind it."""
         with np.errstate(invalid="ignore"):
-            logits = q @ turned(k) / np.sqrt(wide_of(q, q.shape[-1]))
+            logits = q @ transposed(k) / np.sqrt(wide_of(q, q.shape[-1]))
             if causal:
                 logits = np.where(np.tri(q.shape[-2], dtype=bool), logits, -np.inf)
             powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
@@ -83,7 +83,7 @@ def of_wholes(function: Callable[..., list[Whole]], operands: Operands, mesh: Me
     return list(np.moveaxis(among_participants(stacked, mesh, axes, None, exchange), at, 0))
 
 
-def turned(x: np.ndarray) -> np.ndarray:
+def transposed(x: np.ndarray) -> np.ndarray:
     """Matrices with rows for columns."""
     return x.swapaxes(-1, -2)
 

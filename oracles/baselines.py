@@ -55,7 +55,7 @@ reshard = Matmuls()
 """One matrix: a layout is no part of the value."""
 
 
-def missing(mesh: MeshCase, sides: Sequence[int], held: Layout, used: Layout) -> np.ndarray:
+def missing_elements(mesh: MeshCase, sides: Sequence[int], held: Layout, used: Layout) -> np.ndarray:
     """The elements of a matrix that each device uses and does not hold: bool `[*mesh.sizes, *sides]`."""
     numbers = np.arange(math.prod(sides)).reshape(sides)
 
@@ -67,7 +67,7 @@ def missing(mesh: MeshCase, sides: Sequence[int], held: Layout, used: Layout) ->
     return part(used) & ~part(held)
 
 
-def lacking(mesh: MeshCase, sides: Sides, layouts: Sequence[Layout], result: Layout) -> int:
+def fewest_received(mesh: MeshCase, sides: Sides, layouts: Sequence[Layout], result: Layout) -> int:
     """The numbers that some device must receive at least to hold its part of a product, of two matrices or more.
 
     Its part `[b, f]` of the result depends on b rows of the first matrix. If k numbers of such a row are elsewhere, and
@@ -77,10 +77,10 @@ def lacking(mesh: MeshCase, sides: Sides, layouts: Sequence[Layout], result: Lay
     """
     b, *inner, f = sides
     own_rows, own_columns = b // mesh.axis_size(result[0]), f // mesh.axis_size(result[1])
-    of_rows = missing(mesh, (b, inner[0]), layouts[0], (result[0], ())).sum(axis=-1)
-    of_columns = missing(mesh, (inner[-1], f), layouts[-1], ((), result[1])).sum(axis=-2)
+    of_rows = missing_elements(mesh, (b, inner[0]), layouts[0], (result[0], ())).sum(axis=-1)
+    of_columns = missing_elements(mesh, (inner[-1], f), layouts[-1], ((), result[1])).sum(axis=-2)
     by_rows = np.minimum(of_rows, min([own_columns, *inner[1:]])).sum(axis=-1)
     by_columns = np.minimum(of_columns, min([own_rows, *inner[:-1]])).sum(axis=-1)
     between = zip(inner[:-1], inner[1:], layouts[1:-1], strict=True)
-    some = any(missing(mesh, (rows, columns), held, ((), ())).any() for rows, columns, held in between)
+    some = any(missing_elements(mesh, (rows, columns), held, ((), ())).any() for rows, columns, held in between)
     return max(int(some), int(np.maximum(by_rows, by_columns).max(initial=0)))

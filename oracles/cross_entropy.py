@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents, all_gather
-from shardproof.oracles.dtypes import wide, widened
+from shardproof.oracles.dtypes import wide, widen
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.transposes import all_gather_transpose
 
@@ -35,7 +35,7 @@ class VocabParallelCrossEntropy:
         self, operands: Operands, tangents: Tangents, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks]:
         """The inner product of p - q with the tangent of all classes."""
-        slope, tangent = self.slope(operands, mesh, axes, **options), gathered(tangents[0], mesh, axes)
+        slope, tangent = self.slope(operands, mesh, axes, **options), gather_logits(tangents[0], mesh, axes)
         with np.errstate(invalid="ignore", over="ignore"):
             return [(slope * tangent).sum(axis=-1)]
 
@@ -43,7 +43,7 @@ class VocabParallelCrossEntropy:
         self, operands: Operands, cotangents: Tangents, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks | None]:
         """P - q times the cotangent, of every participant's classes the sum over all participants' tokens."""
-        slope, (ct,) = self.slope(operands, mesh, axes, **options), widened(cotangents)
+        slope, (ct,) = self.slope(operands, mesh, axes, **options), widen(cotangents)
         with np.errstate(invalid="ignore", over="ignore"):
             return [all_gather_transpose(slope * ct[..., None], mesh, axes, axis=-1, tiled=True), None]
 
@@ -60,7 +60,7 @@ class VocabParallelCrossEntropy:
         return np.where(constant[..., None], 0, p - q)
 
 
-def gathered(logits: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
+def gather_logits(logits: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
     """The logits of all classes on every device: `[*mesh.sizes, …, V]`."""
     return all_gather(logits.astype(wide(logits.dtype)), mesh, axes, axis=-1, tiled=True)
 
@@ -70,7 +70,7 @@ def tokens(operands: Operands, mesh: MeshCase, axes: Axes, label_smoothing: floa
     logits, labels = operands
     if labels.dtype.kind not in "iu" or labels.shape != logits.shape[:-1]:
         raise ValueError(f"labels: {labels.dtype}{list(labels.shape)}: expected integers {list(logits.shape[:-1])}")
-    whole = gathered(logits, mesh, axes)
+    whole = gather_logits(logits, mesh, axes)
     with np.errstate(invalid="ignore", over="ignore"):
         less = whole - whole.max(axis=-1, keepdims=True)
         log_p = less - np.log(np.exp(less).sum(axis=-1, keepdims=True))

@@ -51,7 +51,7 @@ def wide(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.uint64 if dtype == np.uint64 else np.int64)
 
 
-def widened(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def widen(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """All of them in the dtype in which sums lose nothing that matters."""
     return [array.astype(wide(array.dtype)) for array in arrays]
 
@@ -109,7 +109,7 @@ def finest(array: np.ndarray) -> float:
     return float(np.ldexp((whole & -whole).astype(np.float64), exponents - 53).min(initial=np.inf))
 
 
-def rounded(exact: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def round_to(exact: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Exact values as the nearest of `dtype`, which may be infinite; integers wrap around."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(exact).astype(dtype)
@@ -128,7 +128,7 @@ def tiny(dtype: np.dtype) -> float:
     return float(ml_dtypes.finfo(real_of(dtype)).smallest_subnormal) / 2
 
 
-def flushed(dtype: np.dtype) -> float:
+def flush_error(dtype: np.dtype) -> float:
     """The most by which a number below the normal range may be off where backends flush it to zero.
 
     They do not for narrower ranges than that of float32: these are computed in float32, which has their digits.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from shardproof.oracles.dtypes import rounded, wide
+from shardproof.oracles.dtypes import round_to, wide
 from shardproof.oracles.mesh import MeshCase, as_axes
 
 Spec = Sequence[str | Sequence[str] | None] | Any
@@ -128,7 +128,7 @@ def leave(blocks: Shaped[np.ndarray, "..."], mesh: MeshCase, spec: Spec) -> Shap
     replicated = tuple(i for i, name in enumerate(mesh.axis_names) if name not in sharded_axes(spec))
     with np.errstate(invalid="ignore", over="ignore"):
         exact = blocks.astype(wide(blocks.dtype)).sum(axis=replicated, keepdims=True)
-    total = rounded(exact, blocks.dtype)
+    total = round_to(exact, blocks.dtype)
     return unshard(np.broadcast_to(total, blocks.shape), mesh, spec)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, Operands
-from shardproof.oracles.dtypes import widened
+from shardproof.oracles.dtypes import widen
 from shardproof.oracles.mesh import MeshCase
 
 
@@ -12,7 +12,7 @@ class ShardMean:
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """Every device's own rows, added up and divided by how many there are."""
-        (rows,) = widened(operands)
+        (rows,) = widen(operands)
         with np.errstate(invalid="ignore"):  # infinities of both signs
             return [rows.sum(axis=-2, keepdims=True) / rows.shape[-2]]
 
@@ -22,7 +22,7 @@ class ShardMean:
 
     def pullback(self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """Every row has its part of the cotangent."""
-        (x,), (ct,) = operands, widened(cotangents)
+        (x,), (ct,) = operands, widen(cotangents)
         return [np.broadcast_to(ct / x.shape[-2], x.shape).copy()]
 
 
@@ -31,7 +31,7 @@ class ShardRoll:
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes, *, shift: int) -> list[Blocks]:
         """Row i of a block is row i - shift of it, counted around, less row i."""
-        (rows,) = widened(operands)
+        (rows,) = widen(operands)
         with np.errstate(invalid="ignore"):  # infinities of one sign
             return [np.roll(rows, shift, axis=-2) - rows]
 
@@ -45,7 +45,7 @@ class ShardRoll:
         self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, *, shift: int
     ) -> list[Blocks]:
         """A row went to one place with a plus, and stayed in its own with a minus."""
-        (rows,) = widened(cotangents)
+        (rows,) = widen(cotangents)
         with np.errstate(invalid="ignore"):
             return [np.roll(rows, -shift, axis=-2) - rows]
 

@@ -7,7 +7,7 @@ Operands are blocks `values [*mesh.sizes, *block]` and, of the same shape, `weig
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents, all_reduce
-from shardproof.oracles.dtypes import is_float, widened
+from shardproof.oracles.dtypes import is_float, widen
 from shardproof.oracles.mesh import MeshCase
 
 
@@ -25,7 +25,7 @@ class WeightedMean:
         """The sum of the products with the weights by the sum of the weights."""
         values, weights = operands
         self.check(values, weights)
-        numbers, factors = widened(operands)
+        numbers, factors = widen(operands)
         with np.errstate(invalid="ignore"):
             products = np.where(factors > 0, numbers, 0) * factors
             total = all_reduce(per_device(products, mesh).sum(axis=-1), mesh, axes)
@@ -37,7 +37,7 @@ class WeightedMean:
 
     def pullback(self, operands: Operands, cotangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks | None]:
         """Every element gets its weight's share of all participants' cotangents."""
-        (_, factors), (ct,) = widened(operands), widened(cotangents)
+        (_, factors), (ct,) = widen(operands), widen(cotangents)
         share = all_reduce(ct, mesh, axes) / self.total(factors, mesh, axes)
         aligned = share.reshape(*mesh.sizes, *(1,) * (factors.ndim - len(mesh.sizes)))
         return [np.where(factors > 0, factors * aligned, 0), None]

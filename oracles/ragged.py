@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents
-from shardproof.oracles.dtypes import widened
+from shardproof.oracles.dtypes import widen
 from shardproof.oracles.mesh import MeshCase, as_axes
 
 
@@ -60,7 +60,7 @@ def slices(operands: Operands, mesh: MeshCase, axes: Axes) -> Iterator[Slice]:
 def ragged_all_to_all(operands: Operands, mesh: MeshCase, axes: Axes) -> Blocks:
     """Every slice is written where its sender says in its receiver's output; other rows are those of `output`."""
     rank = len(mesh.sizes)
-    operand, output = widened(operands[:2])
+    operand, output = widen(operands[:2])
     source = operand.reshape(mesh.size, *operand.shape[rank:])
     result = output.reshape(mesh.size, *output.shape[rank:]).copy()
     for s in slices(operands, mesh, axes):
@@ -84,7 +84,7 @@ class RaggedAllToAll:
 
     def pullback(self, operands: Operands, cotangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks | None]:
         """A sent row gets the cotangents of all places that it was sent to; one of output, unless written, its own."""
-        (operand, output, *_), (ct,) = operands, widened(cotangents)
+        (operand, output, *_), (ct,) = operands, widen(cotangents)
         rank = len(mesh.sizes)
         kept = ct.reshape(mesh.size, *ct.shape[rank:]).copy()
         returned = np.zeros((mesh.size, *operand.shape[rank:]), kept.dtype)

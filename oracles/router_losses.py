@@ -6,7 +6,7 @@ Losses of a shard are the same over no axis. Operands are blocks `logits [*mesh.
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, Operands, all_reduce
-from shardproof.oracles.dtypes import is_float, wide, widened
+from shardproof.oracles.dtypes import is_float, wide, widen
 from shardproof.oracles.mesh import MeshCase
 
 
@@ -25,7 +25,7 @@ class LoadBalancingLoss:
         self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, *, top_k: int
     ) -> list[Blocks]:
         """Probabilities move, `p (d - p·d)`; shares do not."""
-        (logits,), (d,) = operands, widened(tangents)
+        (logits,), (d,) = operands, widen(tangents)
         p = self.probabilities(logits)
         moved = p * (d - (p * d).sum(axis=-1, keepdims=True))
         return [self.weighted(moved, logits, mesh, axes, top_k)]
@@ -34,7 +34,7 @@ class LoadBalancingLoss:
         self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, *, top_k: int
     ) -> list[Blocks]:
         """`p (w - p·w)`, with w the weights of probabilities, times the sum of all participants' cotangents."""
-        (logits,), (ct,) = operands, widened(cotangents)
+        (logits,), (ct,) = operands, widen(cotangents)
         p, w = self.probabilities(logits), self.weights(logits, mesh, axes, top_k)
         total = all_reduce(ct, mesh, axes)[..., None, None]
         return [total * p * (w - (p * w).sum(axis=-1, keepdims=True))]
@@ -74,14 +74,14 @@ class RouterZLoss:
 
     def pushforward(self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """`2 z p·d` of each token, with z the logarithm and p the softmax, its derivative."""
-        (logits,), (d,) = operands, widened(tangents)
+        (logits,), (d,) = operands, widen(tangents)
         z = self.log_sums(logits)
         moved = 2 * z * (self.softmax(logits, z) * d).sum(axis=-1)
         return [self.mean(moved, mesh, axes)]
 
     def pullback(self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """`2 z p` of each token, by the number of tokens, times the sum of all participants' cotangents."""
-        (logits,), (ct,) = operands, widened(cotangents)
+        (logits,), (ct,) = operands, widen(cotangents)
         z = self.log_sums(logits)
         total = all_reduce(ct, mesh, axes)[..., None, None]
         return [total * 2 * z[..., None] * self.softmax(logits, z) / self.tokens(logits.shape[-2], mesh, axes)]

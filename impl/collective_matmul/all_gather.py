@@ -23,7 +23,7 @@ from jax import lax
 from jaxtyping import Array
 
 from shardproof.impl.arguments import AxisName
-from shardproof.impl.collective_matmul.operands import checked
+from shardproof.impl.collective_matmul.operands import check_operands
 from shardproof.impl.collectives import Block, axis_index
 from shardproof.impl.indices import around
 from shardproof.impl.rings import (
@@ -31,7 +31,7 @@ from shardproof.impl.rings import (
     Left,
     Result,
     Right,
-    aligned,
+    align_types,
     empty_array,
     in_halves,
     multiply,
@@ -48,7 +48,7 @@ CHUNKS = 8
 """The number of chunks of rows, uneven by a row at most; of few rows, one for every two."""
 
 
-@checked
+@check_operands
 def ring_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
@@ -62,7 +62,7 @@ def ring_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: Axi
 def add_products(lhs: Left, rhs: Right, axis_name: AxisName, travel: Callable[..., Block]) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`, by `pass_round` or `pass_shorter_way`: multiplies each block of A."""
     p, me, columns = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-1]
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
 
     def product(block: Block, distance: Array | int) -> Block:  # with the rows of W for the columns of its owner
         owner = around(me - distance, p)
@@ -74,7 +74,7 @@ def add_products(lhs: Left, rhs: Right, axis_name: AxisName, travel: Callable[..
     return travel([lhs], product(lhs, 0), add, axis_name).astype(jnp.result_type(lhs, rhs))
 
 
-@checked
+@check_operands
 def bidirectional_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
@@ -83,7 +83,7 @@ def bidirectional_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_
     Best where the links are the limit: the fastest at 8192 cubed.
     """
     p, me, columns = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-1]
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     right, left = in_halves(lhs, -1)
     middle = right.shape[-1]
 
@@ -97,7 +97,7 @@ def bidirectional_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_
     return pass_round([right, left], product(lhs, 0, 0), add, axis_name).astype(jnp.result_type(lhs, rhs))
 
 
-@checked
+@check_operands
 def ring_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
 
@@ -111,7 +111,7 @@ def ring_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
 def write_products(lhs: Left, rhs: Right, axis_name: AxisName, travel: Callable[..., Block]) -> Result:
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`, by `pass_round` or `pass_shorter_way`: multiplies each block of A."""
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-2]
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
 
     def write_product(result: Block, block: Block, distance: Array | int) -> Block:
         return write(result, rounded_product(block, rhs), around(me - distance, p) * rows, lhs.ndim - 2)
@@ -119,7 +119,7 @@ def write_products(lhs: Left, rhs: Right, axis_name: AxisName, travel: Callable[
     return travel([lhs], own_rows(lhs, rhs, axis_name), write_product, axis_name)
 
 
-@checked
+@check_operands
 def bidirectional_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
 
@@ -128,7 +128,7 @@ def bidirectional_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisNa
     Best where the links are the limit: the fastest at 8192 cubed.
     """
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-2]
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     right, left = in_halves(lhs, -2)
     middle = right.shape[-2]
 
@@ -141,7 +141,7 @@ def bidirectional_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisNa
     return pass_round([right, left], own_rows(lhs, rhs, axis_name), write_both, axis_name)
 
 
-@checked
+@check_operands
 def ring_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
 
@@ -150,7 +150,7 @@ def ring_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
     Best where links carry one transfer at a time: the fastest on H100 by timelines.
     """
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), rhs.shape[0]
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
 
     def product(block: Block, distance: Array | int) -> Block:  # with the columns of A for the rows of its owner
         owner = around(me - distance, p)
@@ -162,7 +162,7 @@ def ring_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
     return pass_round([rhs], product(rhs, 0), add, axis_name).astype(jnp.result_type(lhs, rhs))
 
 
-@checked
+@check_operands
 def joined_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
 
@@ -171,7 +171,7 @@ def joined_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     Best where the links are the limit: the fastest at 8192 cubed, since halves of W make small products.
     """
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), rhs.shape[0]
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     right, left = in_halves(rhs, 0)
     middle = right.shape[0]
 
@@ -186,7 +186,7 @@ def joined_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     return total.astype(jnp.result_type(lhs, rhs))
 
 
-@checked
+@check_operands
 def chunked_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
@@ -202,7 +202,7 @@ def chunked_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: 
     p, (*batch, m, columns) = lax.axis_size(axis_name), lhs.shape
     if p > UNROLLED:
         return add_products(lhs, rhs, axis_name, pass_shorter_way)
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     count = max(1, min(CHUNKS, math.ceil(m / 2)))
     bounds = [m * i // count for i in range(count + 1)]
 

@@ -15,7 +15,7 @@ Sums = Literal["accumulator", "operands"]
 Form = TypeVar("Form", bound=Callable[..., Any])
 
 
-def checked(form: Form) -> Form:
+def check_operands(form: Form) -> Form:
     """Decorate `form(lhs, rhs, axis_name, …)`, or a transformer block's `form(x, w_in, w_out, axis_name, …)`.
 
     Its arguments are checked, and `axis_name` arrives as a tuple. The end of its name, which is that of its contract,

@@ -34,7 +34,7 @@ from shardproof.impl.collective_matmul.all_gather import (
     joined_all_gather_matmul_rhs,
     write_products,
 )
-from shardproof.impl.collective_matmul.operands import checked
+from shardproof.impl.collective_matmul.operands import check_operands
 from shardproof.impl.collective_matmul.reduce_scatter import (
     alternating_matmul_reduce_scatter,
     join_parts,
@@ -47,7 +47,7 @@ from shardproof.impl.rings import (
     Left,
     Result,
     Right,
-    aligned,
+    align_types,
     pass_shorter_way,
     ring_loop,
     schedule_after,
@@ -59,7 +59,7 @@ Pair = tuple[Block, Block]
 """A block that goes rightward, and one that goes leftward."""
 
 
-@checked
+@check_operands
 def paired_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
@@ -83,7 +83,7 @@ def paired_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: A
     return _with_gradient(forward, backward, lhs, rhs, axis_name)
 
 
-@checked
+@check_operands
 def paired_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
 
@@ -108,7 +108,7 @@ def paired_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     return _with_gradient(forward, backward, lhs, rhs, axis_name)
 
 
-@checked
+@check_operands
 def paired_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
 
@@ -132,7 +132,7 @@ def paired_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     return _with_gradient(joined_all_gather_matmul_rhs, backward, lhs, rhs, axis_name)
 
 
-@checked
+@check_operands
 def paired_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0) -> Result:
     """Sums in two parts each way, in pairs that take turns; backward the cotangent is gathered once. No forward mode.
 
@@ -158,7 +158,7 @@ def paired_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, 
     return _with_gradient(forward, backward, lhs, rhs, axis_name)
 
 
-@checked
+@check_operands
 def paired_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:
     """`X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [B, D_Y]`, typed varying.
 
@@ -171,7 +171,7 @@ def paired_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: Axis
     and over 8 of them 1.19 times, where `alternating` takes 1.39. The gradient takes 1.10 times the unsharded one, at
     8192 cubed 1.22 times (the naive form's 1.16 and 1.28).
     """
-    x, w_in, w_out = aligned(x, w_in, w_out, axis_name=axis_name)
+    x, w_in, w_out = align_types(x, w_in, w_out, axis_name=axis_name)
 
     def forward(x: Left, w_in: Right, w_out: Right) -> tuple[Result, tuple[Array, ...]]:
         hidden = jax.nn.relu(add_products(x, w_in, axis_name, pass_shorter_way))
@@ -210,7 +210,7 @@ def _with_gradient(
     axis_name: AxisName,
 ) -> Result:
     """A product with a gradient of its own, of operands with the same type."""
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     if lax.axis_size(axis_name) > UNROLLED:
         return form(lhs, rhs, axis_name)
     product = jax.custom_vjp(lambda lhs, rhs: form(lhs, rhs, axis_name))
@@ -230,7 +230,7 @@ def _sums_in_pairs(lhs: Left, rhs: Right, axis_name: AxisName, dimension: int) -
     fewer than four rows, it is `alternating`.
     """
     p, dtype = lax.axis_size(axis_name), jnp.result_type(lhs, rhs)
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     term, sizes = parts_of_terms(lhs, rhs, axis_name, dimension, 4)
     if p == 1 or p > UNROLLED or len(sizes) < 4:
         return alternating_matmul_reduce_scatter(lhs, rhs, axis_name, scatter_dimension=dimension)

@@ -31,7 +31,7 @@ from shardproof.impl.collective_matmul.all_gather import (
     assemble,
     ring_all_gather_matmul_lhs_contracting,
 )
-from shardproof.impl.collective_matmul.operands import Sums, checked
+from shardproof.impl.collective_matmul.operands import Sums, check_operands
 from shardproof.impl.collectives import Block, all_gather_invariant, all_reduce, axis_index
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.indices import around
@@ -40,7 +40,7 @@ from shardproof.impl.rings import (
     Left,
     Result,
     Right,
-    aligned,
+    align_types,
     empty_array,
     multiply,
     pass_round,
@@ -57,7 +57,7 @@ Term = Callable[[int, Array | int, Sequence[Block]], Block]
 scheduled after other blocks."""
 
 
-@checked
+@check_operands
 def ring_matmul_reduce_scatter(
     lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "accumulator"
 ) -> Result:
@@ -67,7 +67,7 @@ def ring_matmul_reduce_scatter(
     and with its gradient.
     """
     p, me, dtype = lax.axis_size(axis_name), axis_index(axis_name), travel_dtype(sums, lhs, rhs)
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     size = piece_size(lhs, rhs, scatter_dimension, p)
 
     def term(distance: Array | int) -> Block:
@@ -82,10 +82,10 @@ def ring_matmul_reduce_scatter(
     return total.astype(jnp.result_type(lhs, rhs))
 
 
-@checked
+@check_operands
 def bidirectional_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """Half of every sum of rows goes each way, in the accumulator's dtype: p - 1 steps of two permutes and products."""
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     term, sizes = parts_of_terms(lhs, rhs, axis_name, 0, 2)
     halves = range(len(sizes))
 
@@ -97,7 +97,7 @@ def bidirectional_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisNa
     return jnp.concatenate(totals, lhs.ndim - 2).astype(jnp.result_type(lhs, rhs))
 
 
-@checked
+@check_operands
 def alternating_matmul_reduce_scatter(
     lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "operands"
 ) -> Result:
@@ -109,13 +109,13 @@ def alternating_matmul_reduce_scatter(
     8192x16384 by 16384x8192 over 4 of v4, v5e and v6e: it makes one kernel of a product, an addition and a rounding,
     and takes 1.03 times the unsharded product on v5e there (1.42 with `sums="accumulator"`).
     """
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     if piece_size(lhs, rhs, scatter_dimension, lax.axis_size(axis_name)) < 2:
         return ring_matmul_reduce_scatter(lhs, rhs, axis_name, scatter_dimension=scatter_dimension, sums=sums)
     return join_parts(take_turns(lhs, rhs, axis_name, scatter_dimension, sums), lhs.ndim - 2 + scatter_dimension)
 
 
-@checked
+@check_operands
 def alternating_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """Half sums of rows go each way, in turns, for one half of the rows while the other half is gathered, both ways.
 
@@ -128,7 +128,7 @@ def alternating_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) ->
     p, m, rows = lax.axis_size(axis_name), lhs.shape[-2], lhs.ndim - 2
     parts = 2 if m >= 2 * p else 1
     # cast first: the gradient adds up replicas, and would add up the padded rows too
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     lhs = _pad_rows(lhs, parts * p)
     done: list[Block] = []
     whole: list[Block] = []
@@ -146,7 +146,7 @@ def alternating_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) ->
     return whole[0][..., :m, :]
 
 
-@checked
+@check_operands
 def scattered_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """Half sums of rows go each way, in turns, and one all-gather collects them; typed invariant.
 
@@ -156,7 +156,7 @@ def scattered_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> R
     Best in time for small products, and with a gradient: at 1024x8192 by 8192x2048 over 4 participants of v5e 2.38
     times the unsharded product, as XLA:TPU schedules it, which takes 2.45 times for its own.
     """
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     rows, m, dtype = lhs.ndim - 2, lhs.shape[-2], jnp.result_type(lhs, rhs)
     if not m:  # a constant, whose derivative JAX does not find in a branch under vmap (`custom_jvp_branch.py`)
         return all_reduce(multiply(lhs, rhs), axis_name).astype(dtype)
@@ -176,7 +176,7 @@ def scattered_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> R
     return found
 
 
-@checked
+@check_operands
 def overlapped_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:
     """One ring after the other: 2(p-1) permutes, of blocks of X and of sums.
 
@@ -186,7 +186,7 @@ def overlapped_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: 
     return ring_matmul_reduce_scatter(hidden, w_out, axis_name, scatter_dimension=1)
 
 
-@checked
+@check_operands
 def alternating_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:
     """Blocks come the shorter way, whole; half sums go each way, in turns, as in `alternating_matmul_reduce_scatter`.
 

@@ -10,7 +10,7 @@ from shardproof.impl.collectives import Block, axis_index
 from shardproof.impl.indices import quotient
 from shardproof.impl.moe.capacity import places
 from shardproof.impl.moe.experts import Weights, in_buffers
-from shardproof.impl.moe.plan import ExpertWeights, Plan, moe_layer, narrowly, planned
+from shardproof.impl.moe.plan import ExpertWeights, Plan, make_plan, moe_layer, narrowly
 from shardproof.impl.rings import shift
 
 Slots = Int[Array, "t k"]
@@ -27,14 +27,14 @@ def slots(plan: Plan) -> Slots:
     return jnp.where(plan.kept, queues * plan.most_sent + place, -1).reshape(-1, plan.top_k)
 
 
-def filled(tokens: Float[Array, "t d"], at: Slots, count: int) -> Float[Array, "n d"]:
+def fill_buffers(tokens: Float[Array, "t d"], at: Slots, count: int) -> Float[Array, "n d"]:
     """Buffers of `count` rows in all, each a token; zeros in rows that no pair has."""
     rows = jnp.where((at >= 0) & (at < count), at, count).ravel()
     source = jnp.full(count, -1).at[rows].set(quotient(jnp.arange(at.size), at.shape[1]), mode="drop")
     return jnp.where(source[:, None] >= 0, tokens[jnp.maximum(source, 0)], 0)
 
 
-def taken(buffers: Float[Array, "n f"], at: Slots) -> Float[Array, "m f"]:
+def read_buffers(buffers: Float[Array, "n f"], at: Slots) -> Float[Array, "m f"]:
     """The row of each pair; zeros if it has none."""
     rows = at.ravel()
     held = (rows >= 0) & (rows < buffers.shape[0])
@@ -76,8 +76,8 @@ def dispatch_by_all_to_all(plan: Plan) -> Block:
         Blocks in the dtype that all operands promote to, computed in float32 or wider, and rounded once.
     """
     at = slots(plan)
-    buffers = filled(plan.tokens, at, plan.count * plan.most_sent)
-    return plan.combined(taken(through_experts(plan, buffers), at))
+    buffers = fill_buffers(plan.tokens, at, plan.count * plan.most_sent)
+    return plan.combined(read_buffers(through_experts(plan, buffers), at))
 
 
 def dispatch_round_a_ring(plan: Plan) -> Block:
@@ -102,8 +102,8 @@ def dispatch_round_a_ring(plan: Plan) -> Block:
     def served(visitors: Visitors, weights: Weights) -> Block:
         rows, at, gates = visitors
         at = at - first
-        buffers = filled(rows, at, held * room).reshape(held, room, -1)
-        outputs = taken(in_buffers(buffers, weights).reshape(held * room, plan.features), at)
+        buffers = fill_buffers(rows, at, held * room).reshape(held, room, -1)
+        outputs = read_buffers(in_buffers(buffers, weights).reshape(held * room, plan.features), at)
         return jnp.sum((outputs * gates.ravel()[:, None]).reshape(*at.shape, plan.features), axis=1)
 
     def step(state: tuple[Visitors, Block], _: None) -> tuple[tuple[Visitors, Block], None]:
@@ -145,5 +145,5 @@ def expert_choice_moe(
     k = router_weights.shape[1]
     if not k:
         refuse(name, "router_weights", list(router_weights.shape), "[D, E] of at least one expert")
-    plan = planned(name, tokens, router_weights, expert_weights, axis_name, top_k=k, capacity=capacity, over="all")
+    plan = make_plan(name, tokens, router_weights, expert_weights, axis_name, top_k=k, capacity=capacity, over="all")
     return plan.result(dispatch_by_all_to_all)

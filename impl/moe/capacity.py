@@ -72,12 +72,12 @@ Numbers = Int[Array, "n"]
 """A number for every pair."""
 
 
-def sorting(numbers: Numbers) -> Numbers:
+def argsort(numbers: Numbers) -> Numbers:
     """The order that sorts numbers, typed as they are: `jnp.argsort` types it as the same everywhere."""
     return cast_varying(jnp.argsort(numbers), varying(numbers))
 
 
-def counted(queues: Numbers, count: int) -> Int[Array, "q"]:
+def count_pairs(queues: Numbers, count: int) -> Int[Array, "q"]:
     """The number of pairs in each of `count` queues; other numbers are in none."""
     return jnp.sum(queues[:, None] == jnp.arange(count), axis=0, dtype=jnp.int32)
 
@@ -92,12 +92,12 @@ def places(queues: Numbers, count: int, first: Sequence[Block] = (), *, axes: Ax
     if not queues.size:
         return queues
     *_, order = lax.sort((queues, *first, jnp.arange(queues.size)), num_keys=1 + len(first))
-    sizes = counted(queues, count + 1)
+    sizes = count_pairs(queues, count + 1)
     ranked = jnp.arange(queues.size) - (jnp.cumsum(sizes) - sizes)[queues[order]]
     place = jnp.zeros_like(ranked).at[order].set(ranked).astype(jnp.int32)
     if not axes:
         return place
-    lengths = all_gather(counted(queues, count), axes)
+    lengths = all_gather(count_pairs(queues, count), axes)
     lower = jnp.arange(lengths.shape[0])[:, None] < axis_index(axes)
     before = jnp.sum(jnp.where(lower, lengths, 0), axis=0)
     return place + jnp.append(before, 0)[queues]
@@ -150,7 +150,7 @@ def _by_choices(queues: Block, count: int, axes: Axes) -> Block:
     top_k = queues.shape[1]
     each = jnp.where(queues < count, queues + count * jnp.arange(top_k), top_k * count)
     place = places(each.ravel(), top_k * count, axes=axes).reshape(queues.shape)
-    lengths = lax.psum(counted(each.ravel(), top_k * count), axes).reshape(top_k, count)
+    lengths = lax.psum(count_pairs(each.ravel(), top_k * count), axes).reshape(top_k, count)
     before = jnp.cumsum(lengths, axis=0) - lengths
     return place + jnp.append(before.ravel(), 0)[each]
 
@@ -175,10 +175,10 @@ def count_drops(experts: Int[Array, "t k"], gates: Block, count: int, room: Room
     keeps = kept(experts, gates, count, room, axes).ravel()
     sent = _sent(experts, gates, count, room).ravel()
     counts = (
-        counted(chosen, count),
-        counted(jnp.where(sent, chosen, count), count),
-        counted(jnp.where(sent, count, chosen), count),
-        counted(jnp.where(sent & ~keeps, chosen, count), count),
-        counted(jnp.where(keeps, chosen, count), count),
+        count_pairs(chosen, count),
+        count_pairs(jnp.where(sent, chosen, count), count),
+        count_pairs(jnp.where(sent, count, chosen), count),
+        count_pairs(jnp.where(sent & ~keeps, chosen, count), count),
+        count_pairs(jnp.where(keeps, chosen, count), count),
     )
     return Counters(*lax.psum(cast_varying(counts, axes), axes))

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from shardproof.impl.arguments import refuse_batches
 from shardproof.impl.collectives import Block, cast_varying, varying
-from shardproof.impl.moe.capacity import counted, sorting
+from shardproof.impl.moe.capacity import argsort, count_pairs
 
 Weights: TypeAlias = list[Float[Array, "e _ _"]]
 """One array, or three."""
@@ -69,9 +69,9 @@ def sorted_by_expert(rows: Float[Array, "n d"], experts: Int[Array, "n"], weight
     refuse_batches("sorted_by_expert", "rows", str(jax.typeof(rows)), "rows outside of jax.vmap", rows, experts)
     count = weights[0].shape[0]
     known = jnp.where((experts >= 0) & (experts < count), experts, count)
-    order = sorting(known)
+    order = argsort(known)
     grouped = jnp.where((known < count)[order][:, None], rows[order], 0)
-    sizes = cast_varying(counted(known, count), varying(grouped) | varying(weights[0]))
+    sizes = cast_varying(count_pairs(known, count), varying(grouped) | varying(weights[0]))
     result = _expert(grouped, weights, lambda x, w: lax.ragged_dot(x, w, sizes))
     held = jnp.where((known < count)[order][:, None], result, 0)  # what is behind the last group is not defined
-    return held[sorting(order)]
+    return held[argsort(order)]

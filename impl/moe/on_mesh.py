@@ -14,8 +14,8 @@ from shardproof.impl.arguments import AxisName, as_axes, check_rank, refuse
 from shardproof.impl.collectives import Block
 from shardproof.impl.moe.buffers import dispatch_by_all_to_all, dispatch_round_a_ring
 from shardproof.impl.moe.gathered import dispatch_sorted
-from shardproof.impl.moe.plan import ExpertWeights, Plan, planned
-from shardproof.impl.placing import check_parts, check_roles, placed
+from shardproof.impl.moe.plan import ExpertWeights, Plan, make_plan
+from shardproof.impl.placing import check_parts, check_roles, place
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class GlobalMoeLayer:
         settings: dict[str, Any] = {"top_k": top_k, "capacity": capacity, "policy": policy, "over": over}
 
         def blocks(tokens: Block, router: Block, weights: Any) -> Block:
-            plan = planned(self.name, tokens, router, weights, of_experts, **settings, sharing=every)
+            plan = make_plan(self.name, tokens, router, weights, of_experts, **settings, sharing=every)
             return plan.result(self.dispatch)
 
-        laid_out = placed((tokens, router_weights, weights), specs, mesh)
+        laid_out = place((tokens, router_weights, weights), specs, mesh)
         result: Block = jax.shard_map(blocks, mesh=mesh, in_specs=specs, out_specs=rows)(*laid_out)
         return result
 

@@ -77,7 +77,7 @@ class Plan:
         return jnp.sum(weighted.reshape(-1, self.top_k, self.features), axis=1).astype(self.dtype)
 
 
-def planned(
+def make_plan(
     function: str,
     tokens: Block,
     router_weights: Block,
@@ -100,7 +100,7 @@ def planned(
         sharing: the axis tuple over which tokens share the capacity, and are numbered: `axis_name`, and other axes
             along which experts are the same, if the policy is not "sender". None: `axis_name`.
     """
-    axes, weights = _checked(function, tokens, router_weights, expert_weights, axis_name)
+    axes, weights = _check(function, tokens, router_weights, expert_weights, axis_name)
     room = Room(capacity, policy, capacity_per_sender)
     room.check(function)
     operands = (tokens, router_weights, *weights)
@@ -133,7 +133,7 @@ def planned(
     )
 
 
-def _checked(
+def _check(
     function: str, tokens: Block, router_weights: Block, expert_weights: ExpertWeights, axis_name: AxisName
 ) -> tuple[Axes, Weights]:
     axes = check_axes(function, axis_name)
@@ -180,7 +180,7 @@ def moe_layer(name: str, dispatch: Callable[[Plan], Block]) -> Callable[..., Blo
         capacity_per_sender: int | None = None,
     ) -> Block:
         room: dict[str, Any] = {"capacity": capacity, "policy": policy, "capacity_per_sender": capacity_per_sender}
-        plan = planned(name, tokens, router_weights, expert_weights, axis_name, top_k=top_k, over=over, **room)
+        plan = make_plan(name, tokens, router_weights, expert_weights, axis_name, top_k=top_k, over=over, **room)
         return plan.result(dispatch)
 
     layer.__name__ = layer.__qualname__ = name

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int
 from shardproof.impl.arguments import Axes, check_axes, check_count, check_kind, check_shape
 from shardproof.impl.collectives import Block, all_to_all
 from shardproof.impl.indices import quotient, remainder
-from shardproof.impl.moe.capacity import counted, sorting
+from shardproof.impl.moe.capacity import argsort, count_pairs
 from shardproof.impl.moe.experts import in_turn
 from shardproof.impl.moe.plan import Plan, moe_layer, narrowly
 from shardproof.impl.ragged import ragged_all_to_all
@@ -89,8 +89,8 @@ def dispatch_raggedly(plan: Plan) -> Block:
     destination = quotient(plan.experts, plan.held)
     # dropped pairs stay where they are, behind the others of their destination: holes in what is sent
     order = jnp.lexsort((plan.experts, ~plan.kept, destination))
-    loads = counted(destination, p)
-    sent = counted(jnp.where(plan.kept, plan.experts, plan.count), plan.count).reshape(p, plan.held)
+    loads = count_pairs(destination, p)
+    sent = count_pairs(jnp.where(plan.kept, plan.experts, plan.count), plan.count).reshape(p, plan.held)
     dispatcher = Dispatcher.of(jnp.cumsum(loads) - loads, jnp.sum(sent, axis=1), plan.axes)
 
     tokens = plan.tokens[plan.token[order]]
@@ -100,7 +100,7 @@ def dispatch_raggedly(plan: Plan) -> Block:
     own = jnp.where(dispatcher.arrived(room), remainder(_begun(jnp.cumsum(received), room), plan.held), -1)
     outputs = in_turn(rows, own[:, None], jnp.ones((room, 1), rows.dtype), plan.weights)
     home = jnp.where(dispatcher.returned(pairs)[:, None], dispatcher.back(outputs, pairs), 0)
-    return plan.combined(home[sorting(order)])
+    return plan.combined(home[argsort(order)])
 
 
 ragged_moe = moe_layer("ragged_moe", dispatch_raggedly)

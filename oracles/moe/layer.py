@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, Operands
-from shardproof.oracles.dtypes import is_float, wide, widened
+from shardproof.oracles.dtypes import is_float, wide, widen
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.moe.dropping import Dispatch, dispatch, pairs_of
 from shardproof.oracles.moe.experts import EXPERTS, Expert
@@ -79,7 +79,7 @@ class MoeLayer:
         """
         settings = self.settings(operands, **options)
         gradients = [np.zeros((mesh.size, *x.shape[len(mesh.sizes) :]), wide(x.dtype)) for x in operands]
-        (ct,) = (c.reshape(mesh.size, *c.shape[len(mesh.sizes) :]) for c in widened(cotangents))
+        (ct,) = (c.reshape(mesh.size, *c.shape[len(mesh.sizes) :]) for c in widen(cotangents))
         for part in self.parts(operands, mesh, axes):
             routing = self.routing(part, settings)
             of_gates = np.zeros_like(routing.gates)
@@ -131,7 +131,7 @@ class MoeLayer:
     def parts(self, operands: Operands, mesh: MeshCase, axes: Axes) -> Iterator["Part"]:
         """The operands of every process group."""
         lead = len(mesh.sizes)
-        whole = [x.reshape(mesh.size, *x.shape[lead:]) for x in widened(operands)]
+        whole = [x.reshape(mesh.size, *x.shape[lead:]) for x in widen(operands)]
         tokens, router, *weights = whole
         p, held = mesh.axis_size(axes), weights[0].shape[1]
         if len(weights) not in EXPERTS or any(w.shape[1] != held for w in weights):

@@ -255,7 +255,7 @@ class Case:
         Raises:
             ValueError: if the text is no JSON, no case, or out of all bounds.
         """
-        return bounded(reading.decoded(cls, reading.loaded(text)), contract_of)
+        return bounded(reading.decode(cls, reading.load_json(text)), contract_of)
 
 
 def bounded(case: Case, contract_of: Callable[[str], Contract]) -> Case:

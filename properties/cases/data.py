@@ -53,10 +53,10 @@ class Data:
 def generate(data: Data, shape: tuple[int, ...], dtype: np.dtype, *, terms: int = 1, degree: int = 1) -> np.ndarray:
     """The array of a data set; a result may add up `terms` products of `degree` elements."""
     # without dimensions NumPy makes a scalar, and not an array
-    return np.asarray(_generated(data, shape, dtype, terms, degree))
+    return np.asarray(_generate(data, shape, dtype, terms, degree))
 
 
-def _generated(data: Data, shape: tuple[int, ...], dtype: np.dtype, terms: int, degree: int) -> np.ndarray:
+def _generate(data: Data, shape: tuple[int, ...], dtype: np.dtype, terms: int, degree: int) -> np.ndarray:
     rng = np.random.default_rng([KINDS.index(data.kind), data.seed, len(shape), *shape])
     dtype = np.dtype(dtype)
     if dtype == bool:

@@ -31,7 +31,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
-def loaded(text: str | bytes) -> Any:
+def load_json(text: str | bytes) -> Any:
     """JSON as data; raises Unreadable if the text is none, or nested too deeply."""
     try:
         return msgspec.json.decode(text)
@@ -41,7 +41,7 @@ def loaded(text: str | bytes) -> Any:
         raise Unreadable(f"not JSON: {error}") from error
 
 
-def decoded(kind: type[T], data: Any) -> T:
+def decode(kind: type[T], data: Any) -> T:
     """A dataclass from JSON-able data, with just its fields, each of its type.
 
     Raises:

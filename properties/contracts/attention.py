@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from shardproof.impl import attention as implementations
 from shardproof.oracles import attention
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type, something
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, at_least_a_byte, of_type
 from shardproof.properties.contracts.costs import added_up, replicas
 from shardproof.properties.contracts.drawing import sides
-from shardproof.properties.contracts.forbidden import deeper, longer, retyped
+from shardproof.properties.contracts.forbidden import deeper, longer, wrong_dtype
 from shardproof.properties.contracts.numbers import finite, scaled_to
 from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation
 
@@ -69,7 +69,7 @@ CONTRACTS: tuple[Contract, ...] = (
         options={"causal": Option(of_type(bool))},
         kinds=("real", "exact", "distinct", "nan", "real"),
         features=frozenset({INDEPENDENT, "explained_errors", "replicated_operands", "x64"}),
-        violations=(longer("k", 1, 1), longer("v", 2, 2), deeper("q", 0), retyped("v", 2, "int32")),
+        violations=(longer("k", 1, 1), longer("v", 2, 2), deeper("q", 0), wrong_dtype("v", 2, "int32")),
         # logits grow with the square of the number of participants, on each set of them
         most=64,
         adapt=_in_reach,
@@ -77,7 +77,7 @@ CONTRACTS: tuple[Contract, ...] = (
         shapes=(((8192, 16, 128), 0, ""),) * 3,
         usual={"causal": False},
         leading=0,
-        least=something(0, 1, 2),
+        least=at_least_a_byte(0, 1, 2),
         implementations={
             "gathered": Claim(
                 implementations.gathered_attention,

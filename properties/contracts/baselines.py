@@ -60,7 +60,7 @@ def layouts_of(case: Case, *names: str) -> list[Layout]:
 def _missing(*operands: str) -> Callable[[Case], int]:
     def least(case: Case) -> int:
         *layouts, result = layouts_of(case, *operands, "")
-        return math.ceil(baselines.lacking(case.mesh, sides(case), layouts, result) * bits(case) / 8)
+        return math.ceil(baselines.fewest_received(case.mesh, sides(case), layouts, result) * bits(case) / 8)
 
     return least
 

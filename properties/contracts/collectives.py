@@ -17,7 +17,7 @@ from shardproof.properties.cases.strategies import dtypes, kinds_of, permutation
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.strategies.making import Composite, sampled
 from shardproof.properties.contracts.contract import DIMENSION, Contract, Option, Oracle, Scope, is_dimension, of_type
-from shardproof.properties.contracts.forbidden import GROUPS, PARTLY, indivisible, out_of_range, valued
+from shardproof.properties.contracts.forbidden import GROUPS, PARTLY, indivisible, out_of_range, wrong_value
 from shardproof.properties.contracts.operation import Arguments, Described, Drawn, Params, operation
 
 MOST_SQUARED = 1024
@@ -210,7 +210,7 @@ CONTRACTS = (
         "uneven_groups",
         options={"op": Option(of_type(str), lambda case, value: value in OPS)},
         invariant=True,
-        violations=(valued("op", lambda case: ("median", "", "SUM")), GROUPS, PARTLY),
+        violations=(wrong_value("op", lambda case: ("median", "", "SUM")), GROUPS, PARTLY),
         adapt=_of_one_sign,
         sizes={"termsize": _termsize},
     ),
@@ -252,13 +252,13 @@ CONTRACTS = (
         "permute",
         _permute,
         options={"perm": Option(_are_numbers, _is_permutation)},
-        violations=(valued("perm", lambda case: (((0, case.participants),), ((-1, 0),), ((0, 0), (0, 0)))),),
+        violations=(wrong_value("perm", lambda case: (((0, case.participants),), ((-1, 0),), ((0, 0), (0, 0)))),),
     ),
     _collective("ring_shift", _shift, options={"offset": Option(of_type(int))}),
     _collective(
         "broadcast",
         _broadcast,
         options={"root": Option(of_type(int), lambda case, value: 0 <= value < case.participants)},
-        violations=(valued("root", lambda case: (case.participants, -1)),),
+        violations=(wrong_value("root", lambda case: (case.participants, -1)),),
     ),
 )

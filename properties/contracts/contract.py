@@ -146,7 +146,7 @@ class Call:
         if case.tree:
             return ({"first": leaves[0], "rest": [*leaves[1:]]},)
         tree = _of_leaves((self.tree, *self.deeper), len(leaves)) if self.deeper else self.tree
-        return tuple(leaves) if tree is None else refilled(tree, leaves)
+        return tuple(leaves) if tree is None else replace_leaves(tree, leaves)
 
     def returned(self, case: Case, leaves: Sequence[Any]) -> Any:
         """The tree that a call returns: of the results' names, or like a tree of operands."""
@@ -159,7 +159,7 @@ class Call:
         return "result" if self.results is None else str(jax.tree.leaves(self.results)[index])
 
 
-def refilled(tree: Any, leaves: Sequence[Any]) -> Any:
+def replace_leaves(tree: Any, leaves: Sequence[Any]) -> Any:
     """A tree with other leaves."""
     return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 
@@ -297,7 +297,7 @@ class Contract:
         return self.differentiable is not None and self.differentiable(case)
 
 
-def something(*places: int) -> Callable[[Case], int]:
+def at_least_a_byte(*places: int) -> Callable[[Case], int]:
     """A lower bound where how much must be sent is not certain, but that something must be.
 
     That is one byte if there are several participants, nothing is empty, and each holds a part of these operands.

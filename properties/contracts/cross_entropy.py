@@ -11,9 +11,9 @@ from shardproof.oracles import cross_entropy
 from shardproof.oracles import projected_cross_entropy as oracle
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type, something
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, at_least_a_byte, of_type
 from shardproof.properties.contracts.drawing import further_dimensions, integers_below, sides
-from shardproof.properties.contracts.forbidden import longer, retyped, valued
+from shardproof.properties.contracts.forbidden import longer, wrong_dtype, wrong_value
 from shardproof.properties.contracts.numbers import finite, scaled_to, some_out_of_range
 from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation, with_invalid
 
@@ -116,7 +116,7 @@ OPTIONS = {
     "ignore_index": Option(of_type(int)),
 }
 USUAL = {"label_smoothing": 0.0, "ignore_index": -1}
-SMOOTHER = valued("label_smoothing", lambda case: (1.5, -0.5))
+SMOOTHER = wrong_value("label_smoothing", lambda case: (1.5, -0.5))
 
 
 def _claim(x: str, count: str, summed: str) -> str:
@@ -154,7 +154,7 @@ CONTRACTS: tuple[Contract, ...] = (
         features=frozenset(
             {"any_rank", "explained_errors", "invalid_indices", INDEPENDENT, "replicated_operands", "x64"}
         ),
-        violations=(retyped("labels", 1, "float32"), longer("labels", 1, -1), SMOOTHER),
+        violations=(wrong_dtype("labels", 1, "float32"), longer("labels", 1, -1), SMOOTHER),
         adapt=_labelled,
         # every participant has a gradient for all classes, of which there are as many as participants
         most=256,
@@ -162,7 +162,7 @@ CONTRACTS: tuple[Contract, ...] = (
         shapes=(((2048, 32768), 1, ""), ((2048,), None, "int32")),
         usual=USUAL,
         leading=0,
-        least=something(0),
+        least=at_least_a_byte(0),
         implementations={
             "sums": Claim(
                 implementations.vocab_parallel_cross_entropy,
@@ -184,14 +184,14 @@ CONTRACTS: tuple[Contract, ...] = (
         kinds=with_invalid("real", "exact", "nan", "real"),
         sets=4,
         features=frozenset({"explained_errors", "invalid_indices", "x64"}),
-        violations=(longer("w", 1, 0), retyped("labels", 2, "float32"), longer("labels", 2, 0), SMOOTHER),
+        violations=(longer("w", 1, 0), wrong_dtype("labels", 2, "float32"), longer("labels", 2, 0), SMOOTHER),
         adapt=_in_reach,
         # every participant has a gradient for all classes, of which there are as many as participants
         most=64,
         accumulator="float32",
         shapes=(((2048, 1024), None, ""), ((1024, 32768), 1, ""), ((2048,), None, "int32")),
         usual=USUAL,
-        least=something(1),
+        least=at_least_a_byte(1),
         implementations={
             "plain": Claim(projected.projected_cross_entropy, communication=_of_weights("1", "size(w,1)")),
             "chunked": Claim(

@@ -24,7 +24,7 @@ MORE_MANUAL = st.lists(st.integers(0, MAX_AXES - 1), max_size=1)
 FLOATS = ("float32", "bfloat16", "float16")
 
 
-def completed(draw: st.DrawFn, scope: Scope, case: Case, kinds: Sequence[str], sets: int = 0) -> Case:
+def complete(draw: st.DrawFn, scope: Scope, case: Case, kinds: Sequence[str], sets: int = 0) -> Case:
     """The case with at least `sets` data sets, of all `kinds` in turn, and with manual axes under `partial_manual`.
 
     Operands vary along no other axes then.

@@ -7,11 +7,11 @@ from shardproof.impl import embedding as implementations
 from shardproof.oracles import embedding
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, something
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, at_least_a_byte
 from shardproof.properties.contracts.costs import added_up
 from shardproof.properties.contracts.described import indices
 from shardproof.properties.contracts.drawing import further_dimensions, integers_below, sides
-from shardproof.properties.contracts.forbidden import deeper, retyped
+from shardproof.properties.contracts.forbidden import deeper, wrong_dtype
 from shardproof.properties.contracts.numbers import finite, some_out_of_range
 from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation, with_invalid
 
@@ -49,14 +49,14 @@ CONTRACTS: tuple[Contract, ...] = (
         features=frozenset(
             {"any_rank", "explained_errors", "invalid_indices", INDEPENDENT, "replicated_operands", "x64"}
         ),
-        violations=(retyped("ids", 1, "float32"), deeper("table", 0)),
+        violations=(wrong_dtype("ids", 1, "float32"), deeper("table", 0)),
         adapt=_in_range,
         # a table has as many rows as there are participants, and every one of them a gradient for each
         most=256,
         accumulator="float32",
         shapes=(((32768, 1024), 0, ""), ((2048,), None, "int32")),
         leading=1,
-        least=something(0),
+        least=at_least_a_byte(0),
         implementations={
             "masked": Claim(
                 implementations.embedding_lookup,

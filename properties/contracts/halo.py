@@ -15,12 +15,12 @@ from shardproof.properties.contracts.contract import (
     Contract,
     Option,
     Scope,
+    at_least_a_byte,
     is_dimension,
     of_type,
-    something,
 )
 from shardproof.properties.contracts.costs import transposed
-from shardproof.properties.contracts.forbidden import out_of_range, valued
+from shardproof.properties.contracts.forbidden import out_of_range, wrong_value
 from shardproof.properties.contracts.operation import Described, Drawn, moved_dtypes, operation
 
 MOST_ROWS = 12
@@ -58,7 +58,7 @@ def _dtypes(scope: Scope, devices: int, *given: Any) -> st.SearchStrategy[str]:
 
 
 def _edges(case: Case) -> int:
-    return something(0)(case) if case.keywords["before"] + case.keywords["after"] else 0
+    return at_least_a_byte(0)(case) if case.keywords["before"] + case.keywords["after"] else 0
 
 
 TAIL, HEAD = "min(rows,max(0,before-(d-1)*rows))", "min(rows,max(0,after-(p-d-1)*rows))"
@@ -78,7 +78,7 @@ CONTRACTS: tuple[Contract, ...] = (
         kinds=("distinct", "exact", "real", "special", "nan", "scaled"),
         features=frozenset({"explained_errors", "negative_dimensions", "replicated_operands", "x64"}),
         violations=(
-            *(valued(side, lambda case: (-1, _rows_of_all(case) + 1)) for side in ("before", "after")),
+            *(wrong_value(side, lambda case: (-1, _rows_of_all(case) + 1)) for side in ("before", "after")),
             out_of_range("axis"),
         ),
         linear=True,

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from shardproof.impl import means as implementations
 from shardproof.oracles import means
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, something
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, at_least_a_byte
 from shardproof.properties.contracts.drawing import further_dimensions, sides
-from shardproof.properties.contracts.forbidden import longer, retyped
+from shardproof.properties.contracts.forbidden import longer, wrong_dtype
 from shardproof.properties.contracts.numbers import finite, scaled_to
 from shardproof.properties.contracts.operation import INDEPENDENT, Arguments, Described, Drawn, operation
 
@@ -87,12 +87,12 @@ CONTRACTS: tuple[Contract, ...] = (
         invariant=True,
         kinds=("exact", "real", "nan", "scaled", "special", "nan"),
         features=OF_MASKED,
-        violations=(longer("mask", 1, -1), retyped("mask", 1, "float32")),
+        violations=(longer("mask", 1, -1), wrong_dtype("mask", 1, "float32")),
         adapt=_masked,
         accumulator="float32",
         shapes=(((65536,), 0, ""), ((65536,), 0, "bool")),
         leading=0,
-        least=something(0),
+        least=at_least_a_byte(0),
         implementations={"sums": Claim(implementations.masked_mean, communication=OF_MASK)},
     ),
     operation(
@@ -104,11 +104,11 @@ CONTRACTS: tuple[Contract, ...] = (
         invariant=True,
         kinds=("exact", "real", "nan", "special", "distinct", "real"),
         features=FEATURES,
-        violations=(longer("weights", 1, -1), retyped("weights", 1, "int32")),
+        violations=(longer("weights", 1, -1), wrong_dtype("weights", 1, "int32")),
         adapt=_weighted,
         accumulator="float32",
         shapes=(((65536,), 0, ""), ((65536,), 0, "")),
-        least=something(0),
+        least=at_least_a_byte(0),
         implementations={"sums": Claim(implementations.weighted_mean, communication=OF_WEIGHTS)},
     ),
 )

@@ -22,7 +22,7 @@ from shardproof.properties.contracts import moe_claims
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.drawing import floats
-from shardproof.properties.contracts.forbidden import longer, longer_block, retyped, valued
+from shardproof.properties.contracts.forbidden import longer, longer_block, wrong_dtype, wrong_value
 from shardproof.properties.contracts.operation import Arguments, Described, Drawn, Params, operation
 from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.token_classes import clear
@@ -107,9 +107,9 @@ def _more_columns(case: Case) -> st.SearchStrategy[Case]:
     return st.nothing() if alone else st.just(longer_block(case, 1, 1))
 
 
-def _claimed(argument: str, *values: Any) -> Violation:
+def _wrong_claim(argument: str, *values: Any) -> Violation:
     """Wrong values of what is in a case only of those who claim it."""
-    return valued(argument, lambda case: values if argument in case.keywords else ())
+    return wrong_value(argument, lambda case: values if argument in case.keywords else ())
 
 
 def _is_limit(value: Any) -> bool:
@@ -127,15 +127,15 @@ SHARED: dict[str, Any] = {
     "kinds": _kinds,
     "features": FEATURES,
     "violations": (
-        valued("top_k", lambda case: (0, -1, case.operands[1].block[1] + 1)),
-        valued("capacity", lambda case: (-1,)),
-        valued("policy", lambda case: ("random", "", "POSITION")),
-        _claimed("over", "kept"),
-        _claimed("capacity_per_sender", -1),
+        wrong_value("top_k", lambda case: (0, -1, case.operands[1].block[1] + 1)),
+        wrong_value("capacity", lambda case: (-1,)),
+        wrong_value("policy", lambda case: ("random", "", "POSITION")),
+        _wrong_claim("over", "kept"),
+        _wrong_claim("capacity_per_sender", -1),
         Violation("router_weights", _more_columns),
         longer("router_weights", 1, 0),
         longer("expert_weights", 2, 1),
-        retyped("tokens", 0, "int32"),
+        wrong_dtype("tokens", 0, "int32"),
     ),
     "most": MOST_MEMBERS,
     "sets": 3,

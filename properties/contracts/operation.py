@@ -12,7 +12,7 @@ from shardproof.properties.cases.strategies import chains, dtypes, index_groups,
 from shardproof.properties.contracts.contract import Call, Contract, Option, Oracle, Scope, Violation
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.drawing import (
-    completed,
+    complete,
     floats,
     layouts,
     meshes_and_axes,
@@ -145,7 +145,7 @@ def operation_cases(
     operands = tuple(Operand(one.block, one.dtype or dtype, at) for one, at in zip(described, placed, strict=True))
     tree = len(operands) > len(contract.call.operands) and not contract.call.deeper
     case = Case(contract, mesh, axis_name, operands, tuple(params.items()), chain=chain, tree=tree)
-    return completed(draw, scope, case, kinds_of(scope, dtype, params), sets)
+    return complete(draw, scope, case, kinds_of(scope, dtype, params), sets)
 
 
 def of_blocks(oracle: Any, call: Call) -> Oracle:

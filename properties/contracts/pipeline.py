@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from shardproof.impl import pipeline as implementations
 from shardproof.oracles import pipeline
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation, something
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation, at_least_a_byte
 from shardproof.properties.contracts.costs import added_up
 from shardproof.properties.contracts.drawing import sides
-from shardproof.properties.contracts.forbidden import deeper, longer, longer_block, retyped
+from shardproof.properties.contracts.forbidden import deeper, longer, longer_block, wrong_dtype
 from shardproof.properties.contracts.numbers import finite, scaled_to
 from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation
 
@@ -70,14 +70,14 @@ CONTRACTS: tuple[Contract, ...] = (
             longer("weights", 0, 1),
             Violation("weights", _no_layer),
             deeper("x", 1),
-            retyped("weights", 0, "int32"),
+            wrong_dtype("weights", 0, "int32"),
         ),
         # a tanh of a tanh, and so on, is a constant in the end
         most=32,
         adapt=_in_reach,
         shapes=(((4 * 1024, 1024), 0, ""), ((8, 512, 1024), None, "")),
         leading=1,
-        least=something(0),
+        least=at_least_a_byte(0),
         sizes={"spread": _spread},
         implementations={
             "circular": Claim(

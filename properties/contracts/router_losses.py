@@ -10,9 +10,9 @@ from shardproof.impl import router_losses as implementations
 from shardproof.oracles import router_losses
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type, something
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, at_least_a_byte, of_type
 from shardproof.properties.contracts.costs import NOTHING
-from shardproof.properties.contracts.forbidden import retyped, valued
+from shardproof.properties.contracts.forbidden import wrong_dtype, wrong_value
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
@@ -53,7 +53,7 @@ def _loss(name: str, *, communication: str, **more: Any) -> Contract:
     """The contract of a loss of the tokens of all participants, or of each shard's."""
     shard, chooses = name.startswith("shard_"), name.endswith("balancing_loss")
     top_k = Option(of_type(int), lambda case, value: 1 <= value <= case.operands[0].block[1])
-    too_many = valued("top_k", lambda case: (0, case.operands[0].block[1] + 1))
+    too_many = wrong_value("top_k", lambda case: (0, case.operands[0].block[1] + 1))
     return operation(
         name,
         getattr(router_losses, name.removeprefix("shard_")),
@@ -64,7 +64,7 @@ def _loss(name: str, *, communication: str, **more: Any) -> Contract:
         options={"top_k": top_k} if chooses else {},
         usual={"top_k": 2} if chooses else {},
         features=FEATURES - {"replicated_operands"} if shard else FEATURES,
-        violations=(*[too_many] * chooses, retyped("logits", 0, "int32")),
+        violations=(*[too_many] * chooses, wrong_dtype("logits", 0, "int32")),
         adapt=_shifted,
         accumulator="float32",
         shapes=(((8192, 64), 0, ""),),
@@ -81,7 +81,9 @@ CONTRACTS: tuple[Contract, ...] = (
         communication="all_reduce=2,bytes=size(logits,1)*(4+sum_itemsize(logits));"
         "grad:all_reduce=1,bytes=4*size(logits,1)",
     ),
-    _loss("router_z_loss", communication="all_reduce=1,bytes=sum_itemsize(logits);grad:bytes=0", least=something(0)),
+    _loss(
+        "router_z_loss", communication="all_reduce=1,bytes=sum_itemsize(logits);grad:bytes=0", least=at_least_a_byte(0)
+    ),
     _loss("shard_load_balancing_loss", communication=NOTHING, least=lambda case: 0),
     _loss("shard_router_z_loss", communication=NOTHING, least=lambda case: 0),
 )

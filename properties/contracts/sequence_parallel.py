@@ -10,10 +10,10 @@ from shardproof.impl import sequence_parallel as implementations
 from shardproof.oracles import sequence_parallel
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, something
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, at_least_a_byte
 from shardproof.properties.contracts.costs import replica_bytes, replicas
 from shardproof.properties.contracts.drawing import sides
-from shardproof.properties.contracts.forbidden import longer, valued
+from shardproof.properties.contracts.forbidden import longer, wrong_value
 from shardproof.properties.contracts.matmul import signed, with_signs
 from shardproof.properties.contracts.norms import EPSILON, EPSILONS
 from shardproof.properties.contracts.operation import INDEPENDENT, Arguments, Described, Drawn, operation, sharded_in
@@ -95,7 +95,7 @@ def _mlp(name: str, dimensions: Mapping[str, str], summed: str, overlap: str, **
         sets=4,
         most=MOST_MEMBERS,
         leading=0,
-        least=something(*sharded_in(dimensions)),
+        least=at_least_a_byte(*sharded_in(dimensions)),
         implementations={
             "naive": Claim(getattr(implementations, name), communication=f"{NAIVE},{sums}"),
             "bidirectional": Claim(
@@ -132,7 +132,7 @@ CONTRACTS: tuple[Contract, ...] = (
         features=OWN,
         violations=(
             longer("scale", 1, 0),
-            valued("epsilon", lambda case: (-1.0,)),
+            wrong_value("epsilon", lambda case: (-1.0,)),
             longer("w_in", 2, 0),
             longer("w_out", 3, 0),
         ),

@@ -19,9 +19,9 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import COMPOSE, DERIVING, UNCHECKED
 from shardproof.properties.cases.strategies import chains
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Blocks, Call, Contract, Kept, Option, Oracle, Scope, refilled
+from shardproof.properties.contracts.contract import Blocks, Call, Contract, Kept, Option, Oracle, Scope, replace_leaves
 from shardproof.properties.contracts.described import Signature, described_dtypes, indices, sizes_in, with_zeros
-from shardproof.properties.contracts.drawing import completed
+from shardproof.properties.contracts.drawing import complete
 from shardproof.properties.contracts.roles import Conditions, axes_of, meshes_and_roles, sizes_of_dimensions
 
 Arrays = Sequence[np.ndarray]
@@ -112,7 +112,7 @@ def whole_cases(
         (option, draw(st.sampled_from(values), label=option)) for option, values in sorted(conditions.options.items())
     )
     case = Case(contract, mesh, every, tuple(operands), params, chain=chain, roles=roles)
-    return completed(draw, scope, case, kinds)
+    return complete(draw, scope, case, kinds)
 
 
 def reference_oracle(
@@ -225,7 +225,9 @@ def relation_oracle(
             except ReplicaMismatch as error:
                 return f"{case.contract.call.leaf(case, leaf)}: {error}"
         try:
-            held = holds(refilled(signature.result_tree, found), *refilled(signature.tree, wholes), **case.keywords)
+            held = holds(
+                replace_leaves(signature.result_tree, found), *replace_leaves(signature.tree, wholes), **case.keywords
+            )
         except AssertionError as error:
             line = traceback.extract_tb(error.__traceback__)[-1].line
             return f"{name} does not hold: {str(error).partition(chr(10))[0] or line}"

@@ -18,9 +18,9 @@ import numpy as np
 from jax import lax
 from jax.interpreters import ad
 
-from shardproof.oracles.dtypes import is_float, rounded, wide
+from shardproof.oracles.dtypes import is_float, round_to, wide
 from shardproof.properties.cases.case import Case, Placement, stacked_axes
-from shardproof.properties.contracts import listed
+from shardproof.properties.contracts import is_listed
 from shardproof.properties.engines import Engine, Prepared, SimulateEngine, XlaEngine
 from shardproof.properties.engines.engine import Compiled, InTwo, abstract_mesh
 from shardproof.properties.engines.simulate import Simulated, raised_in
@@ -30,7 +30,7 @@ from shardproof.properties.engines.simulate.prepare import giving
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Program, Seen, WrongResult, forward, readable_errors
-from shardproof.properties.programs.transformations import composed_operands, refilled
+from shardproof.properties.programs.transformations import composed_operands, next_operands
 from shardproof.properties.programs.violation import NotDifferentiable, SuiteError
 
 KEPT = 32
@@ -260,7 +260,7 @@ def oracle_blocks(case: Case, operands: Arrays) -> list[np.ndarray]:
     """The oracle's results `[*mesh.sizes, *batch, *block]`, given the operands' blocks, in their dtype."""
     exact = reference_blocks(case, operands)
     dtypes = case.contract.oracle.result_dtypes(case, [operand.dtype for operand in operands])
-    return [rounded(e, dtype) for e, dtype in zip(exact, dtypes, strict=False)]  # a product has one result
+    return [round_to(e, dtype) for e, dtype in zip(exact, dtypes, strict=False)]  # a product has one result
 
 
 def value_over_batch(case: Case, operands: Arrays) -> list[np.ndarray]:
@@ -320,7 +320,7 @@ def _calls(case: Case, blocks: Arrays) -> list[Arrays]:
     """The operands of every call, each but the first fed by the one before it."""
     calls = [blocks]
     while len(calls) < case.calls:
-        calls.append(refilled(composed_operands(case), calls[-1], case.contract.oracle.value(case, calls[-1])))
+        calls.append(next_operands(composed_operands(case), calls[-1], case.contract.oracle.value(case, calls[-1])))
     return calls
 
 
@@ -333,7 +333,7 @@ def _pushed(case: Case, blocks: Arrays, tangents: Arrays) -> Arrays:
     first, *rest = _calls(case, blocks)
     pushed = case.contract.oracle.pushforward(case, first, tangents)
     for operands in rest:
-        pushed = case.contract.oracle.pushforward(case, operands, refilled(among, tangents, pushed))
+        pushed = case.contract.oracle.pushforward(case, operands, next_operands(among, tangents, pushed))
     return pushed
 
 
@@ -384,7 +384,7 @@ def _over_batch(
     except Exception as error:
         first = str(error).partition("\n")[0]
         given = "reference" if case.contract.oracle.holds is None else "predicate"
-        own = "the oracle fails, an error of this suite" if listed(case.contract) else f"the {given} fails"
+        own = "the oracle fails, an error of this suite" if is_listed(case.contract) else f"the {given} fails"
         raise SuiteError(f"{own}: {case}: {type(error).__name__}: {first}") from error
     if not case.batch:
         assert every[0] is not None

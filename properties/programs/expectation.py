@@ -149,7 +149,7 @@ class Terms:
 
     def names(self) -> frozenset[str]:
         """The names in the expressions."""
-        nodes = [node for _, text in self.terms for node in ast.walk(_parsed(text))]
+        nodes = [node for _, text in self.terms for node in ast.walk(_parse(text))]
         return frozenset(node.id for node in nodes if isinstance(node, ast.Name)) - {*FUNCTIONS, *OF_BLOCKS, SUM}
 
 
@@ -251,7 +251,7 @@ def value(expression: str, **sizes: Any) -> Fraction:
         ExpectationError: if it is no expression as `Expectation.parse` describes, or has no value.
     """
     try:
-        return _value(_parsed(expression), sizes)
+        return _value(_parse(expression), sizes)
     except (SyntaxError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
         reason = "not an expression" if isinstance(error, SyntaxError) else str(error) or type(error).__name__
         raise ExpectationError(
@@ -260,7 +260,7 @@ def value(expression: str, **sizes: Any) -> Fraction:
         ) from error
 
 
-def _parsed(expression: str) -> ast.expr:
+def _parse(expression: str) -> ast.expr:
     if len(expression) > LONGEST:
         raise ValueError(f"longer than {LONGEST} characters")
     return ast.parse(expression.strip(), mode="eval").body

@@ -27,7 +27,7 @@ def product(*operands: jax.Array) -> jax.Array:
     return functools.reduce(lambda x, w: jax.nn.relu(x @ w), first) @ last
 
 
-def partitioned(case: Case, *, backward: bool = False) -> Program:
+def partition(case: Case, *, backward: bool = False) -> Program:
     """The product under `jit`, with layouts of its operands and result, and nothing between; or its gradients alone.
 
     Sums are in the operands' dtype, in which a compiler may send them too. Raises ValueError for another contract.

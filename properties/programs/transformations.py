@@ -49,7 +49,7 @@ def composed_operands(case: Case) -> Composed:
     return _composed_operands(dataclasses.replace(case.structure, chain=(), manual=(), out=None))
 
 
-def refilled(composed: Composed, operands: Sequence[Value], results: Sequence[Value]) -> list[Value]:
+def next_operands(composed: Composed, operands: Sequence[Value], results: Sequence[Value]) -> list[Value]:
     """The operands of the next call."""
     return [results[composed[place]] if place in composed else operand for place, operand in enumerate(operands)]
 
@@ -135,7 +135,7 @@ def _compose(case: Case, fn: Local) -> Local:
 
     def twice(*xs: jax.Array) -> list[jax.Array]:
         results = list(fn(*xs))
-        given = refilled(composed, xs, results)
+        given = next_operands(composed, xs, results)
         if any((y.shape, y.dtype) != (x.shape, x.dtype) for x, y in zip(xs, given, strict=True)):
             return results  # wrong as they are, which is what is reported
         return list(fn(*(cast_varying(y, varying(x)) for x, y in zip(xs, given, strict=True))))

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float
-from shardproof.properties.contracts.contract import refilled
+from shardproof.properties.contracts.contract import replace_leaves
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.precision.arithmetic import double
 
@@ -162,7 +162,7 @@ class NumpyReference:
         """The results."""
         with np.errstate(all="ignore"), jax.enable_x64(True):
             own = [np.array(a) for a in arrays]  # which it may write to
-            found = leaves_of(self.signature, self.function(*refilled(self.signature.tree, own), **options))
+            found = leaves_of(self.signature, self.function(*replace_leaves(self.signature.tree, own), **options))
         return [
             np.asarray(leaf, np.float64 if array.dtype == "float" else None)
             for leaf, array in zip(found, self.signature.results, strict=True)

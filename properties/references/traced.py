@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend import core
 
 from shardproof.oracles.dtypes import is_float, unit_roundoff
-from shardproof.properties.contracts.contract import refilled
+from shardproof.properties.contracts.contract import replace_leaves
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.engines.simulate import InterpreterLimit, Simulated
 from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
@@ -158,7 +158,7 @@ class JaxReference:
 
     def called(self, options: Options, *leaves: Any) -> list[Any]:
         """The leaves of its results, given those of its arguments."""
-        return leaves_of(self.signature, self.function(*refilled(self.signature.tree, leaves), **options))
+        return leaves_of(self.signature, self.function(*replace_leaves(self.signature.tree, leaves), **options))
 
     def _floats(self, options: Options, *leaves: Any) -> list[Any]:
         """Its results as floats; those of other dtypes are constants."""

@@ -65,7 +65,7 @@ def check_updates(make: Callable[[], Any], of: oracle.Optimiser, name: str, step
             right, kept = of.step([np.zeros(p.shape) for p in params], given_ones, kept)
             leaves = [(p + u).astype(dtype).astype(np.float64) for p, u in zip(leaves, right, strict=True)]
             found, state = update([jnp.asarray(g) for g in given_ones], state, params)
-            params = optimisers.updated(params, found)
+            params = optimisers.apply_updates(params, found)
             off = of.learning_rate * (64 * step**2 + 2000) * unit_roundoff(accumulator)
             for one, other in zip(found, right, strict=True):
                 near(one, other, accumulator, off, f"step {step}: update")

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from shardproof.oracles.collectives import axis_index
-from shardproof.oracles.dtypes import is_float, rounded, unit_roundoff, wide
+from shardproof.oracles.dtypes import is_float, round_to, unit_roundoff, wide
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import COMPOSE
@@ -116,7 +116,7 @@ def _over(axes: Sequence[str], reduce: Callable[..., np.ndarray], of: Callable[[
     spread = blocks.astype(wide(blocks.dtype)).reshape(*mesh.sizes, *blocks.shape[1:])
     at = tuple(mesh.axis_names.index(axis) for axis in axes)
     total = np.broadcast_to(reduce(spread, axis=at, keepdims=True), spread.shape)
-    return rounded(total.reshape(blocks.shape), run.expected.dtype)
+    return round_to(total.reshape(blocks.shape), run.expected.dtype)
 
 
 def _where_wrong(make: Predict, run: Run) -> Blocks | None:
@@ -124,7 +124,7 @@ def _where_wrong(make: Predict, run: Run) -> Blocks | None:
     made, blocks, places = make(run), run.expected.copy(), list(run.places)
     if made is None or made.shape != blocks.shape:
         return None
-    blocks[places] = rounded(made, blocks.dtype)[places]
+    blocks[places] = round_to(made, blocks.dtype)[places]
     return blocks
 
 
@@ -236,7 +236,7 @@ def _changed(change: Change, run: Run) -> Blocks:
 
 def _right(case: Case, run: Run, inputs: Sequence[np.ndarray]) -> Blocks:
     """The right blocks of a case, given what goes in."""
-    return rounded(run.flat(run.oracle(case, inputs)), run.expected.dtype)
+    return round_to(run.flat(run.oracle(case, inputs)), run.expected.dtype)
 
 
 def variants(case: Case) -> Iterator[tuple[str, Change]]:

@@ -17,7 +17,7 @@ import msgspec
 
 from shardproof.properties.cases import reading
 from shardproof.properties.cases.case import Case, bounded
-from shardproof.properties.contracts import contract_of, listed
+from shardproof.properties.contracts import contract_of, is_listed
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import Implementation
@@ -63,7 +63,7 @@ class Recorded:
     @property
     def listed(self) -> bool:
         """Whether its contract is one of this project's, and not a user's program."""
-        return listed(self.case.contract)
+        return is_listed(self.case.contract)
 
 
 def failing_case(violation: LawViolation) -> Case:
@@ -112,12 +112,12 @@ def parse(text: str) -> Recorded:
         NotAFailure: if the text is damaged, of another origin, or of another format; one line says why.
     """
     try:
-        content = reading.loaded(text)
+        content = reading.load_json(text)
         if not isinstance(content, dict) or content.get("kind") != KIND:
             raise NotAFailure(f"not a failure of this suite: expected a JSON object with kind={KIND!r}")
         if content.get("format") != FORMAT:
             raise NotAFailure(f"format={reading.shown(content.get('format'))}: expected {FORMAT}: another version's")
-        recorded = reading.decoded(Recorded, content)
+        recorded = reading.decode(Recorded, content)
         recorded = dataclasses.replace(recorded, case=bounded(recorded.case, contract_of))
         _check(recorded)
     except ValueError as error:

@@ -184,10 +184,7 @@ def _attend(q: Block, k: Block, v: Block, first_query: Int[Array, ""] | int | No
 
 
 def _first_state(logits: Logits, v: Float[Array, "h t d"]) -> State:
-    """The state after a participant's own block, of which every query sees a key.
-
-    The maximum has no gradient, as the result does not depend on it.
-    """
+    """The state after a participant's own block; the maximum has no gradient, as the result does not depend on it."""
     highest = lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
     weights = jnp.exp(logits - highest)
     return highest, jnp.sum(weights, axis=-1, keepdims=True), _weigh(weights, v)

@@ -75,11 +75,7 @@ def adam(
     decays: tuple[SupportsFloat, SupportsFloat] = (0.9, 0.999),
     epsilon: SupportsFloat = 1e-8,
 ) -> Transformation:
-    """Adaptive moment estimation (Kingma and Ba 2015, algorithm 1): alpha, (beta_1, beta_2), and epsilon.
-
-    Raises:
-        ValueError: for a decay outside [0, 1).
-    """
+    """Kingma and Ba 2015, algorithm 1: alpha, (beta_1, beta_2), and epsilon; ValueError for a decay outside [0, 1)."""
     b1, b2 = (_fraction("adam", "decays", decay) for decay in decays)
     rate, added = float(learning_rate), float(epsilon)
 

@@ -24,11 +24,7 @@ class Cost:
 
     @classmethod
     def of(cls, counts: Mapping[str, int], operand_bytes: Mapping[str, int], steps: int | None = None) -> "Cost":
-        """The cost with these counts and bytes by kind.
-
-        Raises:
-            ValueError: for a kind that is none of `KINDS`.
-        """
+        """The cost with these counts and bytes by kind; ValueError for a kind that is none of `KINDS`."""
         unknown = (set(counts) | set(operand_bytes)) - set(KINDS)
         if unknown:
             raise ValueError(f"kind={sorted(unknown)[0]!r}: expected one of {', '.join(KINDS)}")

@@ -62,10 +62,7 @@ def real_of(dtype: np.dtype) -> np.dtype:
 
 
 def exact_limit(dtype: np.dtype) -> int:
-    """The largest n such that every integer in [0, n] is exact in `dtype`.
-
-    2**24 in float32, 2**11 in float16, 2**8 in bfloat16: one more than the stored mantissa bits.
-    """
+    """The largest n with all integers in [0, n] exact in `dtype`: 2**24 in float32, 2**8 in bfloat16."""
     dtype = np.dtype(dtype)
     if dtype == bool:
         return 1

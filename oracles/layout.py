@@ -50,11 +50,7 @@ def sharded_axes(spec: Spec) -> frozenset[str]:
 
 
 def block_shape(shape: Sequence[int], mesh: MeshCase, spec: Spec) -> tuple[int, ...]:
-    """The shape of every device's block of a global array.
-
-    Raises:
-        ValueError: if an axis is not the mesh's, or a dimension does not divide.
-    """
+    """Every device's block of an array; ValueError if an axis is not the mesh's, or a dimension does not divide."""
     result = []
     for dimension, (size, axes) in enumerate(zip(shape, spec_entries(spec, len(shape), mesh), strict=True)):
         parts = mesh.axis_size(axes)
@@ -68,11 +64,7 @@ def block_shape(shape: Sequence[int], mesh: MeshCase, spec: Spec) -> tuple[int, 
 
 
 def shard(array: Shaped[np.ndarray, "..."], mesh: MeshCase, spec: Spec) -> Shaped[np.ndarray, "..."]:
-    """The block of every device: `[*global]` to `[*mesh.sizes, *block]`, mesh axes in mesh order.
-
-    Raises:
-        ValueError: if `spec` does not fit the array or the mesh.
-    """
+    """The block of every device, `[*mesh.sizes, *block]`; ValueError if `spec` does not fit the array or the mesh."""
     entries = spec_entries(spec, array.ndim, mesh)
     blocks = block_shape(array.shape, mesh, entries)
     split_shape: list[int] = []
@@ -133,11 +125,7 @@ def leave(blocks: Shaped[np.ndarray, "..."], mesh: MeshCase, spec: Spec) -> Shap
 
 
 def check_replicas(blocks: Shaped[np.ndarray, "..."], mesh: MeshCase, varying: Iterable[str]) -> None:
-    """Every block equals its replicas along the axes that are not in `varying`, NaN for NaN.
-
-    Raises:
-        ReplicaMismatch: naming the first two devices that differ.
-    """
+    """Raises ReplicaMismatch, with two devices, unless blocks are equal along axes outside `varying`, NaN for NaN."""
     varying = frozenset(varying)
     first = blocks[tuple(slice(None) if name in varying else slice(1) for name in mesh.axis_names)]
     same = nan_equal(blocks, np.broadcast_to(first, blocks.shape))

@@ -162,10 +162,7 @@ def _check(
 
 
 def moe_layer(name: str, dispatch: Callable[[Plan], Block]) -> Callable[..., Block]:
-    """The layer of a dispatch, with its docstring, under this name.
-
-    Where nothing can be kept the result is zero, and nothing is dispatched.
-    """
+    """The layer of a dispatch, with its name and docstring; where nothing can be kept it is zero and sends nothing."""
 
     def layer(
         tokens: Block,

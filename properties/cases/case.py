@@ -259,11 +259,7 @@ class Case:
 
 
 def bounded(case: Case, contract_of: Callable[[str], Contract]) -> Case:
-    """A decoded case with hashable parameters and its contract.
-
-    Raises:
-        ValueError: naming a field, its value, and what was expected, unless the case could have been drawn.
-    """
+    """A decoded case with its contract; ValueError, with field, value and range, unless it could have been drawn."""
     for what, found, most in (
         ("operands", case.operands, MOST_OPERANDS),
         ("data", case.data, MOST_DATA),

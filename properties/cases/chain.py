@@ -265,10 +265,7 @@ PLAIN = Chains()
 
 @lru_cache
 def chains(of: Chains) -> st.SearchStrategy[Chain]:
-    """No chain, or one of at most three links. Shrinks to none, then to one link, the simplest.
-
-    Of `vmap`, `scan` and `checkpoint` draws `("vmap",)` and `("scan", "checkpoint")`.
-    """
+    """No chain, or one of at most three links, drawn as names. Shrinks to none, then to one link, the simplest."""
     if of.only is not None:
         return st.just(of.only)
     if not of.links:

@@ -42,11 +42,7 @@ def load_json(text: str | bytes) -> Any:
 
 
 def decode(kind: type[T], data: Any) -> T:
-    """A dataclass from JSON-able data, with just its fields, each of its type.
-
-    Raises:
-        Unreadable: naming the field that is wrong, its value, and the one expected.
-    """
+    """A dataclass from JSON-able data; Unreadable, with the field, its value and the one expected, unless it fits."""
     try:
         found = msgspec.convert(data, kind)
     except RecursionError as error:

@@ -167,10 +167,7 @@ def placements(draw: st.DrawFn, mesh: MeshCase, rank: int, *, required: Sequence
 
 @Composite
 def layouts(draw: st.DrawFn, mesh: MeshCase, rank: int, dimension: int, axes: tuple[str, ...]) -> Placement:
-    """Layouts of a global array of `rank` dimensions, one of which an axis tuple shards; others may shard the others.
-
-    Shrinks to the axis tuple alone.
-    """
+    """Layouts of an array of `rank` dimensions, one of them sharded by an axis tuple, to which it shrinks."""
     left = [name for name in mesh.axis_names if name not in axes]
     others = specs.within(draw, mesh, rank - 1, allowed=left)
     return Placement((*others[:dimension], axes, *others[dimension:]))

@@ -57,10 +57,6 @@ def _dtypes(scope: Scope, devices: int, *given: Any) -> st.SearchStrategy[str]:
     return moved_dtypes(scope, devices * READS)
 
 
-def _edges(case: Case) -> int:
-    return at_least_a_byte(0)(case) if case.keywords["before"] + case.keywords["after"] else 0
-
-
 TAIL, HEAD = "min(rows,max(0,before-(d-1)*rows))", "min(rows,max(0,after-(p-d-1)*rows))"
 """The rows of the participant d places behind that are needed in front of a block, and behind it.
 
@@ -84,7 +80,7 @@ CONTRACTS: tuple[Contract, ...] = (
         linear=True,
         shapes=(((8192, 1024), 0, ""),),
         usual={"before": 1, "after": 1, "axis": 0},
-        least=_edges,
+        least=lambda case: at_least_a_byte(0)(case) if case.keywords["before"] + case.keywords["after"] else 0,
         sizes={"rows": lambda case: case.operands[0].block[case.keywords["axis"]]},
         implementations={
             "permutes": Claim(

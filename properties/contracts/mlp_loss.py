@@ -26,10 +26,7 @@ def dimensions(names: str, roles: Roles) -> str:
 
 
 def signature_of(depth: int, layout: Layout, *, all_divide: bool = False) -> Signature:
-    """The signature of a model of `depth` layers in a layout.
-
-    If `all_divide`, every size is a multiple of the number of devices of both roles.
-    """
+    """The signature of a model of `depth` layers; if `all_divide`, sizes are multiples of the devices of both roles."""
     layers = [
         (dimensions(f"d{at} d{at + 1}", layout.weights), dimensions(f"d{at + 1}", layout.biases)) for at in range(depth)
     ]

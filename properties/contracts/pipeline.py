@@ -29,10 +29,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 
 def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Weights and x by powers of two, so that layers neither saturate nor vanish; weights are finite.
-
-    One that is NaN would make all results NaN.
-    """
+    """Weights and x by powers of two, so that layers neither saturate nor vanish; no weight is NaN: all would be."""
     weights, x = (scaled_to(array, REACH) for array in arrays)
     return [finite(weights), x]
 

@@ -141,10 +141,7 @@ def _tokens(rng: np.random.Generator, x: np.ndarray, rows: int, classes: Sequenc
 
 
 def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int], lost: bool) -> list[Class]:
-    """The classes of tokens: all, or those whose gates differ clearly where the highest ones win.
-
-    They differ from those of NaN as well, if some tokens are `lost`.
-    """
+    """The classes of tokens: all, or those of gates that differ clearly, from those of NaN too if some are `lost`."""
     every, least = list(product(range(rows), factors)), DISTINCT if _wide(case) else CLEAR
     block, options = case.operands[1].block, case.keywords
     # experts that choose do so by the probabilities of all of them

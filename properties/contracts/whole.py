@@ -82,10 +82,7 @@ def whole_cases(
     dtypes: Dtypes | None,
     kinds: Sequence[str],
 ) -> Case:
-    """Cases of an operation on whole arrays.
-
-    Shrinks to one device, to the first signature, and to the smallest sizes and the first dtype.
-    """
+    """Cases of global arrays. Shrinks to one device, the first signature, the smallest sizes, and the first dtype."""
     possible_ones = scope.layouts or signatures
     signature = possible_ones[0] if len(possible_ones) == 1 else draw(st.sampled_from(possible_ones), label="signature")
     excluded = UNCHECKED if conditions.differentiates or not conditions.check_vma else ()

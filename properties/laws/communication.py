@@ -63,10 +63,7 @@ def communication_of(implementation: Implementation, case: Case, engine: Engine,
 
 
 def check_communication(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """Counts and bytes are those that are stated, and pass the lower bound of the operation.
-
-    Returns how many of the forward pass and the gradient were checked.
-    """
+    """Counts and bytes are as stated, no less than the lower bound; returns how many of both passes were checked."""
     try:
         counted = communication_of(implementation, case, engine)
     except Unknown as error:

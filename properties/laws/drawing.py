@@ -156,10 +156,7 @@ def _with_others(case: Case, instead: Mapping[str, str]) -> Case:
 
 
 def _placed(case: Case, *, whole: bool) -> Cases:
-    """The case with `out_specs` for its results: the contract's, or drawn ones; none on large meshes.
-
-    Shrinks to replicated.
-    """
+    """The case with `out_specs`, the contract's or drawn ones; none on large meshes. Shrinks to replicated."""
     contract = case.contract
     if case.mesh.size > LARGE:
         return st.just(case)

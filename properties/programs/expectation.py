@@ -245,11 +245,7 @@ def split_terms(part: str) -> list[str]:
 
 
 def value(expression: str, **sizes: Any) -> Fraction:
-    """The value of an expression in which names stand for `sizes`.
-
-    Raises:
-        ExpectationError: if it is no expression as `Expectation.parse` describes, or has no value.
-    """
+    """The value of an expression of `sizes`, as `Expectation.parse` describes it; ExpectationError if it has none."""
     try:
         return _value(_parse(expression), sizes)
     except (SyntaxError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:

@@ -27,10 +27,7 @@ Composed = Mapping[int, int]
 
 
 def can_compose(case: Case) -> bool:
-    """True if calls in the case can be composed wherever its chain says so.
-
-    They cannot inside of a link that maps the results and not the operands that they replace.
-    """
+    """True if calls can be composed where the chain says so: in links that map the operands that results replace."""
     if COMPOSE not in case.chain:
         return True
     if not case.contract.linear:  # data are made to fit a function, and its results need not be

@@ -208,10 +208,7 @@ class JaxReference:
     def _run(
         self, key: Any, function: Any, sets: Sequence[Arrays], dtypes: Dtypes, options: Options
     ) -> list[list[np.ndarray]]:
-        """The results of a traced program on several sets of arrays of the same shapes, in double precision.
-
-        JAX computes what the interpreter cannot run, if everything is a double.
-        """
+        """Results on several sets of arrays of one shape, in doubles; by JAX where the interpreter cannot run it."""
         shapes = [a.shape for a in sets[0]]
         program, exact = self.run_program(key, function, shapes, dtypes, options)
         doubles = [[a.astype(double(a.dtype), copy=False) for a in arrays] for arrays in sets]  # some are longer

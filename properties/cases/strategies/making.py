@@ -11,10 +11,7 @@ Drawn = TypeVar("Drawn")
 
 
 class Composite(Generic[P, Drawn]):
-    """As `st.composite`, for strategies that others draw from.
-
-    `within(draw, ...)` draws what `draw(strategy(...))` does, and makes no strategy.
-    """
+    """As `st.composite`; `within(draw, …)` draws what `draw(strategy(…))` does, without making a strategy."""
 
     def __init__(self, steps: Callable[Concatenate[st.DrawFn, P], Drawn]) -> None:
         self._steps = steps

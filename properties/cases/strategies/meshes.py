@@ -80,10 +80,7 @@ def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
 
 @Composite
 def axis_names(draw: st.DrawFn, mesh: MeshCase) -> str | tuple[str, ...]:
-    """Arguments for `axis_name`: a bare name, or an axis tuple, of one name as well.
-
-    Shrinks to the bare name of the mesh's first axis.
-    """
+    """Arguments for `axis_name`: a bare name or an axis tuple. Shrinks to the bare name of the mesh's first axis."""
     axes = axis_tuples.within(draw, mesh)
     as_tuple = draw(st.booleans(), label="one name as a tuple")
     return axes if len(axes) > 1 or as_tuple else axes[0]

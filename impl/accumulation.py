@@ -1,9 +1,9 @@
 """Gradient accumulation: the gradient of a batch, a microbatch at a time, sent between devices once.
 
-A loss is written here as a device computes it, inside of `jax.shard_map`: of the weights and a part of the device's own
-examples it gives a *sum* and a *count*, of which the loss is the mean_of, once both are added up over all microbatches
-and devices. What counts may be examples, or tokens that are not masked: a mean of the microbatches' means would be
-another number wherever they count differently.
+A loss is written here as a device computes it, inside of `jax.shard_map`: from weights and a part of the device's
+examples to a *sum* and a *count*; the loss is their quotient, once both are added up over all microbatches and devices.
+The count may be that of examples, or of tokens that are not masked: a mean of the microbatches' means would be another
+number wherever counts differ.
 """
 
 from collections.abc import Callable
@@ -25,28 +25,18 @@ from shardproof.impl.training import shown
 
 Scalar: TypeAlias = Shaped[Array, ""]
 LocalLoss: TypeAlias = Callable[[Tree, Tree], tuple[Scalar, Scalar]]
-"""`(weights, microbatch)`, blocks, to the sum of what it adds up, and how many it counts."""
+"""`(weights, microbatch)`, blocks, to a sum and a count."""
 
 Layouts: TypeAlias = Callable[[Any, AxisName, AxisName], Any]
 
 
-def accumulated(
-    loss: LocalLoss, weights: Tree, batch: Tree, microbatches: int, function: str = "accumulated"
+def accumulate(
+    loss: LocalLoss, weights: Tree, batch: Tree, microbatches: int, function: str = "accumulate"
 ) -> tuple[Scalar, Scalar, Tree]:
     """Sum, count, and the sum's gradient, of all microbatches of a device: nothing is sent over the axes of the batch.
 
-    All are in the accumulator's dtype.
-
-    Arguments:
-        loss: `(weights, microbatch)` to a sum and a count.
-        weights: blocks, typed varying along the axes of the batch: of what is the same along them, JAX would add up
-            the gradient in every microbatch.
-        batch: blocks `[B, …]`.
-        microbatches: how many parts they are taken in.
-        function: what messages call it.
-
-    Raises:
-        ValueError: for examples that do not divide into so many microbatches.
+    All are in the accumulator's dtype. Weights are typed varying along the axes of the batch: JAX adds up the gradients
+    of replicas, in every microbatch. `microbatches` is a divisor of the examples, and `function` the name in messages.
     """
     for leaf in jax.tree.leaves(batch):
         if microbatches < 1 or not leaf.ndim or leaf.shape[0] % microbatches:
@@ -65,7 +55,7 @@ def accumulated(
     return sums
 
 
-def accumulating(
+def accumulate_gradients(
     loss: Callable[..., tuple[Scalar, Scalar]],
     *,
     microbatches: int,
@@ -74,21 +64,19 @@ def accumulating(
 ) -> Callable[..., Scalar]:
     """A loss of global arrays, `(params, batch, *, mesh, data, model) -> scalar`, whose gradient is accumulated.
 
-    Its gradient by `params` is computed with it, and scaled by the cotangent afterwards; one by `batch` is refused.
-    Every gradient is reduced once, after the last microbatch, whose own has its parameter's dtype, as JAX gives it.
-    Sums are carried in float32 if they are 16-bit floats, between devices as well, and gradients are rounded once.
-    Where nothing counts, all of it is 0.
+    Its gradient by `params` is computed with it, and scaled by the cotangent afterwards. Every gradient is reduced
+    once, after the last microbatch. Sums are carried in float32 if they are 16-bit floats, between devices as well, and
+    gradients are rounded once, to their parameters' dtypes. If the count is 0, so are the loss and its gradient.
 
     Arguments:
         loss: as a device computes it: `(weights, microbatch, *, data, model)` to a sum and a count.
-        microbatches: how many parts the examples of a device are taken in.
+        microbatches: the number of parts that the examples of a device are taken in, a divisor of theirs.
         layouts: `(params, data, model)` to the PartitionSpecs of `params` and of `batch`, or prefixes of these trees;
             by default parameters are the same on all devices, and `data` shards the batch in its first dimension.
-        gather: of sharded parameters, `(params, *, data, model)` to weights, of blocks: a linear function, done once,
-            such as an all-gather, whose transpose is how their gradients are reduced (a reduce-scatter).
+        gather: for sharded parameters, `(params, *, data, model)` to weights, blocks: a linear function, called once,
+            such as an all-gather, whose transpose reduces their gradients (a reduce-scatter).
 
     Raises:
-        ValueError: when it is called, for an unknown axis, or examples that do not divide into so many microbatches.
         NotImplementedError: for a gradient by the batch.
     """
 
@@ -96,12 +84,12 @@ def accumulating(
         specs, over = (layouts or replicated)(params, data, model), {"data": data, "model": model}
 
         def local(params: Tree, batch: Tree) -> tuple[Scalar, Tree]:
-            axes = check_axes("accumulating", data)
+            axes = check_axes("accumulate_gradients", data)
             spread = partial(gather, **over) if gather else partial(cast_varying, axes=axes)
-            # reduced in the accumulator's dtype; nothing reads these weights' values, so that nothing computes them
+            # reduced in the accumulator's dtype; these weights' values are not used, and so not computed
             _, reduce = jax.vjp(spread, jax.tree.map(lambda p: p.astype(accumulator(p)), params))
             of_part = partial(loss, **over)
-            total, count, sums = accumulated(of_part, spread(params), batch, microbatches, "accumulating")
+            total, count, sums = accumulate(of_part, spread(params), batch, microbatches, "accumulate_gradients")
             total, count = lax.psum(cast_varying((total, count), axes), axes)
             reduced = jax.tree.map(lambda g, p: mean_of(g, count).astype(p.dtype), reduce(sums)[0], params)
             return mean_of(total, count), reduced
@@ -120,7 +108,7 @@ def accumulating(
         def with_gradient(params: Any, batch: Any) -> tuple[Scalar, Tree]:
             if any(leaf.perturbed for leaf in jax.tree.leaves(batch)):
                 raise NotImplementedError(
-                    f"accumulating: batch: expected a gradient by params alone, on the mesh {shown(mesh)}"
+                    f"accumulate_gradients: batch: expected a gradient by params alone, on the mesh {shown(mesh)}"
                 )
             params, batch = jax.tree.map(lambda leaf: leaf.value, (params, batch))
             return both(params, batch, mesh, data, model)
@@ -141,7 +129,7 @@ def replicated(params: Tree, data: AxisName, model: AxisName) -> tuple[Any, Any]
 
 
 def mean_of(total: Array, count: Array) -> Array:
-    """A sum by its count; 0 where nothing counts."""
+    """A sum by its count; 0 if that is 0."""
     return total / jnp.where(count == 0, 1, count).astype(total.dtype)
 
 

@@ -1,9 +1,8 @@
 """Collectives by hand, out of permutes alone: classical algorithms round a ring, by halving and doubling, on trees.
 
-Each has the signature, the meaning and the ValueErrors of its collective in `shardproof.impl.collectives`, over one
-axis or a tuple of axes in any order, for trees of blocks. Where one does not serve what the collective allows, it
-raises NotImplementedError and says what it expects. All are typed varying, since nothing casts varying back to
-invariant. p is the number of participants, n the bytes of the result of an all-gather, of the operand of others.
+Each has the signature, the meaning and the errors of its collective in `shardproof.impl.collectives`, over one axis or
+a tuple of axes in any order, for trees of blocks. All are typed varying, since nothing casts varying back to invariant.
+p is the number of participants, n the bytes of the result of an all-gather, of the operand of any other collective.
 
 Each is written for one block: an all-gather `[…]` to `[p, …]` in logical order; a reduce-scatter `[p, …]` by
 destination to `[…]`, of every numeric dtype, added up in it, or by another reduction of two blocks, `combine`; an
@@ -29,6 +28,7 @@ from jax import lax
 from jaxtyping import Array, Int, Shaped
 
 from shardproof.impl.arguments import (
+    Axes,
     AxisName,
     check_axes,
     check_dimension,
@@ -39,39 +39,38 @@ from shardproof.impl.arguments import (
     check_varies,
 )
 from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
-from shardproof.impl.indices import remainder
-from shardproof.impl.rings import around, send, shift
+from shardproof.impl.indices import around, remainder
+from shardproof.impl.rings import send, shift
 
 Pieces = Shaped[Array, "p ..."]
 Combine = Callable[[Block, Block], Block]
 
 
-def named_after(algorithm: Callable[..., Any], function: Callable[..., Blocks]) -> Callable[..., Blocks]:
+def _set_name(algorithm: Callable[..., Any], function: Callable[..., Blocks]) -> Callable[..., Blocks]:
     """A function of trees of blocks, with the name and the docstring of the algorithm of one block that it runs."""
     functools.update_wrapper(function, algorithm, ("__module__", "__name__", "__qualname__", "__doc__"), ())
     del function.__dict__["__wrapped__"]  # whose signature is another
     return function
 
 
-def _all_gather(algorithm: Callable[[Block, AxisName], Pieces]) -> Callable[..., Blocks]:
+def _all_gather(algorithm: Callable[[Block, Axes], Pieces]) -> Callable[..., Blocks]:
     """Decorate an algorithm of one block, to be one of trees with the arguments of an all-gather."""
     function = algorithm.__name__
 
     def gather(x: Blocks, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Blocks:
         axes = check_axes(function, axis_name)
-        given = axis_name if isinstance(axis_name, str) else axes  # as messages show it
 
         def gather_leaf(leaf: Block) -> Block:
             dimension = check_dimension(function, "axis", axis, leaf.ndim + (not tiled))
-            return join(algorithm(cast_varying(leaf, axes), given), dimension, tiled)
+            return join(algorithm(cast_varying(leaf, axes), axes), dimension, tiled)
 
         return jax.tree.map(gather_leaf, x)
 
-    return named_after(algorithm, gather)
+    return _set_name(algorithm, gather)
 
 
 @_all_gather
-def ring_all_gather(block: Block, axes: AxisName) -> Pieces:
+def ring_all_gather(block: Block, axes: Axes) -> Pieces:
     """Passes every block round the ring: p - 1 permutes of n/p bytes, the least that bandwidth allows."""
 
     def step(moving: Block, _: None) -> tuple[Block, Block]:
@@ -83,7 +82,7 @@ def ring_all_gather(block: Block, axes: AxisName) -> Pieces:
 
 
 @_all_gather
-def bruck_all_gather(block: Block, axes: AxisName) -> Pieces:
+def bruck_all_gather(block: Block, axes: Axes) -> Pieces:
     """Fetches 1, 2, 4, … blocks, at last only those that are missing: ceil(log2 p) permutes, (p-1)n/p bytes in all."""
     p, held = lax.axis_size(axes), block[None]
     for distance in distances(p):  # held[j] is the block of participant index + j
@@ -91,34 +90,33 @@ def bruck_all_gather(block: Block, axes: AxisName) -> Pieces:
     return _by_index(held, axes, -1)
 
 
-def _by_index(held: Pieces, axes: AxisName, way: int) -> Pieces:
+def _by_index(held: Pieces, axes: Axes, way: int) -> Pieces:
     """Blocks in logical order, of which `held[i]` came i participants far, going `way`."""
     p = lax.axis_size(axes)
     return reorder(held, around(way * (axis_index(axes) - jnp.arange(p)), p))
 
 
-def _all_to_all(algorithm: Callable[[Pieces, AxisName], Pieces]) -> Callable[..., Blocks]:
+def _all_to_all(algorithm: Callable[[Pieces, Axes], Pieces]) -> Callable[..., Blocks]:
     """Decorate an algorithm of one block's pieces, to be one of trees with the arguments of an all-to-all."""
     function = algorithm.__name__
 
     def exchange(x: Blocks, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False) -> Blocks:
         axes = check_axes(function, axis_name)
-        given = axis_name if isinstance(axis_name, str) else axes  # as messages show it
         p = lax.axis_size(axes)
 
         def exchange_leaf(leaf: Block) -> Block:
             source = check_dimension(function, "split_axis", split_axis, leaf.ndim)
             target = check_dimension(function, "concat_axis", concat_axis, leaf.ndim)
             check_divides(function, "split_axis", split_axis, leaf.shape[source], p, tiled)
-            return join(algorithm(split(cast_varying(leaf, axes), p, source, tiled), given), target, tiled)
+            return join(algorithm(split(cast_varying(leaf, axes), p, source, tiled), axes), target, tiled)
 
         return jax.tree.map(exchange_leaf, x)
 
-    return named_after(algorithm, exchange)
+    return _set_name(algorithm, exchange)
 
 
 @_all_to_all
-def pairwise_all_to_all(pieces: Pieces, axes: AxisName) -> Pieces:
+def pairwise_all_to_all(pieces: Pieces, axes: Axes) -> Pieces:
     """Sends every piece straight to where it belongs: p - 1 permutes of n/p bytes, one for every distance."""
     p, index = lax.axis_size(axes), axis_index(axes)
     to_go = reorder(pieces, around(index + jnp.arange(p), p))
@@ -127,7 +125,7 @@ def pairwise_all_to_all(pieces: Pieces, axes: AxisName) -> Pieces:
 
 
 @_all_to_all
-def bruck_all_to_all(pieces: Pieces, axes: AxisName) -> Pieces:
+def bruck_all_to_all(pieces: Pieces, axes: Axes) -> Pieces:
     """Sends every piece along the binary digits of its distance: ceil(log2 p) permutes of up to n/2 bytes."""
     p, index = lax.axis_size(axes), axis_index(axes)
     held = reorder(pieces, around(index + jnp.arange(p), p))  # held[j] is j participants away from where it starts
@@ -137,7 +135,7 @@ def bruck_all_to_all(pieces: Pieces, axes: AxisName) -> Pieces:
     return reorder(held, around(index - jnp.arange(p), p))
 
 
-def _broadcast(algorithm: Callable[[Block, AxisName, int], Block]) -> Callable[..., Blocks]:
+def _broadcast(algorithm: Callable[[Block, Axes, int], Block]) -> Callable[..., Blocks]:
     """Decorate an algorithm of one block, to be one of trees with the arguments of a broadcast."""
     function = algorithm.__name__
 
@@ -146,12 +144,12 @@ def _broadcast(algorithm: Callable[[Block, AxisName, int], Block]) -> Callable[.
         check_index(function, "root", root, lax.axis_size(axes))
         return jax.tree.map(lambda leaf: algorithm(cast_varying(leaf, axes), axes, root), x)
 
-    return named_after(algorithm, broadcast)
+    return _set_name(algorithm, broadcast)
 
 
 @_broadcast
-def tree_broadcast(block: Block, axes: AxisName, root: int) -> Block:
-    """Those who have the block send it 1, 2, 4, … participants on: ceil(log2 p) permutes of n bytes."""
+def tree_broadcast(block: Block, axes: Axes, root: int) -> Block:
+    """Participants that have the block send it 1, 2, 4, … participants on: ceil(log2 p) permutes of n bytes."""
     p = lax.axis_size(axes)
     for distance in distances(p):
         holders = range(min(distance, p - distance))
@@ -162,10 +160,10 @@ def tree_broadcast(block: Block, axes: AxisName, root: int) -> Block:
 
 
 @_broadcast
-def scatter_all_gather_broadcast(block: Block, axes: AxisName, root: int) -> Block:
+def scatter_all_gather_broadcast(block: Block, axes: Axes, root: int) -> Block:
     """Scatters the block down a tree and gathers it along a ring: 2(p-1)n/p bytes, ceil(log2 p) + p - 1 permutes.
 
-    Any block will do: its elements are filled up to a multiple of p.
+    Elements are padded to a multiple of p.
     """
     p = lax.axis_size(axes)
     # held[j] is the piece of the participant j behind this one; the root's alone mean something before others arrive
@@ -173,21 +171,21 @@ def scatter_all_gather_broadcast(block: Block, axes: AxisName, root: int) -> Blo
     for distance in reversed(distances(p)):
         senders = range(0, p - distance, 2 * distance)
         arrived = send(held[distance:], axes, [((root + i) % p, (root + i + distance) % p) for i in senders])
-        filled = jnp.pad(arrived, ((0, distance - len(arrived)), (0, 0)))  # shorter where p is no power of two
-        held = jnp.where(remainder(_rank(axes, root), 2 * distance) == distance, filled, held[:distance])
+        padded = jnp.pad(arrived, ((0, distance - len(arrived)), (0, 0)))  # shorter where p is no power of two
+        held = jnp.where(remainder(_rank(axes, root), 2 * distance) == distance, padded, held[:distance])
     return uncut(ring_all_gather(held[0], axes), block.shape)
 
 
-def _rank(axes: AxisName, root: int) -> Int[Array, ""]:
-    """How many participants this one comes after the root."""
+def _rank(axes: Axes, root: int) -> Int[Array, ""]:
+    """This participant's distance from the root."""
     return around(axis_index(axes) - root, lax.axis_size(axes))
 
 
 COMBINE: dict[str, Combine] = {"sum": lax.add, "mean": lax.add, "max": lax.max, "min": lax.min}
-"""How two blocks are reduced to one; means are divided at the end."""
+"""Reductions of two blocks to one; means are divided at the end."""
 
 
-def _reduce_scatter(algorithm: Callable[[Pieces, AxisName, Combine], Block]) -> Callable[..., Blocks]:
+def _reduce_scatter(algorithm: Callable[[Pieces, Axes, Combine], Block]) -> Callable[..., Blocks]:
     """Decorate an algorithm of one block's pieces, to be one of trees with the arguments of a reduce-scatter."""
     function = algorithm.__name__
 
@@ -195,24 +193,25 @@ def _reduce_scatter(algorithm: Callable[[Pieces, AxisName, Combine], Block]) -> 
         x: Blocks, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False, combine: Combine = lax.add
     ) -> Blocks:
         axes = check_axes(function, axis_name)
-        given = axis_name if isinstance(axis_name, str) else axes  # as messages show it
         p = lax.axis_size(axes)
 
         def scatter_leaf(leaf: Block) -> Block:
             dimension = check_dimension(function, "scatter_dimension", scatter_dimension, leaf.ndim)
             check_divides(function, "scatter_dimension", scatter_dimension, leaf.shape[dimension], p, tiled)
             check_varies(function, leaf, axes)
-            return algorithm(split(cast_varying(leaf, axes), p, dimension, tiled), given, combine)
+            return algorithm(split(cast_varying(leaf, axes), p, dimension, tiled), axes, combine)
 
         return jax.tree.map(scatter_leaf, x)
 
-    return named_after(algorithm, scatter)
+    return _set_name(algorithm, scatter)
 
 
 @_reduce_scatter
-def ring_reduce_scatter(pieces: Pieces, axes: AxisName, combine: Combine) -> Block:
+def ring_reduce_scatter(pieces: Pieces, axes: Axes, combine: Combine) -> Block:
     """Every piece goes round the ring once and is added to on its way: p - 1 permutes of n/p bytes."""
-    own = _as_met(pieces, axes, 1)
+    p = lax.axis_size(axes)
+    # in the order in which their totals come by: the piece of the neighbour first, the own one last
+    own = reorder(pieces, around(axis_index(axes) - jnp.arange(1, p + 1), p))
 
     def step(total: Block, piece: Block) -> tuple[Block, None]:
         return combine(shift(total, axes, 1), piece), None
@@ -221,7 +220,7 @@ def ring_reduce_scatter(pieces: Pieces, axes: AxisName, combine: Combine) -> Blo
 
 
 @_reduce_scatter
-def recursive_halving_reduce_scatter(pieces: Pieces, axes: AxisName, combine: Combine) -> Block:
+def recursive_halving_reduce_scatter(pieces: Pieces, axes: Axes, combine: Combine) -> Block:
     """Exchanges halves with partners …, 4, 2, 1 participants away: log2 p permutes, (p-1)n/p bytes in all.
 
     Raises:
@@ -229,48 +228,41 @@ def recursive_halving_reduce_scatter(pieces: Pieces, axes: AxisName, combine: Co
     """
     check_power_of_two("recursive_halving_reduce_scatter", axes)
     p = lax.axis_size(axes)
-    held = reorder(pieces, axis_index(axes) ^ jnp.arange(p))  # held[j] is meant for participant index ^ j
+    held = reorder(pieces, axis_index(axes) ^ jnp.arange(p))  # held[j] is for participant index ^ j
     for distance in reversed(distances(p)):
         held = combine(held[:distance], swap(held[distance:], axes, distance))
     return held[0]
 
 
-def _as_met(pieces: Pieces, axes: AxisName, way: int) -> Pieces:
-    """Pieces in the order in which their totals come by, going `way`: the neighbour's first, the own one last."""
-    p = lax.axis_size(axes)
-    return reorder(pieces, around(axis_index(axes) - way * jnp.arange(1, p + 1), p))
-
-
-def _all_reduce(algorithm: Callable[[Block, AxisName, Combine], Block]) -> Callable[..., Blocks]:
+def _all_reduce(algorithm: Callable[[Block, Axes, Combine], Block]) -> Callable[..., Blocks]:
     """Decorate an algorithm of one block, to be one of trees with the arguments of an all-reduce."""
     function = algorithm.__name__
 
     def reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum") -> Blocks:
         axes = check_axes(function, axis_name)
-        given = axis_name if isinstance(axis_name, str) else axes  # as messages show it
         check_op(function, op, COMBINE)
 
         def reduce_leaf(leaf: Block) -> Block:
             check_varies(function, leaf, axes)
             counts = leaf.dtype == jnp.bool_ and op in ("sum", "mean")
             block = cast_varying(leaf.astype(jnp.int32) if counts else leaf, axes)
-            total = algorithm(block, given, COMBINE[op])
+            total = algorithm(block, axes, COMBINE[op])
             return total / lax.axis_size(axes) if op == "mean" else total
 
         return jax.tree.map(reduce_leaf, x)
 
-    return named_after(algorithm, reduce)
+    return _set_name(algorithm, reduce)
 
 
 @_all_reduce
-def ring_all_reduce(block: Block, axes: AxisName, combine: Combine) -> Block:
+def ring_all_reduce(block: Block, axes: Axes, combine: Combine) -> Block:
     """A reduce-scatter and an all-gather along a ring: 2(p-1) permutes of n/p bytes."""
     piece = ring_reduce_scatter(cut(block, lax.axis_size(axes)), axes, combine=combine)
     return uncut(ring_all_gather(piece, axes), block.shape)
 
 
 @_all_reduce
-def rabenseifner_all_reduce(block: Block, axes: AxisName, combine: Combine) -> Block:
+def rabenseifner_all_reduce(block: Block, axes: Axes, combine: Combine) -> Block:
     """A reduce-scatter by halving and an all-gather of 1, 2, 4, … blocks: 2 log2 p permutes, 2(p-1)n/p bytes in all.
 
     Raises:
@@ -282,7 +274,7 @@ def rabenseifner_all_reduce(block: Block, axes: AxisName, combine: Combine) -> B
 
 
 @_all_reduce
-def recursive_doubling_all_reduce(block: Block, axes: AxisName, combine: Combine) -> Block:
+def recursive_doubling_all_reduce(block: Block, axes: Axes, combine: Combine) -> Block:
     """Exchanges its total with partners 1, 2, 4, … participants away: log2 p permutes of n bytes.
 
     Raises:
@@ -295,15 +287,12 @@ def recursive_doubling_all_reduce(block: Block, axes: AxisName, combine: Combine
 
 
 @_all_reduce
-def tree_all_reduce(block: Block, axes: AxisName, combine: Combine) -> Block:
-    """Reduces down a binomial tree to participant 0, which broadcasts up the tree: 2 ceil(log2 p) permutes of n bytes.
-
-    Where nothing arrives, what a permute leaves there is not combined.
-    """
+def tree_all_reduce(block: Block, axes: Axes, combine: Combine) -> Block:
+    """Reduces down a binomial tree to participant 0, and broadcasts up the tree: 2 ceil(log2 p) permutes of n bytes."""
     p, index = lax.axis_size(axes), axis_index(axes)
     for distance in distances(p):
         arrived = send(block, axes, [(i, i - distance) for i in range(distance, p, 2 * distance)])
-        receives = (remainder(index, 2 * distance) == 0) & (index + distance < p)
+        receives = (remainder(index, 2 * distance) == 0) & (index + distance < p)  # elsewhere zeros arrive
         block = jnp.where(receives, combine(block, arrived), block)
     return tree_broadcast(block, axes)
 
@@ -325,12 +314,12 @@ def join(blocks: Pieces, dimension: int, tiled: bool) -> Block:
 
 
 def cut(x: Block, parts: int) -> Shaped[Array, "p n"]:
-    """The elements of `x` as equal pieces `[p, n]`, the last of them filled up with zeros."""
+    """The elements of `x` as equal pieces `[p, n]`, the last of them padded with zeros."""
     return jnp.pad(x.ravel(), (0, -x.size % parts)).reshape(parts, -(-x.size // parts))
 
 
 def uncut(pieces: Block, shape: Sequence[int]) -> Block:
-    """The inverse of `cut`: the array of that shape, without what was filled up."""
+    """The inverse of `cut`: the array of that shape, without padding."""
     return pieces.ravel()[: math.prod(shape)].reshape(shape)
 
 
@@ -339,7 +328,7 @@ def reorder(blocks: Pieces, order: Int[Array, " p"]) -> Pieces:
     return blocks.at[order].get(mode="promise_in_bounds", unique_indices=True)
 
 
-def swap(x: Block, axes: AxisName, distance: int) -> Block:
+def swap(x: Block, axes: Axes, distance: int) -> Block:
     """The block of the partner, whose index differs in the one bit that `distance` is."""
     return send(x, axes, [(i, i ^ distance) for i in range(lax.axis_size(axes))])
 

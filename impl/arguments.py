@@ -1,9 +1,4 @@
-"""Checks of what a collective is called with, before anything runs.
-
-A check says in one sentence what has to hold, and raises a ValueError where it does not; those of what a contract
-allows and one implementation does not serve raise a NotImplementedError, and say so. Every message names the function,
-the argument, its value, what was expected, and the mesh.
-"""
+"""Checks of arguments, before anything runs; each docstring says what must hold. See `shardproof.impl` for errors."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
@@ -19,12 +14,12 @@ Axes = tuple[str, ...]
 
 
 def as_axes(name: AxisName) -> Axes:
-    """An axis name, or several in a tuple or list, as a tuple; it may be of none."""
+    """An axis name, or several in a tuple or list, as a tuple, which may be empty."""
     return (name,) if isinstance(name, str) else tuple(name)
 
 
 def mesh_text(mesh: Mesh | AbstractMesh | None = None) -> str:
-    """A mesh as messages show it, `(dp=2, tp=4)`; None: that which the function runs under."""
+    """A mesh for messages, `(dp=2, tp=4)`; None: the one that the function runs under."""
     shape = (jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape
     return "(" + ", ".join(f"{name}={size}" for name, size in shape.items()) + ")"
 
@@ -35,12 +30,12 @@ def refuse(function: str, argument: str, value: object, expected: str) -> NoRetu
 
 
 def raise_unsupported(function: str, argument: str, value: object, expected: str) -> NoReturn:
-    """Raises the NotImplementedError that says what this function does not serve, although its contract allows it."""
+    """Raises the NotImplementedError that says what this function does not support."""
     raise NotImplementedError(f"{function}: {argument}={value!r}: expected {expected}, on the mesh {mesh_text()}")
 
 
 def check_axes(function: str, axis_name: AxisName, *, argument: str = "axis_name") -> Axes:
-    """The axis tuple that `axis_name` names: one axis at least, all of them bound, each once."""
+    """`axis_name` names one axis at least, all of them bound, each once; returns the axis tuple."""
     axes = as_axes(axis_name)
     if not axes:
         refuse(function, argument, axis_name, "at least one mesh axis")
@@ -55,12 +50,12 @@ def check_axes(function: str, axis_name: AxisName, *, argument: str = "axis_name
 
 
 def is_integer(value: object) -> bool:
-    """Whether a value is an integer that is known before tracing, Python's or NumPy's; bools are none."""
+    """True if a value is an integer that is known before tracing, Python's or NumPy's; bools are none."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def check_dimension(function: str, argument: str, dimension: int, rank: int) -> int:
-    """`dimension`, in [-rank, rank), counted from the front."""
+    """`dimension` is in [-rank, rank); returns it counted from the front."""
     if not -rank <= dimension < rank:
         refuse(function, argument, dimension, f"a dimension in [{-rank}, {rank})")
     return dimension % rank
@@ -81,7 +76,7 @@ def check_index(function: str, argument: str, index: int, size: int) -> None:
 
 
 def check_permutation(function: str, perm: Iterable[tuple[int, int]], size: int) -> list[tuple[int, int]]:
-    """`perm` as a list of (source, destination) pairs of logical indices in [0, size), each once on its side."""
+    """`perm` has pairs (source, destination) of logical indices in [0, size), each once on its side; returns a list."""
     pairs = [(int(source), int(destination)) for source, destination in perm]
     for side in zip(*pairs, strict=True):
         if any(not 0 <= index < size for index in side):
@@ -94,7 +89,7 @@ def check_permutation(function: str, perm: Iterable[tuple[int, int]], size: int)
 def check_groups(
     function: str, groups: Sequence[Sequence[int]] | None, size: int, *, even: bool = True
 ) -> list[list[int]] | None:
-    """`axis_index_groups` as lists that partition range(size), of equal length if they have to be `even`."""
+    """`axis_index_groups` partition range(size), into equal lengths if they have to be `even`; returns lists."""
     if groups is None:
         return None
     lists = [list(group) for group in groups]
@@ -118,27 +113,27 @@ def check_varies(function: str, x: jax.Array, axes: tuple[str, ...]) -> None:
         refuse(function, "x", str(jax.typeof(x)), f"a value varying along all of {axes} or none of them")
 
 
-def check_power_of_two(function: str, axis_name: AxisName) -> None:
+def check_power_of_two(function: str, axes: Axes) -> None:
     """The participants are a power of two."""
-    p = lax.axis_size(axis_name)
+    p, axis_name = lax.axis_size(axes), axes[0] if len(axes) == 1 else axes
     if p & (p - 1):
         raise_unsupported(function, "axis_name", axis_name, f"a power of two of participants (it has {p})")
 
 
 def check_rank(function: str, argument: str, x: jax.Array, rank: int) -> None:
-    """`x` has so many dimensions."""
+    """`x` has `rank` dimensions."""
     if x.ndim != rank:
         refuse(function, argument, str(jax.typeof(x)), f"an array of {rank} dimension{'s' * (rank != 1)}")
 
 
 def check_shape(function: str, argument: str, x: jax.Array, shape: tuple[int, ...], text: str) -> None:
-    """`x` has that shape, which `text` says the origin of."""
+    """`x` has the shape that `text` describes."""
     if x.shape != shape:
         refuse(function, argument, str(jax.typeof(x)), f"an array of shape {shape}, {text}")
 
 
 def check_kind(function: str, argument: str, x: jax.Array, kind: Any, text: str) -> None:
-    """`x` is of a dtype of that kind, which `text` names."""
+    """`x` has a dtype of the kind that `text` names."""
     if not jnp.issubdtype(x.dtype, kind):
         refuse(function, argument, str(jax.typeof(x)), f"an array of {text}")
 
@@ -149,19 +144,15 @@ def check_floating(function: str, **arrays: jax.Array) -> None:
         check_kind(function, argument, x, jnp.floating, "real floating-point numbers")
 
 
-def check_count(function: str, argument: str, value: object, least: int = 0, *, optional: bool = False) -> None:
-    """`value` is an integer of at least `least`, known before tracing; None as well if it is `optional`."""
-    if not (optional and value is None) and not (is_integer(value) and value >= least):  # type: ignore[operator]
-        expected = f"an integer of at least {least}, known before tracing{', or None' if optional else ''}"
+def check_count(function: str, argument: str, value: object, *, optional: bool = False) -> None:
+    """`value` is an integer of at least 0, known before tracing; None as well if it is `optional`."""
+    if not (optional and value is None) and not (is_integer(value) and value >= 0):  # type: ignore[operator]
+        expected = f"an integer of at least 0, known before tracing{', or None' if optional else ''}"
         refuse(function, argument, value, expected)
 
 
 def refuse_batches(function: str, argument: str, value: object, expected: str, *operands: Any) -> None:
-    """Nothing outside of `jax.vmap`; inside, of any of the operands, raises.
-
-    Raises:
-        NotImplementedError: if an operand is mapped.
-    """
+    """No operand is mapped by `jax.vmap`; raises NotImplementedError."""
 
     @jax.custom_batching.custom_vmap
     def unmapped(*operands: Any) -> jax.Array:

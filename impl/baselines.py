@@ -1,4 +1,4 @@
-"""Matrix products of arrays in any layout: by hand on blocks, and as the compiler gets from layout to layout.
+"""Matrix products of arrays in any layout: by hand on blocks, and as the compiler partitions them.
 
 Rows and columns of every array are each sharded over an axis tuple of their own, which may be empty, and may have
 axes that shard another array: `A[B_X, D_Y] W[D_X, F] -> [B_X, F_Y]`, say. Fully sharded data parallelism is
@@ -7,8 +7,8 @@ axes that shard another array: `A[B_X, D_Y] W[D_X, F] -> [B_X, F_Y]`, say. Fully
 The device-local forms run inside `jax.shard_map`; their results are typed varying along the axes of their own layout
 alone. The others take global arrays, for `jax.jit`. On axes of type Auto the compiler chooses how to get from the
 layouts of the operands to that of the result. On axes of type Explicit the layout is part of the type, and a product
-whose result could have several must be told which (`out_sharding`). All raise ValueError for operands whose contracted
-sizes differ.
+whose result could have several gets it as `out_sharding`. All raise ValueError for operands whose contracted sizes
+differ.
 """
 
 import math
@@ -24,8 +24,8 @@ from jaxtyping import Array
 from shardproof.impl.arguments import AxisName
 from shardproof.impl.collective_matmul.operands import check_contraction
 from shardproof.impl.collectives import cast_varying
-from shardproof.impl.reshard import Block, Global, Layout, abstract_of, exchanged, layout, on_explicit_axes, spec
-from shardproof.impl.rings import aligned, multiply
+from shardproof.impl.reshard import Block, Global, Layout, abstract_of, layout, on_explicit_axes, reshard_block, spec
+from shardproof.impl.rings import align_types, multiply
 
 Way = Callable[[Array, Array, Layout, Layout, Layout], Array]
 """Two blocks, their layouts, and that of their product, to a block of it."""
@@ -34,40 +34,29 @@ Way = Callable[[Array, Array, Layout, Layout, Layout], Array]
 def gathered_matmul(lhs: Block, rhs: Block, **layouts: AxisName) -> Block:
     """`A[B_lhs_rows, D_lhs_columns] W[D_rhs_rows, F_rhs_columns] -> [B_rows, F_columns]` on blocks: gathers first.
 
-    Arguments:
-        lhs: the block of A.
-        rhs: the block of W.
-        layouts: `lhs_rows`, `lhs_columns`, `rhs_rows`, `rhs_columns`, `rows`, `columns`: an axis or axis tuple each.
-
-    Returns:
-        The block of the product, rounded once to the operands' dtype.
+    `layouts` are `lhs_rows`, `lhs_columns`, `rhs_rows`, `rhs_columns`, `rows`, `columns`: an axis or axis tuple each.
+    The product is rounded once to the operands' dtype.
     """
-    return matmul_of_blocks("gathered_matmul", gathered, lhs, rhs, layouts)
+    return matmul_of_blocks("gathered_matmul", gather_then_multiply, lhs, rhs, layouts)
 
 
 def reduced_matmul(lhs: Block, rhs: Block, **layouts: AxisName) -> Block:
     """As `gathered_matmul`: multiplies the columns of A that a device has, and adds up the products."""
-    return matmul_of_blocks("reduced_matmul", reduced, lhs, rhs, layouts)
+    return matmul_of_blocks("reduced_matmul", multiply_then_reduce, lhs, rhs, layouts)
 
 
 def gathered_two_matmuls(x: Block, w_in: Block, w_out: Block, **layouts: AxisName) -> Block:
     """`X[B, D] W_in[D, F] W_out[F, D] -> [B, D]` on blocks, the hidden values `[B, F]` laid out as well: gathers first.
 
-    Arguments:
-        x: the block of X.
-        w_in: the block of W_in.
-        w_out: the block of W_out.
-        layouts: `x_rows`, `x_columns`, and so on for `w_in`, `w_out` and `hidden`; of the result `rows` and `columns`.
-
-    Returns:
-        The block of the product; the hidden values are rounded to the operands' dtype, and so is the result.
+    `layouts` are `x_rows`, `x_columns`, and so on for `w_in`, `w_out` and `hidden`; of the result `rows` and `columns`.
+    The hidden values are rounded to the operands' dtype, and so is the result.
     """
     name = "gathered_two_matmuls"
     start, first, second, between = layouts_of(layouts, "x", "w_in", "w_out", "hidden")
     _check(name, "w_in", x, w_in, start, first)
     _check(name, "w_out", w_in, w_out, first, second)
-    hidden = gathered(x, w_in, start, first, between)
-    return gathered(hidden, w_out, between, second, layout(layouts["rows"], layouts["columns"]))
+    hidden = gather_then_multiply(x, w_in, start, first, between)
+    return gather_then_multiply(hidden, w_out, between, second, layout(layouts["rows"], layouts["columns"]))
 
 
 def matmul_of_blocks(function: str, way: Way, lhs: Block, rhs: Block, layouts: Mapping[str, AxisName]) -> Block:
@@ -77,18 +66,18 @@ def matmul_of_blocks(function: str, way: Way, lhs: Block, rhs: Block, layouts: M
     return way(lhs, rhs, left, right, layout(layouts["rows"], layouts["columns"]))
 
 
-def gathered(lhs: Block, rhs: Block, left: Layout, right: Layout, result: Layout) -> Block:
+def gather_then_multiply(lhs: Block, rhs: Block, left: Layout, right: Layout, result: Layout) -> Block:
     """Gathers what a device lacks of the rows and columns that its part of the product depends on, then multiplies."""
-    of_rows, of_columns = exchanged(lhs, left, (result[0], ())), exchanged(rhs, right, ((), result[1]))
-    return multiply(*aligned(of_rows, of_columns)).astype(lhs.dtype)
+    of_rows, of_columns = reshard_block(lhs, left, (result[0], ())), reshard_block(rhs, right, ((), result[1]))
+    return multiply(*align_types(of_rows, of_columns)).astype(lhs.dtype)
 
 
-def reduced(lhs: Block, rhs: Block, left: Layout, right: Layout, result: Layout) -> Block:
+def multiply_then_reduce(lhs: Block, rhs: Block, left: Layout, right: Layout, result: Layout) -> Block:
     """Multiplies the columns of A that a device has with the rows of W for them, and adds up the products."""
     rows, contracted = left
-    partial = multiply(*aligned(lhs, exchanged(rhs, right, (contracted, ()))))
+    partial = multiply(*align_types(lhs, reshard_block(rhs, right, (contracted, ()))))
     total = lax.psum(cast_varying(partial, contracted), contracted) if contracted else partial
-    return exchanged(total.astype(lhs.dtype), (rows, ()), result)
+    return reshard_block(total.astype(lhs.dtype), (rows, ()), result)
 
 
 def automatic_matmul(

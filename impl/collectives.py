@@ -1,12 +1,15 @@
 """Every collective over one mesh axis or a tuple of axes in any order, out of `jax.lax`.
 
-All functions run inside `jax.shard_map`, on device-local blocks or pytrees of them. `axis_name` is
-a name or a tuple of names in *logical* order: the last name varies fastest, as in an entry of a
-PartitionSpec, whatever the order of the mesh's own axes. Parameters mean what they mean in
-`jax.lax`; the meaning is the same on every supported JAX version.
+All functions run inside `jax.shard_map`, on device-local blocks `[…]` of any dtype or pytrees of them. `axis_name` is a
+name or a tuple of names in *logical* order: the last name varies fastest, as in an entry of a PartitionSpec, whatever
+the order of the mesh's own axes. Parameters mean what they mean in `jax.lax`, on every supported JAX version:
 
-Shapes are written with the axes that shard them: `[M_Y, K]` is sharded over `axis_name` (`Y`) in
-its first dimension.
+- `tiled`: whether pieces are concatenated along a dimension (which is a multiple of p in what is cut), or stacked along
+  a new one of size p (and a dimension that is cut has size p and is removed);
+- `axis_index_groups`: lists of logical indices, of equal length, each of which runs the collective by itself.
+
+Shapes are written with the axes that shard them: `[M_Y, K]` is sharded over `axis_name` (`Y`) in its first dimension. A
+block that is reduced varies along all of `axis_name`, or none of it.
 """
 
 import math
@@ -44,12 +47,12 @@ def varying(x: Any) -> frozenset[str]:
 
 
 def types_are_checked(axes: tuple[str, ...]) -> bool:
-    """Whether the enclosing `shard_map` tracks varying axes (`check_vma=True`); of which `axes` are manual ones."""
+    """True if the enclosing `shard_map` tracks varying axes (`check_vma=True`); of which `axes` are manual ones."""
     return bool(varying(lax.axis_index(axes[0])))
 
 
 def in_mesh_order(axes: Collection[str]) -> tuple[str, ...]:
-    """Axes in the order in which the mesh has them; any others last, for JAX to refuse."""
+    """Axes in the mesh's order; unknown ones last, for JAX to refuse."""
     known = jax.sharding.get_abstract_mesh().axis_names
     return (*(name for name in known if name in axes), *(name for name in axes if name not in known))
 
@@ -65,11 +68,7 @@ def cast_varying(x: Blocks, axes: Collection[str]) -> Blocks:
 
 
 def axis_index(axis_name: AxisName) -> Int[Array, ""]:
-    """This device's logical index over `axis_name`, in [0, p): int32, varying along `axis_name`.
-
-    Raises:
-        ValueError: if `axis_name` is not a tuple of distinct mesh axes.
-    """
+    """This device's logical index over `axis_name`, in [0, p): int32, varying along `axis_name`."""
     return lax.axis_index(check_axes("axis_index", axis_name))
 
 
@@ -77,14 +76,12 @@ def all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum", axis_index_gr
     """The reduction of all participants' blocks, on every participant: `[…]` varying to `[…]` invariant.
 
     Arguments:
-        x: blocks `[…]` of any dtype; max and min take no complex numbers.
-        op: `"sum"` (of bool: counts, in int32), `"mean"` (of exact dtypes: float32; no sum may wrap), `"max"`, `"min"`.
-        axis_index_groups: reduce within groups of logical indices only, of any lengths. The result then differs
-            between groups, which no invariant type can express: needs `check_vma=False`.
+        op: `"sum"` (of bool: counts, in int32), `"mean"` (of exact dtypes: float32; no sum may wrap), `"max"`, `"min"`
+            (of numbers that are not complex).
+        axis_index_groups: groups of any lengths. The result differs between groups, which no invariant type can
+            express.
 
     Raises:
-        ValueError: for an unknown axis or op, groups that are no partition, or `x` varying
-            along only a part of `axis_name`.
         NotImplementedError: for groups under `check_vma=True`.
     """
     axes = check_axes("all_reduce", axis_name)
@@ -105,7 +102,7 @@ def all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum", axis_index_gr
 
 
 def _mean_of_groups(x: Block, axes: tuple[str, ...], groups: list[list[int]]) -> Block:
-    """The mean within groups of different lengths, each divided by its own: `lax.pmean` takes the first's for all."""
+    """The mean within groups of different lengths: `lax.pmean` divides by the length of the first group."""
     lengths = {index: len(group) for group in groups for index in group}
     length = jnp.asarray([lengths[index] for index in range(len(lengths))])[lax.axis_index(axes)]
     total = lax.psum(x, axes, axis_index_groups=groups)
@@ -116,28 +113,12 @@ def _mean_of_groups(x: Block, axes: tuple[str, ...], groups: list[list[int]]) ->
 def all_gather(
     x: Blocks, axis_name: AxisName, *, axis: int = 0, tiled: bool = False, axis_index_groups: Groups = None
 ) -> Blocks:
-    """All participants' blocks in logical order, on every participant: `[M_Y, …]` to `[M, …]`, typed varying.
-
-    Arguments:
-        x: blocks `[…]` of any dtype.
-        axis: the dimension to concatenate along (`tiled`), or where the new one of size p is put.
-        tiled: whether to concatenate rather than stack.
-        axis_index_groups: gather within groups of logical indices only.
-
-    Raises:
-        ValueError: for an unknown axis, a dimension out of range, or groups that are no partition.
-    """
+    """All participants' blocks in logical order, on every participant: `[M_Y, …]` to `[M, …]`, typed varying."""
     return _gather("all_gather", x, axis_name, axis, tiled, axis_index_groups, "varying")
 
 
 def all_gather_invariant(x: Blocks, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Blocks:
-    """As `all_gather`, typed invariant: the result may leave `shard_map` under `P()`.
-
-    Its transpose is a slice, where that of `all_gather` is a reduce-scatter.
-
-    Raises:
-        ValueError: for an unknown axis or a dimension out of range.
-    """
+    """As `all_gather`, typed invariant: the result may leave `shard_map` under `P()`. Its transpose is a slice."""
     return _gather("all_gather_invariant", x, axis_name, axis, tiled, None, "invarying")
 
 
@@ -147,8 +128,7 @@ def _gather(
     axes = check_axes(function, axis_name)
     groups = check_groups(function, axis_index_groups, lax.axis_size(axes))
     participants = len(groups[0]) if groups else lax.axis_size(axes)
-    # where types are not checked, JAX up to 0.10 drops the other participants' cotangents of what it calls invariant;
-    # that is asked last, since it traces an index
+    # where types are not checked, JAX up to 0.10 drops the other participants' cotangents of what it calls invariant
     typed = "invarying" if to == "invarying" and types_are_checked(axes) else "varying"
 
     def gather(leaf: Block) -> Block:
@@ -166,18 +146,7 @@ def _gather(
 def reduce_scatter(
     x: Blocks, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False, axis_index_groups: Groups = None
 ) -> Blocks:
-    """Each participant's piece of the sum of all blocks: `[M, …]` to `[M_Y, …]`, typed varying.
-
-    Arguments:
-        x: blocks `[…]` of a numeric dtype.
-        scatter_dimension: the dimension that is cut into p pieces.
-        tiled: whether the dimension is kept (its size a multiple of p) or removed (its size p).
-        axis_index_groups: reduce and scatter within groups of logical indices only.
-
-    Raises:
-        ValueError: for an unknown axis, a dimension out of range or not divisible, groups that are
-            no partition, or `x` varying along only a part of `axis_name`.
-    """
+    """Each participant's piece of the sum of all numeric blocks: `[M, …]` to `[M_Y, …]`, typed varying."""
     axes = check_axes("reduce_scatter", axis_name)
     groups = check_groups("reduce_scatter", axis_index_groups, lax.axis_size(axes))
     participants = len(groups[0]) if groups else lax.axis_size(axes)
@@ -210,17 +179,7 @@ def all_to_all(
 ) -> Blocks:
     """Piece i of every participant's block, on participant i: `[M_Y, N]` to `[M, N_Y]`, typed varying.
 
-    Arguments:
-        x: blocks `[…]` of any dtype.
-        split_axis: the dimension that is cut into p pieces.
-        concat_axis: the dimension along which the received pieces are joined, in logical order.
-        tiled: whether pieces are concatenated (dimensions stay), or `split_axis` (of size p) is
-            removed and a new dimension of size p put at `concat_axis`.
-        axis_index_groups: exchange within groups of logical indices only.
-
-    Raises:
-        ValueError: for an unknown axis, a dimension out of range or not divisible, or groups that
-            are no partition.
+    `split_axis` is cut into p pieces; the received ones are joined along `concat_axis`, in logical order.
     """
     axes = check_axes("all_to_all", axis_name)
     groups = check_groups("all_to_all", axis_index_groups, lax.axis_size(axes))
@@ -243,17 +202,9 @@ def all_to_all(
 def permute(x: Blocks, axis_name: AxisName, *, perm: Iterable[tuple[int, int]]) -> Blocks:
     """Each source's block, on its destination; zeros where nothing arrives: `[…]` to `[…]`, typed varying.
 
-    `lax.ppermute` numbers the participants of a tuple differently from version to version: in mesh
-    order, or not at all unless the tuple is in mesh order. Here the tuple is put into mesh order
-    and the pairs are translated, which means the same everywhere.
-
-    Arguments:
-        x: blocks `[…]` of any dtype.
-        axis_name: the axis or axis tuple whose logical indices `perm` uses.
-        perm: pairs (source, destination) of logical indices.
-
-    Raises:
-        ValueError: for an unknown axis, an index out of range, or one that appears twice.
+    `perm` has pairs (source, destination) of logical indices. `lax.ppermute` numbers the participants of a tuple
+    differently from version to version: in mesh order, or not at all unless the tuple is in mesh order. Here the tuple
+    is put into mesh order and the pairs are translated, which means the same everywhere.
     """
     axes = check_axes("permute", axis_name)
     pairs = check_permutation("permute", perm, lax.axis_size(axes))
@@ -271,21 +222,13 @@ def _mesh_indices(axes: tuple[str, ...], ordered: tuple[str, ...]) -> list[int]:
 
 
 def ring_shift(x: Blocks, axis_name: AxisName, *, offset: int = 1) -> Blocks:
-    """Participant i's block, on participant i + offset, wrapping: `[…]` to `[…]`, typed varying.
-
-    Raises:
-        ValueError: for an unknown axis.
-    """
+    """Participant i's block, on participant i + offset, wrapping: `[…]` to `[…]`, typed varying."""
     p = lax.axis_size(check_axes("ring_shift", axis_name))
     return permute(x, axis_name, perm=[(i, (i + offset) % p) for i in range(p)])
 
 
 def broadcast(x: Blocks, axis_name: AxisName, *, root: int = 0) -> Blocks:
-    """The block of participant `root`, on every participant: `[…]` to `[…]`, typed varying.
-
-    Raises:
-        ValueError: for an unknown axis or a root out of range.
-    """
+    """The block of participant `root`, on every participant: `[…]` to `[…]`, typed varying."""
     axes = check_axes("broadcast", axis_name)
     check_index("broadcast", "root", root, lax.axis_size(axes))
     return jax.tree.map(lambda leaf: leaf[root], all_gather(x, axes))

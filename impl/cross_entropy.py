@@ -29,19 +29,14 @@ def vocab_parallel_cross_entropy(
 ) -> Block:
     """`logits [T, V_Y]`, `labels [T]` to `[T]`, typed invariant: a maximum and some sums per token travel.
 
+    The loss has the dtype of the logits, and is computed in float32 or wider and rounded once.
+
     Arguments:
-        logits: floating-point blocks; further leading dimensions are as tokens. 16-bit floats are computed in float32.
-        labels: integers of any width, numbers of classes of the whole; the same on all participants.
-        label_smoothing: the share of the loss that all classes have alike, in [0, 1].
+        logits: floating-point blocks of at least one class; further leading dimensions are as tokens.
+        labels: integers of any width, numbers of classes of the whole; the same on all participants. The loss of one
+            outside [0, V) other than `ignore_index` is NaN, a constant without gradient.
+        label_smoothing: the share of the loss that is the mean over all classes, in [0, 1].
         ignore_index: the label of tokens that do not count; it may be that of a class.
-
-    Returns:
-        One loss per token, in the dtype of the logits, rounded once. For any other label outside [0, V) it is NaN, as a
-        constant: the gradient is zero.
-
-    Raises:
-        ValueError: for an unknown axis, logits that are not floating or have no class, labels that are no integers or
-            not one per token, or a smoothing outside [0, 1].
     """
     name = "vocab_parallel_cross_entropy"
     check_floating(name, logits=logits)
@@ -50,11 +45,11 @@ def vocab_parallel_cross_entropy(
     call = check_call(name, "logits", logits.shape, labels, axis_name, label_smoothing, ignore_index)
     wide = cast_varying(logits.astype(accumulator(logits)), call.axes)
     # zeros for tokens that do not count, of which nothing is computed
-    return loss_of(summed(jnp.where(call.ignored[..., None], 0, wide), call), call, logits.dtype)
+    return loss_of(sum_over_classes(jnp.where(call.ignored[..., None], 0, wide), call), call, logits.dtype)
 
 
 class Call(NamedTuple):
-    """What a loss is called with, once it is checked; `classes` are 0 where the label is too large for their dtype."""
+    """The checked arguments of a loss; `classes` are 0 where the label is too large for their dtype."""
 
     axes: tuple[str, ...]
     classes: Block
@@ -65,14 +60,14 @@ class Call(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over classes, of one participant or all: of exponentials, of what is the label's, and of all logits."""
+    """Sums over classes, of one participant or all: of exponentials, of the label's logit, and of all logits."""
 
     exponentials: Block
     of_labels: Block
     logits: Block
 
     def over(self, call: Call) -> "Sums":
-        """Those of all participants; the sum of all logits is sent only where it counts."""
+        """The sums of all participants; that of all logits is sent only if there is smoothing."""
         if call.smoothing:
             return Sums(*lax.psum(tuple(self), call.axes))
         exponentials, of_labels = lax.psum((self.exponentials, self.of_labels), call.axes)
@@ -88,11 +83,7 @@ def check_call(
     label_smoothing: SupportsFloat,
     ignore_index: SupportsIndex,
 ) -> Call:
-    """What a loss is called with, of an `argument` that has one label for each of its tokens.
-
-    The `shape` is that of the participant's logits, `[…, V_Y]`. ValueErrors are those of the loss, about labels, the
-    axis and the smoothing.
-    """
+    """Checks the arguments of a loss with logits of `shape`, `[…, V_Y]`, and a label for each token of `argument`."""
     axes = check_axes(function, axis_name)
     check_kind(function, "labels", labels, jnp.integer, "integers")
     check_shape(function, "labels", labels, shape[:-1], f"one label for each token of {argument}")
@@ -108,8 +99,8 @@ def check_call(
     return Call(axes, jnp.where(valid, classes, 0), ignored, valid, smoothing, count)
 
 
-def summed(wide: Block, call: Call) -> Sums:
-    """The sums of all participants, of what logits `[…, V_Y]`, in the accumulator's dtype, are less the largest one."""
+def sum_over_classes(wide: Block, call: Call) -> Sums:
+    """The sums of all participants, of logits `[…, V_Y]` in the accumulator's dtype, less the largest one."""
     largest = lax.pmax(lax.stop_gradient(jnp.max(wide, axis=-1)), call.axes)
     shifted = wide - largest[..., None]
     right = of_labels(shifted, places_of(call, wide.shape[-1]))
@@ -117,19 +108,19 @@ def summed(wide: Block, call: Call) -> Sums:
 
 
 def places_of(call: Call, n: int) -> Block:
-    """Of each label, its place among the n classes of this participant; outside [0, n) if another one has it."""
+    """The place of each label among the n classes of this participant; outside [0, n) if another one has it."""
     return call.classes - axis_index(call.axes) * n
 
 
 def of_labels(x: Block, places: Block) -> Block:
-    """`[…, size]` to `[…]`: what stands at each label's place, and 0 if that is outside."""
+    """`[…, size]` to `[…]`: the element at each label's place, and 0 if that is outside."""
     held = (places >= 0) & (places < x.shape[-1])
     taken = jnp.take_along_axis(x, jnp.where(held, places, 0)[..., None], axis=-1)[..., 0]
     return jnp.where(held, taken, 0)
 
 
 def loss_of(sums: Sums, call: Call, dtype: Any) -> Block:
-    """The loss, rounded to a dtype, given sums over all classes of what is less the largest logit."""
+    """The loss, rounded to a dtype, from sums over all classes of logits less the largest one."""
     right = sums.of_labels
     if call.smoothing:
         right = (1 - call.smoothing) * right + call.smoothing * (sums.logits / call.class_count)

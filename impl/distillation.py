@@ -23,11 +23,11 @@ from shardproof.impl.arguments import AxisName, as_axes
 from shardproof.impl.losses import Parallelisation
 from shardproof.impl.model import Params
 from shardproof.impl.optimisers import Tree
-from shardproof.impl.placing import placed
+from shardproof.impl.placing import place
 from shardproof.impl.training import Step, Stepped, check_placed, numbers, shown
 
 Indices: TypeAlias = tuple[tuple[int, int], ...]
-"""Of every dimension, where a part begins and ends."""
+"""Where a part begins and ends in every dimension."""
 
 
 def predictions(
@@ -52,7 +52,7 @@ def predictions(
 
     specs = (layers, of_inputs)
     mapped: Any = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=of_outputs)
-    outputs: Array = mapped(*placed((params, inputs), specs, mesh))
+    outputs: Array = mapped(*place((params, inputs), specs, mesh))
     return outputs
 
 
@@ -65,12 +65,9 @@ class Distillation:
     Arguments:
         teacher: `(params, inputs)` to logits `[B, C]`, arrays on the teacher's devices.
         student: the student's step, as of `shardproof.impl.training`.
-        teacher_inputs: where the teacher takes its inputs.
-        student_inputs: where the student takes its inputs.
-        logits: where the student takes the teacher's logits.
-
-    Raises:
-        ValueError: for meshes that have a device in common, or what the student takes not being on its mesh.
+        teacher_inputs: where the teacher takes its inputs; on no device of the student.
+        student_inputs: where the student takes its inputs, on its mesh.
+        logits: where the student takes the teacher's logits, on its mesh.
 
     Example:
         teacher = partial(predictions, tensor_parallel, mesh=inference, data=(), model="tp")
@@ -108,22 +105,14 @@ class Distillation:
             )
 
     def logits(self, teacher_params: Tree, inputs: Shaped[Array | np.ndarray, "b d"]) -> Shaped[Array, "b c"]:
-        """The teacher's logits, on the student's devices.
-
-        Raises:
-            ValueError: for parameters that are not on the teacher's mesh.
-        """
+        """The teacher's logits, on the student's devices."""
         check_placed("Distillation", "teacher_params", teacher_params, self.teacher_inputs.mesh)
         return transfer(self._teacher(teacher_params, transfer(inputs, self.teacher_inputs)), self.of_logits)
 
     def __call__(
         self, teacher_params: Tree, params: Tree, state: Tree, inputs: Shaped[Array | np.ndarray, "b d"]
     ) -> Stepped:
-        """New parameters and state of the student, and its loss before the step.
-
-        Raises:
-            ValueError: for parameters that are not on their mesh, or were donated to an earlier step.
-        """
+        """New parameters and state of the student, and its loss before the step; all arrays are on their meshes."""
         logits = self.logits(teacher_params, inputs)
         return self.student(params, state, (transfer(inputs, self.student_inputs), logits))
 
@@ -132,11 +121,7 @@ def transfer(x: Shaped[Array | np.ndarray, "..."], sharding: NamedSharding) -> S
     """`x`, laid out by `sharding` on any devices, without waiting for it on the host.
 
     If a part that is wanted is nowhere, `x` is replicated on its own devices, sliced there, and the slices are sent.
-    All devices must be this process's.
-
-    Arguments:
-        x: an array on any devices, laid out by a NamedSharding or on one device alone, or the host's own.
-        sharding: where its parts are to be.
+    All devices must be this process's. `x` is laid out by a NamedSharding, on one device alone, or the host's own.
     """
     if not isinstance(x, jax.Array):
         return jax.device_put(x, sharding)

@@ -16,16 +16,10 @@ from shardproof.impl.dtypes import accumulator
 def embedding_lookup(table: Block, ids: Block, axis_name: AxisName) -> Block:
     """`table [V_Y, D]`, `ids […]` to `[…, D]`, typed invariant: looks up the ids that are here, and adds up.
 
-    Of every row, one participant has it and all others have zeros, so nothing is rounded, and what travels is the
-    result in the table's dtype.
-
-    Arguments:
-        table: blocks of rows of a numeric dtype. The gradients of a row that is looked up more than once are added
-            up in float32 for 16-bit floats, and rounded once.
-        ids: integers of any width, the same on all participants; they may differ along other axes.
-
-    Raises:
-        ValueError: for an unknown axis, a table that has not two dimensions or is of bool, or ids that are no integers.
+    One participant has a row and the others add zeros, so nothing is rounded, and the result travels in the table's
+    dtype, which is numeric. Gradients of a row that is looked up more than once are added up in float32 for 16-bit
+    floats, and rounded once. Ids are integers of any width, the same on all participants; they may differ along other
+    axes.
     """
     axes = check_axes("embedding_lookup", axis_name)
     check_rank("embedding_lookup", "table", table, 2)

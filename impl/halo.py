@@ -12,21 +12,16 @@ from shardproof.impl.collectives import Block, cast_varying, ring_shift
 
 
 def halo_exchange(x: Block, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Block:
-    """`[N_Y, …]` to `[before + N_Y + after, …]`, typed varying: sends just the rows that are missing, each once.
+    """`[N_Y, …]` to `[before + N_Y + after, …]`, typed varying: sends only the rows that are missing, each once.
 
     With n rows in a block and p participants, d in [1, p), the one d places behind sends
     `min(n, tail + head)` rows, `tail = max(0, before - (d - 1) n)` and `head = max(0, after - (p - d - 1) n)`: in one
     permute of its block where that is n rows, and otherwise in a permute of each of the two that is not empty.
 
     Arguments:
-        x: blocks of any dtype, n rows in the dimension `axis`.
-        before: how many rows are attached in front, those of the participants before this one, wrapping round.
-        after: how many are attached behind.
+        before: the number of rows attached in front, of the participants before this one, wrapping round; in [0, p n].
+        after: the number of rows attached behind; in [0, p n].
         axis: the dimension that is sharded; negative counts from the back.
-
-    Raises:
-        ValueError: for an unknown axis, a dimension out of range, or rows that are negative or more than the p n
-            of the whole array.
     """
     axes = check_axes("halo_exchange", axis_name)
     axis = check_dimension("halo_exchange", "axis", axis, x.ndim)
@@ -35,7 +30,7 @@ def halo_exchange(x: Block, axis_name: AxisName, *, before: int, after: int, axi
         if not 0 <= rows <= p * n:
             expected = f"an integer in [0, {p * n}], at most the rows of all blocks along dimension {axis}"
             refuse("halo_exchange", argument, rows, expected)
-    tails, heads = _taken(before, n, p), _taken(after, n, p)
+    tails, heads = _neighbour_rows(before, n, p), _neighbour_rows(after, n, p)
     in_front: list[Block] = []
     behind: list[tuple[int, Block]] = []
     for distance in range(1, p + 1):  # to the participant that many places behind, and p - distance places ahead
@@ -55,8 +50,8 @@ def halo_exchange(x: Block, axis_name: AxisName, *, before: int, after: int, axi
     return jnp.concatenate([*in_front[::-1], x, *nearest_first], axis)
 
 
-def _taken(rows: int, n: int, p: int) -> list[int]:
-    """Of rows that continue in one direction, how many those are of the participants 1, 2, …, p places away."""
+def _neighbour_rows(rows: int, n: int, p: int) -> list[int]:
+    """The rows that each of the participants 1, 2, …, p places away has of `rows` in one direction."""
     return [min(n, max(0, rows - i * n)) for i in range(p)]
 
 

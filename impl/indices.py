@@ -1,14 +1,19 @@
-"""Arithmetic of indices that are not negative, which takes operators a hundred times as long to trace."""
+"""Arithmetic of indices that are not negative; operators would take a hundred times as long to trace."""
 
 from jax import lax
 from jaxtyping import Array, Int
 
 
 def remainder(index: Int[Array, "..."], k: int) -> Int[Array, "..."]:
-    """`index % k` of what is not negative, which `%` takes a hundred times as long to trace."""
+    """`index % k`."""
     return lax.rem(index, lax.full_like(index, k))
 
 
 def quotient(index: Int[Array, "..."], k: int) -> Int[Array, "..."]:
-    """`index // k` of what is not negative, as `remainder`; of what is, rounded towards 0."""
+    """`index // k`."""
     return lax.div(index, lax.full_like(index, k))
+
+
+def around(index: Int[Array, "..."], p: int) -> Int[Array, "..."]:
+    """An index of one of p participants in a ring, at least -p, brought to [0, p)."""
+    return remainder(index + p, p)

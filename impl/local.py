@@ -1,4 +1,4 @@
-"""What each shard computes by itself: nothing has to be sent, in whichever of JAX's two styles it is written.
+"""Functions that each shard computes by itself, in JAX's two styles: nothing has to be sent.
 
 The device-local functions run inside `jax.shard_map`. Those of global arrays are for `jax.jit`: a reshape splits the
 sharded dimension into (shard, row in the shard), and that the compiler then sends nothing is for it to find out.
@@ -14,16 +14,7 @@ from shardproof.impl.arguments import AxisName, as_axes
 
 
 def shard_mean(x: Float[Array, "S D"], axis_name: AxisName, *, mesh: Mesh | AbstractMesh) -> Float[Array, "X D"]:
-    """The mean over the rows of each shard: `[S_X, D_Y]` to `[X, D_Y]`, row i the mean of shard i.
-
-    Arguments:
-        x: the global array, its rows sharded over X.
-        axis_name: X, an axis or an axis tuple.
-        mesh: the mesh.
-
-    Raises:
-        ValueError: if the rows are not a multiple of the shards.
-    """
+    """The mean over the rows of each shard: `[S_X, D_Y]` to `[X, D_Y]`, row i the mean of shard i."""
     return jnp.mean(_by_shard(x, axis_name, mesh), axis=1)
 
 
@@ -35,17 +26,7 @@ def shard_mean_of_block(block: Float[Array, "s d"]) -> Float[Array, "1 d"]:
 def shard_roll(
     x: Shaped[Array, "S D"], axis_name: AxisName, *, shift: int, mesh: Mesh | AbstractMesh
 ) -> Shaped[Array, "S D"]:
-    """`roll(x, shift) - x` of the rows within each shard: `[S_X, D_Y]` to `[S_X, D_Y]`.
-
-    Arguments:
-        x: the global array, its rows sharded over X.
-        axis_name: X, an axis or an axis tuple.
-        shift: by how many rows, towards higher indices; any integer.
-        mesh: the mesh.
-
-    Raises:
-        ValueError: if the rows are not a multiple of the shards.
-    """
+    """`roll(x, shift) - x` of the rows within each shard: `[S_X, D_Y]` to `[S_X, D_Y]`, for any integer `shift`."""
     parts = _by_shard(x, axis_name, mesh)
     return (jnp.roll(parts, shift, axis=1) - parts).reshape(x.shape)
 

@@ -34,11 +34,11 @@ from jaxtyping import Array, Float, Shaped
 from shardproof.impl.arguments import Axes, AxisName, as_axes, refuse
 from shardproof.impl.collectives import cast_varying
 from shardproof.impl.model import Batch, Params, forward, linear, squared_errors, wide
-from shardproof.impl.placing import check_parts, check_roles, parts, placed
+from shardproof.impl.placing import check_parts, check_roles, parts, place
 from shardproof.impl.rings import multiply
 
 Roles = tuple[Axes, ...]
-"""Of every dimension, the roles (`data`, `model`) whose axes shard it, the first varying slowest."""
+"""The roles (`data`, `model`) whose axes shard each dimension, the first varying slowest."""
 
 ROLES = ("data", "model")
 EXAMPLES = ROLES
@@ -47,7 +47,7 @@ EXAMPLES = ROLES
 
 @dataclass(frozen=True)
 class Layout:
-    """How arrays are laid out, each dimension by the roles that shard it."""
+    """The layout of arrays: the roles that shard each dimension."""
 
     inputs: Roles = ((), ())  # `[B, D_0]`
     weights: Roles = ((), ())  # `[D_in, D_out]`, of every layer
@@ -62,7 +62,7 @@ class Layout:
                 raise ValueError(f"Layout: {field.name}={value}: expected each of {ROLES} once at most")
 
     def specs(self, depth: int, *, data: AxisName, model: AxisName) -> tuple[list[Any], tuple[Any, Any]]:
-        """The PartitionSpecs of `(params, batch)`, of a model of so many layers."""
+        """The PartitionSpecs of `(params, batch)`, of a model of `depth` layers."""
         axes = dict(zip(ROLES, (as_axes(data), as_axes(model)), strict=True))
         layer = spec(self.weights, axes), spec(self.biases, axes)
         return [layer] * depth, (spec(self.inputs, axes), spec(self.targets, axes))
@@ -104,8 +104,8 @@ class Parallelisation:
     ) -> Float[Array, ""]:
         """The loss of global arrays, the same on all devices.
 
-        On axes of type Auto `shard_map` lays the arrays out, on those of type Explicit they are resharded first; what
-        is laid out as `layout` says moves in neither. On Explicit axes call it under `jax.jit`, or `jax.set_mesh`.
+        On axes of type Auto `shard_map` lays the arrays out, on those of type Explicit they are resharded first; arrays
+        that have the `layout` do not move. On Explicit axes call it under `jax.jit`, or `jax.set_mesh`.
 
         Arguments:
             params: layers `(W [D_in, D_out], b [D_out])`.
@@ -113,10 +113,6 @@ class Parallelisation:
             mesh: the mesh.
             data: the axis or axis tuple, in any order, over which examples are shared; it may be of none, `()`.
             model: the same of features, for layouts that share these.
-
-        Raises:
-            ValueError: for sizes that do not match one another, or that the layout's axes do not divide; for axes that
-                are not the mesh's, or are in both roles.
         """
         over = as_axes(data), as_axes(model)
         inputs, targets = batch
@@ -128,16 +124,16 @@ class Parallelisation:
             in_specs=specs,
             out_specs=PartitionSpec(),
         )
-        loss: Array = local(*placed((params, batch), specs, mesh))
+        loss: Array = local(*place((params, batch), specs, mesh))
         return loss
 
     def rematerialised(self, name: str) -> "Parallelisation":
-        """The same under another name, with parameters gathered again in the backward pass rather than kept."""
+        """The same under another name, with parameters gathered again in the backward pass."""
         linear: Any = jax.checkpoint(self.linear, policy=saves_all_but_gathers, static_argnums=(3, 4))
         return dataclasses.replace(self, name=name, linear=linear)
 
     def outputs(self, params: Params, inputs: Array, data: Axes, model: Axes) -> Array:
-        """The block of the model's outputs that belongs to blocks of the layout, in the accumulator's dtype."""
+        """The block of the model's outputs, from blocks of the layout, in the accumulator's dtype."""
         return forward(params, inputs, lambda x, w, b: self.linear(x, w, b, data, model))
 
     def _local(self, params: Params, batch: Batch, examples: int, data: Axes, model: Axes) -> Array:
@@ -160,7 +156,7 @@ class Parallelisation:
         data: Axes,
         model: Axes,
     ) -> None:
-        """Checks the arguments of a call, and names a function in the ValueErrors of a call."""
+        """Checks the arguments of a call; `function` is the name in messages."""
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh):
             check_roles(function, mesh, data=data, model=model)
             width = self._check_sizes(function, params, inputs)
@@ -176,7 +172,7 @@ class Parallelisation:
                 check_parts(function, argument, x, layout, mesh)
 
     def _check_sizes(self, function: str, params: Params, inputs: Array) -> int:
-        """How many outputs there are."""
+        """Checks that sizes match; returns the number of outputs."""
         if not params:
             refuse(function, "params", params, "one layer at least")
         width = inputs.shape[1:]
@@ -194,36 +190,36 @@ Gathers = Sequence[tuple[Axes, int]]
 """The axis tuples to gather over, each with the dimension that it shards, one after the other."""
 
 GATHERED = frozenset({"all_gather", "convert_element_type", "custom_jvp_call", "pcast", "pvary"})
-"""Primitives whose results are gathered parameters, or these in a wider dtype: what is not kept for a backward pass.
+"""Primitives whose results are gathered parameters, or these in a wider dtype: none is saved for a backward pass.
 
-One that JAX has not taken apart is a gather of 16-bit floats, see `assembled`: by its name a policy would keep it.
+`custom_jvp_call` is a gather of 16-bit floats, see `gather_parameter`.
 """
 
 
-def assembled(block: Shaped[Array, "..."], gathers: Gathers = (), *, along: Axes) -> Float[Array, "..."]:
+def gather_parameter(block: Shaped[Array, "..."], gathers: Gathers = (), *, along: Axes) -> Float[Array, "..."]:
     """A device's block of a parameter, gathered, in the accumulator's dtype, and typed varying `along` these axes too.
 
-    What travels forward is of the block's own dtype. Its gradient is added up in the accumulator's, over the devices
-    of the gathers (a reduce-scatter) and over those that hold replicas of the block (an all-reduce), and rounded once.
+    Blocks travel in their own dtype. The gradient is added up in the accumulator's, over the devices of the gathers (a
+    reduce-scatter) and over those that hold replicas of the block (an all-reduce), and rounded once.
     """
     gathers = tuple((axes, dimension) for axes, dimension in gathers if axes)
     if not gathers or wide(block).dtype == block.dtype:
-        return _gathered(wide(block), gathers, along)
+        return _gather(wide(block), gathers, along)
 
     @jax.custom_jvp
     def gathered(x: Array) -> Array:
-        return wide(_gathered(x, gathers, along))
+        return wide(_gather(x, gathers, along))
 
     @gathered.defjvp
     def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-        return gathered(*primals), _gathered(wide(*tangents), gathers, along)
+        return gathered(*primals), _gather(wide(*tangents), gathers, along)
 
     result: Array = gathered(block)
     return result
 
 
-def _gathered(block: Array, gathers: Gathers, along: Axes) -> Array:
-    # cast first: the transpose of the cast is a sum over replicas, and then one of a block
+def _gather(block: Array, gathers: Gathers, along: Axes) -> Array:
+    # cast first: the transpose of the cast is a sum over replicas, which is then one of a block
     block = cast_varying(block, along)
     for axes, dimension in gathers:
         block = lax.all_gather(block, axes, axis=dimension, tiled=True)
@@ -240,18 +236,13 @@ def saves_all_but_gathers(primitive: object, *_: object, **__: object) -> bool:
     return getattr(primitive, "name", "") not in GATHERED
 
 
-def linear_alone(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
-    """`x [B, D_in]`, `W [D_in, D_out]`, `b [D_out]`: all on every device."""
-    return linear(x, w, b)
-
-
 def linear_of_examples(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
     """`x [B_XY, D_in]`, `W [D_in, D_out]`, `b [D_out]` to `[B_XY, D_out]`, with data X and model Y."""
     every = (*data, *model)
-    return multiply(x, assembled(w, along=every)) + assembled(b, along=every)
+    return multiply(x, gather_parameter(w, along=every)) + gather_parameter(b, along=every)
 
 
-one_device = Parallelisation("one_device", Layout(), linear_alone)
+one_device = Parallelisation("one_device", Layout(), lambda x, w, b, data, model: linear(x, w, b))
 """Every device computes all of it; nothing is sent."""
 
 data_parallel = Parallelisation(
@@ -263,15 +254,15 @@ data_parallel = Parallelisation(
 def linear_of_rows(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
     """`x [B_XY, D_in]`, `W [D_in_XY, D_out]`, `b [D_out_Y]` to `[B_XY, D_out]`, with data X and model Y."""
     every = (*data, *model)
-    weights = assembled(w, [(every, 0)], along=every)
-    return multiply(x, weights) + assembled(b, [(model, 0)], along=every)
+    weights = gather_parameter(w, [(every, 0)], along=every)
+    return multiply(x, weights) + gather_parameter(b, [(model, 0)], along=every)
 
 
 def linear_of_blocks(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
     """`x [B_XY, D_in]`, `W [D_in_X, D_out_Y]`, `b [D_out_Y]` to `[B_XY, D_out]`, with data X and model Y."""
     every = (*data, *model)
-    weights = assembled(w, [(model, 1), (data, 0)], along=every)
-    return multiply(x, weights) + assembled(b, [(model, 0)], along=every)
+    weights = gather_parameter(w, [(model, 1), (data, 0)], along=every)
+    return multiply(x, weights) + gather_parameter(b, [(model, 0)], along=every)
 
 
 fsdp_rows = Parallelisation(
@@ -294,14 +285,14 @@ fsdp_2d_remat = fsdp_2d.rematerialised("fsdp_2d_remat")
 
 def linear_of_features(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
     """`x [B_X, D_in_Y]`, `W [D_in_Y, D_out]`, `b [D_out_Y]` to `[B_X, D_out_Y]`, with data X and model Y."""
-    product = multiply(x, assembled(w, along=data))
-    return scattered_sum(product, model) + assembled(b, along=data)
+    product = multiply(x, gather_parameter(w, along=data))
+    return scattered_sum(product, model) + gather_parameter(b, along=data)
 
 
 def linear_of_gathered_features(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
     """`x [B_X, D_in_Y]`, `W [D_in_YX, D_out]`, `b [D_out_Y]` to `[B_X, D_out_Y]`, with data X and model Y."""
-    product = multiply(x, assembled(w, [(data, 0)], along=data))
-    return scattered_sum(product, model) + assembled(b, along=data)
+    product = multiply(x, gather_parameter(w, [(data, 0)], along=data))
+    return scattered_sum(product, model) + gather_parameter(b, along=data)
 
 
 FEATURES = (("data",), ("model",))

@@ -17,17 +17,9 @@ def masked_mean(values: Block, mask: Block, axis_name: AxisName) -> Block:
     """`values [T_Y]`, `mask [T_Y]` to `[]`, typed invariant: adds up sums and counts of all participants.
 
     The sum of all sums by that of all counts, and not a mean of means: participants may count different numbers of
-    elements, or none. What travels are two numbers, the sum in float32 or wider and the count in int32.
-
-    Arguments:
-        values: floating-point blocks of any shape, all counted; 16-bit floats are added up in float32.
-        mask: bool, of the shape of `values`; True where an element counts.
-
-    Returns:
-        A scalar of the dtype of `values`, rounded once; 0 where everything is masked.
-
-    Raises:
-        ValueError: for an unknown axis, values that are not floating, or a mask that is not bool or of another shape.
+    elements, or none. Two numbers travel, the sum in float32 or wider and the count in int32. Values are floating-point
+    blocks of any shape, and the mask is bool; the mean has the dtype of the values, rounded once, and is 0 without
+    elements.
     """
     axes = check_axes("masked_mean", axis_name)
     check_kind("masked_mean", "values", values, jnp.floating, "real floating-point numbers")

@@ -24,10 +24,7 @@ Batch = tuple[Shaped[Array, "..."], Shaped[Array, "..."]]
 def initialise(key: Array, sizes: Sequence[int], dtype: Any = jnp.float32) -> Params:
     """Random parameters: weights with the variance 1 / D_in (LeCun et al. 1998, section 4.6), biases with 1.
 
-    Arguments:
-        key: a key of `jax.random`.
-        sizes: `D_0` to `D_n`, of the inputs, what every layer returns, and the outputs.
-        dtype: of all parameters.
+    `sizes` are `D_0` to `D_n`, of the inputs, of the result of every layer, and of the outputs.
 
     Raises:
         ValueError: unless there are two sizes at least, all of them positive.
@@ -61,8 +58,8 @@ def linear(x: Float[Array, "b d_in"], w: Float[Array, "_ _"], b: Float[Array, "_
     return multiply(wide(x), wide(w)) + wide(b)
 
 
-def activated(y: Float[Array, "b d"], dtype: Any) -> Float[Array, "b d"]:
-    """What a hidden layer hands on, rounded once; the derivative of ReLU at 0 is 0."""
+def activate(y: Float[Array, "b d"], dtype: Any) -> Float[Array, "b d"]:
+    """The output of a hidden layer, rounded once; the derivative of ReLU at 0 is 0."""
     return jax.nn.relu(y).astype(dtype)
 
 
@@ -71,24 +68,21 @@ def forward(
 ) -> Float[Array, "b d_last"]:
     """The outputs of the model, in the accumulator's dtype: no ReLU after the last layer.
 
-    Arguments:
-        params: layers `(W [D_in, D_out], b [D_out])`, or blocks of them.
-        inputs: `[B, D_0]`, or a block.
-        layer: `x W + b` in the accumulator's dtype, of whole arrays or of blocks.
+    `layer` is `x W + b` in the accumulator's dtype, of whole arrays or of blocks, as parameters and inputs are.
     """
     x = inputs
     for at, (w, b) in enumerate(params):
         y = layer(x, w, b)
-        x = activated(y, inputs.dtype) if at < len(params) - 1 else y
+        x = activate(y, inputs.dtype) if at < len(params) - 1 else y
     return x
 
 
 def squared_errors(outputs: Float[Array, "b d"], targets: Float[Array, "b d"]) -> Float[Array, "b"]:
-    """Of every example the sum of the squares of what its outputs are off by, in the accumulator's dtype."""
+    """The sum of squared errors of each example, in the accumulator's dtype."""
     return jnp.sum(jnp.square(wide(outputs) - wide(targets)), axis=-1)
 
 
 def unsharded_loss(params: Params, batch: Batch) -> Float[Array, ""]:
-    """The mean over the examples of their squared errors, in the dtype of the inputs: what all losses are held to."""
+    """The mean over the examples of their squared errors, in the dtype of the inputs: the reference of all losses."""
     inputs, targets = batch
     return jnp.mean(squared_errors(forward(params, inputs), targets)).astype(inputs.dtype)

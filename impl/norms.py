@@ -21,14 +21,8 @@ from shardproof.impl.dtypes import accumulator
 def global_norm(x: Block, axis_name: AxisName) -> Block:
     """`x [M_Y, N]` to `[]`, typed invariant: the square root of the sum of all participants' sums of squares.
 
-    Arguments:
-        x: floating-point blocks of any shape; a block that is the same on all participants counts once for each.
-
-    Returns:
-        A scalar of the dtype of `x`. Its gradient is x by the norm, and zero where all of x is zero.
-
-    Raises:
-        ValueError: for an unknown axis, or x that is not floating.
+    x is floating-point, of any shape; replicas count once for each participant. The gradient is x by the norm, and zero
+    where all of x is zero.
     """
     axes = check_axes("global_norm", axis_name)
     check_floating("global_norm", x=x)
@@ -39,19 +33,9 @@ def global_norm(x: Block, axis_name: AxisName) -> Block:
 def rms_norm(x: Block, scale: Block, axis_name: AxisName, *, epsilon: SupportsFloat) -> Block:
     """`x [T, D_Y]`, `scale [D_Y]` to `[T, D_Y]`, typed varying: a sum of squares per token travels.
 
-    `x / sqrt(mean(x^2) + epsilon) * scale`, the mean over all of D.
-
-    Arguments:
-        x: floating-point blocks; further leading dimensions are as tokens.
-        scale: floating-point blocks, one number per feature.
-        epsilon: added to the mean of the squares; a number of at least 0, with which a token of zeros gives NaN.
-
-    Returns:
-        Blocks of the shape of `x`, in the dtype that x and scale promote to, computed in float32 or wider.
-
-    Raises:
-        ValueError: for an unknown axis, operands that are not floating, a scale that is not one number per
-            feature, or a negative epsilon.
+    `x / sqrt(mean(x^2) + epsilon) * scale`, the mean over all of D, in the dtype that x and scale promote to, computed
+    in float32 or wider. Operands are floating-point; further leading dimensions of x are as tokens. With an epsilon of
+    0 a token of zeros gives NaN.
     """
     axes = check_axes("rms_norm", axis_name)
     added, wide = check_rms_norm("rms_norm", x, scale, epsilon), accumulator(x, scale)
@@ -72,7 +56,7 @@ def rms_norm_of_whole(x: Block, scale: Block, epsilon: float) -> Block:
 
 
 def check_rms_norm(function: str, x: Block, scale: Block, epsilon: SupportsFloat) -> float:
-    """The epsilon of a norm of features."""
+    """Checks the arguments of a norm of features; returns epsilon."""
     check_floating(function, x=x, scale=scale)
     if not x.ndim:
         refuse(function, "x", str(jax.typeof(x)), "an array of at least 1 dimension, the last of them the features")

@@ -1,4 +1,4 @@
-"""Optimisers: what a training step does with a gradient.
+"""Optimisers of training steps.
 
 An optimiser is a pair of functions, `init(params) -> state` and `update(gradients, state, params) -> (updates, state)`,
 whose updates are added to the parameters: the interface of optax; any optax optimiser can be used instead. The two here
@@ -24,15 +24,15 @@ Tree: TypeAlias = PyTree[Shaped[Array, "..."]]
 
 @runtime_checkable
 class Optimiser(Protocol):
-    """What has `init` and `update`, as an `optax.GradientTransformation` has."""
+    """An object with `init` and `update`, such as an `optax.GradientTransformation`."""
 
     @property
     def init(self) -> Callable[[Tree], Any]:
-        """`(params)` to what is kept between steps."""
+        """`(params)` to the state."""
 
     @property
     def update(self) -> Callable[..., Any]:
-        """`(gradients, state, params)` to what is added to the parameters, and the next state."""
+        """`(gradients, state, params)` to updates, which are added to the parameters, and the next state."""
 
 
 class Transformation(NamedTuple):
@@ -43,7 +43,7 @@ class Transformation(NamedTuple):
 
 
 class Adapting(NamedTuple):
-    """What Adam keeps: the number of steps, and moments of the parameters' shapes, in the accumulator's dtype."""
+    """The state of Adam: the number of steps, and moments of the parameters' shapes, in the accumulator's dtype."""
 
     steps: Int[Array, ""]
     first: Tree
@@ -53,12 +53,8 @@ class Adapting(NamedTuple):
 def sgd(learning_rate: SupportsFloat, *, momentum: SupportsFloat = 0.0) -> Transformation:
     """Gradient descent (Polyak 1964): `v <- momentum v - learning_rate g`, and v is added to the parameters.
 
-    Arguments:
-        learning_rate: by what a gradient is multiplied.
-        momentum: the part of the former velocity that is left; with 0 nothing is kept.
-
     Raises:
-        ValueError: for a momentum outside [0, 1).
+        ValueError: for a momentum outside [0, 1); with 0 the state is empty.
     """
     rate, left = float(learning_rate), _fraction("sgd", "momentum", momentum)
     if not left:
@@ -79,16 +75,7 @@ def adam(
     decays: tuple[SupportsFloat, SupportsFloat] = (0.9, 0.999),
     epsilon: SupportsFloat = 1e-8,
 ) -> Transformation:
-    """Adaptive moment estimation (Kingma and Ba 2015, algorithm 1).
-
-    Arguments:
-        learning_rate: the paper's alpha.
-        decays: the paper's beta_1 and beta_2.
-        epsilon: what is added to the root of the second moment.
-
-    Raises:
-        ValueError: for a decay outside [0, 1).
-    """
+    """Kingma and Ba 2015, algorithm 1: alpha, (beta_1, beta_2), and epsilon; ValueError for a decay outside [0, 1)."""
     b1, b2 = (_fraction("adam", "decays", decay) for decay in decays)
     rate, added = float(learning_rate), float(epsilon)
 
@@ -111,7 +98,7 @@ def adam(
     return Transformation(init, update)
 
 
-def updated(params: Tree, updates: Tree) -> Tree:
+def apply_updates(params: Tree, updates: Tree) -> Tree:
     """Parameters with updates added: each sum is rounded once, to the parameter's dtype."""
     return jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates)
 

@@ -5,9 +5,9 @@ is `tanh(x W)`. Participant i of p has the i-th layer; of several it has every p
 What a layer gives is rounded to the dtype of the operands, as it is what travels; products are added up in float32 or
 wider. The result is that of the last layer, on all participants.
 
-A participant works on one microbatch at a time, and so has nothing to do while the first ones are on their way to it,
-or the last ones have gone: M microbatches take M + p - 1 steps, of which it is idle in p - 1 (Huang et al., GPipe,
-2019, section 2.3). In such a step it computes with what happens to be there, and nobody reads that.
+A participant works on one microbatch at a time, and is idle before the first one reaches it and after the last one has
+left: M microbatches take M + p - 1 steps, of which it is idle in p - 1 (Huang et al., GPipe, 2019, section 2.3). In
+such a step it computes with whatever is there, and the result is not used.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank, refuse
 from shardproof.impl.collectives import Block, axis_index
 from shardproof.impl.indices import quotient
-from shardproof.impl.rings import aligned, multiply, send
+from shardproof.impl.rings import align_types, multiply, send
 
 Layer = Float[Array, "d d"]
 Microbatch = Float[Array, "b d"]
@@ -31,26 +31,18 @@ Microbatches = Float[Array, "m b d"]
 def pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
     """`weights [D_Y, D]`, `x [M, B, D]` to `[M, B, D]`, typed invariant: microbatches follow one another round a ring.
 
-    In each step every participant applies a layer to one microbatch, and hands it on before the next step. From the
-    last participant a microbatch comes back to the first, once for each of its further layers, which keeps it until all
+    In each step every participant applies a layer to one microbatch, and sends it on before the next step. From the
+    last participant a microbatch comes back to the first, once for each of its further layers, which holds it until all
     M have been begun; so that M microbatches, if there are p of them or more, take v M + p - 1 steps for v layers of
     each participant, and p - 1 of those are idle: a v-th of what v pipelines one after the other have (Narayanan et
     al., Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, 2021, section 2.2). Of fewer
-    than p a round takes p steps. What the last participant has is then added up with the zeros of all others.
+    than p a round takes p steps. The result of the last participant is then added up with the zeros of all others.
 
-    Arguments:
-        weights: floating-point blocks of one layer `[D, D]`, or of several, one below the other.
-        x: floating-point blocks of M microbatches, the same on all participants.
-
-    Returns:
-        What the last layer gives of every microbatch, in the dtype that weights and x promote to.
-
-    Raises:
-        ValueError: for an unknown axis, operands that are not floating, x of other than 3 dimensions, or weights that
-            are not one layer or several of as many rows and columns as x has features.
+    Weights are one layer `[D, D]`, or several, one below the other; x is the same on all participants. Both are
+    floating-point, and the result has the dtype that they promote to.
     """
     axes, weights, x = _operands(weights, x, axis_name)
-    weights, x, dtype = *aligned(weights, x, axis_name=axes), jnp.result_type(weights, x)
+    weights, x, dtype = *align_types(weights, x, axis_name=axes), jnp.result_type(weights, x)
     layers = weights.reshape(-1, x.shape[-1], x.shape[-1])
     p, v, count, index = lax.axis_size(axes), len(layers), x.shape[0], axis_index(axes)
     onward = [(i, (i + 1) % p) for i in range(p)]
@@ -60,7 +52,7 @@ def pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
     numbers = jnp.clip(quotient(jnp.asarray(steps, jnp.int32) - index, span), 0, v - 1)
 
     def applied(y: Microbatch, number: Int[Array, ""]) -> Microbatch:
-        return _applied(layers[0] if v == 1 else _at(layers, number), y, dtype)
+        return jnp.tanh(multiply(y, layers[0] if v == 1 else _at(layers, number))).astype(dtype)
 
     def hop(carried: tuple[Microbatch, Microbatches], at: Any) -> tuple[tuple[Microbatch, Microbatches], Microbatch]:
         (y, kept), (following, number, is_new, back, due) = carried, at
@@ -71,13 +63,16 @@ def pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
         y = applied(jnp.where(index == 0, following, arrived), number)
         return (y, kept), y
 
-    begun = _followed_by_zeros(x, len(steps) - count)
+    # the first participant begins zeros in the end
+    begun = jnp.concatenate([x, jnp.zeros_like(x, shape=(len(steps) - count, *x.shape[1:]))])
     slots = [jnp.asarray(some % span, jnp.int32)[1:] for some in (steps - p, steps)]
     first = applied(begun[0], numbers[0])
     kept = jnp.zeros_like(x, shape=(span, *x.shape[1:]))
     each = (begun[1:], numbers[1:], jnp.asarray(steps < span)[1:], *slots)
     _, more = lax.scan(hop, (first, kept), each)
-    return _of_the_last(jnp.concatenate([first[None], more])[-count:], axes)
+    last = jnp.concatenate([first[None], more])[-count:]
+    # other participants add zeros, whatever they have, be it NaN
+    return lax.psum(jnp.where(index == p - 1, last, jnp.zeros_like(last)), axes)
 
 
 def _operands(weights: Block, x: Block, axis_name: AxisName) -> tuple[tuple[str, ...], Block, Block]:
@@ -95,20 +90,5 @@ def _operands(weights: Block, x: Block, axis_name: AxisName) -> tuple[tuple[str,
     return axes, weights, x
 
 
-def _followed_by_zeros(x: Microbatches, more: int) -> Float[Array, "longer b d"]:
-    """What the first participant begins: in the end microbatches that are nobody's."""
-    return jnp.concatenate([x, jnp.zeros_like(x, shape=(more, *x.shape[1:]))])
-
-
 def _at(some: Float[Array, "n ..."], index: Int[Array, ""]) -> Float[Array, "..."]:
     return lax.dynamic_index_in_dim(some, index, 0, keepdims=False, allow_negative_indices=False)
-
-
-def _applied(layer: Layer, y: Float[Array, "*m b d"], dtype: jnp.dtype) -> Float[Array, "*m b d"]:
-    return jnp.tanh(multiply(y, layer)).astype(dtype)
-
-
-def _of_the_last(y: Microbatches, axes: tuple[str, ...]) -> Microbatches:
-    """What the last participant has, on all: whatever the others have counts as zeros, be it NaN."""
-    last = axis_index(axes) == lax.axis_size(axes) - 1
-    return lax.psum(jnp.where(last, y, jnp.zeros_like(y)), axes)

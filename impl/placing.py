@@ -1,4 +1,4 @@
-"""Global arrays on a mesh: whether a layout divides them, into how many parts, and moving them to it."""
+"""Global arrays on a mesh: checks of their layouts, and changes of layout."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from shardproof.impl.arguments import Axes, as_axes, refuse
 
 
 def parts(entry: Any, mesh: Mesh | AbstractMesh) -> int:
-    """Into how many parts an entry of a PartitionSpec divides a dimension."""
+    """The number of parts into which an entry of a PartitionSpec divides a dimension."""
     return math.prod(mesh.shape[name] for name in as_axes(entry or ()))
 
 
-def placed(tree: Any, specs: Any, mesh: Mesh | AbstractMesh) -> Any:
+def place(tree: Any, specs: Any, mesh: Mesh | AbstractMesh) -> Any:
     """Reshards arrays on Explicit mesh axes to what `shard_map`'s in_specs require; on Auto axes it does nothing."""
     explicit = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit}
     if not explicit:

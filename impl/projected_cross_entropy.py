@@ -15,12 +15,12 @@ from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_floating, check_rank, check_shape, refuse
 from shardproof.impl.collectives import Block
-from shardproof.impl.cross_entropy import Call, Sums, check_call, loss_of, of_labels, places_of, summed
+from shardproof.impl.cross_entropy import Call, Sums, check_call, loss_of, of_labels, places_of, sum_over_classes
 from shardproof.impl.dtypes import accumulator
-from shardproof.impl.rings import aligned, multiply
+from shardproof.impl.rings import align_types, multiply
 
 CHUNK = 64
-"""How many classes `chunked_projected_cross_entropy` has logits of at once, by default."""
+"""The number of classes of which `chunked_projected_cross_entropy` has logits at once, by default."""
 
 
 def projected_cross_entropy(
@@ -35,20 +35,13 @@ def projected_cross_entropy(
     """`x [T, D]`, `w [D, V_Y]`, `labels [T]` to `[T]`, typed invariant: all logits, then a few numbers per token.
 
     A token whose label is `ignore_index` counts for nothing, even if its row of `x` is NaN: its loss is zero, and so is
-    what it adds to any gradient, as long as `w` is finite.
-
-    Other arguments, result and errors are those of `vocab_parallel_cross_entropy` of logits that are never rounded.
-
-    Arguments:
-        x: floating-point blocks, the same on all participants. 16-bit floats are multiplied into float32.
-        w: floating-point blocks, of at least one column.
-
-    Returns:
-        One loss per token, in the dtype that x and w promote to, rounded once.
+    what it adds to any gradient, as long as `w` is finite. Operands are floating-point, x the same on all participants,
+    w of at least one column; the loss has the dtype that they promote to. It is otherwise
+    `vocab_parallel_cross_entropy`, of logits that are never rounded.
     """
-    call = _checked("projected_cross_entropy", x, w, labels, axis_name, label_smoothing, ignore_index)
-    kept, wide = _counted(x, w, call), w.astype(accumulator(x, w))
-    return loss_of(summed(multiply(*aligned(kept, wide)), call), call, jnp.result_type(x, w))
+    call = _check("projected_cross_entropy", x, w, labels, axis_name, label_smoothing, ignore_index)
+    kept, wide = _mask_ignored(x, w, call), w.astype(accumulator(x, w))
+    return loss_of(sum_over_classes(multiply(*align_types(kept, wide)), call), call, jnp.result_type(x, w))
 
 
 def chunked_projected_cross_entropy(
@@ -61,28 +54,22 @@ def chunked_projected_cross_entropy(
     ignore_index: SupportsIndex = -1,
     chunk: int = CHUNK,
 ) -> Block:
-    """`x [T, D]`, `w [D, V_Y]`, `labels [T]` to `[T]`, typed invariant: never more than `chunk` classes' logits.
+    """`projected_cross_entropy` with no more than `chunk` classes' logits at a time.
 
-    One pass over the classes, whose sum of exponentials is kept relative to the largest logit so far (Milakov and
-    Gimelshein, Online normalizer calculation for softmax, 2018). Nothing of a chunk is kept: the backward pass
-    multiplies it once more. Arguments and result are those of `projected_cross_entropy`.
-
-    Arguments:
-        chunk: the number of classes, at least 1.
-
-    Raises:
-        ValueError: as `projected_cross_entropy`, or for a chunk below 1.
+    One pass over the classes, whose sum of exponentials is relative to the largest logit so far (Milakov and
+    Gimelshein, Online normalizer calculation for softmax, 2018). No chunk is saved: the backward pass multiplies it
+    once more.
     """
     name = "chunked_projected_cross_entropy"
-    call = _checked(name, x, w, labels, axis_name, label_smoothing, ignore_index)
+    call = _check(name, x, w, labels, axis_name, label_smoothing, ignore_index)
     if chunk < 1:
         refuse(name, "chunk", chunk, "a number of classes of at least 1")
-    kept, n, size = _counted(x, w, call), w.shape[1], min(chunk, w.shape[1])
+    kept, n, size = _mask_ignored(x, w, call), w.shape[1], min(chunk, w.shape[1])
 
     def logits_of(part: Block) -> Block:
-        return multiply(*aligned(kept, part.astype(kept.dtype)))
+        return multiply(*align_types(kept, part.astype(kept.dtype)))
 
-    # logits are added up less that of the participant's first class: of large ones that are alike, nothing is lost
+    # logits are added up less that of the participant's first class, so that nothing is lost of large equal ones
     origin, places = lax.stop_gradient(logits_of(w[:, :1])[:, 0]), places_of(call, n)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
@@ -116,7 +103,7 @@ def chunked_projected_cross_entropy(
     return loss_of(total, call, jnp.result_type(x, w))
 
 
-def _checked(
+def _check(
     function: str,
     x: Block,
     w: Block,
@@ -135,11 +122,11 @@ def _checked(
     return check_call(function, "x", shape, labels, axis_name, label_smoothing, ignore_index)
 
 
-def _counted(x: Block, w: Block, call: Call) -> Block:
+def _mask_ignored(x: Block, w: Block, call: Call) -> Block:
     """`x` in the accumulator's dtype, typed varying along all axes that anything varies along.
 
     The transpose of the cast is one sum, and would be another where x meets each of the others. Tokens that do not
     count are zeros, of which nothing is computed.
     """
-    wide, *_ = aligned(x.astype(accumulator(x, w)), w, call.ignored, axis_name=call.axes)
+    wide, *_ = align_types(x.astype(accumulator(x, w)), w, call.ignored, axis_name=call.axes)
     return jnp.where(call.ignored[:, None], 0, wide)

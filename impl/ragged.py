@@ -2,9 +2,9 @@
 
 Both forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order, and mean what
 `jax.lax.ragged_all_to_all` means. The lists have K = k p entries, k for each of the p participants: entry e belongs to
-participant e // k, in logical order. Of the slices *sent* to it, `input_offsets` says where they begin in this
-participant's operand, `send_sizes` how many rows they have, and `output_offsets` where they begin in *its* output; of
-the slices *received* from it, `recv_sizes` says how many rows they have.
+participant e // k, in logical order. For slices *sent* to it, `input_offsets` has their starts in this participant's
+operand, `send_sizes` their numbers of rows, and `output_offsets` their starts in *its* output; for slices *received*
+from it, `recv_sizes` has their numbers of rows.
 
 Slices of the operand may overlap; those of an output must not. An empty slice may begin anywhere.
 """
@@ -21,7 +21,7 @@ from shardproof.impl.arguments import Axes, AxisName, check_axes, check_kind, ch
 from shardproof.impl.collectives import Block, all_gather, all_to_all, cast_varying, varying
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.indices import quotient
-from shardproof.impl.rings import aligned
+from shardproof.impl.rings import align_types
 
 Lists = tuple[Block, Block, Block, Block]
 
@@ -45,7 +45,7 @@ def ragged_all_to_all(
 
     Arguments:
         operand: rows to send, of any dtype.
-        output: what the result holds in rows that nothing is written to; of the dtype and row shape of `operand`.
+        output: rows of the same shape and dtype, which the result has wherever nothing is written.
         input_offsets: integers [K].
         send_sizes: integers [K]; entry e on participant i is that of `recv_sizes` of i on participant e // k.
         output_offsets: integers [K].
@@ -53,14 +53,12 @@ def ragged_all_to_all(
         disjoint: that no slices of an operand overlap, on any participant. Where they do, the gradient is undefined.
 
     Raises:
-        ValueError: for an unknown axis, rows of two shapes or dtypes, or lists that are no integers, differ in
-            length, or have no multiple of p entries. What lists say is not known before they are run.
         NotImplementedError: for a derivative under `jax.vmap`, which JAX cannot map.
     """
-    axes, lists = _checked(
+    axes, lists = _check(
         "ragged_all_to_all", operand, output, (input_offsets, send_sizes, output_offsets, recv_sizes), axis_name
     )
-    operand, output, lists = aligned(operand, output, lists, axis_name=axes)
+    operand, output, lists = align_types(operand, output, lists, axis_name=axes)
     if not (operand.size and output.size and lists[0].size):
         return output
     return _differentiable(axes, disjoint)(operand, output, lists)
@@ -79,14 +77,11 @@ def gathered_ragged_all_to_all(
     """`operand [N, …]`, `output [M, …]` to `[M, …]`, typed varying, on every platform: gathers all operands.
 
     Arguments are those of `ragged_all_to_all`. Every participant holds all p N rows, and takes its own out of them.
-
-    Raises:
-        ValueError: as `ragged_all_to_all`.
     """
     lists = (input_offsets, send_sizes, output_offsets, recv_sizes)
-    axes, lists = _checked("gathered_ragged_all_to_all", operand, output, lists, axis_name)
+    axes, lists = _check("gathered_ragged_all_to_all", operand, output, lists, axis_name)
     # what is gathered would cast itself where it meets the lists, and a sum of all rows would be its transpose
-    operand, output, (begin, _, target, sizes) = aligned(operand, output, lists, axis_name=axes)
+    operand, output, (begin, _, target, sizes) = align_types(operand, output, lists, axis_name=axes)
     if not (operand.size and output.size and begin.size):
         return output
     rows = operand.shape[0]
@@ -100,7 +95,7 @@ def gathered_ragged_all_to_all(
     return jnp.where(_beside(written, output), taken, output)
 
 
-def _checked(function: str, operand: Block, output: Block, lists: Lists, axis_name: AxisName) -> tuple[Axes, Lists]:
+def _check(function: str, operand: Block, output: Block, lists: Lists, axis_name: AxisName) -> tuple[Axes, Lists]:
     """The axis tuple, and the lists in one dtype that holds every row number."""
     axes = check_axes(function, axis_name)
     for argument, rows in (("operand", operand), ("output", output)):
@@ -124,10 +119,10 @@ def _checked(function: str, operand: Block, output: Block, lists: Lists, axis_na
 
 
 def _slices(starts: Block, sizes: Block, rows: int) -> tuple[Block, Block, Block]:
-    """Of so many rows: whether a slice has them, which one, and how far from its start; each `[rows]`.
+    """For each row, whether a slice has it, which one, and its distance from the slice's start; each `[rows]`.
 
-    Slices do not overlap. What begins at a row is written there, and found from the rows behind it: an array of rows by
-    slices would grow with the square of the participants.
+    Slices do not overlap. Each is marked at its first row, and found from the rows behind: an array of rows by slices
+    would grow with the square of the participants.
     """
     at = jnp.arange(rows)
     begins = jnp.where(sizes > 0, starts, rows)  # an empty slice has no row, wherever it begins

@@ -1,8 +1,8 @@
-"""From any layout of a matrix to any other: by hand on blocks, and as the compiler does it.
+"""Changes of a matrix's layout from any to any other: by hand on blocks, and by the compiler.
 
-Rows and columns are sharded over an axis tuple each, `x_rows` and `x_columns`, and are to be over others, `rows` and
-`columns`, in any order. What a device holds already is not sent: the first axes that both layouts of a dimension have
-in common stay, and a dimension is cut without any communication.
+Rows and columns are sharded over an axis tuple each, `x_rows` and `x_columns`, and then over `rows` and `columns`, in
+any order. A device's own part is not sent: the first axes that both layouts of a dimension have in common stay, and a
+dimension is cut without any communication.
 
 The device-local forms run inside `jax.shard_map`, on blocks. The others take global arrays, for `jax.jit`: on axes of
 type Auto a sharding constraint says where to, on axes of type Explicit the type of the result does. They raise
@@ -42,7 +42,7 @@ def exchanged_reshard(x: Given, *, x_rows: AxisName, x_columns: AxisName, rows: 
     _check_axes(name, ("rows", "columns"), wanted, sizes)
     whole = [n * math.prod(sizes[axis] for axis in axes) for n, axes in zip(x.shape, held, strict=True)]
     _check_divides(name, whole, wanted, sizes)
-    return exchanged(x, held, wanted)
+    return reshard_block(x, held, wanted)
 
 
 def constrained_reshard(
@@ -72,7 +72,7 @@ def explicit_reshard(
     return on_explicit_axes(lambda x: jax.reshard(x, spec(wanted)), mesh, held)(x)
 
 
-def exchanged(x: Shaped[Array, "..."], held: Sequence[Axes], wanted: Sequence[Axes]) -> Shaped[Array, "..."]:
+def reshard_block(x: Shaped[Array, "..."], held: Sequence[Axes], wanted: Sequence[Axes]) -> Shaped[Array, "..."]:
     """A block in another layout, of as many dimensions as there are axis tuples.
 
     A dimension is cut first if its new axes are those of replicas. Axes that go from one dimension to another, which
@@ -127,7 +127,7 @@ def on_explicit_axes(function: Callable[..., Global], mesh: Mesh | AbstractMesh,
 
 
 def common(one: Axes, other: Axes) -> int:
-    """How many axes two tuples have in common, from the first on."""
+    """The number of axes that two tuples have in common, from the first on."""
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 

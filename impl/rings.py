@@ -1,4 +1,4 @@
-"""What a matrix product round a ring is made of: the product of blocks, the block that is passed on, and the loop."""
+"""The parts of a matrix product round a ring: the product of blocks, the block that is passed on, and the loop."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Int, Shaped
+from jaxtyping import Array, Shaped
 
 from shardproof.impl.arguments import AxisName, as_axes
 from shardproof.impl.collectives import Block, Blocks, cast_varying, permute, varying
@@ -28,7 +28,7 @@ WAYS = (1, -1)
 Carry = TypeVar("Carry")
 
 
-def aligned(*operands: Blocks, axis_name: AxisName = ()) -> tuple[Any, ...]:
+def align_types(*operands: Blocks, axis_name: AxisName = ()) -> tuple[Any, ...]:
     """The operands, typed varying along `axis_name` and along whatever one of the others varies along.
 
     A product casts its operands by itself, but the transpose of a cast is a sum over the axes that were
@@ -64,14 +64,6 @@ def shift_both(right: Block, left: Block, axes: AxisName) -> tuple[Block, Block]
     return shift(right, axes, 1), shift(left, axes, -1)
 
 
-def around(index: Int[Array, "..."], p: int) -> Int[Array, "..."]:
-    """An index of one of p participants in a ring, at least -p, brought to [0, p).
-
-    In operators it would take a hundred times as long to trace.
-    """
-    return lax.rem(index + p, lax.full_like(index, p))
-
-
 def ring_loop(step: Callable[[Carry, Array], Carry], carry: Carry, start: int, stop: int, axis_name: AxisName) -> Carry:
     """`step(carry, distance)` for every distance from `start` to `stop - 1`.
 
@@ -84,7 +76,9 @@ def ring_loop(step: Callable[[Carry, Array], Carry], carry: Carry, start: int, s
 
 
 def pass_round(blocks: Sequence[Any], state: Carry, use: Callable[..., Carry], axis_name: AxisName) -> Carry:
-    """The state once `use(state, *blocks, distance)` has had the blocks of all others, each passed on as it is used.
+    """The state once `use(state, *blocks, distance)` has had the blocks of every other participant.
+
+    Each block is passed on while it is used.
 
     A first block goes rightward and is that of the participant `distance` behind; a second one, from as far ahead, goes
     leftward. No compiler moves work from one step of a loop into another: so the first hop, which can be beside what is
@@ -107,14 +101,15 @@ def pass_round(blocks: Sequence[Any], state: Carry, use: Callable[..., Carry], a
 
 
 def pass_shorter_way(
-    block: Block, state: Carry, use: Callable[..., Carry], axis_name: AxisName, *, direct: bool = False
+    blocks: Sequence[Block], state: Carry, use: Callable[..., Carry], axis_name: AxisName, *, direct: bool = False
 ) -> Carry:
-    """The state once `use(state, block, distance)` has had the blocks of all others, each come the shorter way, whole.
+    """The state once `use(state, block, distance)` has had the one block of every other participant, the shorter way.
 
     A block comes from `distance` behind, ahead if that is negative: p - 1 permutes in floor(p/2) steps, of which a
     neighbour passes on the last. If `direct`, of four participants the owner sends that to the one opposite, over the
     same two links as a neighbour would, and so it can begin before anything has arrived.
     """
+    (block,) = blocks
     p, right, left = lax.axis_size(axis_name), block, block
     steps, opposite = (p - 1) // 2, [shift(block, axis_name, 2)] if direct and p == 4 else []
 
@@ -135,14 +130,12 @@ def pass_shorter_way(
 
 
 def empty_array(shape: Sequence[int], block: Array) -> Array:
-    """An array whose elements are still to be written, typed and laid out as a block that is written into it."""
+    """An array whose elements are still to be written, typed and sharded like a block that is written into it."""
     empty = lax.empty(tuple(shape), block.dtype, out_sharding=jax.typeof(block).sharding)
     return cast(Array, cast_varying(empty, varying(block)))
 
 
-def write(whole: Array, block: Array, start: Array | int, dimension: int) -> Array:
-    """`whole` with a block written from `start` on along a dimension."""
-    return lax.dynamic_update_slice_in_dim(whole, block, start, dimension)
+write = lax.dynamic_update_slice_in_dim
 
 
 def in_halves(block: Array, dimension: int) -> list[Array]:
@@ -151,7 +144,7 @@ def in_halves(block: Array, dimension: int) -> list[Array]:
     return jnp.split(block, [rows - rows // 2], axis=dimension)
 
 
-def waiting(block: Array | int, before: Sequence[Array]) -> Array:
-    """A block, or the row at which something begins, once other blocks are there; it has no derivative by them."""
+def schedule_after(block: Array | int, before: Sequence[Array]) -> Array:
+    """A block, or an index, that depends on other blocks, so that it is computed after them; without derivatives."""
     ready: Array = lax.optimization_barrier((block, *map(lax.stop_gradient, before)))[0]
     return ready

@@ -1,9 +1,9 @@
-"""Losses that keep a router in order: that which balances experts, and that which keeps logits small.
+"""Losses of a router: one that balances experts, and one that keeps logits small.
 
 All run inside `jax.shard_map`. Over one axis or a tuple of axes in any order (`Y`) they are of the tokens of *all*
-participants. For the first one that is no mean of the participants' losses: experts that each serve one participant
-would look unbalanced to all of them. Those of a shard (`shard_…`) are of its own tokens, name no axis, and send
-nothing. Logits of 16-bit floats are widened to float32, and the result is rounded once.
+participants. The first one is no mean of the participants' losses: if each participant used one expert, all would call
+that unbalanced. Losses of a shard (`shard_…`) are of its own tokens, name no axis, and send nothing. Logits of 16-bit
+floats are widened to float32, and the result is rounded once.
 """
 
 import jax
@@ -20,19 +20,10 @@ def load_balancing_loss(logits: Block, axis_name: AxisName, *, top_k: int) -> Bl
 
     The share is that of the choices of all tokens, of which each makes `top_k`, ties to the lowest expert, and has no
     gradient; the mean is that of the softmax over all logits of a token (Fedus, Zoph and Shazeer, Switch Transformers,
-    2021, equations 4 to 6; with k choices, of all choices). 1 where everything is even. Two sums of E numbers travel.
-
-    Arguments:
-        logits: floating-point, finite, of this participant's tokens.
-        top_k: how many experts a token chooses.
-
-    Returns:
-        A scalar of the dtype of `logits`; 0 without tokens.
-
-    Raises:
-        ValueError: for an unknown axis, logits that are no floating-point matrix, or a `top_k` that is not in [1, E].
+    2021, equations 4 to 6; with k choices, of all choices). 1 where everything is even, 0 without tokens. Two sums of E
+    numbers travel. Logits are floating-point and finite, and the loss has their dtype.
     """
-    axes, wide = check_axes("load_balancing_loss", axis_name), _checked("load_balancing_loss", logits, top_k)
+    axes, wide = check_axes("load_balancing_loss", axis_name), _check("load_balancing_loss", logits, top_k)
     counts, totals = lax.psum(cast_varying(_balance(wide, top_k), axes), axes)
     return _unevenness(counts, totals, logits.shape[0] * lax.axis_size(axes), top_k).astype(logits.dtype)
 
@@ -43,7 +34,7 @@ def router_z_loss(logits: Block, axis_name: AxisName) -> Block:
     The mean is over the tokens of all participants (Zoph et al., ST-MoE, 2022, equation 5). One number travels.
     Arguments, result and errors are those of `load_balancing_loss`, but for `top_k`.
     """
-    axes, wide = check_axes("router_z_loss", axis_name), _checked("router_z_loss", logits)
+    axes, wide = check_axes("router_z_loss", axis_name), _check("router_z_loss", logits)
     total = lax.psum(cast_varying(_squares(wide), axes), axes)
     return (total / max(1, logits.shape[0] * lax.axis_size(axes))).astype(logits.dtype)
 
@@ -51,10 +42,10 @@ def router_z_loss(logits: Block, axis_name: AxisName) -> Block:
 def shard_load_balancing_loss(logits: Block, *, top_k: int) -> Block:
     """`logits [T_Y, E]` to `[]`, typed as they are: `load_balancing_loss` of a shard's own tokens.
 
-    It asks each shard to spread its own tokens over all experts, which is more than capacities of all tokens need, and
-    what capacities of each sender do. Arguments, result and errors are otherwise those of `load_balancing_loss`.
+    It is lowest if each shard spreads its own tokens over all experts, which capacities per sender need, and capacities
+    for all tokens do not. Arguments, result and errors are otherwise those of `load_balancing_loss`.
     """
-    wide = _checked("shard_load_balancing_loss", logits, top_k)
+    wide = _check("shard_load_balancing_loss", logits, top_k)
     return _unevenness(*_balance(wide, top_k), logits.shape[0], top_k).astype(logits.dtype)
 
 
@@ -64,12 +55,12 @@ def shard_router_z_loss(logits: Block) -> Block:
     Shards have equally many, so that the mean of their losses is that of all tokens. Arguments, result and errors are
     otherwise those of `router_z_loss`.
     """
-    wide = _checked("shard_router_z_loss", logits)
+    wide = _check("shard_router_z_loss", logits)
     return (_squares(wide) / max(1, logits.shape[0])).astype(logits.dtype)
 
 
 def _balance(logits: Block, top_k: int) -> tuple[Block, Block]:
-    """How many choices each expert has, `[E]` in int32, and the sum of its probabilities `[E]`."""
+    """The number of choices of each expert, `[E]` in int32, and the sum of its probabilities `[E]`."""
     _, chosen = lax.top_k(lax.stop_gradient(jnp.where(logits == 0, 0, logits)), top_k)  # the two zeros are equal
     hits = chosen.reshape(-1, 1) == jnp.arange(logits.shape[1])
     return jnp.sum(hits, axis=0, dtype=jnp.int32), jnp.sum(jax.nn.softmax(logits, axis=1), axis=0)
@@ -84,7 +75,7 @@ def _squares(logits: Block) -> Block:
     return jnp.sum(jnp.square(jax.nn.logsumexp(logits, axis=1)))
 
 
-def _checked(function: str, logits: Block, top_k: int = 1) -> Block:
+def _check(function: str, logits: Block, top_k: int = 1) -> Block:
     """The logits in the dtype of sums."""
     check_rank(function, "logits", logits, 2)
     check_floating(function, logits=logits)

@@ -29,7 +29,7 @@ from shardproof.impl.collective_matmul.operands import check_contraction
 from shardproof.impl.collective_matmul.reduce_scatter import bidirectional_matmul_reduce_scatter
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.norms import check_rms_norm, rms_norm_of_whole
-from shardproof.impl.rings import Right, aligned
+from shardproof.impl.rings import Right, align_types
 
 Sequence = Shaped[Array, "s b d"]
 Scale = Shaped[Array, " _"]
@@ -38,30 +38,17 @@ Scale = Shaped[Array, " _"]
 def sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
     """`x [S_Y, B, D]`, `w_in [D, F_Y]`, `w_out [F_Y, D]` to `[S_Y, B, D]`: relu(x w_in) w_out.
 
-    One all-gather of X, two products, and one reduce-scatter of their sums.
-
-    Arguments:
-        x: blocks of S positions, of B sequences each, with D features.
-        w_in: blocks of F columns.
-        w_out: blocks of as many rows.
-
-    Returns:
-        Blocks of the shape of `x`, in the dtype that all operands promote to.
-
-    Raises:
-        ValueError: for an unknown axis, x of other than 3 dimensions, or operands whose contracted sizes differ.
+    One all-gather of X, two products, and one reduce-scatter of their sums. The result has the dtype that all operands
+    promote to.
     """
-    axes = _checked("sequence_parallel_mlp", x, w_in, w_out, axis_name)
+    axes = _check("sequence_parallel_mlp", x, w_in, w_out, axis_name)
     hidden = jax.nn.relu(all_gather_matmul_lhs(lax.collapse(x, 0, 2), w_in, axes))
     return matmul_reduce_scatter(hidden, w_out, axes).reshape(*x.shape[:2], w_out.shape[1])
 
 
 def bidirectional_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
-    """Both ways round the rings, half of every block and of every sum each way.
-
-    Arguments, result and errors are those of `sequence_parallel_mlp`.
-    """
-    axes = _checked("bidirectional_sequence_parallel_mlp", x, w_in, w_out, axis_name)
+    """`sequence_parallel_mlp`, both ways round the rings, half of every block and of every sum each way."""
+    axes = _check("bidirectional_sequence_parallel_mlp", x, w_in, w_out, axis_name)
     hidden = jax.nn.relu(bidirectional_all_gather_matmul_lhs(lax.collapse(x, 0, 2), w_in, axes))
     return bidirectional_matmul_reduce_scatter(hidden, w_out, axes).reshape(*x.shape[:2], w_out.shape[1])
 
@@ -71,33 +58,26 @@ def normalised_sequence_parallel_mlp(
 ) -> Sequence:
     """`sequence_parallel_mlp` of `x / sqrt(mean(x^2) + epsilon) * scale`, the mean over D: the norm sends nothing.
 
-    The scale is the same on all participants, each of which normalises its own positions: its gradient is the sum of
-    theirs, one all-reduce more. What is normalised is rounded to the dtype of x and scale, and sent in it. Other
-    arguments, result and errors are those of `sequence_parallel_mlp`.
-
-    Arguments:
-        scale: floating-point, one number per feature; x is floating-point as well.
-        epsilon: added to the mean of the squares; a number of at least 0, with which a position of zeros gives NaN.
+    The scale `[D]` is the same on all participants, each of which normalises its own positions: its gradient is the sum
+    of theirs, one all-reduce more. Normalised positions are rounded to the dtype of x and scale, which are
+    floating-point, and sent in it. With an epsilon of 0 a position of zeros gives NaN.
     """
-    axes = _checked("normalised_sequence_parallel_mlp", x, w_in, w_out, axis_name)
-    x = _normalised("normalised_sequence_parallel_mlp", x, scale, w_in, w_out, axes, epsilon)
+    axes = _check("normalised_sequence_parallel_mlp", x, w_in, w_out, axis_name)
+    x = _normalise("normalised_sequence_parallel_mlp", x, scale, w_in, w_out, axes, epsilon)
     return sequence_parallel_mlp(x, w_in, w_out, axes)
 
 
 def bidirectional_normalised_sequence_parallel_mlp(
     x: Sequence, scale: Scale, w_in: Right, w_out: Right, axis_name: AxisName, *, epsilon: SupportsFloat
 ) -> Sequence:
-    """Both ways round the rings, half of every normalised block and of every sum each way.
-
-    Arguments, result and errors are those of `normalised_sequence_parallel_mlp`.
-    """
+    """`normalised_sequence_parallel_mlp`, both ways round the rings, half of every block and of every sum each way."""
     name = "bidirectional_normalised_sequence_parallel_mlp"
-    axes = _checked(name, x, w_in, w_out, axis_name)
-    x = _normalised(name, x, scale, w_in, w_out, axes, epsilon)
+    axes = _check(name, x, w_in, w_out, axis_name)
+    x = _normalise(name, x, scale, w_in, w_out, axes, epsilon)
     return bidirectional_sequence_parallel_mlp(x, w_in, w_out, axes)
 
 
-def _checked(function: str, x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Axes:
+def _check(function: str, x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Axes:
     axes = check_axes(function, axis_name)
     check_rank(function, "x", x, 3)
     check_contraction(function, "w_in", w_in.shape[0], x.shape[-1])
@@ -105,11 +85,11 @@ def _checked(function: str, x: Sequence, w_in: Right, w_out: Right, axis_name: A
     return axes
 
 
-def _normalised(
+def _normalise(
     function: str, x: Sequence, scale: Scale, w_in: Right, w_out: Right, axes: Axes, epsilon: SupportsFloat
 ) -> Sequence:
     """This participant's positions, normalised."""
     added, dtype, wide = check_rms_norm(function, x, scale, epsilon), jnp.result_type(x, scale), accumulator(x, scale)
     # cast once and while wide: the transpose of a cast is a sum over the axes that were missing
-    of_x, of_scale, *_ = aligned(x.astype(wide), scale.astype(wide), w_in, w_out, axis_name=axes)
+    of_x, of_scale, *_ = align_types(x.astype(wide), scale.astype(wide), w_in, w_out, axis_name=axes)
     return rms_norm_of_whole(of_x, of_scale, added).astype(dtype)

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, PyTree
 
 from shardproof.impl.arguments import AxisName, mesh_text
-from shardproof.impl.optimisers import Optimiser, Tree, updated
+from shardproof.impl.optimisers import Optimiser, Tree, apply_updates
 
 Scalar: TypeAlias = Float[Array, ""]
 Stepped: TypeAlias = tuple[Tree, Tree, Scalar]
@@ -30,12 +30,9 @@ Layouts: TypeAlias = PyTree[NamedSharding | P]
 class Step:
     """A step `(params, state, batch) -> (params, state, loss)`, jitted, its first two arguments donated.
 
-    What is donated is deleted: the arrays that went in are gone, and using one of them raises. `function` is the step
-    as it can be traced, and differentiated, anywhere: neither jitted nor donating.
-
-    Arguments:
-        mesh: the mesh on which all arrays are. On an abstract one, which has no devices, only `function` and
-            `init_traceable` can be used, by what traces them.
+    Donated arrays are deleted, and using one of them raises. `function` is the step as it can be traced, and
+    differentiated, anywhere: neither jitted nor donating. All arrays are on the mesh. On an abstract one, which has no
+    devices, only `function` and `init_traceable` can be traced.
     """
 
     mesh: Mesh | AbstractMesh
@@ -45,17 +42,13 @@ class Step:
         self._jitted: dict[Any, Any] = {}
 
     def init(self, params: Tree) -> Tree:
-        """The optimiser's state for parameters on the mesh, laid out as the step keeps it.
-
-        Raises:
-            ValueError: for a mesh without devices; for parameters that are not on it, or were donated.
-        """
+        """The optimiser's state for parameters on the mesh, laid out as in the step."""
         check_devices(type(self).__name__, self.mesh)
         check_placed(type(self).__name__, "params", params, self.mesh)
         return jax.jit(self.init_traceable, out_shardings=self.state_shardings(params))(params)
 
     def state_shardings(self, params: Tree) -> Any:
-        """How the optimiser's state for these parameters is laid out."""
+        """The layout of the optimiser's state for these parameters."""
         raise NotImplementedError
 
     def init_traceable(self, params: Tree) -> Tree:
@@ -67,12 +60,7 @@ class Step:
         raise NotImplementedError
 
     def __call__(self, params: Tree, state: Tree, batch: Tree) -> Stepped:
-        """New parameters and a new state, laid out as the old ones, and the loss before the step.
-
-        Raises:
-            ValueError: for a mesh without devices, an array that is not on the mesh, or that was donated to an earlier
-                step.
-        """
+        """New parameters and a new state, laid out as the old ones, and the loss before the step."""
         jitted, arguments = self._prepared(params, state, batch)
         return jitted(*arguments)
 
@@ -102,7 +90,7 @@ class TrainingStep(Step):
     Arguments:
         loss: `(params, batch, *, mesh, data, model)` to a scalar.
         optimiser: a pair `init`, `update`, of optax or of `shardproof.impl.optimisers`.
-        mesh: the mesh on which all arrays are; see `Step`.
+        mesh: see `Step`.
         data: the axis or axes over which the loss shards the batch.
         model: those over which it shards the layers.
 
@@ -120,7 +108,7 @@ class TrainingStep(Step):
         self.loss, self.optimiser, self.data, self.model = loss, optimiser, data, model
 
     def state_shardings(self, params: Tree) -> Any:
-        """Of what is like a parameter, that of the parameter; all else is on every device."""
+        """The layout of the parameter that a leaf is like; other leaves are on every device."""
         layouts = jax.tree.map(lambda x: x.sharding, params)
         everywhere = NamedSharding(self.mesh, P())
         return like_parameters(self.optimiser, params, layouts, lambda leaf: everywhere)
@@ -130,27 +118,22 @@ class TrainingStep(Step):
         return self.optimiser.init(params)
 
     def function(self, params: Tree, state: Tree, batch: Tree) -> Stepped:
-        """The step, traceable: `(params, state, batch)` to new parameters, the new state, and the loss before it."""
+        """The step, traceable."""
         value, gradients = jax.value_and_grad(self.loss)(
             params, batch, mesh=self.mesh, data=self.data, model=self.model
         )
         updates, state = self.optimiser.update(gradients, state, params)
-        return updated(params, updates), state, value
+        return apply_updates(params, updates), state, value
 
 
 def like_parameters(
     optimiser: Optimiser, params: Any, layouts: Layouts, other: Callable[[jax.ShapeDtypeStruct], Any]
 ) -> Layouts:
-    """The layout of every leaf of an optimiser's state: that of the parameter that it is like, or what `other` says.
+    """The layout of every leaf of an optimiser's state: that of the parameter that it is like, or of `other(leaf)`.
 
     A leaf is like a parameter that has its shape and whose path its own ends in, as `mu["w"]` does in `["w"]`. Where it
-    ends in no parameter's, it is like those of its shape, if they are all laid out alike. Scalars are like none.
-
-    Arguments:
-        optimiser: a pair `init`, `update`.
-        params: arrays, or their shapes and dtypes.
-        layouts: a tree like `params` of what is asked for.
-        other: of a leaf that is like no parameter, what is asked for.
+    ends in no parameter's, it is like those of its shape, if they all have the same layout. Scalars are like none.
+    `params` are arrays, or their shapes and dtypes, and `layouts` a tree like them.
     """
     known: list[Any]
     structure: Any
@@ -162,8 +145,8 @@ def like_parameters(
     def of(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> Any:
         named = [i for i, (end, _) in enumerate(known) if path[len(path) - len(end) :] == end]
         candidates = [max(named, key=lambda i: len(known[i][0]))] if named else range(len(known))
-        alike = {wanted[i] for i in candidates if leaf.shape and shapes[i].shape == leaf.shape}
-        return alike.pop() if len(alike) == 1 else other(leaf)
+        found = {wanted[i] for i in candidates if leaf.shape and shapes[i].shape == leaf.shape}
+        return found.pop() if len(found) == 1 else other(leaf)
 
     return jax.tree_util.tree_map_with_path(of, state)
 

@@ -1,13 +1,12 @@
 """ZeRO stage 1: data parallelism whose optimiser's state is partitioned (P_os, Rajbhandari et al. 2020).
 
 Every device holds all parameters and differentiates the loss of its own examples. The gradients are reduce-scattered as
-in stage 2, but whole before that, so that a device adds up that of its shard alone; it keeps the optimiser's state of
-that shard alone, and updates it alone; then the parameters are gathered. On a ring both together send what an
-all-reduce of the gradient sends (there, section 7.1), if parameters are not narrower than sums of their gradients.
+in stage 2, but whole before that; a device has the optimiser's state of its shard alone, and updates that shard; then
+the parameters are gathered. On a ring both together send what an all-reduce of the gradient sends (there, section 7.1),
+if parameters are not narrower than sums of their gradients.
 
-A shard is a piece of a parameter's elements in a row. Where they do not divide by the participants, zeros are padded at
-the end: an optimiser has to work element by element, as SGD and Adam do, one that takes norms of a whole parameter
-gets those of a shard.
+A shard is a piece of a parameter's elements in a row, padded with zeros at the end to a multiple of the participants.
+An optimiser has to work element by element, as SGD and Adam do: one that takes norms of a parameter gets a shard's.
 """
 
 import math
@@ -22,10 +21,10 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Shaped
 
-from shardproof.impl.accumulation import Scalar, accumulated, mean_of, replicated
+from shardproof.impl.accumulation import Scalar, accumulate, mean_of, replicated
 from shardproof.impl.arguments import AxisName, as_axes
 from shardproof.impl.collectives import axis_index, cast_varying
-from shardproof.impl.optimisers import Optimiser, Tree, updated
+from shardproof.impl.optimisers import Optimiser, Tree, apply_updates
 from shardproof.impl.training import Step, Stepped, like_parameters, shown
 
 Flat = Shaped[Array, "n"]
@@ -33,6 +32,8 @@ Flat = Shaped[Array, "n"]
 
 class ZeroStep(Step):
     """The step of ZeRO: gradients reduce-scattered, the optimiser's state and update on shards, parameters gathered.
+
+    The state's arrays are flat: the shards of all participants in a row, zeros at the ends.
 
     Arguments:
         loss: as a device computes it: `(weights, microbatch, *, data, model)` to a sum and a count (see
@@ -44,9 +45,7 @@ class ZeroStep(Step):
         layouts: `(params, data, model)` to the PartitionSpecs of `params`, a tree like them or one for all, and of
             `batch`. `model` may shard parameters, and `data` may not: that would be FSDP. By default parameters are
             the same on all devices, and `data` shards the batch in its first dimension.
-        microbatches: how many parts the examples of a device are taken in.
-
-    The state's arrays are flat: the shards of all participants in a row, zeros at the ends.
+        microbatches: the number of parts that the examples of a device are taken in.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class ZeroStep(Step):
         return mapped(params)
 
     def function(self, params: Tree, state: Tree, batch: Tree) -> Stepped:
-        """The step, traceable: `(params, state, batch)` to new parameters, the new state, and the loss before it."""
+        """The step, traceable."""
         specs = self._params_specs(params)
         of_state = self._state_specs(params, specs)
         mapped: Any = jax.shard_map(
@@ -103,12 +102,12 @@ class ZeroStep(Step):
     def _local(self, params: Tree, state: Tree, batch: Tree) -> Stepped:
         """The step of a device: a reduce-scatter of every gradient, in its dtype, and an all-gather of every shard."""
         loss, weights = partial(self.loss, data=self.data, model=self.model), cast_varying(params, self.data)
-        total, count, gradients = accumulated(loss, weights, batch, microbatches=self.microbatches, function="ZeroStep")
+        total, count, gradients = accumulate(loss, weights, batch, microbatches=self.microbatches, function="ZeroStep")
         total, count = lax.psum(cast_varying((total, count), self.data), self.data)
         of_shards = jax.tree.map(lambda g, p: mean_of(self._scattered(g), count).astype(p.dtype), gradients, params)
         shards = jax.tree.map(self._shard, params)
         updates, state = self.optimiser.update(of_shards, state, shards)
-        return jax.tree.map(self._gathered, updated(shards, updates), params), state, mean_of(total, count)
+        return jax.tree.map(self._gathered, apply_updates(shards, updates), params), state, mean_of(total, count)
 
     def _flat(self, x: Shaped[Array, "..."]) -> Flat:
         """The elements in a row, varying along `data`, and zeros, so that its participants divide them."""
@@ -131,7 +130,8 @@ class ZeroStep(Step):
     def _params_specs(self, params: Tree) -> Any:
         specs = self.layouts(params, self.data, self.model)[0]
         each = jax.tree.map(lambda _: specs, params) if isinstance(specs, P) else specs
-        shared = [spec for spec in _specs(each) if {*_axes_of(spec)} & {*self.data}]
+        every: list[P] = jax.tree.leaves(each, is_leaf=lambda s: isinstance(s, P))
+        shared = [spec for spec in every if {*_axes_of(spec)} & {*self.data}]
         if shared:
             raise ValueError(
                 f"ZeroStep: layouts: {shared[0]}: expected parameters that are not sharded over data={self.data}, on "
@@ -156,7 +156,3 @@ class ZeroStep(Step):
 def _axes_of(spec: P) -> tuple[str, ...]:
     """The axes that shard anything."""
     return tuple(name for entry in spec for name in as_axes(entry or ()))
-
-
-def _specs(tree: Any) -> list[P]:
-    return jax.tree.leaves(tree, is_leaf=lambda s: isinstance(s, P))

@@ -1,4 +1,4 @@
-"""What attention over a sharded sequence means: that over the whole one, of which every participant keeps its piece.
+"""Attention over a sharded sequence: every participant has its piece of that over the whole one.
 
 Operands are blocks `[*mesh.sizes, S, H, D]`.
 """
@@ -29,11 +29,11 @@ class Attention:
     def pushforward(
         self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, *, causal: bool = False
     ) -> list[Blocks]:
-        """Of weights w with logits l: dw = w (dl - sum(w dl)), and so dw v + w dv."""
+        """Weights w of logits l have dw = w (dl - sum(w dl)), and results dw v + w dv."""
 
         def attend(q: Whole, k: Whole, v: Whole, dq: Whole, dk: Whole, dv: Whole) -> list[Whole]:
             w = self.weights(q, k, causal)
-            dl = (dq @ turned(k) + q @ turned(dk)) / np.sqrt(wide_of(q, q.shape[-1]))
+            dl = (dq @ transposed(k) + q @ transposed(dk)) / np.sqrt(wide_of(q, q.shape[-1]))
             return [self.through_softmax(w, dl) @ v + w @ dv]
 
         return of_wholes(attend, [*operands, *tangents], mesh, axes)
@@ -41,19 +41,19 @@ class Attention:
     def pullback(
         self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, *, causal: bool = False
     ) -> list[Blocks]:
-        """The softmax's Jacobian is symmetric: of the logits it is that of ct v^T, and of v it is w^T ct."""
+        """The softmax's Jacobian is symmetric: the logits get it times ct v^T, and v gets w^T ct."""
 
         def attend(q: Whole, k: Whole, v: Whole, ct: Whole) -> list[Whole]:
             w = self.weights(q, k, causal)
-            of_logits = self.through_softmax(w, ct @ turned(v)) / np.sqrt(wide_of(q, q.shape[-1]))
-            return [of_logits @ k, turned(of_logits) @ q, turned(w) @ ct]
+            of_logits = self.through_softmax(w, ct @ transposed(v)) / np.sqrt(wide_of(q, q.shape[-1]))
+            return [of_logits @ k, transposed(of_logits) @ q, transposed(w) @ ct]
 
         return of_wholes(attend, [*operands, *cotangents], mesh, axes)
 
     def weights(self, q: Whole, k: Whole, causal: bool) -> np.ndarray:
         """The softmax of the logits of each query, `[others, H, p S, p S]`; causal: 0 for keys behind it."""
         with np.errstate(invalid="ignore"):
-            logits = q @ turned(k) / np.sqrt(wide_of(q, q.shape[-1]))
+            logits = q @ transposed(k) / np.sqrt(wide_of(q, q.shape[-1]))
             if causal:
                 logits = np.where(np.tri(q.shape[-2], dtype=bool), logits, -np.inf)
             powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
@@ -65,7 +65,7 @@ class Attention:
 
 
 def of_wholes(function: Callable[..., list[Whole]], operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
-    """A function of whole sequences, as one of blocks: every participant keeps its piece of each result."""
+    """A function of whole sequences, as one of blocks: every participant gets its piece of each result."""
     at = len(mesh.sizes)
     if not all(is_float(x.dtype) for x in operands):
         raise ValueError(f"operands: {', '.join(str(x.dtype) for x in operands)}: expected floating-point dtypes")
@@ -83,7 +83,7 @@ def of_wholes(function: Callable[..., list[Whole]], operands: Operands, mesh: Me
     return list(np.moveaxis(among_participants(stacked, mesh, axes, None, exchange), at, 0))
 
 
-def turned(x: np.ndarray) -> np.ndarray:
+def transposed(x: np.ndarray) -> np.ndarray:
     """Matrices with rows for columns."""
     return x.swapaxes(-1, -2)
 

@@ -1,6 +1,6 @@
-"""Matrix products of global arrays in any layout: what they are, and what a device lacks that they are computed from.
+"""Matrix products of global arrays in any layout, and how many elements a device lacks to compute its part.
 
-Arrays are whole, `[B, D]`, `[D, F]` and so on. A layout says of every dimension by which mesh axes it is sharded.
+Arrays are whole, `[B, D]`, `[D, F]` and so on. A layout has the mesh axes that shard each dimension.
 """
 
 import math
@@ -52,11 +52,11 @@ class Matmuls(OfWholes):
 
 matmul = two_matmuls = Matmuls()
 reshard = Matmuls()
-"""Of one matrix: a layout is no part of the value."""
+"""One matrix: a layout is no part of the value."""
 
 
-def missing(mesh: MeshCase, sides: Sequence[int], held: Layout, used: Layout) -> np.ndarray:
-    """Of a matrix of two sides, which elements each device uses and does not hold: bool `[*mesh.sizes, *sides]`."""
+def missing_elements(mesh: MeshCase, sides: Sequence[int], held: Layout, used: Layout) -> np.ndarray:
+    """The elements of a matrix that each device uses and does not hold: bool `[*mesh.sizes, *sides]`."""
     numbers = np.arange(math.prod(sides)).reshape(sides)
 
     def part(layout: Layout) -> np.ndarray:
@@ -67,21 +67,20 @@ def missing(mesh: MeshCase, sides: Sequence[int], held: Layout, used: Layout) ->
     return part(used) & ~part(held)
 
 
-def lacking(mesh: MeshCase, sides: Sides, layouts: Sequence[Layout], result: Layout) -> int:
-    """How many numbers some device must receive at least to hold its part of a product, of two matrices or more.
+def fewest_received(mesh: MeshCase, sides: Sides, layouts: Sequence[Layout], result: Layout) -> int:
+    """The numbers that some device must receive at least to hold its part of a product, of two matrices or more.
 
-    The part `[b, f]` of the result that it holds depends on b rows of the first matrix. If k numbers of such a row are
-    elsewhere, and all else is known, the row of the result is a linear function of these k, of a rank of at most k, f,
-    and the sides in between; of matrices that are nothing special the rank is as large as that. So it must receive as
-    many numbers, be it those k, or sums of theirs. The same is so of the columns of the last matrix. Of those between
-    it needs everything: one number at least, if something is elsewhere.
+    Its part `[b, f]` of the result depends on b rows of the first matrix. If k numbers of such a row are elsewhere, and
+    all else is known, the row of the result is a linear function of these k, in general of rank min(k, f, the sides in
+    between), and so it must receive as many numbers, be it those k, or sums of them. The same holds for the columns of
+    the last matrix. A device needs all of the matrices in between: one number at least, if any is elsewhere.
     """
     b, *inner, f = sides
     own_rows, own_columns = b // mesh.axis_size(result[0]), f // mesh.axis_size(result[1])
-    of_rows = missing(mesh, (b, inner[0]), layouts[0], (result[0], ())).sum(axis=-1)
-    of_columns = missing(mesh, (inner[-1], f), layouts[-1], ((), result[1])).sum(axis=-2)
+    of_rows = missing_elements(mesh, (b, inner[0]), layouts[0], (result[0], ())).sum(axis=-1)
+    of_columns = missing_elements(mesh, (inner[-1], f), layouts[-1], ((), result[1])).sum(axis=-2)
     by_rows = np.minimum(of_rows, min([own_columns, *inner[1:]])).sum(axis=-1)
     by_columns = np.minimum(of_columns, min([own_rows, *inner[:-1]])).sum(axis=-1)
     between = zip(inner[:-1], inner[1:], layouts[1:-1], strict=True)
-    some = any(missing(mesh, (rows, columns), held, ((), ())).any() for rows, columns, held in between)
+    some = any(missing_elements(mesh, (rows, columns), held, ((), ())).any() for rows, columns, held in between)
     return max(int(some), int(np.maximum(by_rows, by_columns).max(initial=0)))

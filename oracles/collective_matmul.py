@@ -1,4 +1,4 @@
-"""Matrix products of sharded operands: what every device holds, and its derivatives by hand.
+"""Matrix products of sharded operands: the blocks of every device, and derivatives by hand.
 
 Blocks in, blocks out (`[*mesh.sizes, …, M, K]` and `[*mesh.sizes, K, N]`), mesh axes leading; `Y` is the axis
 tuple. Every operation is written as gathering or adding up whole blocks around one product per device,
@@ -13,7 +13,7 @@ import numpy as np
 
 from shardproof.oracles import transposes
 from shardproof.oracles.collectives import Axes, Blocks, Operands, all_gather, all_reduce, reduce_scatter
-from shardproof.oracles.dtypes import rounded, widened
+from shardproof.oracles.dtypes import round_to, widen
 from shardproof.oracles.mesh import MeshCase
 
 Map = Callable[..., Blocks]
@@ -27,11 +27,6 @@ def product(lhs: Blocks, rhs: Blocks, mesh: MeshCase) -> Blocks:
         return np.asarray(np.matmul(lhs, rhs.reshape(*mesh.sizes, *between, *rhs.shape[lead:])))
 
 
-def for_lhs(ct: Blocks, rhs: Blocks, mesh: MeshCase) -> Blocks:
-    """The cotangent of `lhs` in `lhs @ rhs`: `ct @ rhs^T`."""
-    return product(ct, np.swapaxes(rhs, -1, -2), mesh)
-
-
 def for_rhs(lhs: Blocks, ct: Blocks, mesh: MeshCase) -> Blocks:
     """The cotangent of `rhs` in `lhs @ rhs`: `lhs^T @ ct`, added up over batch dimensions."""
     with np.errstate(invalid="ignore", over="ignore"):
@@ -43,14 +38,14 @@ def for_rhs(lhs: Blocks, ct: Blocks, mesh: MeshCase) -> Blocks:
 class Product:
     """A product of two operands, with what happens to each before it and to the result after it."""
 
-    before: tuple[Map | None, Map | None]  # for each operand, what gathers it; None: it is taken as it is
-    after: Map | None  # what reduces the product; None: nothing does
+    before: tuple[Map | None, Map | None]  # gathers each operand; None: does not
+    after: Map | None  # reduces the product; None: does not
     back: tuple[Map | None, Map | None, Map | None]  # the transposes of these three
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes, **options: int) -> list[Blocks]:
         """The result's blocks."""
         dtype = np.result_type(*operands)
-        return [rounded(self._wide(widened(operands), mesh, axes, options), dtype)]
+        return [round_to(self._wide(widen(operands), mesh, axes, options), dtype)]
 
     def _wide(self, operands: Operands, mesh: MeshCase, axes: Axes, options: Mapping[str, int]) -> Blocks:
         lhs, rhs = (g(o, mesh, axes) if g else o for g, o in zip(self.before, operands, strict=True))
@@ -62,21 +57,21 @@ class Product:
     ) -> list[Blocks]:
         """The product rule: `d(A W) = dA W + A dW`."""
         dtype = np.result_type(*operands)
-        (a, w), (da, dw) = widened(operands), widened(tangents)
+        (a, w), (da, dw) = widen(operands), widen(tangents)
         moved = self._wide([da, w], mesh, axes, options) + self._wide([a, dw], mesh, axes, options)
-        return [rounded(moved, dtype)]
+        return [round_to(moved, dtype)]
 
     def pullback(
         self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, **options: int
     ) -> list[Blocks]:
-        """`dA = ct W^T` and `dW = A^T ct`, through the transposes of what is before and after."""
-        lhs, rhs = (g(o, mesh, axes) if g else o for g, o in zip(self.before, widened(operands), strict=True))
+        """`dA = ct W^T` and `dW = A^T ct`, through the transposes of `before` and `after`."""
+        lhs, rhs = (g(o, mesh, axes) if g else o for g, o in zip(self.before, widen(operands), strict=True))
         to_lhs, to_rhs, to_result = self.back
-        (held,) = widened(cotangents)
+        (held,) = widen(cotangents)
         held = to_result(held, mesh, axes, **options) if to_result else held
-        pulled = [for_lhs(held, rhs, mesh), for_rhs(lhs, held, mesh)]
+        pulled = [product(held, np.swapaxes(rhs, -1, -2), mesh), for_rhs(lhs, held, mesh)]
         moved = [g(p, mesh, axes) if g else p for g, p in zip((to_lhs, to_rhs), pulled, strict=True)]
-        return [rounded(m, o.dtype) for m, o in zip(moved, operands, strict=True)]
+        return [round_to(m, o.dtype) for m, o in zip(moved, operands, strict=True)]
 
 
 def _gather(axis: int) -> Map:
@@ -88,7 +83,7 @@ def _ungather(axis: int) -> Map:
 
 
 def _scatter(blocks: Blocks, mesh: MeshCase, axes: Axes, *, scatter_dimension: int) -> Blocks:
-    """Of a product, whose dimensions 0 and 1 are those of the matrix, behind any batch dimensions."""
+    """Dimensions 0 and 1 are those of the matrix, behind any batch dimensions."""
     return reduce_scatter(blocks, mesh, axes, scatter_dimension=scatter_dimension - 2, tiled=True)
 
 
@@ -126,28 +121,28 @@ class TransformerBlock:
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The result's blocks."""
-        x, w_in, w_out = widened(operands)
+        x, w_in, w_out = widen(operands)
         (before,) = self.first.value([x, w_in], mesh, axes)
         (result,) = matmul_reduce_scatter.value([np.maximum(before, 0), w_out], mesh, axes, **self.scattered)
-        return [rounded(result, operands[0].dtype)]
+        return [round_to(result, operands[0].dtype)]
 
     def pushforward(self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The chain rule, forward."""
-        (x, w_in, w_out), (dx, dw_in, dw_out) = widened(operands), widened(tangents)
+        (x, w_in, w_out), (dx, dw_in, dw_out) = widen(operands), widen(tangents)
         (before,) = self.first.value([x, w_in], mesh, axes)
         (moved,) = self.first.pushforward([x, w_in], [dx, dw_in], mesh, axes)
         hidden, along = [np.maximum(before, 0), w_out], [np.where(before > 0, moved, 0), dw_out]
         (result,) = matmul_reduce_scatter.pushforward(hidden, along, mesh, axes, **self.scattered)
-        return [rounded(result, operands[0].dtype)]
+        return [round_to(result, operands[0].dtype)]
 
     def pullback(self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The chain rule, backward."""
-        x, w_in, w_out = widened(operands)
+        x, w_in, w_out = widen(operands)
         (before,) = self.first.value([x, w_in], mesh, axes)
-        hidden, ct = np.maximum(before, 0), widened(cotangents)
+        hidden, ct = np.maximum(before, 0), widen(cotangents)
         of_hidden, of_w_out = matmul_reduce_scatter.pullback([hidden, w_out], ct, mesh, axes, **self.scattered)
         of_first = self.first.pullback([x, w_in], [np.where(before > 0, of_hidden, 0)], mesh, axes)
-        return [rounded(p, o.dtype) for p, o in zip((*of_first, of_w_out), operands, strict=True)]
+        return [round_to(p, o.dtype) for p, o in zip((*of_first, of_w_out), operands, strict=True)]
 
 
 transformer_block = TransformerBlock()

@@ -1,9 +1,9 @@
-"""What every collective means: the blocks of all devices in, the blocks of all devices out.
+"""All collectives: the blocks of all devices in, the blocks of all devices out.
 
 Blocks are one array `[*mesh.sizes, *block]`, mesh axes leading in mesh order. A collective over an
 axis tuple connects the devices that differ in those axes only; a participant's *logical index* counts
 with the last name varying fastest. Each function brings the participants to the front
-(`[p, …, *block]`, by logical index), says what they receive, and puts them back.
+(`[p, …, *block]`, by logical index), exchanges blocks, and puts them back.
 
 `groups` (`axis_index_groups` in `jax.lax`) splits the participants further: a partition of the logical
 indices into lists, each of which runs the collective by itself. Reductions take lists of any length; where

@@ -1,4 +1,4 @@
-"""What a collective costs: how many operations of which kind, over how many steps, with how many bytes.
+"""The cost of collectives: how many operations of which kind, over how many steps, with how many bytes.
 
 Bytes are those of the operands of all collectives of a kind together, on one device: what a ring of
 p - 1 permutes of a block sends is p - 1 times the block. Bounds are in p, the number of participants, and
@@ -24,24 +24,15 @@ class Cost:
 
     @classmethod
     def of(cls, counts: Mapping[str, int], operand_bytes: Mapping[str, int], steps: int | None = None) -> "Cost":
-        """The cost with these counts and bytes by kind.
-
-        Raises:
-            ValueError: for a kind that is none of `KINDS`.
-        """
+        """The cost with these counts and bytes by kind; ValueError for a kind that is none of `KINDS`."""
         unknown = (set(counts) | set(operand_bytes)) - set(KINDS)
         if unknown:
             raise ValueError(f"kind={sorted(unknown)[0]!r}: expected one of {', '.join(KINDS)}")
         some = {kind: count for kind, count in counts.items() if count}
         return cls(tuple(sorted(some.items())), tuple(sorted((k, operand_bytes.get(k, 0)) for k in some)), steps)
 
-    @classmethod
-    def permutes(cls, count: int, operand_bytes: int, steps: int | None = None) -> "Cost":
-        """The cost of an algorithm that is built of permutes alone; `steps` is their number unless some overlap."""
-        return cls.of({"permute": count}, {"permute": operand_bytes}, count if steps is None else steps)
-
     def count(self, kind: str) -> int:
-        """How many collectives of a kind there are."""
+        """The number of collectives of a kind."""
         return dict(self.counts).get(kind, 0)
 
     def bytes_in(self, kind: str) -> int:
@@ -68,26 +59,17 @@ class Cost:
         return ", ".join(parts) or "no communication"
 
 
-NOTHING = Cost.permutes(0, 0)
-"""What is free, in no step."""
+NOTHING = Cost(steps=0)
+"""No collective, in no step."""
 
 
-def lower_bound(contract: str, p: int, n: int | Fraction, *, ports: int = 1) -> tuple[int, Fraction]:
-    """The fewest steps, and the fewest bytes that a device must send, of a collective of n bytes.
+def lower_bound(contract: str, p: int, n: int | Fraction) -> tuple[int, Fraction]:
+    """The fewest steps, and the fewest bytes that a device must send, for p participants and a full vector of n bytes.
 
-    Steps: after k steps at most (ports + 1)**k participants can know of one participant's data, so whatever
-    makes every participant depend on every other takes ceil(log p) steps to that base. Bytes: a
-    participant must get what it lacks, (p-1)n/p; an all-reduce must besides hand in its share of the terms,
-    as much again; of a broadcast, all n (Chan et al. 2007, section 3; for more than one port, Bruck et
-    al. 1997, section 2). Permutes may be identities and are bounded by nothing.
-
-    It holds for algorithms out of permutes; what a built-in collective sends is not what its operand holds.
-
-    Arguments:
-        contract: the operation's name.
-        p: the number of participants.
-        n: the bytes of the full vector.
-        ports: how many participants a participant can send to in one step.
+    Steps: after k steps at most 2**k participants can depend on one participant's data, so a collective takes
+    ceil(log2 p). Bytes: a participant must get what it lacks, (p-1)n/p; in an all-reduce it must also send its share of
+    the terms, as much again; in a broadcast, all n (Chan et al. 2007, section 3). Permutes may be identities and are
+    bounded by nothing. Bounds are of algorithms out of permutes: a built-in collective does not send its operand.
 
     Raises:
         ValueError: if there is no such contract.
@@ -99,7 +81,7 @@ def lower_bound(contract: str, p: int, n: int | Fraction, *, ports: int = 1) -> 
         return 0, Fraction(0)
     times = 2 if contract == "all_reduce" else 1
     sent = Fraction(n) if contract == "broadcast" else times * Fraction(p - 1, p) * n
-    return next(k for k in range(p) if (ports + 1) ** k >= p), sent
+    return (p - 1).bit_length(), sent
 
 
 OTHER_KINDS = {"all_gather_invariant": "all_gather", "ring_shift": "permute", "broadcast": "all_gather"}

@@ -1,4 +1,4 @@
-"""What the cross-entropy of sharded classes means: that of every token's logits of all classes with its target.
+"""The cross-entropy of sharded classes: that of every token's logits of all classes with its target.
 
 The target of a token is a distribution q over all V classes: `1 - s` of its label, and `s / V` of every class; the loss
 is `sum(q * -log p)`, with p the softmax of the logits. Operands are blocks `logits [*mesh.sizes, …, V / p]` and `labels
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents, all_gather
-from shardproof.oracles.dtypes import wide, widened
+from shardproof.oracles.dtypes import wide, widen
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.transposes import all_gather_transpose
 
@@ -25,7 +25,7 @@ class VocabParallelCrossEntropy:
     def value(
         self, operands: Operands, mesh: MeshCase, axes: Axes, *, label_smoothing: float = 0.0, ignore_index: int = -1
     ) -> list[Blocks]:
-        """Of every token that counts, the mean of `-log p` over its target."""
+        """The mean of `-log p` over a token's target, unless it is ignored."""
         log_p, q = tokens(operands, mesh, axes, label_smoothing)
         with np.errstate(invalid="ignore", over="ignore"):
             loss = np.where(unknown(operands[1], log_p), np.nan, -(q * log_p).sum(axis=-1))
@@ -35,7 +35,7 @@ class VocabParallelCrossEntropy:
         self, operands: Operands, tangents: Tangents, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks]:
         """The inner product of p - q with the tangent of all classes."""
-        slope, tangent = self.slope(operands, mesh, axes, **options), gathered(tangents[0], mesh, axes)
+        slope, tangent = self.slope(operands, mesh, axes, **options), gather_logits(tangents[0], mesh, axes)
         with np.errstate(invalid="ignore", over="ignore"):
             return [(slope * tangent).sum(axis=-1)]
 
@@ -43,7 +43,7 @@ class VocabParallelCrossEntropy:
         self, operands: Operands, cotangents: Tangents, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks | None]:
         """P - q times the cotangent, of every participant's classes the sum over all participants' tokens."""
-        slope, (ct,) = self.slope(operands, mesh, axes, **options), widened(cotangents)
+        slope, (ct,) = self.slope(operands, mesh, axes, **options), widen(cotangents)
         with np.errstate(invalid="ignore", over="ignore"):
             return [all_gather_transpose(slope * ct[..., None], mesh, axes, axis=-1, tiled=True), None]
 
@@ -60,7 +60,7 @@ class VocabParallelCrossEntropy:
         return np.where(constant[..., None], 0, p - q)
 
 
-def gathered(logits: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
+def gather_logits(logits: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
     """The logits of all classes on every device: `[*mesh.sizes, …, V]`."""
     return all_gather(logits.astype(wide(logits.dtype)), mesh, axes, axis=-1, tiled=True)
 
@@ -70,7 +70,7 @@ def tokens(operands: Operands, mesh: MeshCase, axes: Axes, label_smoothing: floa
     logits, labels = operands
     if labels.dtype.kind not in "iu" or labels.shape != logits.shape[:-1]:
         raise ValueError(f"labels: {labels.dtype}{list(labels.shape)}: expected integers {list(logits.shape[:-1])}")
-    whole = gathered(logits, mesh, axes)
+    whole = gather_logits(logits, mesh, axes)
     with np.errstate(invalid="ignore", over="ignore"):
         less = whole - whole.max(axis=-1, keepdims=True)
         log_p = less - np.log(np.exp(less).sum(axis=-1, keepdims=True))
@@ -79,7 +79,7 @@ def tokens(operands: Operands, mesh: MeshCase, axes: Axes, label_smoothing: floa
 
 
 def unknown(labels: Blocks, log_p: np.ndarray) -> np.ndarray:
-    """Which labels are that of no class: `[*mesh.sizes, …]`."""
+    """True for labels of no class: `[*mesh.sizes, …]`."""
     return (labels < 0) | (labels >= log_p.shape[-1])
 
 

@@ -1,4 +1,4 @@
-"""What a dtype can hold exactly, and how far a rounded sum may be from the true one."""
+"""Dtypes: which numbers they hold exactly, and how far a rounded one may be off."""
 
 import functools
 import math
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def is_float(dtype: np.dtype) -> bool:
-    """Whether `dtype` is a real or complex floating-point dtype, ml_dtypes' own included.
+    """True if `dtype` is a real or complex floating-point dtype, ml_dtypes' own included.
 
     The dtype of the derivatives of integers, JAX's `float0`, is none: it holds nothing.
     """
@@ -22,7 +22,7 @@ NARROW = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4}
 
 
 def is_integer(dtype: np.dtype) -> bool:
-    """Whether `dtype` is a signed or unsigned integer (bool is not), those narrower than a byte included."""
+    """True if `dtype` is a signed or unsigned integer (bool is not), those narrower than a byte included."""
     return np.dtype(dtype).kind in "iu" or np.dtype(dtype).name in NARROW
 
 
@@ -32,7 +32,7 @@ def width(dtype: np.dtype) -> int:
 
 
 def is_signed(dtype: np.dtype) -> bool:
-    """Whether `dtype` holds negative numbers."""
+    """True if `dtype` holds negative numbers."""
     dtype = np.dtype(dtype)
     return dtype != bool and not dtype.name.startswith("u")
 
@@ -51,7 +51,7 @@ def wide(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.uint64 if dtype == np.uint64 else np.int64)
 
 
-def widened(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def widen(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """All of them in the dtype in which sums lose nothing that matters."""
     return [array.astype(wide(array.dtype)) for array in arrays]
 
@@ -62,10 +62,7 @@ def real_of(dtype: np.dtype) -> np.dtype:
 
 
 def exact_limit(dtype: np.dtype) -> int:
-    """The largest n such that every integer in [0, n] is exact in `dtype`.
-
-    2**24 in float32, 2**11 in float16, 2**8 in bfloat16: one more than the stored mantissa bits.
-    """
+    """The largest n with all integers in [0, n] exact in `dtype`: 2**24 in float32, 2**8 in bfloat16."""
     dtype = np.dtype(dtype)
     if dtype == bool:
         return 1
@@ -109,14 +106,14 @@ def finest(array: np.ndarray) -> float:
     return float(np.ldexp((whole & -whole).astype(np.float64), exponents - 53).min(initial=np.inf))
 
 
-def rounded(exact: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def round_to(exact: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Exact values as the nearest of `dtype`, which may be infinite; integers wrap around."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(exact).astype(dtype)
 
 
 def half_spacing(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """How far a number of at most that size may be from the nearest number of a floating-point `dtype`: half an ulp."""
+    """The most by which numbers of that size differ from the nearest of a floating-point `dtype`: half an ulp."""
     _, exponent = np.frexp(np.abs(x).astype(np.float64))
     normal = np.where(x == 0, 0.0, np.ldexp(unit_roundoff(dtype), exponent - 1))  # the exponent of zero is that of 1/2
     finite = np.where(np.isfinite(x), normal, np.inf)
@@ -124,14 +121,14 @@ def half_spacing(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def tiny(dtype: np.dtype) -> float:
-    """How far one rounding to a floating-point `dtype` may be off below its normal range."""
+    """The most by which one rounding to a floating-point `dtype` may be off below its normal range."""
     return float(ml_dtypes.finfo(real_of(dtype)).smallest_subnormal) / 2
 
 
-def flushed(dtype: np.dtype) -> float:
-    """How far a number below the normal range may be off where backends take it for zero.
+def flush_error(dtype: np.dtype) -> float:
+    """The most by which a number below the normal range may be off where backends flush it to zero.
 
-    Of narrower ranges than that of float32 they do not: these are computed in float32, which keeps their digits.
+    They do not for narrower ranges than that of float32: these are computed in float32, which has their digits.
     """
     normal = smallest_normal(dtype)
     return normal if normal <= smallest_normal(np.dtype(np.float32)) else tiny(dtype)

@@ -1,4 +1,4 @@
-"""What an embedding lookup means: row `ids[t]` of the whole table, for ids within it, and zeros for all others.
+"""An embedding lookup: row `ids[t]` of the whole table, for ids within it, and zeros for all others.
 
 Operands are blocks `table [*mesh.sizes, V / p, D]` and `ids [*mesh.sizes, …]`, integers.
 """
@@ -43,7 +43,7 @@ class EmbeddingLookup:
 
 
 def within(ids: Blocks, v: int) -> np.ndarray:
-    """Which ids name a row of v: `[*mesh.sizes, …]`."""
+    """True for ids of one of v rows: `[*mesh.sizes, …]`."""
     return (ids >= 0) & (ids < v)
 
 

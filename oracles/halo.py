@@ -1,4 +1,4 @@
-"""What a halo exchange means: the array is a circle, and every participant gets its own rows and those around them."""
+"""A halo exchange: the array is a circle, and every participant gets its own rows and those around them."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from shardproof.oracles.mesh import MeshCase
 
 
 def rows_held(n: int, p: int, before: int, after: int) -> np.ndarray:
-    """Which rows of the whole array each of p participants holds afterwards: `[p, before + n + after]`."""
+    """The rows of the whole array that each of p participants holds afterwards: `[p, before + n + after]`."""
     return (n * np.arange(p)[:, None] + np.arange(-before, n + after)) % max(1, n * p)
 
 

@@ -1,4 +1,4 @@
-"""Layouts: which part of a global array each device holds under a PartitionSpec.
+"""Layouts: the part of a global array that each device holds under a PartitionSpec.
 
 A spec is read entry by entry, one per dimension: `None` leaves the dimension whole, a name splits
 it over that mesh axis, and a tuple of names splits it over all of them, the last name varying
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from shardproof.oracles.dtypes import rounded, wide
+from shardproof.oracles.dtypes import round_to, wide
 from shardproof.oracles.mesh import MeshCase, as_axes
 
 Spec = Sequence[str | Sequence[str] | None] | Any
@@ -30,8 +30,7 @@ def spec_entries(spec: Spec, rank: int, mesh: MeshCase) -> Entries:
     """The mesh axes that split each of `rank` dimensions: `P("dp", None)` gives `(("dp",), ())`.
 
     Raises:
-        ValueError: if `spec` has more entries than there are dimensions, names an axis twice, or one
-            that is not the mesh's.
+        ValueError: if `spec` has too many entries, names an axis twice, or one that is not the mesh's.
     """
     entries = tuple(() if entry is None else as_axes(entry) for entry in spec)
     names = [name for entry in entries for name in entry]
@@ -51,11 +50,7 @@ def sharded_axes(spec: Spec) -> frozenset[str]:
 
 
 def block_shape(shape: Sequence[int], mesh: MeshCase, spec: Spec) -> tuple[int, ...]:
-    """The shape of every device's block of a global array.
-
-    Raises:
-        ValueError: if an axis is not the mesh's, or a dimension does not divide.
-    """
+    """Every device's block of an array; ValueError if an axis is not the mesh's, or a dimension does not divide."""
     result = []
     for dimension, (size, axes) in enumerate(zip(shape, spec_entries(spec, len(shape), mesh), strict=True)):
         parts = mesh.axis_size(axes)
@@ -69,11 +64,7 @@ def block_shape(shape: Sequence[int], mesh: MeshCase, spec: Spec) -> tuple[int, 
 
 
 def shard(array: Shaped[np.ndarray, "..."], mesh: MeshCase, spec: Spec) -> Shaped[np.ndarray, "..."]:
-    """The block of every device: `[*global]` to `[*mesh.sizes, *block]`, mesh axes in mesh order.
-
-    Raises:
-        ValueError: if `spec` does not fit the array or the mesh.
-    """
+    """The block of every device, `[*mesh.sizes, *block]`; ValueError if `spec` does not fit the array or the mesh."""
     entries = spec_entries(spec, array.ndim, mesh)
     blocks = block_shape(array.shape, mesh, entries)
     split_shape: list[int] = []
@@ -129,16 +120,12 @@ def leave(blocks: Shaped[np.ndarray, "..."], mesh: MeshCase, spec: Spec) -> Shap
     replicated = tuple(i for i, name in enumerate(mesh.axis_names) if name not in sharded_axes(spec))
     with np.errstate(invalid="ignore", over="ignore"):
         exact = blocks.astype(wide(blocks.dtype)).sum(axis=replicated, keepdims=True)
-    total = rounded(exact, blocks.dtype)
+    total = round_to(exact, blocks.dtype)
     return unshard(np.broadcast_to(total, blocks.shape), mesh, spec)
 
 
 def check_replicas(blocks: Shaped[np.ndarray, "..."], mesh: MeshCase, varying: Iterable[str]) -> None:
-    """Every block equals its replicas along the axes that are not in `varying`, NaN for NaN.
-
-    Raises:
-        ReplicaMismatch: naming the first two devices that differ.
-    """
+    """Raises ReplicaMismatch, with two devices, unless blocks are equal along axes outside `varying`, NaN for NaN."""
     varying = frozenset(varying)
     first = blocks[tuple(slice(None) if name in varying else slice(1) for name in mesh.axis_names)]
     same = nan_equal(blocks, np.broadcast_to(first, blocks.shape))

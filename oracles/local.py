@@ -1,18 +1,18 @@
-"""What each shard computes by itself: from its own rows, and nothing else."""
+"""Functions that each shard computes from its own rows."""
 
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, Operands
-from shardproof.oracles.dtypes import widened
+from shardproof.oracles.dtypes import widen
 from shardproof.oracles.mesh import MeshCase
 
 
 class ShardMean:
-    """`[S_X, D]` to `[1_X, D]`: of every block the mean of its rows."""
+    """`[S_X, D]` to `[1_X, D]`: the mean of the rows of each block."""
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """Every device's own rows, added up and divided by how many there are."""
-        (rows,) = widened(operands)
+        (rows,) = widen(operands)
         with np.errstate(invalid="ignore"):  # infinities of both signs
             return [rows.sum(axis=-2, keepdims=True) / rows.shape[-2]]
 
@@ -22,16 +22,16 @@ class ShardMean:
 
     def pullback(self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """Every row has its part of the cotangent."""
-        (x,), (ct,) = operands, widened(cotangents)
+        (x,), (ct,) = operands, widen(cotangents)
         return [np.broadcast_to(ct / x.shape[-2], x.shape).copy()]
 
 
 class ShardRoll:
-    """`[S_X, D]` to `[S_X, D]`: of every row the one `shift` places before it in its block, less itself."""
+    """`[S_X, D]` to `[S_X, D]`: the row `shift` places before each row in its block, less that row."""
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes, *, shift: int) -> list[Blocks]:
         """Row i of a block is row i - shift of it, counted around, less row i."""
-        (rows,) = widened(operands)
+        (rows,) = widen(operands)
         with np.errstate(invalid="ignore"):  # infinities of one sign
             return [np.roll(rows, shift, axis=-2) - rows]
 
@@ -45,7 +45,7 @@ class ShardRoll:
         self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, *, shift: int
     ) -> list[Blocks]:
         """A row went to one place with a plus, and stayed in its own with a minus."""
-        (rows,) = widened(cotangents)
+        (rows,) = widen(cotangents)
         with np.errstate(invalid="ignore"):
             return [np.roll(rows, -shift, axis=-2) - rows]
 

@@ -1,4 +1,4 @@
-"""What means over all participants mean: that of all elements, each of which counts by its weight; a mask is 0 and 1.
+"""Means over all participants' elements, each of which counts by its weight; a mask is a weight of 0 or 1.
 
 Operands are blocks `values [*mesh.sizes, *block]` and, of the same shape, `weights` that are not negative, or a bool
 `mask` that is True where an element counts.
@@ -7,7 +7,7 @@ Operands are blocks `values [*mesh.sizes, *block]` and, of the same shape, `weig
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents, all_reduce
-from shardproof.oracles.dtypes import is_float, widened
+from shardproof.oracles.dtypes import is_float, widen
 from shardproof.oracles.mesh import MeshCase
 
 
@@ -25,7 +25,7 @@ class WeightedMean:
         """The sum of the products with the weights by the sum of the weights."""
         values, weights = operands
         self.check(values, weights)
-        numbers, factors = widened(operands)
+        numbers, factors = widen(operands)
         with np.errstate(invalid="ignore"):
             products = np.where(factors > 0, numbers, 0) * factors
             total = all_reduce(per_device(products, mesh).sum(axis=-1), mesh, axes)
@@ -37,13 +37,13 @@ class WeightedMean:
 
     def pullback(self, operands: Operands, cotangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks | None]:
         """Every element gets its weight's share of all participants' cotangents."""
-        (_, factors), (ct,) = widened(operands), widened(cotangents)
+        (_, factors), (ct,) = widen(operands), widen(cotangents)
         share = all_reduce(ct, mesh, axes) / self.total(factors, mesh, axes)
         aligned = share.reshape(*mesh.sizes, *(1,) * (factors.ndim - len(mesh.sizes)))
         return [np.where(factors > 0, factors * aligned, 0), None]
 
     def total(self, factors: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
-        """The sum of all weights, and 1 where they are 0: of nothing the sum is 0, by whatever it is divided."""
+        """The sum of all weights, and 1 where it is 0, to divide a sum of 0 by."""
         total = all_reduce(per_device(factors, mesh).sum(axis=-1), mesh, axes)
         return np.where(total == 0, 1, total)
 

@@ -21,11 +21,7 @@ def as_axes(axis_name: str | Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class MeshCase:
-    """A device mesh that can be drawn, printed, compared and written to JSON.
-
-    Raises:
-        ValueError: if an argument does not describe a mesh.
-    """
+    """A mesh that can be drawn, printed, compared and written to JSON; ValueError for arguments that describe none."""
 
     axis_names: tuple[str, ...]  # the axes in mesh order, slowest-varying first
     sizes: tuple[int, ...]  # the number of devices along each axis
@@ -96,7 +92,7 @@ class MeshCase:
 
     @property
     def permuted(self) -> bool:
-        """Whether the devices are in another order than 0, 1, 2, …."""
+        """True if the devices are in another order than 0, 1, 2, …."""
         return self.devices != tuple(range(self.size))
 
     def __str__(self) -> str:

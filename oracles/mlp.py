@@ -1,4 +1,4 @@
-"""What the loss of a multilayer perceptron is: of whole arrays, its derivatives in both modes, by hand.
+"""The loss of a multilayer perceptron, of whole arrays, and its derivatives in both modes, by hand.
 
 Layer l of n computes `z_l = x_{l-1} W_l + b_l`, with x_0 the inputs and `x_l = max(z_l, 0)`; the outputs are z_n. The
 loss is the mean over the B examples of the sums of the squares of `z_n - t`, with t the targets. The derivative of

@@ -1,4 +1,4 @@
-"""What norms of sharded arrays mean: the global norm, and RMS normalisation over all features of a token.
+"""Norms of sharded arrays: the global norm, and RMS normalisation over all features of a token.
 
 Operands are blocks `[*mesh.sizes, *block]`.
 """
@@ -6,7 +6,7 @@ Operands are blocks `[*mesh.sizes, *block]`.
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, Operands, all_reduce
-from shardproof.oracles.dtypes import widened
+from shardproof.oracles.dtypes import widen
 from shardproof.oracles.mesh import MeshCase
 
 
@@ -15,19 +15,19 @@ class GlobalNorm:
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The square root of the sum of the squares of all participants' elements."""
-        (x,) = widened(operands)
+        (x,) = widen(operands)
         with np.errstate(invalid="ignore", over="ignore"):
             return [np.sqrt(total(x * x, mesh, axes))]
 
     def pushforward(self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The inner product of x and its tangent, by the norm."""
-        (x,), (dx,) = widened(operands), widened(tangents)
+        (x,), (dx,) = widen(operands), widen(tangents)
         with np.errstate(invalid="ignore", over="ignore"):
             return [by_norm(total(x * dx, mesh, axes), self.value(operands, mesh, axes)[0])]
 
     def pullback(self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """X by the norm, times the sum of all participants' cotangents."""
-        (x,), (ct,) = widened(operands), widened(cotangents)
+        (x,), (ct,) = widen(operands), widen(cotangents)
         with np.errstate(invalid="ignore", over="ignore"):
             factor = by_norm(all_reduce(ct, mesh, axes), self.value(operands, mesh, axes)[0])
             return [x * factor.reshape(*mesh.sizes, *(1,) * (x.ndim - len(mesh.sizes)))]
@@ -38,7 +38,7 @@ class RmsNorm:
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes, *, epsilon: float) -> list[Blocks]:
         """Every feature by the root of its token's mean square, times its scale."""
-        x, scale = widened(operands)
+        x, scale = widen(operands)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             return [x / self.root(x, mesh, axes, epsilon) * per_feature(scale, x, mesh)]
 
@@ -46,7 +46,7 @@ class RmsNorm:
         self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, *, epsilon: float
     ) -> list[Blocks]:
         """The quotient rule, with r^2 = mean(x^2) + epsilon and so r dr = mean(x dx)."""
-        (x, scale), (dx, dscale) = widened(operands), widened(tangents)
+        (x, scale), (dx, dscale) = widen(operands), widen(tangents)
         s, ds = per_feature(scale, x, mesh), per_feature(dscale, x, mesh)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             r = self.root(x, mesh, axes, epsilon)
@@ -56,8 +56,8 @@ class RmsNorm:
     def pullback(
         self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, *, epsilon: float
     ) -> list[Blocks]:
-        """Of x: `g / r - x mean(g x) / r^3` with g the cotangent times scale; of scale: `ct x / r`, over all tokens."""
-        (x, scale), (ct,) = widened(operands), widened(cotangents)
+        """For x `g / r - x mean(g x) / r^3`, g = cotangent times scale; for scale `ct x / r`, over all tokens."""
+        (x, scale), (ct,) = widen(operands), widen(cotangents)
         tokens = tuple(range(len(mesh.sizes), x.ndim - 1))
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             r = self.root(x, mesh, axes, epsilon)

@@ -1,7 +1,6 @@
-"""What a step of an optimiser means: gradient descent with momentum, and Adam, in float64.
+"""Steps of optimisers, gradient descent with momentum and Adam, in float64 and on a single device.
 
-Parameters, gradients and what an optimiser keeps are lists of arrays, one after the other. A step takes no mesh: it
-is that of a single device, which every parallelisation must take.
+Parameters, gradients and moments are lists of arrays.
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ Arrays = Sequence[np.ndarray]
 
 @dataclass(frozen=True)
 class Kept:
-    """What an optimiser keeps between steps: how many there were, and its moments, one list for each kind."""
+    """The state of an optimiser: the number of steps, and its moments, one list for each kind."""
 
     steps: int = 0
     moments: tuple[list[np.ndarray], ...] = ()
@@ -22,7 +21,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class GradientDescent:
-    """Down the gradient, with what is left of the former velocity (Polyak 1964; Sutskever et al. 2013, equation 1)."""
+    """Gradient descent with momentum (Polyak 1964; Sutskever et al. 2013, equation 1)."""
 
     learning_rate: float  # by what a gradient is multiplied
     momentum: float = 0.0  # the part of the velocity that is left after a step, in [0, 1)
@@ -68,7 +67,7 @@ Optimiser = GradientDescent | Adam
 
 
 def wide(x: np.ndarray) -> np.ndarray:
-    """Of any float dtype, in float64."""
+    """The array in float64."""
     return np.asarray(x, np.float64)
 
 

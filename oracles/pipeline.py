@@ -1,4 +1,4 @@
-"""What a pipeline of layers means: all layers `tanh(x W)`, one after the other, in logical order.
+"""A pipeline of layers: all layers `tanh(x W)`, one after the other, in logical order.
 
 Operands are blocks `weights [*mesh.sizes, v D, D]`, of v layers, and `x [*mesh.sizes, M, B, D]`. Of p participants the
 i-th has the layers i, p + i, 2 p + i and so on.
@@ -62,7 +62,7 @@ class Pipeline:
         return [by_layer[..., n, :, :][..., None, :, :] for n in range(by_layer.shape[-3])]
 
     def of_layers(self, by_layer: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
-        """The transpose of `layers`: what all devices have of a layer, added up on the participant that has it."""
+        """The transpose of `layers`: the cotangents of a layer, added up on the participant that has it."""
         columns = by_layer.shape[-1]
         of_all = by_layer.reshape(*mesh.sizes, -1, mesh.axis_size(axes), columns, columns)
         return all_gather_transpose(of_all, mesh, axes, axis=1).reshape(*mesh.sizes, -1, columns)

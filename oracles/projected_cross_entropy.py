@@ -1,4 +1,4 @@
-"""What the cross-entropy of a projection means: that of the logits `x W`, of which every participant has some columns.
+"""The cross-entropy of a projection: that of the logits `x W`, of which every participant has some columns.
 
 Operands are blocks `x [*mesh.sizes, T, D]`, `w [*mesh.sizes, D, V / p]` and `labels [*mesh.sizes, T]`, integers.
 """
@@ -9,7 +9,7 @@ import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents
 from shardproof.oracles.cross_entropy import vocab_parallel_cross_entropy
-from shardproof.oracles.dtypes import widened
+from shardproof.oracles.dtypes import widen
 from shardproof.oracles.mesh import MeshCase
 
 
@@ -49,7 +49,7 @@ class ProjectedCrossEntropy:
 
 def factors(operands: Operands, ignore_index: int) -> tuple[Blocks, Blocks]:
     """X, of which rows that do not count are 0, and W, in doubles or wider."""
-    x, w = widened(operands[:2])
+    x, w = widen(operands[:2])
     labels = operands[2]
     if labels.dtype.kind not in "iu" or labels.shape != x.shape[:-1]:
         raise ValueError(f"labels: {labels.dtype}{list(labels.shape)}: expected an integer for each row of x")

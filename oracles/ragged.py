@@ -1,10 +1,10 @@
-"""What `ragged_all_to_all` means.
+"""The collective `ragged_all_to_all`.
 
-Each device holds `operand` `[N, …]`, `output` `[M, …]` and four lists of k * p integers, k for each of
-the p participants of its process group. Entries `[j * k, (j + 1) * k)` belong to participant j: of the slices
-that a device *sends* to j, `input_offsets` says where they begin in its own operand, `send_sizes` how many
-rows they have, and `output_offsets` where they begin in *j's* output; of the slices that it *receives*
-from j, `recv_sizes` says how many rows they have.
+Each device holds `operand` `[N, …]`, `output` `[M, …]` and four lists of k * p integers, k for each of the p
+participants of its process group. Entries `[j * k, (j + 1) * k)` belong to participant j: for slices that a device
+*sends* to j, `input_offsets` has their starts in its own operand, `send_sizes` their numbers of rows, and
+`output_offsets` their starts in *j's* output; for slices that it *receives* from j, `recv_sizes` has their numbers of
+rows.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents
-from shardproof.oracles.dtypes import widened
+from shardproof.oracles.dtypes import widen
 from shardproof.oracles.mesh import MeshCase, as_axes
 
 
@@ -46,8 +46,8 @@ def slices(operands: Operands, mesh: MeshCase, axes: Axes) -> Iterator[Slice]:
     rows = [x.shape[len(mesh.sizes) + 1 :] for x in (operand, output)]
     entries, p = {x.shape[len(mesh.sizes) :] for x in lists}, mesh.axis_size(axes)
     if rows[0] != rows[1] or any(x.dtype.kind not in "iu" for x in lists) or len(entries) > 1 or max(entries)[0] % p:
-        told = f"rows {rows}, lists {[f'{x.dtype}{list(x.shape[len(mesh.sizes) :])}' for x in lists]}"
-        raise ValueError(f"{told}: expected rows of one shape, and integers, as many for each of {p} participants")
+        given = f"rows {rows}, lists {[f'{x.dtype}{list(x.shape[len(mesh.sizes) :])}' for x in lists]}"
+        raise ValueError(f"{given}: expected rows of one shape, and integers, as many for each of {p} participants")
     begin, sent, target = (x.reshape(mesh.size, -1).tolist() for x in lists[:3])
     for participants in process_groups(mesh, axes).tolist():
         each = len(sent[0]) // p
@@ -58,9 +58,9 @@ def slices(operands: Operands, mesh: MeshCase, axes: Axes) -> Iterator[Slice]:
 
 
 def ragged_all_to_all(operands: Operands, mesh: MeshCase, axes: Axes) -> Blocks:
-    """Every slice lands where its sender says in its receiver's output; all other rows keep `output`."""
+    """Every slice is written where its sender says in its receiver's output; other rows are those of `output`."""
     rank = len(mesh.sizes)
-    operand, output = widened(operands[:2])
+    operand, output = widen(operands[:2])
     source = operand.reshape(mesh.size, *operand.shape[rank:])
     result = output.reshape(mesh.size, *output.shape[rank:]).copy()
     for s in slices(operands, mesh, axes):
@@ -75,7 +75,7 @@ class RaggedAllToAll:
     """
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
-        """Every slice lands where its sender says; all other rows keep the output."""
+        """The results' blocks."""
         return [ragged_all_to_all(operands, mesh, axes)]
 
     def pushforward(self, operands: Operands, tangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks]:
@@ -84,7 +84,7 @@ class RaggedAllToAll:
 
     def pullback(self, operands: Operands, cotangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks | None]:
         """A sent row gets the cotangents of all places that it was sent to; one of output, unless written, its own."""
-        (operand, output, *_), (ct,) = operands, widened(cotangents)
+        (operand, output, *_), (ct,) = operands, widen(cotangents)
         rank = len(mesh.sizes)
         kept = ct.reshape(mesh.size, *ct.shape[rank:]).copy()
         returned = np.zeros((mesh.size, *operand.shape[rank:]), kept.dtype)

@@ -1,14 +1,12 @@
-"""What the losses of a router mean: of the tokens of all participants together, and not a mean of each one's loss.
+"""Losses of a router, of the tokens of all participants together, and not a mean of each one's loss.
 
-Those of a shard are of its own tokens: the same, over no axis.
-
-Operands are blocks `logits [*mesh.sizes, T, E]`, results `[*mesh.sizes]`.
+Losses of a shard are the same over no axis. Operands are blocks `logits [*mesh.sizes, T, E]`, results `[*mesh.sizes]`.
 """
 
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, Operands, all_reduce
-from shardproof.oracles.dtypes import is_float, wide, widened
+from shardproof.oracles.dtypes import is_float, wide, widen
 from shardproof.oracles.mesh import MeshCase
 
 
@@ -27,7 +25,7 @@ class LoadBalancingLoss:
         self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, *, top_k: int
     ) -> list[Blocks]:
         """Probabilities move, `p (d - p·d)`; shares do not."""
-        (logits,), (d,) = operands, widened(tangents)
+        (logits,), (d,) = operands, widen(tangents)
         p = self.probabilities(logits)
         moved = p * (d - (p * d).sum(axis=-1, keepdims=True))
         return [self.weighted(moved, logits, mesh, axes, top_k)]
@@ -35,18 +33,18 @@ class LoadBalancingLoss:
     def pullback(
         self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, *, top_k: int
     ) -> list[Blocks]:
-        """`p (w - p·w)`, w what a probability weighs, times the sum of all participants' cotangents."""
-        (logits,), (ct,) = operands, widened(cotangents)
+        """`p (w - p·w)`, with w the weights of probabilities, times the sum of all participants' cotangents."""
+        (logits,), (ct,) = operands, widen(cotangents)
         p, w = self.probabilities(logits), self.weights(logits, mesh, axes, top_k)
         total = all_reduce(ct, mesh, axes)[..., None, None]
         return [total * p * (w - (p * w).sum(axis=-1, keepdims=True))]
 
     def weighted(self, p: Blocks, logits: Blocks, mesh: MeshCase, axes: Axes, top_k: int) -> Blocks:
-        """The sum, over tokens and experts of all participants, of probabilities by what each weighs."""
+        """The sum, over tokens and experts of all participants, of weighted probabilities."""
         return all_reduce((p * self.weights(logits, mesh, axes, top_k)).sum(axis=(-2, -1)), mesh, axes)
 
     def weights(self, logits: Blocks, mesh: MeshCase, axes: Axes, top_k: int) -> Blocks:
-        """What a probability weighs: E times its expert's share, by the number of tokens. `[*mesh.sizes, 1, E]`."""
+        """The weights of probabilities: E times the expert's share, by the number of tokens. `[*mesh.sizes, 1, E]`."""
         tokens, experts = max(1, logits.shape[-2] * mesh.axis_size(axes)), logits.shape[-1]
         counts = all_reduce(self.chosen(logits, top_k).sum(axis=-2, keepdims=True), mesh, axes)
         return experts * counts / (tokens * top_k) / tokens
@@ -76,20 +74,20 @@ class RouterZLoss:
 
     def pushforward(self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """`2 z p·d` of each token, with z the logarithm and p the softmax, its derivative."""
-        (logits,), (d,) = operands, widened(tangents)
+        (logits,), (d,) = operands, widen(tangents)
         z = self.log_sums(logits)
         moved = 2 * z * (self.softmax(logits, z) * d).sum(axis=-1)
         return [self.mean(moved, mesh, axes)]
 
     def pullback(self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """`2 z p` of each token, by the number of tokens, times the sum of all participants' cotangents."""
-        (logits,), (ct,) = operands, widened(cotangents)
+        (logits,), (ct,) = operands, widen(cotangents)
         z = self.log_sums(logits)
         total = all_reduce(ct, mesh, axes)[..., None, None]
         return [total * 2 * z[..., None] * self.softmax(logits, z) / self.tokens(logits.shape[-2], mesh, axes)]
 
     def log_sums(self, logits: Blocks) -> Blocks:
-        """`log(sum(exp(logits)))` of every token; powers are of what is left of the largest logit."""
+        """`log(sum(exp(logits)))` of every token, computed from logits less the largest one."""
         x = logits.astype(wide(logits.dtype))
         most = x.max(axis=-1, keepdims=True)
         return np.asarray(most[..., 0] + np.log(np.exp(x - most).sum(axis=-1)))
@@ -103,7 +101,7 @@ class RouterZLoss:
         return all_reduce(x.sum(axis=-1), mesh, axes) / self.tokens(x.shape[-1], mesh, axes)
 
     def tokens(self, own: int, mesh: MeshCase, axes: Axes) -> int:
-        """How many tokens all participants have; 1 if none, of which any mean is 0."""
+        """The number of tokens of all participants; 1 if there are none, so that means are 0."""
         return max(1, own * mesh.axis_size(axes))
 
 

@@ -1,13 +1,12 @@
-"""What a multilayer perceptron over a sharded sequence means, alone and behind a norm, and what its forms send.
+"""A multilayer perceptron over a sharded sequence, alone and behind a norm.
 
 Operands are blocks `x [*mesh.sizes, S, B, D]`, `scale [*mesh.sizes, D]` of the norm, `w_in [*mesh.sizes, D, F]` and
-`w_out [*mesh.sizes, F, D]`. Derivatives
-are by hand, and their transpose is taken over all blocks of all devices (see `oracles.collective_matmul`).
+`w_out [*mesh.sizes, F, D]`.
 """
 
 from shardproof.oracles.collective_matmul import TransformerBlock
 from shardproof.oracles.collectives import Axes, Blocks, Operands
-from shardproof.oracles.dtypes import widened
+from shardproof.oracles.dtypes import widen
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.norms import rms_norm
 
@@ -20,7 +19,7 @@ class NormalisedSequenceParallelMlp:
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes, *, epsilon: float) -> list[Blocks]:
         """The result's blocks."""
-        x, scale, *weights = widened(operands)
+        x, scale, *weights = widen(operands)
         normalised = rms_norm.value([x, scale], mesh, (), epsilon=epsilon)
         return sequence_parallel_mlp.value([*normalised, *weights], mesh, axes)
 
@@ -28,7 +27,7 @@ class NormalisedSequenceParallelMlp:
         self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, *, epsilon: float
     ) -> list[Blocks]:
         """The chain rule, forward."""
-        (x, scale, *weights), (dx, dscale, *moved) = widened(operands), widened(tangents)
+        (x, scale, *weights), (dx, dscale, *moved) = widen(operands), widen(tangents)
         normalised = rms_norm.value([x, scale], mesh, (), epsilon=epsilon)
         changed = rms_norm.pushforward([x, scale], [dx, dscale], mesh, (), epsilon=epsilon)
         return sequence_parallel_mlp.pushforward([*normalised, *weights], [*changed, *moved], mesh, axes)
@@ -36,10 +35,10 @@ class NormalisedSequenceParallelMlp:
     def pullback(
         self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, *, epsilon: float
     ) -> list[Blocks]:
-        """The chain rule, backward: of the scale, what the device's own positions say."""
-        x, scale, *weights = widened(operands)
+        """The chain rule, backward: the scale has the cotangent of the device's own positions."""
+        x, scale, *weights = widen(operands)
         normalised = rms_norm.value([x, scale], mesh, (), epsilon=epsilon)
-        ct, *of_weights = sequence_parallel_mlp.pullback([*normalised, *weights], widened(cotangents), mesh, axes)
+        ct, *of_weights = sequence_parallel_mlp.pullback([*normalised, *weights], widen(cotangents), mesh, axes)
         return [*rms_norm.pullback([x, scale], [ct], mesh, (), epsilon=epsilon), *of_weights]
 
 

@@ -1,11 +1,11 @@
 """The type of a result on explicit axes, `float32[8@dp,4]`, from the types of the operands.
 
-A type says of every dimension over which mesh axes it is sharded, in which order. A result is typed dimension by
-dimension: what several dimensions of operands become has the axes on which those that are sharded agree (JAX, "Explicit
-sharding"). No axis may end up in two dimensions. Where that leaves no type, or more than one, the operation is refused,
-and asks for the type of its result.
+A type has the mesh axes that shard each dimension, in their order. A result is typed dimension by dimension: where
+several dimensions of operands become one, it has the axes on which those that are sharded agree (JAX, "Explicit
+sharding"). No axis may be in two dimensions. Where that leaves no type, or more than one, the operation is refused
+unless the type of its result is given.
 
-Each rule says what is defined. What is refused here JAX refuses; where it refuses more, a rule says so.
+JAX refuses whatever is refused here; where it refuses more, a rule says so.
 """
 
 import itertools
@@ -28,7 +28,7 @@ class Refused(Exception):
 
 
 class Ambiguous(Refused):
-    """A sum over a dimension that both operands shard alike: the result may be sharded over these axes, or not."""
+    """A sum over a dimension that both operands shard equally: the result may be sharded over these axes, or not."""
 
 
 @dataclass(frozen=True)
@@ -91,17 +91,11 @@ def contraction(lhs: ShardedType, rhs: ShardedType, contracted: Pair, batch: Pai
     """A product of arrays, summed over the contracted dimensions: batch, what is left of lhs, then of rhs.
 
     What is left is sharded as before, and batch dimensions as both operands agree. A contracted dimension that one
-    operand shards is no obstacle: the sum is whole.
-
-    Where both are sharded alike every device has a part of the sum, and the result could be sharded over these axes or
-    be the same along them: that is ambiguous, and whoever wants the product must say (`out_sharding`). Where they are
-    sharded differently no device has what another one's part goes with, and it is refused.
+    operand shards is no obstacle: the sum is whole. Where both are sharded equally every device has a part of the sum,
+    and the result could be sharded over these axes or be the same along them: that is Ambiguous, and needs
+    `out_sharding`. Where they are sharded differently no device has the parts for a product, and it is Refused.
 
     JAX 0.12 refuses a batch dimension that one operand shards alone as well; JAX 0.10 takes the axes of lhs there.
-
-    Raises:
-        Ambiguous: if both operands shard a contracted dimension alike, and nothing is refused before.
-        Refused: if they shard it, or a batch dimension, differently, or an axis shards two dimensions of the result.
     """
     kept_lhs = [i for i in range(lhs.rank) if i not in (*contracted[0], *batch[0])]
     kept_rhs = [i for i in range(rhs.rank) if i not in (*contracted[1], *batch[1])]
@@ -120,7 +114,7 @@ def matmul(lhs: ShardedType, rhs: ShardedType) -> ShardedType:
 
 
 def resharded(x: ShardedType, spec: Spec, mesh: MeshCase) -> ShardedType:
-    """The type that is asked for, whatever it was."""
+    """The given type."""
     try:
         entries = spec_entries(spec, x.rank, mesh)
     except ValueError as error:
@@ -133,10 +127,10 @@ def resharded(x: ShardedType, spec: Spec, mesh: MeshCase) -> ShardedType:
 def reshaped(x: ShardedType, shape: tuple[int, ...], mesh: MeshCase) -> ShardedType:
     """Dimensions of one element aside, one dimension is split, or several adjacent ones are merged; else it is refused.
 
-    What is neither is sharded as before. Of one that is split every device has to hold the elements that it held: its
-    axes are divided among the parts in their order. Merged ones give their axes to the merged one in their order, if
-    none that is not sharded is in front of one that is. (Unless the devices' parts have one index of all but the last
-    of them, the elements change places.) What is not sharded at all may be reshaped to anything.
+    Other dimensions are sharded as before. The axes of a dimension that is split are divided among the parts in their
+    order, so that every device holds the elements that it held. A merged dimension has the axes of all in their order,
+    if none that is not sharded is in front of one that is. (Unless the devices' parts have one index of all but the
+    last of them, the elements change places.) An array that is not sharded at all may be reshaped to anything.
 
     An axis of one device shards nothing: if a dimension is split or merged, or has one element, it may be dropped.
     """
@@ -166,7 +160,7 @@ def _agreed(entries: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """The axes of those that are sharded, if they are all the same."""
     sharded = {axes for axes in entries if axes}
     if len(sharded) > 1:
-        raise Refused(f"{entries}: expected dimensions that are sharded alike, or not at all")
+        raise Refused(f"{entries}: expected dimensions that are sharded equally, or not at all")
     return sharded.pop() if sharded else ()
 
 
@@ -184,7 +178,7 @@ def _pairs(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[Sequence[in
     yield from _pairs(old[i:], new[j:])
 
 
-def _split(axes: tuple[str, ...], sizes: Sequence[int], mesh: MeshCase, told: str) -> Entries:
+def _split(axes: tuple[str, ...], sizes: Sequence[int], mesh: MeshCase, given: str) -> Entries:
     """The division of the axes, in their order, among parts of these sizes that leaves every element where it was."""
     whole = np.arange(math.prod(sizes))
     held = shard(whole, mesh, (axes,)).reshape(mesh.size, -1)
@@ -195,14 +189,14 @@ def _split(axes: tuple[str, ...], sizes: Sequence[int], mesh: MeshCase, told: st
             continue
         if np.array_equal(shard(whole.reshape(sizes), mesh, entries).reshape(mesh.size, -1), held):
             return entries
-    raise Refused(f"{told}: no division of {axes} among parts of {sizes} leaves every element where it is")
+    raise Refused(f"{given}: no division of {axes} among parts of {sizes} leaves every element where it is")
 
 
-def _merged(entries: Sequence[tuple[str, ...]], told: str) -> tuple[str, ...]:
+def _merged(entries: Sequence[tuple[str, ...]], given: str) -> tuple[str, ...]:
     """The axes of all of them, in their order."""
     sharded = [bool(axes) for axes in entries]
     if sharded != sorted(sharded, reverse=True):
-        raise Refused(f"{told}: expected no dimension that is not sharded in front of one that is merged with it")
+        raise Refused(f"{given}: expected no dimension that is not sharded in front of one that is merged with it")
     return tuple(name for axes in entries for name in axes)
 
 

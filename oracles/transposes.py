@@ -20,7 +20,7 @@ from shardproof.oracles.collectives import (
     reduce_scatter,
     ring_shift,
 )
-from shardproof.oracles.dtypes import rounded, wide
+from shardproof.oracles.dtypes import round_to, wide
 from shardproof.oracles.mesh import MeshCase
 
 
@@ -67,7 +67,7 @@ def broadcast_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, root: int = 0
         result = np.zeros_like(participants)
         with np.errstate(invalid="ignore", over="ignore"):
             total = participants.astype(wide(participants.dtype)).sum(axis=0)
-        result[root] = rounded(total, participants.dtype)
+        result[root] = round_to(total, participants.dtype)
         return result
 
     return among_participants(ct, mesh, axes, None, exchange)

@@ -1,4 +1,4 @@
-"""What oracles of whole arrays have in common: their arrays and options, and results of the first array's dtype."""
+"""The base of oracles of whole arrays."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,5 +19,5 @@ class OfWholes:
     doubt = (0.0, 0.0)
 
     def result_dtypes(self, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options) -> list[np.dtype]:
-        """That of the first array."""
+        """The dtype of the first array."""
         return [dtypes[0]]

@@ -37,10 +37,10 @@ from shardproof.impl.collective_matmul.reduce_scatter import (
     ring_matmul_reduce_scatter,
     scattered_matmul_all_reduce,
 )
-from shardproof.impl.rings import aligned, multiply
+from shardproof.impl.rings import align_types, multiply
 
 __all__ = [
-    "aligned",
+    "align_types",
     "all_gather_matmul_lhs",
     "all_gather_matmul_lhs_contracting",
     "all_gather_matmul_rhs",

@@ -16,31 +16,31 @@ participants of v5e, as XLA:TPU schedules them.
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
 from shardproof.impl.arguments import AxisName
-from shardproof.impl.collective_matmul.operands import checked
+from shardproof.impl.collective_matmul.operands import check_operands
 from shardproof.impl.collectives import Block, axis_index
+from shardproof.impl.indices import around
 from shardproof.impl.rings import (
     UNROLLED,
     Left,
     Result,
     Right,
-    aligned,
-    around,
+    align_types,
     empty_array,
     in_halves,
     multiply,
     pass_round,
     pass_shorter_way,
     rounded_product,
+    schedule_after,
     shift,
     shift_both,
-    waiting,
     write,
 )
 
@@ -48,7 +48,7 @@ CHUNKS = 8
 """The number of chunks of rows, uneven by a row at most; of few rows, one for every two."""
 
 
-@checked
+@check_operands
 def ring_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
@@ -56,20 +56,25 @@ def ring_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: Axi
 
     Best where links carry one transfer at a time: the fastest on H100 by timelines.
     """
-    p, me, columns = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-1]
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    return add_products(lhs, rhs, axis_name, pass_round)
 
-    def product(block: Block, distance: Array | int) -> Block:  # with the rows of W that meet the columns of its owner
+
+def add_products(lhs: Left, rhs: Right, axis_name: AxisName, travel: Callable[..., Block]) -> Result:
+    """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`, by `pass_round` or `pass_shorter_way`: multiplies each block of A."""
+    p, me, columns = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-1]
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
+
+    def product(block: Block, distance: Array | int) -> Block:  # with the rows of W for the columns of its owner
         owner = around(me - distance, p)
         return multiply(block, lax.dynamic_slice_in_dim(rhs, owner * columns, columns, 0))
 
     def add(total: Block, block: Block, distance: Array | int) -> Block:
         return total + product(block, distance)
 
-    return pass_round([lhs], product(lhs, 0), add, axis_name).astype(jnp.result_type(lhs, rhs))
+    return travel([lhs], product(lhs, 0), add, axis_name).astype(jnp.result_type(lhs, rhs))
 
 
-@checked
+@check_operands
 def bidirectional_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
@@ -78,7 +83,7 @@ def bidirectional_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_
     Best where the links are the limit: the fastest at 8192 cubed.
     """
     p, me, columns = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-1]
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     right, left = in_halves(lhs, -1)
     middle = right.shape[-1]
 
@@ -92,7 +97,7 @@ def bidirectional_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_
     return pass_round([right, left], product(lhs, 0, 0), add, axis_name).astype(jnp.result_type(lhs, rhs))
 
 
-@checked
+@check_operands
 def ring_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
 
@@ -100,16 +105,21 @@ def ring_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
 
     Best where links carry one transfer at a time: the fastest on H100 by timelines.
     """
+    return write_products(lhs, rhs, axis_name, pass_round)
+
+
+def write_products(lhs: Left, rhs: Right, axis_name: AxisName, travel: Callable[..., Block]) -> Result:
+    """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`, by `pass_round` or `pass_shorter_way`: multiplies each block of A."""
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-2]
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
 
     def write_product(result: Block, block: Block, distance: Array | int) -> Block:
         return write(result, rounded_product(block, rhs), around(me - distance, p) * rows, lhs.ndim - 2)
 
-    return pass_round([lhs], own_rows(lhs, rhs, axis_name), write_product, axis_name)
+    return travel([lhs], own_rows(lhs, rhs, axis_name), write_product, axis_name)
 
 
-@checked
+@check_operands
 def bidirectional_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
 
@@ -118,7 +128,7 @@ def bidirectional_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisNa
     Best where the links are the limit: the fastest at 8192 cubed.
     """
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-2]
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     right, left = in_halves(lhs, -2)
     middle = right.shape[-2]
 
@@ -131,7 +141,7 @@ def bidirectional_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisNa
     return pass_round([right, left], own_rows(lhs, rhs, axis_name), write_both, axis_name)
 
 
-@checked
+@check_operands
 def ring_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
 
@@ -140,9 +150,9 @@ def ring_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
     Best where links carry one transfer at a time: the fastest on H100 by timelines.
     """
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), rhs.shape[0]
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
 
-    def product(block: Block, distance: Array | int) -> Block:  # with the columns of A that meet the rows of its owner
+    def product(block: Block, distance: Array | int) -> Block:  # with the columns of A for the rows of its owner
         owner = around(me - distance, p)
         return multiply(lax.dynamic_slice_in_dim(lhs, owner * rows, rows, lhs.ndim - 1), block)
 
@@ -152,7 +162,7 @@ def ring_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
     return pass_round([rhs], product(rhs, 0), add, axis_name).astype(jnp.result_type(lhs, rhs))
 
 
-@checked
+@check_operands
 def joined_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
 
@@ -161,7 +171,7 @@ def joined_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     Best where the links are the limit: the fastest at 8192 cubed, since halves of W make small products.
     """
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), rhs.shape[0]
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     right, left = in_halves(rhs, 0)
     middle = right.shape[0]
 
@@ -176,78 +186,49 @@ def joined_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     return total.astype(jnp.result_type(lhs, rhs))
 
 
-@checked
-def shorter_way_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-    """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`, whole blocks of A the shorter way: a part of other forms."""
-    p, me, columns = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-1]
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
-
-    def product(block: Block, distance: Array | int) -> Block:
-        owner = around(me - distance, p)
-        return multiply(block, lax.dynamic_slice_in_dim(rhs, owner * columns, columns, 0))
-
-    def add(total: Block, block: Block, distance: Array | int) -> Block:
-        return total + product(block, distance)
-
-    return pass_shorter_way(lhs, product(lhs, 0), add, axis_name).astype(jnp.result_type(lhs, rhs))
-
-
-@checked
-def shorter_way_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-    """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`, whole blocks of A the shorter way: a part of other forms."""
-    p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-2]
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
-
-    def write_product(result: Block, block: Block, distance: Array | int) -> Block:
-        return write(result, rounded_product(block, rhs), around(me - distance, p) * rows, lhs.ndim - 2)
-
-    return pass_shorter_way(lhs, own_rows(lhs, rhs, axis_name), write_product, axis_name, direct=True)
-
-
-@checked
+@check_operands
 def chunked_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
-    Chunks of rows, eight if there are 15 rows or more, each gathered whole, the shorter way, while the one before is
-    multiplied: p - 1 permutes for each. A product of gathered rows is one product over all columns: nothing is added up
-    in memory, which costs more than the arithmetic where products are fast. The first chunk has nothing beside it. A
-    loop is a barrier, in which one chunk's transfers would have no product beside them: among more than 8 participants
-    all rows are one chunk, and each block is multiplied as it comes by.
+    Chunks of rows, eight if there are 15 rows or more, are each gathered whole, the shorter way, while the one before
+    is multiplied: p - 1 permutes for each. Each chunk is one product over all columns: nothing is added up in memory,
+    which costs more than the arithmetic where products are fast. No product is beside the first chunk, nor would be
+    beside a chunk in a loop, which is a barrier: among more than 8 participants all rows are one chunk, and each block
+    is multiplied as it comes by.
 
     Best where sums in memory take longer than products: at 8192x8192 by 8192x16384 the fastest over 4 of v4, v5p, v6e
     and tpu7x; on v5e 1.10 times the product, where `paired` takes 1.01.
     """
     p, (*batch, m, columns) = lax.axis_size(axis_name), lhs.shape
     if p > UNROLLED:
-        return shorter_way_all_gather_matmul_lhs_contracting(lhs, rhs, axis_name)
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+        return add_products(lhs, rhs, axis_name, pass_shorter_way)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     count = max(1, min(CHUNKS, math.ceil(m / 2)))
     bounds = [m * i // count for i in range(count + 1)]
 
     def product(start: int, stop: int) -> Block:
         chunk = lax.slice_in_dim(lhs, start, stop, axis=len(batch))
-        whole = assembled(arriving(chunk, -1, axis_name), -1, (*chunk.shape[:-1], p * columns))
+        whole = assemble(gather_shorter_way(chunk, -1, axis_name), -1, (*chunk.shape[:-1], p * columns))
         return rounded_product(whole, rhs)
 
     products = ((product(start, stop), start) for start, stop in itertools.pairwise(bounds))
-    return assembled(products, len(batch), (*batch, m, rhs.shape[1]))
+    return assemble(products, len(batch), (*batch, m, rhs.shape[1]))
 
 
 def own_rows(lhs: Left, rhs: Right, axis_name: AxisName) -> Block:
-    """The rows of all participants, of which those of this one are written."""
+    """An array for the rows of all participants, with those of this one written."""
     product = rounded_product(lhs, rhs)
     whole = empty_array((*lhs.shape[:-2], lhs.shape[-2] * lax.axis_size(axis_name), rhs.shape[1]), product)
     return write(whole, product, axis_index(axis_name) * lhs.shape[-2], lhs.ndim - 2)
 
 
-def arriving(
+def gather_shorter_way(
     block: Block, dimension: int, axis_name: AxisName, *, passed_on: bool = False
 ) -> list[tuple[Block, Array]]:
     """All participants' blocks, and where each starts in the whole, this one's first and the farthest one's last.
 
-    They come the shorter way. The one opposite is passed on by a neighbour; but of four participants it is sent by its
-    owner, over the same two links, and so it can begin before anything has arrived: unless it is `passed_on` even of
-    four, where sums share the links.
+    The last of an even number is passed on by a neighbour, or among four sent by its owner (see `pass_shorter_way`),
+    unless it is `passed_on` there as well, because sums share the links.
     """
     p, me, size = lax.axis_size(axis_name), axis_index(axis_name), block.shape[dimension]
     right = left = block
@@ -261,12 +242,12 @@ def arriving(
     return found + [(one, around(me - p // 2, p) * size) for one in opposite]
 
 
-def assembled(
+def assemble(
     parts: Iterable[tuple[Block, Array | int]], dimension: int, shape: Sequence[int], *, in_turn: bool = False
 ) -> Block:
-    """An array of a shape, of parts that start at rows of a dimension; `in_turn`, each written after the one before."""
+    """An array of a shape, from parts and their starts in a dimension; `in_turn`: each is written after the last."""
     whole: list[Block] = []
     for part, at in parts:
-        start = waiting(at, whole) if in_turn else at
+        start = schedule_after(at, whole) if in_turn else at
         whole = [write(whole[0] if whole else empty_array(shape, part), part, start, dimension)]
     return whole[0]

@@ -15,16 +15,11 @@ Sums = Literal["accumulator", "operands"]
 Form = TypeVar("Form", bound=Callable[..., Any])
 
 
-def checked(form: Form) -> Form:
+def check_operands(form: Form) -> Form:
     """Decorate `form(lhs, rhs, axis_name, …)`, or a transformer block's `form(x, w_in, w_out, axis_name, …)`.
 
     Its arguments are checked, and `axis_name` arrives as a tuple. The end of its name, which is that of its contract,
     says which operand's blocks have a part of the contracted dimension alone: `lhs_contracting`, `rhs`, or neither.
-
-    Raises:
-        ValueError: when it is called, for an unknown axis, operands whose contracted sizes differ, a dimension that is
-            scattered and does not divide by the number of participants, a `scatter_dimension` that is neither 0 nor 1,
-            or `sums` that is neither of its values.
     """
     name, signature = form.__name__, inspect.signature(form)
 

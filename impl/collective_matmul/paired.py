@@ -1,21 +1,21 @@
-"""Products whose gradient is not that of their rings: both operands' gradients are computed beside one another.
+"""Products with gradients of their own: both operands' gradients are computed beside one another.
 
 The gradient of a ring adds up p small products. Here blocks come the shorter way round once, and a gradient that adds
-up all rows is one product of full size. What moves for the gradient:
+up all rows is one product of full size. Backward,
 
-- of an operand that is gathered, that operand's gradient is a sum over participants. Its terms come first, that of the
-  farthest participant before the others, while the operand is gathered again; behind its blocks, and beside the other
-  one's gradient, sums come the shorter way round, from two sides. A participant's own term, with them, is last;
-- of a sum that is scattered, the cotangent is gathered: each block gives a part of one operand's gradient as it
+- the gradient of an operand that was gathered is a sum over participants. Its terms are computed first, that of the
+  farthest participant before the others, while the operand is gathered again; the sums follow the blocks, from two
+  sides, beside the other operand's gradient. A participant's own term is last;
+- the cotangent of a sum that was scattered is gathered: each block gives a part of one operand's gradient as it
   arrives, and all together the other operand's.
 
-A product that waits for something waits with the index at which it begins: a compiler that has the choice would put a
-transfer behind the product that is to hide it. Both gradients are computed, even if one alone is asked for.
+A product is scheduled by the index at which it begins: a compiler that has the choice would put a transfer behind the
+product that is to hide it. Both gradients are computed, even if only one is used.
 
-Sums of 16-bit floats travel in the operand's dtype, in which JAX adds up cotangents. What is kept for the gradient is
-the operands alone, and of a transformer block what relu gives. All are a `custom_vjp`, which has no forward mode. Among
-more than `UNROLLED` participants, where loops are not unrolled, they are the forms that come the shorter way, joined
-or alternating. All raise ValueError as the forms of `all_gather` and `reduce_scatter` do.
+Sums of 16-bit floats travel in the operand's dtype, in which JAX adds up cotangents. Residuals are the operands, and
+of a transformer block the output of relu. All are a `custom_vjp`, which has no forward mode. Among more than `UNROLLED`
+participants, where loops are not unrolled, they are other forms: blocks come the shorter way, joined or alternating.
+All raise ValueError as the forms of `all_gather` and `reduce_scatter` do.
 """
 
 import functools
@@ -28,13 +28,13 @@ from jaxtyping import Array
 
 from shardproof.impl.arguments import AxisName
 from shardproof.impl.collective_matmul.all_gather import (
-    arriving,
-    assembled,
+    add_products,
+    assemble,
+    gather_shorter_way,
     joined_all_gather_matmul_rhs,
-    shorter_way_all_gather_matmul_lhs,
-    shorter_way_all_gather_matmul_lhs_contracting,
+    write_products,
 )
-from shardproof.impl.collective_matmul.operands import checked
+from shardproof.impl.collective_matmul.operands import check_operands
 from shardproof.impl.collective_matmul.reduce_scatter import (
     alternating_matmul_reduce_scatter,
     join_parts,
@@ -42,13 +42,24 @@ from shardproof.impl.collective_matmul.reduce_scatter import (
 )
 from shardproof.impl.collectives import Block
 from shardproof.impl.dtypes import accumulator
-from shardproof.impl.rings import UNROLLED, Left, Result, Right, aligned, ring_loop, shift, shift_both, waiting
+from shardproof.impl.rings import (
+    UNROLLED,
+    Left,
+    Result,
+    Right,
+    align_types,
+    pass_shorter_way,
+    ring_loop,
+    schedule_after,
+    shift,
+    shift_both,
+)
 
 Pair = tuple[Block, Block]
 """A block that goes rightward, and one that goes leftward."""
 
 
-@checked
+@check_operands
 def paired_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
@@ -63,17 +74,16 @@ def paired_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: A
         def term(start: Array) -> Left:
             return _times_rhs_transposed(ct, lax.dynamic_slice_in_dim(rhs, start, lhs.shape[-1], 0))
 
-        arrived = arriving(lhs, -1, axis_name, passed_on=True)
+        arrived = gather_shorter_way(lhs, -1, axis_name, passed_on=True)
         sums = _sums_of_others(term, arrived, axis_name)
-        of_rhs = assembled(
-            [(_lhs_transposed_times(one, ct).astype(rhs.dtype), at) for one, at in arrived], 0, rhs.shape
-        )
-        return _total(term(waiting(arrived[0][1], [of_rhs, *sums])), sums).astype(lhs.dtype), of_rhs
+        of_rhs = assemble([(_lhs_transposed_times(one, ct).astype(rhs.dtype), at) for one, at in arrived], 0, rhs.shape)
+        return _total(term(schedule_after(arrived[0][1], [of_rhs, *sums])), sums).astype(lhs.dtype), of_rhs
 
-    return _with_gradient(shorter_way_all_gather_matmul_lhs_contracting, backward, lhs, rhs, axis_name)
+    forward = functools.partial(add_products, travel=pass_shorter_way)
+    return _with_gradient(forward, backward, lhs, rhs, axis_name)
 
 
-@checked
+@check_operands
 def paired_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
 
@@ -88,16 +98,17 @@ def paired_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
         def term(start: Array) -> Left:
             return _times_rhs_transposed(lax.dynamic_slice_in_dim(ct, start, lhs.shape[-2], ct.ndim - 2), rhs)
 
-        arrived = arriving(lhs, -2, axis_name, passed_on=True)
+        arrived = gather_shorter_way(lhs, -2, axis_name, passed_on=True)
         sums = _sums_of_others(term, arrived, axis_name)
-        whole = assembled(arrived, -2, (*ct.shape[:-1], lhs.shape[-1]))
+        whole = assemble(arrived, -2, (*ct.shape[:-1], lhs.shape[-1]))
         of_rhs = _lhs_transposed_times(whole, ct).astype(rhs.dtype)
-        return _total(term(waiting(arrived[0][1], [of_rhs, *sums])), sums).astype(lhs.dtype), of_rhs
+        return _total(term(schedule_after(arrived[0][1], [of_rhs, *sums])), sums).astype(lhs.dtype), of_rhs
 
-    return _with_gradient(shorter_way_all_gather_matmul_lhs, backward, lhs, rhs, axis_name)
+    forward = functools.partial(write_products, travel=functools.partial(pass_shorter_way, direct=True))
+    return _with_gradient(forward, backward, lhs, rhs, axis_name)
 
 
-@checked
+@check_operands
 def paired_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
 
@@ -112,16 +123,16 @@ def paired_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
         def term(start: Array) -> Right:
             return _lhs_transposed_times(lax.dynamic_slice_in_dim(lhs, start, rhs.shape[0], lhs.ndim - 1), ct)
 
-        arrived = arriving(rhs, 0, axis_name, passed_on=True)
+        arrived = gather_shorter_way(rhs, 0, axis_name, passed_on=True)
         sums = _sums_of_others(term, arrived, axis_name)
         columns = ((_times_rhs_transposed(ct, one).astype(lhs.dtype), at) for one, at in arrived)
-        of_lhs = assembled(columns, -1, lhs.shape, in_turn=True)
-        return of_lhs, _total(term(waiting(arrived[0][1], [of_lhs, *sums])), sums).astype(rhs.dtype)
+        of_lhs = assemble(columns, -1, lhs.shape, in_turn=True)
+        return of_lhs, _total(term(schedule_after(arrived[0][1], [of_lhs, *sums])), sums).astype(rhs.dtype)
 
     return _with_gradient(joined_all_gather_matmul_rhs, backward, lhs, rhs, axis_name)
 
 
-@checked
+@check_operands
 def paired_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0) -> Result:
     """Sums in two parts each way, in pairs that take turns; backward the cotangent is gathered once. No forward mode.
 
@@ -133,55 +144,55 @@ def paired_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, 
 
     def backward(lhs: Left, rhs: Right, ct: Result) -> tuple[Left, Right]:
         dimension = lhs.ndim - 2 + scatter_dimension
-        arrived = arriving(ct, dimension, axis_name)
-        whole = assembled(arrived, dimension, (*lhs.shape[:-1], rhs.shape[1]))
+        arrived = gather_shorter_way(ct, dimension, axis_name)
+        whole = assemble(arrived, dimension, (*lhs.shape[:-1], rhs.shape[1]))
         if scatter_dimension == 0:
             rows = ((_times_rhs_transposed(one, rhs).astype(lhs.dtype), at) for one, at in arrived)
-            of_lhs = assembled(rows, dimension, lhs.shape, in_turn=True)
+            of_lhs = assemble(rows, dimension, lhs.shape, in_turn=True)
             return of_lhs, _lhs_transposed_times(lhs, whole).astype(rhs.dtype)
         columns = ((_lhs_transposed_times(lhs, one).astype(rhs.dtype), at) for one, at in arrived)
-        of_rhs = assembled(columns, 1, rhs.shape, in_turn=True)
+        of_rhs = assemble(columns, 1, rhs.shape, in_turn=True)
         return _times_rhs_transposed(whole, rhs).astype(lhs.dtype), of_rhs
 
     forward = functools.partial(_sums_in_pairs, dimension=scatter_dimension)
     return _with_gradient(forward, backward, lhs, rhs, axis_name)
 
 
-@checked
+@check_operands
 def paired_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:
     """`X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [B, D_Y]`, typed varying.
 
-    Blocks come the shorter way, sums in two parts each way. What relu gives is kept. Backward the cotangent comes
-    first: each block of it gives columns of the gradient of W_out, and all together that of the hidden values. Beside
-    that product X comes again, of which the gradient of W_in is one product. No forward mode.
+    Blocks come the shorter way, sums in two parts each way. Backward the cotangent comes first: each block of it gives
+    columns of the gradient of W_out, and all together that of the hidden values. Beside that product X comes again, of
+    which the gradient of W_in is one product. No forward mode.
 
     Sums of 16-bit floats travel in 16 bits. Best for large blocks, and in the gradient: at 8192x8192
     by 8192x16384 by 16384x8192 over 4 participants of v5e 1.04 times the unsharded products, as XLA:TPU schedules it,
     and over 8 of them 1.19 times, where `alternating` takes 1.39. The gradient takes 1.10 times the unsharded one, at
     8192 cubed 1.22 times (the naive form's 1.16 and 1.28).
     """
-    x, w_in, w_out = aligned(x, w_in, w_out, axis_name=axis_name)
+    x, w_in, w_out = align_types(x, w_in, w_out, axis_name=axis_name)
 
     def forward(x: Left, w_in: Right, w_out: Right) -> tuple[Result, tuple[Array, ...]]:
-        hidden = jax.nn.relu(shorter_way_all_gather_matmul_lhs_contracting(x, w_in, axis_name))
+        hidden = jax.nn.relu(add_products(x, w_in, axis_name, pass_shorter_way))
         return _sums_in_pairs(hidden, w_out, axis_name, 1), (x, w_in, w_out, hidden)
 
     def backward(kept: tuple[Array, ...], ct: Result) -> tuple[Left, Right, Right]:
         x, w_in, w_out, hidden = kept
-        arrived = arriving(ct, -1, axis_name, passed_on=True)
+        arrived = gather_shorter_way(ct, -1, axis_name, passed_on=True)
         columns = ((_lhs_transposed_times(hidden, one).astype(w_out.dtype), at) for one, at in arrived)
-        of_out = assembled(columns, 1, w_out.shape, in_turn=True)
-        whole = assembled(arrived, -1, (*ct.shape[:-1], w_out.shape[1]))
+        of_out = assemble(columns, 1, w_out.shape, in_turn=True)
+        whole = assemble(arrived, -1, (*ct.shape[:-1], w_out.shape[1]))
         of_hidden = jnp.where(hidden > 0, _times_rhs_transposed(whole, w_out).astype(hidden.dtype), 0)
 
         def term(start: Array) -> Left:
             return _times_rhs_transposed(of_hidden, lax.dynamic_slice_in_dim(w_in, start, x.shape[-1], 0))
 
-        arrived = arriving(x, -1, axis_name, passed_on=True)
+        arrived = gather_shorter_way(x, -1, axis_name, passed_on=True)
         sums = _sums_of_others(term, arrived, axis_name)
-        whole = assembled(arrived, -1, (*x.shape[:-1], w_in.shape[0]))
+        whole = assemble(arrived, -1, (*x.shape[:-1], w_in.shape[0]))
         of_in = _lhs_transposed_times(whole, of_hidden).astype(w_in.dtype)
-        return _total(term(waiting(arrived[0][1], [of_in, *sums])), sums).astype(x.dtype), of_in, of_out
+        return _total(term(schedule_after(arrived[0][1], [of_in, *sums])), sums).astype(x.dtype), of_in, of_out
 
     if lax.axis_size(axis_name) > UNROLLED:
         return forward(x, w_in, w_out)[0]
@@ -198,8 +209,8 @@ def _with_gradient(
     rhs: Right,
     axis_name: AxisName,
 ) -> Result:
-    """A product with a gradient of its own, of operands that are typed alike."""
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    """A product with a gradient of its own, of operands with the same type."""
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     if lax.axis_size(axis_name) > UNROLLED:
         return form(lhs, rhs, axis_name)
     product = jax.custom_vjp(lambda lhs, rhs: form(lhs, rhs, axis_name))
@@ -213,13 +224,13 @@ def _with_gradient(
 def _sums_in_pairs(lhs: Left, rhs: Right, axis_name: AxisName, dimension: int) -> Result:
     """A matmul reduce-scatter in quarters: while a pair travels, one each way, the other pair's terms are computed.
 
-    Each term waits for its sum and for the pair before, and not for the other one of its pair; each part that is sent
-    waits for the one before it on its way. So it travels beside the other pair's terms, all of them, where a half of
-    `alternating` travels beside one, and nothing is exposed where links take as long as products. Of one participant,
-    or more than `UNROLLED`, or a piece of fewer than four rows, it is `alternating`.
+    Each term is scheduled after its sum and the pair before, and each part that is sent after the one before it on its
+    way. So it travels beside the other pair's terms, all of them, where a half of `alternating` travels beside one, and
+    nothing is exposed where links take as long as products. Of one participant, or more than `UNROLLED`, or a piece of
+    fewer than four rows, it is `alternating`.
     """
     p, dtype = lax.axis_size(axis_name), jnp.result_type(lhs, rhs)
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     term, sizes = parts_of_terms(lhs, rhs, axis_name, dimension, 4)
     if p == 1 or p > UNROLLED or len(sizes) < 4:
         return alternating_matmul_reduce_scatter(lhs, rhs, axis_name, scatter_dimension=dimension)
@@ -230,7 +241,7 @@ def _sums_in_pairs(lhs: Left, rhs: Right, axis_name: AxisName, dimension: int) -
         return right, left
 
     def sent(pair: Pair, before: Pair) -> Pair:
-        right, left = (waiting(one, [ahead]) for one, ahead in zip(pair, before, strict=True))
+        right, left = (schedule_after(one, [ahead]) for one, ahead in zip(pair, before, strict=True))
         return shift_both(right, left, axis_name)
 
     def step(carry: tuple[Pair, Pair], distance: Array) -> tuple[Pair, Pair]:
@@ -252,10 +263,10 @@ def _sums_in_pairs(lhs: Left, rhs: Right, axis_name: AxisName, dimension: int) -
 def _sums_of_others(
     term: Callable[[Array], Block], arrived: Sequence[tuple[Block, Array]], axis_name: AxisName
 ) -> list[Block]:
-    """The sums of all other participants' terms that are this one's: one from each side, or one alone.
+    """The sums of all other participants' terms for this one: one from each side, or only one.
 
-    A term is what this participant adds to the sum of the one whose block of the operand, by `arriving`, starts there.
-    Blocks have the links first: sums, of which none is known before a product, are sent behind them.
+    `term(start)` is what this participant adds to the sum of the one whose block of the operand starts there. Blocks
+    have the links first: sums, of which none is known before a product, are sent behind them.
     """
     p, dtype = len(arrived), arrived[0][0].dtype
     behind = [one for one, _ in arrived[1 : p - 1 + p % 2]]  # those that come from both sides
@@ -263,9 +274,9 @@ def _sums_of_others(
     before: list[Block] = []
     for i in range(p - 1, 0, -1):  # from the farthest on; what came from the left belongs there
         way = -1 if i % 2 else 1
-        own = term(waiting(arrived[i][1], [*before, *sums[way]]))
+        own = term(schedule_after(arrived[i][1], [*before, *sums[way]]))
         before = [_total(own, sums[way]).astype(dtype)]
-        sent = waiting(before[0], behind) if (i + 1) // 2 == p // 2 else before[0]
+        sent = schedule_after(before[0], behind) if (i + 1) // 2 == p // 2 else before[0]
         sums[way] = [shift(sent, axis_name, way)]
     return [*sums[1], *sums[-1]]
 

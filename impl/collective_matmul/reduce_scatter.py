@@ -1,20 +1,19 @@
 """Matrix products that scatter their sum, or add it up everywhere, overlapped: terms are computed while sums travel.
 
 p is the number of participants; a piece is one participant's part of the result. Source of the idea: Wang et al., 2023
-(doi 10.1145/3567955.3567959). Typed varying but where one says otherwise, over one axis or a tuple of axes in any
-order. Those that scatter: `A[…, M, K_Y] W[K_Y, N] -> [M_Y, N]` (dimension 0) or `[M, N_Y]` (dimension 1); those that
-add up: `A[…, M, K_Y] W[K_Y, N] -> [M, N]`. A piece is cut in half in the dimension that is scattered; an odd row goes
-with the first half, and a half without rows is not sent. Transformer blocks are a form that gathers, relu, and one of
-these: `X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [B, D_Y]`, with the rounding and the derivative of
-`shardproof.impl.collective_matmul.naive.transformer_block`, but where sums travel in 16 bits.
+(doi 10.1145/3567955.3567959). Typed varying unless a form says otherwise, over one axis or a tuple of axes in any
+order. Reduce-scatters are `A[…, M, K_Y] W[K_Y, N] -> [M_Y, N]` (dimension 0) or `[M, N_Y]` (dimension 1), all-reduces
+`A[…, M, K_Y] W[K_Y, N] -> [M, N]`. A piece is cut in half in the dimension that is scattered; an odd row goes with the
+first half, and a half without rows is not sent. Transformer blocks are a form that gathers, relu, and one of these:
+`X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [B, D_Y]`, with the rounding and the derivative of
+`shardproof.impl.collective_matmul.naive.transformer_block`, unless sums travel in 16 bits.
 
-A sum starts where it has the longest way to go, at the neighbour behind the participant that it is for. `sums` says
-in which dtype sums of 16-bit floats travel: `"accumulator"`, in float32, rounded once, where they arrive, an error of
-half a unit in the last place beside that of float32; or `"operands"`, in half the bytes, rounded at every one of p - 1
+A sum starts at the neighbour behind the participant that it is for, and so goes the whole way round. `sums` is the
+dtype in which sums of 16-bit floats travel: `"accumulator"`, float32, rounded once, where they arrive, an error of
+half a unit in the last place beside that of float32; or `"operands"`, half the bytes, rounded at every one of p - 1
 hops: an error of at most p - 1 units of roundoff more, times the sum of the absolute values of the terms (Higham,
 "Accuracy and Stability of Numerical Algorithms", 2002, section 4.2). The gradient is a ring that gathers the cotangent.
-Where a ring gathers sums back they are rounded before. They raise the ValueErrors of the naive forms, and one for
-`sums` that is neither.
+They raise the ValueErrors of the naive forms, and one for another value of `sums`.
 """
 
 import itertools
@@ -28,35 +27,37 @@ from jaxtyping import Array
 
 from shardproof.impl.arguments import AxisName
 from shardproof.impl.collective_matmul.all_gather import (
-    assembled,
+    add_products,
+    assemble,
     ring_all_gather_matmul_lhs_contracting,
-    shorter_way_all_gather_matmul_lhs_contracting,
 )
-from shardproof.impl.collective_matmul.operands import Sums, checked
+from shardproof.impl.collective_matmul.operands import Sums, check_operands
 from shardproof.impl.collectives import Block, all_gather_invariant, all_reduce, axis_index
 from shardproof.impl.dtypes import accumulator
+from shardproof.impl.indices import around
 from shardproof.impl.rings import (
     WAYS,
     Left,
     Result,
     Right,
-    aligned,
-    around,
+    align_types,
     empty_array,
     multiply,
     pass_round,
+    pass_shorter_way,
     ring_loop,
+    schedule_after,
     shift,
     shift_both,
-    waiting,
     write,
 )
 
 Term = Callable[[int, Array | int, Sequence[Block]], Block]
-"""A half, or quarter, of this participant's product, for the participant so far behind, once other blocks are there."""
+"""`(part, distance, before)` to a half, or quarter, of this participant's product for the one at that distance behind,
+scheduled after other blocks."""
 
 
-@checked
+@check_operands
 def ring_matmul_reduce_scatter(
     lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "accumulator"
 ) -> Result:
@@ -65,8 +66,8 @@ def ring_matmul_reduce_scatter(
     Best where a link takes as long as the products beside it: of all forms this one alone exposes nothing then, forward
     and with its gradient.
     """
-    p, me, dtype = lax.axis_size(axis_name), axis_index(axis_name), travelling(sums, lhs, rhs)
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    p, me, dtype = lax.axis_size(axis_name), axis_index(axis_name), travel_dtype(sums, lhs, rhs)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     size = piece_size(lhs, rhs, scatter_dimension, p)
 
     def term(distance: Array | int) -> Block:
@@ -81,26 +82,22 @@ def ring_matmul_reduce_scatter(
     return total.astype(jnp.result_type(lhs, rhs))
 
 
-@checked
-def bidirectional_matmul_reduce_scatter(
-    lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "accumulator"
-) -> Result:
-    """Half of every sum goes each way round the ring: p - 1 steps of two permutes, and of two products."""
-    p, dtype = lax.axis_size(axis_name), travelling(sums, lhs, rhs)
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
-    term, sizes = parts_of_terms(lhs, rhs, axis_name, scatter_dimension, 2)
+@check_operands
+def bidirectional_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """Half of every sum of rows goes each way, in the accumulator's dtype: p - 1 steps of two permutes and products."""
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
+    term, sizes = parts_of_terms(lhs, rhs, axis_name, 0, 2)
     halves = range(len(sizes))
 
     def step(totals: list[Block], distance: Array) -> list[Block]:
         arrived = [shift(totals[i], axis_name, WAYS[i]) for i in halves]
-        own = [term(i, distance, ()) for i in halves]
-        return [(one.astype(of.dtype) + of).astype(dtype) for one, of in zip(arrived, own, strict=True)]
+        return [arrived[i] + term(i, distance, ()) for i in halves]
 
-    totals = ring_loop(step, [term(i, 1, ()).astype(dtype) for i in halves], 2, p + 1, axis_name)
-    return jnp.concatenate(totals, lhs.ndim - 2 + scatter_dimension).astype(jnp.result_type(lhs, rhs))
+    totals = ring_loop(step, [term(i, 1, ()) for i in halves], 2, lax.axis_size(axis_name) + 1, axis_name)
+    return jnp.concatenate(totals, lhs.ndim - 2).astype(jnp.result_type(lhs, rhs))
 
 
-@checked
+@check_operands
 def alternating_matmul_reduce_scatter(
     lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "operands"
 ) -> Result:
@@ -112,61 +109,62 @@ def alternating_matmul_reduce_scatter(
     8192x16384 by 16384x8192 over 4 of v4, v5e and v6e: it makes one kernel of a product, an addition and a rounding,
     and takes 1.03 times the unsharded product on v5e there (1.42 with `sums="accumulator"`).
     """
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     if piece_size(lhs, rhs, scatter_dimension, lax.axis_size(axis_name)) < 2:
         return ring_matmul_reduce_scatter(lhs, rhs, axis_name, scatter_dimension=scatter_dimension, sums=sums)
     return join_parts(take_turns(lhs, rhs, axis_name, scatter_dimension, sums), lhs.ndim - 2 + scatter_dimension)
 
 
-@checked
-def alternating_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *, sums: Sums = "operands") -> Result:
-    """Half sums of rows go each way, in turns; while the second part of all rows is, the first is gathered, both ways.
+@check_operands
+def alternating_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """Half sums of rows go each way, in turns, for one half of the rows while the other half is gathered, both ways.
 
     4(p-1) permutes of sums and as many of finished rows, each of half of ceil(M/2p) rows; of fewer than 2p rows there
-    is one part, and half as many permutes. Rows are filled up to a multiple. Typed varying. `sums` is as in
-    `alternating_matmul_reduce_scatter`. Best in time for large products, forward: at 8192x16384 by 16384x8192 over 4
-    participants of v5e 1.30 times the unsharded product as XLA:TPU schedules it, which takes 1.79 times for its own,
-    and 2.57 for the naive form.
+    is one part, and half as many permutes. Rows are padded to a multiple. Typed varying.
+
+    Best in time for large products, forward: at 8192x16384 by 16384x8192 over 4 participants of v5e 1.30 times the
+    unsharded product as XLA:TPU schedules it, which takes 1.79 times for its own, and 2.57 for the naive form.
     """
     p, m, rows = lax.axis_size(axis_name), lhs.shape[-2], lhs.ndim - 2
     parts = 2 if m >= 2 * p else 1
-    # before rows are added, whose sums would be sent in the gradient as well
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
-    lhs = _filled_up(lhs, parts * p)
+    # cast first: the gradient adds up replicas, and would add up the padded rows too
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
+    lhs = _pad_rows(lhs, parts * p)
     done: list[Block] = []
     whole: list[Block] = []
     size = lhs.shape[-2] // parts
     for first in [part * size for part in range(parts)]:
         if size >= 2 * p:
-            done = take_turns(lhs, rhs, axis_name, 0, sums, first=first, rows=size // p, behind=done, beside=whole)
+            of_part: Any = {"first": first, "rows": size // p, "behind": done, "beside": whole}
+            done = take_turns(lhs, rhs, axis_name, 0, "operands", **of_part)
         else:  # a piece of one row cannot take turns
             part = lax.slice_in_dim(lhs, first, first + size, axis=rows)
-            piece = ring_matmul_reduce_scatter(part, rhs, axis_name, sums=sums)
+            piece = ring_matmul_reduce_scatter(part, rhs, axis_name, sums="operands")
             done = [piece, piece[..., 1:, :]]
         into = whole[0] if whole else empty_array((*lhs.shape[:-1], rhs.shape[1]), done[0])
         whole = [_gather_halves(done, into, first, axis_name)]
     return whole[0][..., :m, :]
 
 
-@checked
-def scattered_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *, sums: Sums = "operands") -> Result:
+@check_operands
+def scattered_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """Half sums of rows go each way, in turns, and one all-gather collects them; typed invariant.
 
-    2(p-1) permutes, each of half of ceil(M/p) rows, or p - 1 of one row; rows are filled up to a multiple. Its
-    derivative is that of the naive form: the gradient is two products, and sends nothing. `sums` is as in
-    `alternating_matmul_reduce_scatter`. Best in time for small products, and with a gradient: at 1024x8192 by 8192x2048
-    over 4 participants of v5e 2.38 times the unsharded product, as XLA:TPU schedules it, which takes 2.45 times for its
-    own.
+    2(p-1) permutes, each of half of ceil(M/p) rows, or p - 1 of one row; rows are padded to a multiple. Its derivative
+    is that of the naive form: the gradient is two products, and sends nothing.
+
+    Best in time for small products, and with a gradient: at 1024x8192 by 8192x2048 over 4 participants of v5e 2.38
+    times the unsharded product, as XLA:TPU schedules it, which takes 2.45 times for its own.
     """
-    lhs, rhs = aligned(lhs, rhs, axis_name=axis_name)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
     rows, m, dtype = lhs.ndim - 2, lhs.shape[-2], jnp.result_type(lhs, rhs)
     if not m:  # a constant, whose derivative JAX does not find in a branch under vmap (`custom_jvp_branch.py`)
         return all_reduce(multiply(lhs, rhs), axis_name).astype(dtype)
 
     @jax.custom_jvp
     def total(lhs: Left, rhs: Right) -> Result:
-        filled = _filled_up(lhs, lax.axis_size(axis_name))
-        piece = alternating_matmul_reduce_scatter(filled, rhs, axis_name, sums=sums)
+        padded = _pad_rows(lhs, lax.axis_size(axis_name))
+        piece = alternating_matmul_reduce_scatter(padded, rhs, axis_name)
         return all_gather_invariant(piece, axis_name, axis=rows, tiled=True)[..., :m, :]
 
     @total.defjvp
@@ -178,7 +176,7 @@ def scattered_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *, s
     return found
 
 
-@checked
+@check_operands
 def overlapped_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:
     """One ring after the other: 2(p-1) permutes, of blocks of X and of sums.
 
@@ -188,18 +186,16 @@ def overlapped_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: 
     return ring_matmul_reduce_scatter(hidden, w_out, axis_name, scatter_dimension=1)
 
 
-@checked
-def alternating_transformer_block(
-    x: Left, w_in: Right, w_out: Right, axis_name: AxisName, *, sums: Sums = "operands"
-) -> Result:
+@check_operands
+def alternating_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:
     """Blocks come the shorter way, whole; half sums go each way, in turns, as in `alternating_matmul_reduce_scatter`.
 
     Best in time for small blocks over 4 participants of v5e, as XLA:TPU schedules them. At 8192x8192 by 8192x16384 by
     16384x8192 it takes 1.05 times the unsharded products there, where XLA's own form takes 1.38 times and the naive one
     1.61.
     """
-    hidden = jax.nn.relu(shorter_way_all_gather_matmul_lhs_contracting(x, w_in, axis_name))
-    return alternating_matmul_reduce_scatter(hidden, w_out, axis_name, scatter_dimension=1, sums=sums)
+    hidden = jax.nn.relu(add_products(x, w_in, axis_name, pass_shorter_way))
+    return alternating_matmul_reduce_scatter(hidden, w_out, axis_name, scatter_dimension=1)
 
 
 def take_turns(
@@ -216,14 +212,14 @@ def take_turns(
 ) -> list[Block]:
     """The sums of two halves: while one travels, the other one's term is computed and added to it.
 
-    Each term waits for the sum that it is added to, so that a compiler makes one kernel of product, addition and
-    rounding, and for the term before it, so that it is computed beside the transfer that it is to hide. Each half
+    Each term is scheduled after the sum that it is added to, so that a compiler makes one kernel of product, addition
+    and rounding, and after the term before it, so that it is computed beside the transfer that it is to hide. Each half
     travels beside the other half's term alone: where the links are the limit, a third is exposed.
 
-    Pieces follow one another in a dimension, of `rows` each from the row `first` on; None: of all rows. Blocks `behind`
-    are there before the first term, those `beside` before the last two, and come beside the terms before.
+    Pieces follow one another in a dimension, of `rows` each from the row `first` on; None: of all rows. The first term
+    is scheduled after the blocks `behind`, the last two after those `beside`.
     """
-    p, dtype, result = lax.axis_size(axis_name), travelling(sums, lhs, rhs), jnp.result_type(lhs, rhs)
+    p, dtype, result = lax.axis_size(axis_name), travel_dtype(sums, lhs, rhs), jnp.result_type(lhs, rhs)
     term, _ = parts_of_terms(lhs, rhs, axis_name, dimension, 2, first=first, rows=rows)
 
     def total(half: int, distance: Array | int, arrived: Block, before: Sequence[Block]) -> Block:
@@ -254,7 +250,7 @@ def take_turns(
 def parts_of_terms(
     lhs: Left, rhs: Right, axis_name: AxisName, dimension: int, most: int, *, first: int = 0, rows: int | None = None
 ) -> tuple[Term, list[int]]:
-    """The terms of pieces in as many parts, and the parts' sizes, none of them empty unless the piece is.
+    """The terms of pieces in at most `most` parts, and the parts' sizes, none of them empty unless the piece is.
 
     The first parts have a row more. Every other one goes leftward. Pieces may be of `rows` rows, from `first` on.
     """
@@ -273,9 +269,9 @@ def parts_of_terms(
 def part_of_product(
     lhs: Left, rhs: Right, start: Array, size: int, dimension: int, before: Sequence[Array] = ()
 ) -> Result:
-    """So many rows (dimension 0) or columns (1) of `lhs @ rhs`, computed when the blocks `before` are there.
+    """`size` rows (dimension 0) or columns (1) of `lhs @ rhs`, scheduled after the blocks `before`.
 
-    What waits is `start`. The derivatives need not wait: they are those of the same part at a `start` that does not.
+    It is `start` that depends on them, and in derivatives, which need not wait, it does not.
     """
 
     def product(lhs: Left, rhs: Right, start: Array) -> Result:
@@ -294,7 +290,7 @@ def part_of_product(
 
     if not before:
         return product(lhs, rhs, start)
-    found: Result = late(lhs, rhs, start, waiting(start, before))
+    found: Result = late(lhs, rhs, start, schedule_after(start, before))
     return found
 
 
@@ -303,13 +299,12 @@ def piece_size(lhs: Left, rhs: Right, dimension: int, p: int) -> int:
     return (lhs.shape[-2] if dimension == 0 else rhs.shape[-1]) // p
 
 
-def travelling(sums: Sums, lhs: Left, rhs: Right) -> Any:
+def travel_dtype(sums: Sums, lhs: Left, rhs: Right) -> Any:
     """The dtype in which the sums of a product travel."""
     return accumulator(lhs, rhs) if sums == "accumulator" else jnp.result_type(lhs, rhs)
 
 
-def _filled_up(lhs: Left, multiple: int) -> Left:
-    """Rows of zeros added to a multiple."""
+def _pad_rows(lhs: Left, multiple: int) -> Left:
     return jnp.pad(lhs, [*[(0, 0)] * (lhs.ndim - 2), (0, -lhs.shape[-2] % multiple), (0, 0)])
 
 
@@ -317,7 +312,7 @@ def join_parts(parts: Sequence[Block], dimension: int) -> Block:
     """The parts of a piece, one behind the other in a dimension."""
     sizes, shape = [part.shape[dimension] for part in parts], list(parts[0].shape)
     shape[dimension] = sum(sizes)
-    return assembled(zip(parts, itertools.accumulate(sizes, initial=0), strict=False), dimension, shape)
+    return assemble(zip(parts, itertools.accumulate(sizes, initial=0), strict=False), dimension, shape)
 
 
 def _gather_halves(halves: Sequence[Block], into: Block, start: int, axis_name: AxisName) -> Block:

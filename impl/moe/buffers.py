@@ -1,4 +1,4 @@
-"""Dispatches by buffers of a fixed size: C rows for each expert, of which every pair that is kept has one, its slot."""
+"""Dispatches by buffers of a fixed size: C rows for each expert, one of which, its slot, each pair has that is kept."""
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,11 @@ from shardproof.impl.collectives import Block, axis_index
 from shardproof.impl.indices import quotient
 from shardproof.impl.moe.capacity import places
 from shardproof.impl.moe.experts import Weights, in_buffers
-from shardproof.impl.moe.plan import ExpertWeights, Plan, moe_layer, narrowly, planned
+from shardproof.impl.moe.plan import ExpertWeights, Plan, make_plan, moe_layer, narrowly
 from shardproof.impl.rings import shift
 
 Slots = Int[Array, "t k"]
-"""Of each choice of each token, its row; of dropped ones, and of other buffers', a number that is none."""
+"""The row of each choice of each token; a number that is no row for dropped ones, and for those in other buffers."""
 
 Visitors = tuple[Block, Block, Block]
 """The tokens of a participant `[T, D]`, their slots at all experts `[T, k]`, and gates `[T, k]`."""
@@ -27,15 +27,15 @@ def slots(plan: Plan) -> Slots:
     return jnp.where(plan.kept, queues * plan.most_sent + place, -1).reshape(-1, plan.top_k)
 
 
-def filled(tokens: Float[Array, "t d"], at: Slots, count: int) -> Float[Array, "n d"]:
-    """Buffers of `count` rows in all, each the token that has it; zeros where none has."""
+def fill_buffers(tokens: Float[Array, "t d"], at: Slots, count: int) -> Float[Array, "n d"]:
+    """Buffers of `count` rows in all, each a token; zeros in rows that no pair has."""
     rows = jnp.where((at >= 0) & (at < count), at, count).ravel()
     source = jnp.full(count, -1).at[rows].set(quotient(jnp.arange(at.size), at.shape[1]), mode="drop")
     return jnp.where(source[:, None] >= 0, tokens[jnp.maximum(source, 0)], 0)
 
 
-def taken(buffers: Float[Array, "n f"], at: Slots) -> Float[Array, "m f"]:
-    """Of each pair, the row that it has; zeros where it has none."""
+def read_buffers(buffers: Float[Array, "n f"], at: Slots) -> Float[Array, "m f"]:
+    """The row of each pair; zeros if it has none."""
     rows = at.ravel()
     held = (rows >= 0) & (rows < buffers.shape[0])
     return jnp.where(held[:, None], buffers[jnp.where(held, rows, 0)], 0)
@@ -44,7 +44,7 @@ def taken(buffers: Float[Array, "n f"], at: Slots) -> Float[Array, "m f"]:
 def through_experts(plan: Plan, buffers: Float[Array, "n d"]) -> Float[Array, "n f"]:
     """`[E C, D]` to `[E C, F]`: to the participant of each expert, through it, and back. Two all-to-alls.
 
-    Tokens travel in their own dtype, and what experts make of them as wide as it is computed: it is a term of a sum.
+    Tokens travel in their own dtype, and outputs, which are terms of sums, in the accumulator's.
     """
     p, held, room = plan.participants, plan.held, plan.most_sent
     arrived = narrowly(plan.exchanged, buffers, plan.sent).reshape(p, held, room, -1)  # [sender, expert, slot, feature]
@@ -56,10 +56,10 @@ def through_experts(plan: Plan, buffers: Float[Array, "n d"]) -> Float[Array, "n
 def dispatch_by_all_to_all(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: two all-to-alls.
 
-    A token goes to the experts of its `top_k` highest logits, ties to the lowest expert, and gets the sum of what those
-    that keep it make of it, each by its gate; nothing is renormalised after drops. A dropped choice adds zero, and has
-    no gradient. A participant sends E C rows, C the most that it can have for one expert: what it has no pair for is
-    padding (GShard, Lepikhin et al., 2020, section 3.2).
+    A token goes to the experts of its `top_k` highest logits, ties to the lowest expert. Its result is the sum of the
+    outputs of those that keep it, each by its gate; nothing is renormalised after drops. A dropped choice adds zero,
+    and has no gradient. A participant sends E C rows, C the most that it can have for one expert: rows without a pair
+    are padding (GShard, Lepikhin et al., 2020, section 3.2).
 
     Arguments:
         tokens: floating-point blocks; those of participant 0 are the first, in logical order.
@@ -74,22 +74,18 @@ def dispatch_by_all_to_all(plan: Plan) -> Block:
 
     Returns:
         Blocks in the dtype that all operands promote to, computed in float32 or wider, and rounded once.
-
-    Raises:
-        ValueError: for an unknown axis; operands that are not floating, or of another rank or shape; experts that are
-            no multiple of the participants; a `top_k`, `capacity`, `policy` or `over` that is none.
     """
     at = slots(plan)
-    buffers = filled(plan.tokens, at, plan.count * plan.most_sent)
-    return plan.combined(taken(through_experts(plan, buffers), at))
+    buffers = fill_buffers(plan.tokens, at, plan.count * plan.most_sent)
+    return plan.combined(read_buffers(through_experts(plan, buffers), at))
 
 
 def dispatch_round_a_ring(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: p - 1 steps round a ring.
 
-    Tokens go on to the next participant while they are served, and the sums of what experts made of them follow one
-    step behind: no transfer waits for a product of the same step. A participant serves its own tokens while those of
-    the first neighbour are on their way.
+    Tokens go on to the next participant while experts compute on them, and the sums of outputs follow one step behind:
+    no transfer waits for a product of the same step. A participant's own tokens are computed while those of the first
+    neighbour are on their way.
 
     Arguments, result and errors are those of `all_to_all_moe`.
     """
@@ -106,8 +102,8 @@ def dispatch_round_a_ring(plan: Plan) -> Block:
     def served(visitors: Visitors, weights: Weights) -> Block:
         rows, at, gates = visitors
         at = at - first
-        buffers = filled(rows, at, held * room).reshape(held, room, -1)
-        outputs = taken(in_buffers(buffers, weights).reshape(held * room, plan.features), at)
+        buffers = fill_buffers(rows, at, held * room).reshape(held, room, -1)
+        outputs = read_buffers(in_buffers(buffers, weights).reshape(held * room, plan.features), at)
         return jnp.sum((outputs * gates.ravel()[:, None]).reshape(*at.shape, plan.features), axis=1)
 
     def step(state: tuple[Visitors, Block], _: None) -> tuple[tuple[Visitors, Block], None]:
@@ -138,18 +134,10 @@ def expert_choice_moe(
 ) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: two all-to-alls.
 
-    Experts choose tokens, and not tokens experts (Zhou et al., 2022, section 3): every token asks every expert, by the
-    softmax over all its logits; of all participants' tokens an expert keeps those that suit it best, ties to the first
-    in logical order. No expert is short of tokens while there are as many, but a token may have none. A token gets the
-    sum of what the experts that chose it make of it, each by its probability.
-
-    Operands and result are those of `all_to_all_moe`.
-
-    Arguments:
-        capacity: how many tokens an expert chooses, of all participants.
-
-    Raises:
-        ValueError: as `all_to_all_moe`; for a router of no experts, or a `capacity` that is no integer of at least 0.
+    Experts choose tokens, and not tokens experts (Zhou et al., 2022, section 3): an expert keeps the `capacity` tokens
+    of all participants with the highest probabilities, by the softmax over all of a token's logits, ties to the first
+    in logical order. All experts have as many tokens, but a token may have no expert. Its result is the sum of the
+    outputs of the experts that chose it, each by its probability. Operands and result are those of `all_to_all_moe`.
     """
     name = "expert_choice_moe"
     check_rank(name, "router_weights", router_weights, 2)
@@ -157,5 +145,5 @@ def expert_choice_moe(
     k = router_weights.shape[1]
     if not k:
         refuse(name, "router_weights", list(router_weights.shape), "[D, E] of at least one expert")
-    plan = planned(name, tokens, router_weights, expert_weights, axis_name, top_k=k, capacity=capacity, over="all")
+    plan = make_plan(name, tokens, router_weights, expert_weights, axis_name, top_k=k, capacity=capacity, over="all")
     return plan.result(dispatch_by_all_to_all)

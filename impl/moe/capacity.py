@@ -1,8 +1,7 @@
-"""Which pairs of a token and its choice an expert keeps when more come than it has room for.
+"""The pairs of a token and its choice that an expert keeps when more come than it has room for.
 
 Tokens are numbered over all participants, in logical order: those of participant 0 first. Room counts over all
-participants, so that each must know something of the others: the lengths of their queues, or, where the highest gates
-win, all gates. Those travel; tokens do not.
+participants, and so the lengths of their queues are sent, or all gates, where the highest win; no tokens.
 """
 
 import math
@@ -22,7 +21,7 @@ from shardproof.impl.collectives import Block, all_gather, axis_index, cast_vary
 from shardproof.impl.indices import quotient
 
 POLICIES = ("probability", "position", "choice", "sender")
-"""Who is kept, of an expert's pairs: those of the highest gates, ties by token; the first tokens; all first choices
+"""The pairs that an expert keeps: those of the highest gates, ties by token; the first tokens; all first choices
 before second ones, each by token. By "sender" the experts of a participant share one buffer, of that much room for
 each of them, which the first participant fills first, and of its pairs those of the lowest expert, each by token."""
 
@@ -30,13 +29,8 @@ each of them, which the first participant fills first, and of its pairs those of
 def capacity_of(tokens: int, experts: int, top_k: int, factor: float | Fraction) -> int:
     """The room of an expert: its even share of all pairs, times a factor, rounded up; computed outside of tracing.
 
-    The factor is the decimal that it is written as: 1.1 of 10 is 11, although the product of the floats is more.
-
-    Arguments:
-        tokens: the tokens of all participants.
-        experts: the experts of all participants.
-        top_k: how many experts a token chooses.
-        factor: 1 for just enough if routing were even.
+    The factor is the decimal that it is written as: 1.1 of 10 is 11, although the product of the floats is more. 1 is
+    just enough if routing is even. `tokens` and `experts` are those of all participants.
 
     Raises:
         ValueError: unless numbers are integers, of which experts are positive, and everything is at least 0.
@@ -52,14 +46,13 @@ def capacity_of(tokens: int, experts: int, top_k: int, factor: float | Fraction)
 
 @dataclass(frozen=True)
 class Room:
-    """What is kept, as static settings."""
+    """The limits of what experts keep, static."""
 
-    # the most pairs that an expert keeps, of all participants; by "sender" so many for each of the experts of a
-    # buffer that they share. None: all.
+    # the most pairs that an expert keeps, of all participants; by "sender" the experts of a participant share a buffer
+    # of that many for each. None: all.
     capacity: int | None
     policy: str  # one of `POLICIES`
-    # the most pairs that one participant sends to an expert, by the policy's order; it drops the others itself. None:
-    # all.
+    # the most pairs that one participant sends to an expert, in the policy's order; it drops the others. None: all.
     capacity_per_sender: int | None = None
 
     def __post_init__(self) -> None:
@@ -79,13 +72,13 @@ Numbers = Int[Array, "n"]
 """A number for every pair."""
 
 
-def sorting(numbers: Numbers) -> Numbers:
-    """The order that sorts numbers, typed as they are: that of `jnp.argsort` is typed as the same everywhere."""
+def argsort(numbers: Numbers) -> Numbers:
+    """The order that sorts numbers, typed as they are: `jnp.argsort` types it as the same everywhere."""
     return cast_varying(jnp.argsort(numbers), varying(numbers))
 
 
-def counted(queues: Numbers, count: int) -> Int[Array, "q"]:
-    """How many pairs each of `count` queues has; those of other numbers are in none."""
+def count_pairs(queues: Numbers, count: int) -> Int[Array, "q"]:
+    """The number of pairs in each of `count` queues; other numbers are in none."""
     return jnp.sum(queues[:, None] == jnp.arange(count), axis=0, dtype=jnp.int32)
 
 
@@ -99,26 +92,22 @@ def places(queues: Numbers, count: int, first: Sequence[Block] = (), *, axes: Ax
     if not queues.size:
         return queues
     *_, order = lax.sort((queues, *first, jnp.arange(queues.size)), num_keys=1 + len(first))
-    sizes = counted(queues, count + 1)
+    sizes = count_pairs(queues, count + 1)
     ranked = jnp.arange(queues.size) - (jnp.cumsum(sizes) - sizes)[queues[order]]
     place = jnp.zeros_like(ranked).at[order].set(ranked).astype(jnp.int32)
     if not axes:
         return place
-    lengths = all_gather(counted(queues, count), axes)
+    lengths = all_gather(count_pairs(queues, count), axes)
     lower = jnp.arange(lengths.shape[0])[:, None] < axis_index(axes)
     before = jnp.sum(jnp.where(lower, lengths, 0), axis=0)
     return place + jnp.append(before, 0)[queues]
 
 
 def kept(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Bool[Array, "t k"]:
-    """Which of this participant's pairs are kept, `[T, k]`.
+    """The mask of this participant's pairs that are kept, `[T, k]`.
 
-    Arguments:
-        experts: the numbers of the chosen experts, of all `count`.
-        gates: `[T, k]`, by which pairs are ordered under "probability".
-        count: how many experts all participants have.
-        room: what is kept.
-        axes: the axis tuple of the participants.
+    `experts [T, k]` are the numbers of the chosen ones, of all `count`, and pairs are ordered by `gates [T, k]` under
+    "probability".
     """
     room.check("kept")
     axes = check_axes("kept", axes, argument="axes")
@@ -145,7 +134,7 @@ def kept(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes:
 
 
 def _sent(experts: Block, gates: Block, count: int, room: Room) -> Bool[Array, "t k"]:
-    """Which pairs a participant does not drop itself."""
+    """The mask of pairs that their own participant does not drop."""
     if room.capacity_per_sender is None:
         return jnp.full_like(experts, True, dtype=bool)
     if room.policy == "choice":
@@ -161,7 +150,7 @@ def _by_choices(queues: Block, count: int, axes: Axes) -> Block:
     top_k = queues.shape[1]
     each = jnp.where(queues < count, queues + count * jnp.arange(top_k), top_k * count)
     place = places(each.ravel(), top_k * count, axes=axes).reshape(queues.shape)
-    lengths = lax.psum(counted(each.ravel(), top_k * count), axes).reshape(top_k, count)
+    lengths = lax.psum(count_pairs(each.ravel(), top_k * count), axes).reshape(top_k, count)
     before = jnp.cumsum(lengths, axis=0) - lengths
     return place + jnp.append(before.ravel(), 0)[each]
 
@@ -169,33 +158,27 @@ def _by_choices(queues: Block, count: int, axes: Axes) -> Block:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Counters:
-    """What became of the pairs of all participants, of each of all experts `[E]`, int32; typed invariant."""
+    """Numbers of pairs of all participants, by expert, `[E]`, int32; typed invariant."""
 
-    chosen: Int[Array, "e"]  # how many chose it
-    sent: Int[Array, "e"]  # how many of them their own participant did not leave out, even if the expert is its own
-    dropped_by_sender: Int[Array, "e"]  # how many it did
-    dropped_by_receiver: Int[Array, "e"]  # how many the expert had no room for
-    kept: Int[Array, "e"]  # how many it kept
+    chosen: Int[Array, "e"]
+    sent: Int[Array, "e"]  # not dropped by their own participant, even if the expert is its own
+    dropped_by_sender: Int[Array, "e"]
+    dropped_by_receiver: Int[Array, "e"]  # for which the expert has no room
+    kept: Int[Array, "e"]
 
 
 def count_drops(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Counters:
-    """The drop counters of what `kept` says: kept and dropped ones are all pairs.
-
-    Arguments are those of `kept`.
-
-    Raises:
-        ValueError: for an invalid room, or an unknown axis.
-    """
+    """The drop counters of what `kept` says, whose arguments they have: kept and dropped ones are all pairs."""
     room.check("count_drops")
     axes = check_axes("count_drops", axes, argument="axes")
     chosen = experts.ravel()
     keeps = kept(experts, gates, count, room, axes).ravel()
     sent = _sent(experts, gates, count, room).ravel()
-    told = (
-        counted(chosen, count),
-        counted(jnp.where(sent, chosen, count), count),
-        counted(jnp.where(sent, count, chosen), count),
-        counted(jnp.where(sent & ~keeps, chosen, count), count),
-        counted(jnp.where(keeps, chosen, count), count),
+    counts = (
+        count_pairs(chosen, count),
+        count_pairs(jnp.where(sent, chosen, count), count),
+        count_pairs(jnp.where(sent, count, chosen), count),
+        count_pairs(jnp.where(sent & ~keeps, chosen, count), count),
+        count_pairs(jnp.where(keeps, chosen, count), count),
     )
-    return Counters(*lax.psum(cast_varying(told, axes), axes))
+    return Counters(*lax.psum(cast_varying(counts, axes), axes))

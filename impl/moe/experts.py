@@ -1,4 +1,4 @@
-"""What experts do with tokens: each is a matrix, or a gated MLP.
+"""The experts, each a matrix, or a gated MLP.
 
 Weights are `[e, D, F]`, or three arrays of a gated MLP: gate `[e, D, H]`, up `[e, D, H]`, down `[e, H, F]`, of which an
 expert makes `(silu(x W_gate) * (x W_up)) W_down` (Shazeer, GLU Variants Improve Transformer, 2020).
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from shardproof.impl.arguments import refuse_batches
 from shardproof.impl.collectives import Block, cast_varying, varying
-from shardproof.impl.moe.capacity import counted, sorting
+from shardproof.impl.moe.capacity import argsort, count_pairs
 
 Weights: TypeAlias = list[Float[Array, "e _ _"]]
 """One array, or three."""
@@ -35,11 +35,11 @@ def in_buffers(rows: Float[Array, "e c d"], weights: Weights) -> Float[Array, "e
 def in_turn(
     rows: Float[Array, "n d"], experts: Int[Array, "n k"], gates: Float[Array, "n k"], weights: Weights
 ) -> Float[Array, "n f"]:
-    """`[N, D]` to `[N, F]`: one expert after the other looks at all rows, and takes those that are its own.
+    """`[N, D]` to `[N, F]`: one expert after the other computes on all rows, with zeros for those of other experts.
 
-    Of each row, the sum over its different experts, by their numbers among the e in `weights`, of gate times output;
-    other numbers are no expert. Computes e times as many products as there are rows, and never has an array of rows by
-    experts by features: not in a derivative either, where each expert's products are computed again.
+    The result of a row is the sum over its different experts, by their numbers among the e in `weights`, of gate times
+    output; other numbers are no expert. Computes e times as many products as there are rows, and never has an array of
+    rows by experts by features, nor in a derivative, where each expert's products are computed again.
     """
 
     @jax.checkpoint
@@ -63,17 +63,15 @@ def sorted_by_expert(rows: Float[Array, "n d"], experts: Int[Array, "n"], weight
     """`[N, D]` to `[N, F]`: rows are sorted by their expert, and `jax.lax.ragged_dot` multiplies each group by its own.
 
     Numbers of experts are those among the e in `weights`; others are no expert, and give zeros. XLA:CPU expands it to a
-    product with an array `[e, N, D]`.
-
-    Raises:
-        NotImplementedError: under `jax.vmap`, which JAX's `ragged_dot` does not serve.
+    product with an array `[e, N, D]`. Under `jax.vmap`, which `ragged_dot` does not support, it raises
+    NotImplementedError.
     """
     refuse_batches("sorted_by_expert", "rows", str(jax.typeof(rows)), "rows outside of jax.vmap", rows, experts)
     count = weights[0].shape[0]
     known = jnp.where((experts >= 0) & (experts < count), experts, count)
-    order = sorting(known)
+    order = argsort(known)
     grouped = jnp.where((known < count)[order][:, None], rows[order], 0)
-    sizes = cast_varying(counted(known, count), varying(grouped) | varying(weights[0]))
+    sizes = cast_varying(count_pairs(known, count), varying(grouped) | varying(weights[0]))
     result = _expert(grouped, weights, lambda x, w: lax.ragged_dot(x, w, sizes))
     held = jnp.where((known < count)[order][:, None], result, 0)  # what is behind the last group is not defined
-    return held[sorting(order)]
+    return held[argsort(order)]

@@ -5,7 +5,7 @@ from functools import partial
 import jax.numpy as jnp
 
 from shardproof.impl.collectives import Block, all_gather, reduce_scatter
-from shardproof.impl.moe.experts import Weights, in_turn, sorted_by_expert
+from shardproof.impl.moe.experts import in_turn, sorted_by_expert
 from shardproof.impl.moe.plan import Plan, moe_layer, narrowly
 
 
@@ -36,12 +36,9 @@ def dispatch_sorted(plan: Plan) -> Block:
     Arguments, result and errors are those of `all_to_all_moe`; and NotImplementedError under `jax.vmap`.
     """
     experts = jnp.where(plan.kept, plan.experts, -1)
-    return plan.combined(sorted_by_expert(plan.tokens[plan.token], experts, _all_weights(plan)))
-
-
-def _all_weights(plan: Plan) -> Weights:
-    """The weights of all participants' experts, one after the other."""
-    return [narrowly(partial(all_gather, axis_name=plan.axes, tiled=True), w, plan.weighed) for w in plan.weights]
+    gather = partial(all_gather, axis_name=plan.axes, tiled=True)
+    weights = [narrowly(gather, w, plan.weighed) for w in plan.weights]  # of all participants' experts
+    return plan.combined(sorted_by_expert(plan.tokens[plan.token], experts, weights))
 
 
 all_gather_moe = moe_layer("all_gather_moe", dispatch_by_all_gather)

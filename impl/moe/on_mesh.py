@@ -14,8 +14,8 @@ from shardproof.impl.arguments import AxisName, as_axes, check_rank, refuse
 from shardproof.impl.collectives import Block
 from shardproof.impl.moe.buffers import dispatch_by_all_to_all, dispatch_round_a_ring
 from shardproof.impl.moe.gathered import dispatch_sorted
-from shardproof.impl.moe.plan import ExpertWeights, Plan, planned
-from shardproof.impl.placing import check_parts, check_roles, placed
+from shardproof.impl.moe.plan import ExpertWeights, Plan, make_plan
+from shardproof.impl.placing import check_parts, check_roles, place
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,14 @@ class GlobalMoeLayer:
         """`tokens [T_XY, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_XY, F]`, with data X and expert Y.
 
         Experts are the same along X, and the gradient of one is that of all tokens. Arrays that are laid out in another
-        way are moved to that. On axes of type Explicit call it under `jax.jit`, or `jax.set_mesh`.
-
-        Arguments that are not listed are those of `all_to_all_moe`.
+        way are moved to that. On axes of type Explicit call it under `jax.jit`, or `jax.set_mesh`. Arguments that are
+        not listed are those of `all_to_all_moe`.
 
         Arguments:
-            mesh: the mesh.
             data: the axis or axis tuple, in any order, over which tokens alone are shared; it may be of none, `()`.
             expert: the same over which experts are shared, and tokens as well; of one axis at least.
             capacity: the most pairs that an expert keeps, of all tokens of the array; None: all.
             policy: as in `all_to_all_moe`, but for `"sender"`, whose buffers are those of a participant.
-
-        Raises:
-            ValueError: as `all_to_all_moe`; and for axes that are not the mesh's, or are in both roles; for tokens or
-                experts that these do not divide.
         """
         of_data, of_experts = as_axes(data), as_axes(expert)
         every = (*of_data, *of_experts)
@@ -78,10 +72,10 @@ class GlobalMoeLayer:
         settings: dict[str, Any] = {"top_k": top_k, "capacity": capacity, "policy": policy, "over": over}
 
         def blocks(tokens: Block, router: Block, weights: Any) -> Block:
-            plan = planned(self.name, tokens, router, weights, of_experts, **settings, sharing=every)
+            plan = make_plan(self.name, tokens, router, weights, of_experts, **settings, sharing=every)
             return plan.result(self.dispatch)
 
-        laid_out = placed((tokens, router_weights, weights), specs, mesh)
+        laid_out = place((tokens, router_weights, weights), specs, mesh)
         result: Block = jax.shard_map(blocks, mesh=mesh, in_specs=specs, out_specs=rows)(*laid_out)
         return result
 

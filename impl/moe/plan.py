@@ -1,7 +1,7 @@
-"""What every dispatch of a mixture of experts starts from and ends with: who goes where, and the sum of what returns.
+"""The plan of a mixture of experts, from which a dispatch starts: who goes where, and the sum of what returns.
 
-The meaning of a layer is here; how rows travel is its dispatch, a function of a plan. Everything is carried in float32
-for 16-bit floats: operands are widened as they come in, gradients are added up wide, and the result is rounded once.
+A dispatch is a function of a plan, and moves rows. Everything is carried in float32 for 16-bit floats: operands are
+widened as they come in, gradients are added up wide, and the result is rounded once.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,13 +27,13 @@ ExpertWeights = Block | Sequence[Block]
 
 @dataclass(frozen=True)
 class Plan:
-    """What one participant sends, with T tokens of k choices each: N = T k pairs, token by token."""
+    """The plan of one participant, with T tokens of k choices each: N = T k pairs, token by token."""
 
     tokens: Float[Array, "t d"]  # `[T, D]`, wide
     weights: Weights  # of its own e experts, wide
     experts: Int[Array, "n"]  # `[N]`, the number of each pair's expert, of those of all participants
     gates: Float[Array, "n"]  # `[N]`, wide
-    kept: Bool[Array, "n"]  # `[N]`, whether the expert has room for it
+    kept: Bool[Array, "n"]  # `[N]`, whether the expert keeps it
     axes: Axes  # the axis tuple of the participants
     participants: int  # how many there are
     held: int  # e, the experts of each participant
@@ -52,7 +52,7 @@ class Plan:
         return quotient(jnp.arange(self.experts.size), self.top_k)
 
     def result(self, dispatch: Callable[["Plan"], Block]) -> Float[Array, "t f"]:
-        """What a dispatch makes of the plan; zeros where nothing can be kept, or has a feature."""
+        """The result of a dispatch; zeros if no pair can be kept, or there are no features."""
         if self.most_sent and self.most_received and self.tokens.size and self.features:
             return dispatch(self)
         return cast_varying(jnp.zeros((self.tokens.shape[0], self.features), self.dtype), varying(self.tokens))
@@ -63,7 +63,7 @@ class Plan:
         return jnp.where(self.kept, self.experts, -1).reshape(-1, self.top_k)
 
     def own(self, experts: Int[Array, "..."]) -> Int[Array, "..."]:
-        """Numbers of experts among this participant's own; those of others, and -1, are out of [0, e)."""
+        """Numbers of experts among this participant's own; other participants' experts, and -1, are out of [0, e)."""
         return experts - axis_index(self.axes) * self.held
 
     def exchanged(self, x: Block) -> Block:
@@ -71,13 +71,13 @@ class Plan:
         return all_to_all(x, self.axes, split_axis=0, concat_axis=0, tiled=True)
 
     def combined(self, outputs: Float[Array, "n f"]) -> Float[Array, "t f"]:
-        """Of each token, the sum over its kept choices of gate times output, rounded once."""
+        """The sum of gate times output over each token's kept choices, rounded once."""
         held = jnp.where(self.kept[:, None], outputs, 0)  # what comes back for a dropped pair, if anything, is ignored
         weighted = held * self.gates[:, None]
         return jnp.sum(weighted.reshape(-1, self.top_k, self.features), axis=1).astype(self.dtype)
 
 
-def planned(
+def make_plan(
     function: str,
     tokens: Block,
     router_weights: Block,
@@ -96,11 +96,11 @@ def planned(
     Arguments that are not listed, and errors, are those of `all_to_all_moe`.
 
     Arguments:
-        function: what messages call the function that was called.
-        sharing: the axis tuple of all whose tokens share the capacity, in whose order they are numbered: those of
-            `axis_name`, and others along which experts are the same, if the policy is not "sender". None: `axis_name`.
+        function: the name in messages.
+        sharing: the axis tuple over which tokens share the capacity, and are numbered: `axis_name`, and other axes
+            along which experts are the same, if the policy is not "sender". None: `axis_name`.
     """
-    axes, weights = _checked(function, tokens, router_weights, expert_weights, axis_name)
+    axes, weights = _check(function, tokens, router_weights, expert_weights, axis_name)
     room = Room(capacity, policy, capacity_per_sender)
     room.check(function)
     operands = (tokens, router_weights, *weights)
@@ -133,7 +133,7 @@ def planned(
     )
 
 
-def _checked(
+def _check(
     function: str, tokens: Block, router_weights: Block, expert_weights: ExpertWeights, axis_name: AxisName
 ) -> tuple[Axes, Weights]:
     axes = check_axes(function, axis_name)
@@ -162,10 +162,7 @@ def _checked(
 
 
 def moe_layer(name: str, dispatch: Callable[[Plan], Block]) -> Callable[..., Block]:
-    """The layer of a dispatch, with its docstring, under this name.
-
-    Where nothing can be kept the result is zero, and nothing is dispatched.
-    """
+    """The layer of a dispatch, with its name and docstring; where nothing can be kept it is zero and sends nothing."""
 
     def layer(
         tokens: Block,
@@ -180,7 +177,7 @@ def moe_layer(name: str, dispatch: Callable[[Plan], Block]) -> Callable[..., Blo
         capacity_per_sender: int | None = None,
     ) -> Block:
         room: dict[str, Any] = {"capacity": capacity, "policy": policy, "capacity_per_sender": capacity_per_sender}
-        plan = planned(name, tokens, router_weights, expert_weights, axis_name, top_k=top_k, over=over, **room)
+        plan = make_plan(name, tokens, router_weights, expert_weights, axis_name, top_k=top_k, over=over, **room)
         return plan.result(dispatch)
 
     layer.__name__ = layer.__qualname__ = name
@@ -194,13 +191,8 @@ def narrowly(
     """`transfer(rows, *numbers)`, sent in `dtype`, which holds the rows without a loss; derivatives are sent as wide.
 
     So a 16-bit token travels in 16 bits, and its gradient, a sum of what comes from several experts, is rounded once.
-
-    Arguments:
-        transfer: moves rows to where integers say: a linear function of the rows, that adds nothing up.
-        rows: what is moved, wide.
-        dtype: that in which it is sent.
-        numbers: the integers.
-        own_derivative: whether the transfer has a rule of its own for derivatives, by which alone JAX transposes it.
+    `transfer` moves rows to where integers say, a linear function that adds nothing up. It may have its
+    `own_derivative`, a rule without which JAX does not transpose it.
     """
     if rows.dtype == jnp.dtype(dtype):
         return transfer(rows, *numbers)
@@ -214,7 +206,7 @@ def narrowly(
         (rows, *numbers), (along, *_) = primals, tangents
         if not own_derivative:
             return sent(*primals), transfer(along, *numbers)
-        # what is moved besides its tangent is never sent: outside of loops JAX leaves out what nobody needs
+        # the rows are not sent again with the tangent: outside of loops JAX removes dead code
         return sent(*primals), jax.jvp(lambda x: transfer(x, *numbers), (rows,), (along,))[1]
 
     return sent(rows, *numbers)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int
 from shardproof.impl.arguments import Axes, check_axes, check_count, check_kind, check_shape
 from shardproof.impl.collectives import Block, all_to_all
 from shardproof.impl.indices import quotient, remainder
-from shardproof.impl.moe.capacity import counted, sorting
+from shardproof.impl.moe.capacity import argsort, count_pairs
 from shardproof.impl.moe.experts import in_turn
 from shardproof.impl.moe.plan import Plan, moe_layer, narrowly
 from shardproof.impl.ragged import ragged_all_to_all
@@ -20,11 +20,11 @@ from shardproof.impl.ragged import ragged_all_to_all
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Dispatcher:
-    """How rows go to other participants, and how as many come back to where they were.
+    """The way of rows to other participants, and of as many rows back to where they were.
 
-    A participant's rows that go to one other stand one behind the other, and none goes to two. Between those that go
-    to different ones there may be others that go nowhere (holes). What arrives stands in a buffer without holes, by
-    sender. Lists are integers `[p]`; JAX rebuilds the tree with what stands for their derivatives, too.
+    A participant's rows for one receiver are adjacent, and no row goes to two. Between rows for different receivers
+    there may be rows that go nowhere (holes). A receiver's buffer has no holes, and is ordered by sender. Lists are
+    integers `[p]`, or their derivatives.
     """
 
     send_offsets: Any  # where the rows begin that this participant sends to each
@@ -37,11 +37,7 @@ class Dispatcher:
 
     @classmethod
     def of(cls, offsets: Int[Array, "p"], sizes: Int[Array, "p"], axes: Axes) -> "Dispatcher":
-        """The dispatcher of rows that begin at `offsets`, so many for each participant. Two all-to-alls of integers.
-
-        Raises:
-            ValueError: for lists that are no integers, one for each participant.
-        """
+        """The dispatcher of `sizes` rows from `offsets` on, for each participant. Two all-to-alls of integers."""
         participants = lax.axis_size(check_axes("Dispatcher.of", axes, argument="axes"))
         for name, x in (("offsets", offsets), ("sizes", sizes)):
             check_kind("Dispatcher.of", name, x, jnp.integer, "integers")
@@ -53,20 +49,12 @@ class Dispatcher:
         return cls(offsets, sizes, there, begin, received, home, axes)
 
     def there(self, rows: Block, room: int) -> Block:
-        """`[N, …]` to `[room, …]`: what all participants send to this one; zeros where nothing arrives.
-
-        Raises:
-            ValueError: for a room that is no integer of at least 0.
-        """
+        """`[N, …]` to `[room, …]`: what all participants send to this one; zeros where nothing arrives."""
         check_count("Dispatcher.there", "room", room)
         return self._sent(rows, room, self.send_offsets, self.send_sizes, self.buffer_offsets, self.recv_sizes)
 
     def back(self, rows: Block, count: int) -> Block:
-        """`[room, …]` to `[count, …]`: each row to where it was sent from; zeros where none was.
-
-        Raises:
-            ValueError: for a count that is no integer of at least 0.
-        """
+        """`[room, …]` to `[count, …]`: each row to where it was sent from; zeros where none was."""
         check_count("Dispatcher.back", "count", count)
         return self._sent(rows, count, self.recv_offsets, self.recv_sizes, self.home_offsets, self.send_sizes)
 
@@ -76,16 +64,16 @@ class Dispatcher:
         return ragged_all_to_all(rows, blank, *lists, axis_name=self.axes, disjoint=True)
 
     def arrived(self, room: int) -> Bool[Array, "m"]:
-        """Which rows of a buffer are filled: they are the first ones."""
+        """The mask of rows of a buffer that are filled: the first ones."""
         return jnp.arange(room) < jnp.sum(self.recv_sizes)
 
     def returned(self, count: int) -> Bool[Array, "n"]:
-        """Which of its own rows come back to a participant: not those in the holes."""
+        """The mask of a participant's own rows that come back: not those in the holes."""
         return _begun(self.send_offsets, count) > _begun(self.send_offsets + self.send_sizes, count)
 
 
 def _begun(starts: Int[Array, "k"], rows: int) -> Int[Array, "n"]:
-    """Of each row, how many of `starts` are at it or before it, without an array of rows by starts."""
+    """For each row, the number of `starts` at it or before it, without an array of rows by starts."""
     return jnp.cumsum(jnp.zeros(rows, jnp.int32).at[starts].add(1, mode="drop"))
 
 
@@ -101,8 +89,8 @@ def dispatch_raggedly(plan: Plan) -> Block:
     destination = quotient(plan.experts, plan.held)
     # dropped pairs stay where they are, behind the others of their destination: holes in what is sent
     order = jnp.lexsort((plan.experts, ~plan.kept, destination))
-    loads = counted(destination, p)
-    sent = counted(jnp.where(plan.kept, plan.experts, plan.count), plan.count).reshape(p, plan.held)
+    loads = count_pairs(destination, p)
+    sent = count_pairs(jnp.where(plan.kept, plan.experts, plan.count), plan.count).reshape(p, plan.held)
     dispatcher = Dispatcher.of(jnp.cumsum(loads) - loads, jnp.sum(sent, axis=1), plan.axes)
 
     tokens = plan.tokens[plan.token[order]]
@@ -112,7 +100,7 @@ def dispatch_raggedly(plan: Plan) -> Block:
     own = jnp.where(dispatcher.arrived(room), remainder(_begun(jnp.cumsum(received), room), plan.held), -1)
     outputs = in_turn(rows, own[:, None], jnp.ones((room, 1), rows.dtype), plan.weights)
     home = jnp.where(dispatcher.returned(pairs)[:, None], dispatcher.back(outputs, pairs), 0)
-    return plan.combined(home[sorting(order)])
+    return plan.combined(home[argsort(order)])
 
 
 ragged_moe = moe_layer("ragged_moe", dispatch_raggedly)

@@ -1,4 +1,4 @@
-"""Which experts each token chooses, and how much each of them counts: the router of a mixture of experts.
+"""The router of a mixture of experts: the experts that each token chooses, and their gates.
 
 Logits are products of tokens and the router's columns, carried in float32 or wider at the highest precision, since a
 choice is no matter of rounding. A NaN logit counts as minus infinity. Its cotangent is zero, which NaN in the product
@@ -21,10 +21,10 @@ from shardproof.impl.dtypes import accumulator
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Routing:
-    """What T tokens choose."""
+    """The choices of T tokens."""
 
     experts: Int[Array, "t k"]  # `[T, k]`, the best one first; int32
-    gates: Float[Array, "t k"]  # `[T, k]`, what each of them counts; float32 or wider
+    gates: Float[Array, "t k"]  # `[T, k]`, their weights; float32 or wider
     logits: Float[Array, "t e"]  # `[T, E]`, NaN as minus infinity; float32 or wider
 
 
@@ -36,14 +36,10 @@ def route(
     Arguments:
         tokens: floating-point blocks of this participant's tokens.
         router_weights: floating-point, with a column for each of all experts.
-        top_k: how many experts a token chooses.
+        top_k: the number of experts that a token chooses, in [1, E].
         over: gates are the softmax over the `"chosen"` logits, or over `"all"`; that, divided by the sum of the chosen
             ones, is the former.
-        function: what messages call the function that was called.
-
-    Raises:
-        ValueError: for operands that are not floating, or of another rank or shape; a `top_k` that is not in [1, E], or
-            another `over`.
+        function: the name in messages.
     """
     check_operands(function, tokens, router_weights)
     experts = router_weights.shape[1]

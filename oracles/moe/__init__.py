@@ -1,4 +1,4 @@
-"""What a mixture of experts means: who goes where, who is dropped, what comes back, and what it costs."""
+"""A mixture of experts: who goes where, who is dropped, and what comes back."""
 
 from shardproof.oracles.moe.layer import MoeLayer, moe_layer
 

@@ -1,4 +1,4 @@
-"""What one expert does with one token, with its derivatives: a matrix, or a gated MLP.
+"""One expert on one token, with its derivatives: a matrix, or a gated MLP.
 
 The weights of an expert are a list of arrays: `[W [D, F]]`, or `[W_gate [D, H], W_up [D, H], W_down [H, F]]`.
 """
@@ -77,4 +77,4 @@ Expert = MatrixExpert | GatedExpert
 MATRIX = MatrixExpert()
 GATED = GatedExpert()
 EXPERTS: Mapping[int, Expert] = {1: MATRIX, 3: GATED}
-"""What experts do, by how many arrays their weights are."""
+"""The kinds of experts, by the number of arrays of their weights."""

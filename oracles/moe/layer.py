@@ -1,10 +1,10 @@
-"""What a mixture of experts over sharded tokens and experts means: that of all tokens and all experts, token by token.
+"""A mixture of experts over sharded tokens and experts: that of all tokens and all experts, token by token.
 
 Operands are blocks `tokens [*mesh.sizes, T, D]`, `router [*mesh.sizes, D, E]` and the experts' weights
-`[*mesh.sizes, E / p, …]`. A token counts the outputs of the experts that keep it, each by its gate; what a dropped
-choice would have counted is missing, and nothing is renormalised. Derivatives are exact, in `wide` floats, at the
-choices as they are, and their transpose is taken over all blocks of all devices: each has its own cotangent (see
-`oracles.transposes`), each participant's router that of its own tokens.
+`[*mesh.sizes, E / p, …]`. The result of a token is the sum of the outputs of experts that keep it, each by its gate; a
+dropped choice adds nothing, and nothing is renormalised. Derivatives are exact, in `wide` floats, for fixed choices,
+and their transpose is taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`), each
+participant's router that of its own tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, Operands
-from shardproof.oracles.dtypes import is_float, wide, widened
+from shardproof.oracles.dtypes import is_float, wide, widen
 from shardproof.oracles.mesh import MeshCase
-from shardproof.oracles.moe.dropping import Dispatch, dispatch
+from shardproof.oracles.moe.dropping import Dispatch, dispatch, pairs_of
 from shardproof.oracles.moe.experts import EXPERTS, Expert
 from shardproof.oracles.moe.routing import Routing, gates_tangent, logits_cotangent, route
 from shardproof.oracles.ragged import process_groups
+from shardproof.oracles.whole import Arrays, Dtypes, OfWholes, Options, Tangents
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class MoeLayer:
     """
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes, **options: Any) -> list[Blocks]:
-        """Every token's sum of its gates times what the experts make of it, over the experts that keep it."""
+        """Every token's sum of gates times outputs, over the experts that keep it."""
         settings = self.settings(operands, **options)
         results = self.blank(operands[0], operands[-1].shape[-1])
         for part in self.parts(operands, mesh, axes):
@@ -55,7 +56,7 @@ class MoeLayer:
     def pushforward(
         self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks]:
-        """The product rule of each kept choice: its gate moves, and so does what its expert makes of the token."""
+        """The product rule of each kept choice: its gate moves, and so does its expert's output."""
         settings = self.settings(operands, **options)
         results = self.blank(operands[0], operands[-1].shape[-1])
         for part, along in zip(self.parts(operands, mesh, axes), self.parts(tangents, mesh, axes), strict=True):
@@ -72,14 +73,13 @@ class MoeLayer:
     def pullback(
         self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks]:
-        """Of each kept choice: through its expert, to the token and the weights; and through its gate, to the router.
+        """Through each kept choice's expert, to the token and the weights, and through its gate, to the router.
 
-        A gate's cotangent is the inner product of the token's with what the expert made of it; of a choice that is
-        dropped it is zero.
+        A gate's cotangent is the inner product of the token's with the expert's output; that of a dropped choice is 0.
         """
         settings = self.settings(operands, **options)
         gradients = [np.zeros((mesh.size, *x.shape[len(mesh.sizes) :]), wide(x.dtype)) for x in operands]
-        (ct,) = (c.reshape(mesh.size, *c.shape[len(mesh.sizes) :]) for c in widened(cotangents))
+        (ct,) = (c.reshape(mesh.size, *c.shape[len(mesh.sizes) :]) for c in widen(cotangents))
         for part in self.parts(operands, mesh, axes):
             routing = self.routing(part, settings)
             of_gates = np.zeros_like(routing.gates)
@@ -97,20 +97,20 @@ class MoeLayer:
         return [g.reshape(x.shape) for g, x in zip(gradients, operands, strict=True)]
 
     def dispatches(self, operands: Operands, mesh: MeshCase, axes: Axes, **options: Any) -> list[Dispatch]:
-        """What becomes of the pairs of every process group."""
+        """The kept and dropped pairs of every process group."""
         settings, parts = self.settings(operands, **options), self.parts(operands, mesh, axes)
         return [self.dispatch(self.routing(part, settings), part, settings) for part in parts]
 
     def settings(self, operands: Operands, **options: Any) -> Settings:
-        """What the options say."""
+        """The settings with these options."""
         return Settings(**options)
 
     def routing(self, part: "Part", settings: Settings) -> Routing:
-        """What all tokens choose."""
+        """The choices of all tokens."""
         return route(part.logits, settings.top_k, over=settings.over)
 
     def dispatch(self, routing: Routing, part: "Part", settings: Settings) -> Dispatch:
-        """Who is kept."""
+        """The kept and dropped pairs."""
         return dispatch(
             routing,
             len(part.participants),
@@ -129,9 +129,9 @@ class MoeLayer:
         return moved
 
     def parts(self, operands: Operands, mesh: MeshCase, axes: Axes) -> Iterator["Part"]:
-        """What every process group holds."""
+        """The operands of every process group."""
         lead = len(mesh.sizes)
-        whole = [x.reshape(mesh.size, *x.shape[lead:]) for x in widened(operands)]
+        whole = [x.reshape(mesh.size, *x.shape[lead:]) for x in widen(operands)]
         tokens, router, *weights = whole
         p, held = mesh.axis_size(axes), weights[0].shape[1]
         if len(weights) not in EXPERTS or any(w.shape[1] != held for w in weights):
@@ -160,7 +160,7 @@ class MoeLayer:
 
 @dataclass(frozen=True)
 class Part:
-    """What the participants of one process group hold, in logical order; tokens and experts by number among all."""
+    """The operands of the participants of one process group, in logical order; tokens and experts by their number."""
 
     participants: np.ndarray  # the participants' places among all devices `[p]`
     held_tokens: np.ndarray  # `[devices, T, D]`
@@ -169,17 +169,17 @@ class Part:
 
     @property
     def tokens(self) -> int:
-        """How many tokens all participants have."""
+        """The number of tokens of all participants."""
         return len(self.participants) * self.held_tokens.shape[1]
 
     @property
     def experts(self) -> int:
-        """How many experts all participants have."""
+        """The number of experts of all participants."""
         return len(self.participants) * self.weights[0].shape[1]
 
     @property
     def does(self) -> Expert:
-        """What an expert does."""
+        """The kind of expert."""
         return EXPERTS[len(self.weights)]
 
     @property
@@ -214,3 +214,64 @@ class Part:
 
 
 moe_layer = MoeLayer()
+
+
+class ExpertChoice(MoeLayer):
+    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`: gates are the softmax of all logits.
+
+    Every token chooses all experts, and every expert the best of all tokens; the option is `capacity`.
+    """
+
+    def settings(self, operands: Operands, **options: Any) -> Settings:
+        """Those of a layer in which every token chooses all experts."""
+        return Settings(top_k=operands[1].shape[-1], over="all", **options)
+
+    def dispatch(self, routing: Routing, part: Part, settings: Settings) -> Dispatch:
+        """Each expert keeps the `capacity` tokens of the highest probability, ties by the token's number."""
+        pairs = pairs_of(routing, len(part.participants), part.experts)
+        chosen = []
+        for expert in range(part.experts):
+            own = [pair for pair in pairs if pair.expert == expert]
+            chosen += sorted(own, key=lambda pair: (-pair.gate, pair.token))[: settings.capacity]
+        return Dispatch(kept=tuple(chosen), dropped_by_sender=(), dropped_by_receiver=())
+
+
+expert_choice = ExpertChoice()
+
+
+ALONE = MeshCase(("x",), (1,))
+
+
+class WholeMoeLayer(OfWholes):
+    """`tokens [T, D]`, `router [D, E]`, `experts [E, D, F]` (or three arrays, of a gated MLP) to `[T, F]`.
+
+    The capacity is that of all tokens, which are numbered as they stand.
+    """
+
+    def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
+        """The results; see `oracles.moe.layer`."""
+        return _whole(moe_layer.value(_alone(arrays), ALONE, ALONE.axis_names, **options))
+
+    def pushforward(self, arrays: Arrays, tangents: Tangents, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
+        """Their tangents."""
+        along = [tangents.get(i, np.zeros_like(a)) for i, a in enumerate(arrays)]
+        return _whole(moe_layer.pushforward(_alone(arrays), _alone(along), ALONE, ALONE.axis_names, **options))
+
+    def pullback(
+        self, arrays: Arrays, cotangents: Arrays, moving: Sequence[int], dtypes: Dtypes, options: Options
+    ) -> list[np.ndarray]:
+        """The cotangents of the arrays."""
+        pulled = _whole(moe_layer.pullback(_alone(arrays), _alone(cotangents), ALONE, ALONE.axis_names, **options))
+        return [pulled[i] for i in moving]
+
+
+def _alone(arrays: Arrays) -> list[np.ndarray]:
+    """Blocks of the only device."""
+    return [a[None] for a in arrays]
+
+
+def _whole(blocks: Arrays) -> list[np.ndarray]:
+    return [b[0] for b in blocks]
+
+
+whole_moe_layer = WholeMoeLayer()

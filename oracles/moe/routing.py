@@ -1,7 +1,7 @@
-"""Which experts each token chooses, and how much each of them counts: one token after the other.
+"""The experts that each token chooses, and their gates: one token after the other.
 
-A logit that is NaN counts as minus infinity. Equal logits have equal gates, infinite ones too: plus infinity leaves
-nothing for what is finite, and a token all of whose logits are minus infinity counts its choices alike.
+A logit that is NaN counts as minus infinity. Equal logits have equal gates, infinite ones too: beside plus infinity
+finite logits have gates of 0, and a token all of whose logits are minus infinity has equal gates.
 """
 
 from typing import NamedTuple
@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 GATES = ("chosen", "all")
-"""Over which logits the softmax of the gates is taken. Of all, and divided by their sum, is that of the chosen."""
+"""The logits whose softmax gates are; gates of `all`, divided by their sum, are those of `chosen`."""
 
 
 class Routing(NamedTuple):
-    """What T tokens choose: `experts [T, k]`, the best one first, and `gates [T, k]`."""
+    """The choices of T tokens: `experts [T, k]`, the best one first, and `gates [T, k]`."""
 
     experts: Int[np.ndarray, "T k"]
     gates: Shaped[np.ndarray, "T k"]
@@ -33,7 +33,7 @@ def route(logits: Shaped[np.ndarray, "T E"], top_k: int, *, over: str = "chosen"
     experts = np.zeros((tokens, top_k), np.int64)
     gates = np.zeros((tokens, top_k), logits.dtype)
     for t in range(tokens):
-        known = counted(logits[t])
+        known = without_nan(logits[t])
         experts[t] = highest(known, top_k)
         gates[t] = softmax(known[experts[t]]) if over == "chosen" else softmax(known)[experts[t]]
     return Routing(experts, gates)
@@ -44,8 +44,8 @@ def highest(logits: Shaped[np.ndarray, "E"], top_k: int) -> list[int]:
     return sorted(range(len(logits)), key=lambda e: (-logits[e], e))[:top_k]
 
 
-def counted(logits: Shaped[np.ndarray, "E"]) -> Shaped[np.ndarray, "E"]:
-    """The logits of a token as they count: minus infinity for NaN."""
+def without_nan(logits: Shaped[np.ndarray, "E"]) -> Shaped[np.ndarray, "E"]:
+    """The logits of a token, with minus infinity for NaN."""
     return np.where(np.isnan(logits), -np.inf, logits)
 
 
@@ -65,7 +65,7 @@ def gates_tangent(
     logits: Shaped[np.ndarray, "E"], tangent: Shaped[np.ndarray, "E"], chosen: Int[np.ndarray, "k"], over: str
 ) -> Shaped[np.ndarray, "k"]:
     """The tangent of a token's gates by that of its logits; what is NaN is constant."""
-    known, moved = counted(logits), np.where(np.isnan(logits), 0, tangent)
+    known, moved = without_nan(logits), np.where(np.isnan(logits), 0, tangent)
     if over == "chosen":
         return softmax_pushforward(softmax(known[chosen]), moved[chosen])
     return softmax_pushforward(softmax(known), moved)[chosen]
@@ -75,7 +75,7 @@ def logits_cotangent(
     logits: Shaped[np.ndarray, "E"], cotangent: Shaped[np.ndarray, "k"], chosen: Int[np.ndarray, "k"], over: str
 ) -> Shaped[np.ndarray, "E"]:
     """The cotangent of a token's logits by that of its gates: those that it did not choose have none of `chosen`."""
-    known, spread = counted(logits), np.zeros_like(logits)
+    known, spread = without_nan(logits), np.zeros_like(logits)
     if over == "chosen":
         spread[chosen] = softmax_pushforward(softmax(known[chosen]), cotangent)
     else:

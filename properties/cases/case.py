@@ -1,13 +1,9 @@
-"""A case: one draw, everything needed to run one check again, and nothing else.
-
-Its operands are blocks that make up global arrays. To its chain the axes of the mesh are manual, all or some, or
-divided, and batches and branches are over some of them.
-"""
+"""A case: one draw, everything needed to run one check again, and nothing else."""
 
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -20,10 +16,10 @@ from shardproof.oracles.mesh import MOST_AXES, MOST_DEVICES, MeshCase, as_axes
 from shardproof.properties.cases import reading
 from shardproof.properties.cases.chain import (
     BATCH,
-    FED,
+    COMPOSE,
     NESTED,
     OUTSIDE,
-    SPREAD,
+    SPMD,
     Chain,
     Link,
     check_chain,
@@ -33,14 +29,13 @@ from shardproof.properties.cases.chain import (
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 
-MOST_RANK = 16
-MOST_ELEMENTS = 2**27
-"""The most dimensions, and elements on all devices, of an operand of a case that is run from a file."""
+MOST_RANK, MOST_ELEMENTS, MOST_OPERANDS, MOST_DATA, MOST_SEED = 16, 2**27, 64, 100, 2**32
+"""Limits of a case that is read from a file; elements are those of an operand on all devices."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """How blocks make up a global array: `spec` splits their own dimensions, `stacked` adds leading ones.
+    """The way that blocks make up a global array: `spec` splits their own dimensions, `stacked` adds leading ones.
 
     An axis in `stacked` becomes a leading dimension of the global array that is as long as the
     axis, which lets blocks of rank 0 vary as well. Axes named in neither hold replicas.
@@ -104,53 +99,32 @@ def check_placement(placement: Placement, mesh: MeshCase, rank: int) -> None:
             f"spec={reading.shown(placement.spec)}: expected an entry for each of {rank} dimensions"
         )
     if len(set(names)) != len(names) or not set(names) <= set(mesh.axis_names):
-        told = f"spec={reading.shown(placement.spec)}, stacked={reading.shown(placement.stacked)}"
-        raise reading.Unreadable(f"{told}: expected axes of the mesh, each once")
+        given = f"spec={reading.shown(placement.spec)}, stacked={reading.shown(placement.stacked)}"
+        raise reading.Unreadable(f"{given}: expected axes of the mesh, each once")
 
 
 if TYPE_CHECKING:
     from shardproof.properties.contracts.contract import Contract
 else:
-    Contract = Any  # of a file, its name
-
-__all__ = ["MOST_ELEMENTS", "Case", "Operand", "Placement"]
-
-MOST_OPERANDS, MOST_DATA = 64, 100
-MOST_SEED = 2**32
-"""What a case that is read from a file may have at most."""
+    Contract = Any  # in a file, its name
 
 
 @dataclass(frozen=True)
 class Case:
-    """One structure and the data sets to run it on.
-
-    Arguments:
-        contract: what it is a case of.
-        mesh: the mesh.
-        axis_name: what the implementation gets as `axis_name`.
-        operands: its array arguments; more than one per parameter when `tree` is set.
-        params: its keyword arguments.
-        data: the data sets, each run through the one compiled structure.
-        chain: the transformations around the call, outermost first (see `shardproof.properties.cases.chain`).
-        manual: the axes that `shard_map` makes manual; empty means all.
-        tree: whether the operands are passed as one pytree.
-        out: how each result leaves `shard_map`, where a law asks for it.
-        forbidden: the argument that this case gets wrong, for the error law.
-        roles: of an operation whose axis tuples have names of their own, what the implementation gets for each;
-            `axis_name` is then all of their axes.
-    """
+    """One structure and the data sets to run it on."""
 
     contract: Contract
     mesh: MeshCase
-    axis_name: str | tuple[str, ...]
-    operands: tuple[Operand, ...]
-    params: tuple[tuple[str, Any], ...] = ()
-    data: tuple[Data, ...] = (Data("exact", 0),)
-    chain: Chain = ()
-    manual: tuple[str, ...] = ()
-    tree: bool = False
-    out: tuple[Placement, ...] | None = None
-    forbidden: str = ""
+    axis_name: str | tuple[str, ...]  # as the implementation gets it
+    operands: tuple[Operand, ...]  # the array arguments; more than one per parameter if they are a `tree`
+    params: tuple[tuple[str, Any], ...] = ()  # the keyword arguments
+    data: tuple[Data, ...] = (Data("exact", 0),)  # each is run through the one compiled structure
+    chain: Chain = ()  # the transformations around the call, outermost first (see `shardproof.properties.cases.chain`)
+    manual: tuple[str, ...] = ()  # the axes that `shard_map` makes manual; empty: all
+    tree: bool = False  # whether the operands are passed as one pytree
+    out: tuple[Placement, ...] | None = None  # how each result leaves `shard_map`, for the law of types
+    forbidden: str = ""  # the argument that this case gets wrong, for the law of errors
+    # if the axis tuples have names of their own, the argument for each; `axis_name` is then all of their axes
     roles: tuple[tuple[str, str | tuple[str, ...]], ...] = ()
 
     @property
@@ -165,18 +139,11 @@ class Case:
 
     @property
     def trivial(self) -> bool:
-        """Whether nothing can go wrong: one device or participant, a block of no element, a shift by whole turns.
-
-        What is forbidden is not: it must be refused.
-        """
+        """True if nothing can go wrong: one participant, an empty block, a shift by whole turns; but not an error."""
         if self.forbidden:
             return False
         empty = any(0 in operand.block for operand in self.operands)
-        return (
-            self.participants == 1
-            or empty
-            or ("offset" in self.keywords and self.keywords["offset"] % self.participants == 0)
-        )
+        return self.participants == 1 or empty or self.keywords.get("offset", 1) % self.participants == 0
 
     @property
     def group_size(self) -> int:
@@ -195,12 +162,12 @@ class Case:
 
     @cached_property
     def structure(self) -> "Case":
-        """This case without its data: what is traced and compiled."""
+        """This case without its data, for what is traced and compiled."""
         return dataclasses.replace(self, data=())
 
     @property
     def order(self) -> str:
-        """How the axis tuple stands to the mesh: `one axis`, `mesh order` or `permuted` (or none of it)."""
+        """The order of the axis tuple: `one axis`, `mesh order` or `permuted`; `not of this mesh` if it is not."""
         if len(self.axes) == 1:
             return "one axis"
         if not self.axes or not set(self.axes) <= set(self.mesh.axis_names):
@@ -214,8 +181,8 @@ class Case:
 
     @property
     def calls(self) -> int:
-        """How many calls there are of which each gets what the one before it gave."""
-        return 2 ** self.chain.count(FED)
+        """The number of composed calls."""
+        return 2 ** self.chain.count(COMPOSE)
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -227,12 +194,12 @@ class Case:
         return tuple(BATCH for link in self.links if link.maps_operand(index))
 
     def shared_dimensions(self, index: int) -> tuple[int, ...]:
-        """Which of the batch's dimensions operand `index` lacks: all of the batch shares it."""
+        """The batch's dimensions along which operand `index` is the same."""
         batched = [link for link in self.links if link.batched]
         return tuple(at for at, link in enumerate(batched) if not link.maps_operand(index))
 
     def keeps(self, at: Sequence[int]) -> bool:
-        """Whether the result of one input of the batch is kept: zeros stand in its place elsewhere."""
+        """True if the result of one input of the batch is returned, and not zeros in its place."""
         batched = [link for link in self.links if link.batched]
         return all(link.keeps[i] for link, i in zip(batched, at, strict=True))
 
@@ -270,7 +237,7 @@ class Case:
         return f"{self.contract.name}({', '.join(map(str, self.operands))}, {over}{params}){extras} on mesh {self.mesh}"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Shows it so in Hypothesis, which would show all fields of its contract, and warns where that is too long."""
+        """Prints it for Hypothesis, which would print all fields of its contract."""
         printer.text(str(self))
 
     def to_json(self) -> str:
@@ -278,7 +245,7 @@ class Case:
         return json.dumps(msgspec.to_builtins(self.named()))
 
     def named(self) -> "Case":
-        """This case as a file holds it: with the name of its contract."""
+        """This case with the name of its contract, as it stands in a file."""
         return dataclasses.replace(self, contract=cast(Contract, self.contract.name))
 
     @classmethod
@@ -288,15 +255,11 @@ class Case:
         Raises:
             ValueError: if the text is no JSON, no case, or out of all bounds.
         """
-        return bounded(reading.decoded(cls, reading.loaded(text)), contract_of)
+        return bounded(reading.decode(cls, reading.load_json(text)), contract_of)
 
 
 def bounded(case: Case, contract_of: Callable[[str], Contract]) -> Case:
-    """A decoded case, whose names, numbers and sizes are such as can be drawn, parameters hashable, contract known.
-
-    Raises:
-        ValueError: naming the field that is not, its value, and the one expected.
-    """
+    """A decoded case with its contract; ValueError, with field, value and range, unless it could have been drawn."""
     for what, found, most in (
         ("operands", case.operands, MOST_OPERANDS),
         ("data", case.data, MOST_DATA),
@@ -325,12 +288,9 @@ def bounded(case: Case, contract_of: Callable[[str], Contract]) -> Case:
 
 
 def parameter(name: str, value: Any, *, depth: int = 2) -> Any:
-    """A keyword argument: none, a text, a truth, a finite number, or tuples of them, as `perm` and groups are.
+    """A keyword argument; raises Unreadable unless it is None, a text, bool, finite number, or tuples of these.
 
     A text has no quotes and no backslashes: it stands in the docstrings of scripts as well.
-
-    Raises:
-        Unreadable: if it is another value.
     """
     if isinstance(value, list | tuple) and depth:
         if len(value) > MOST_DEVICES:
@@ -370,7 +330,7 @@ def laid_out(case: Case, index: int) -> Entries:
 
 
 def outer_axes(case: Case) -> tuple[str, ...]:
-    """The axis that the outer of two makes manual, the inner one the others; none if they cannot be divided.
+    """The axis that the outer of two `shard_map`s makes manual; none if there is no other one for the inner.
 
     Where a dimension is sharded over several axes, the outer one divides it first, so its axis is the first there. One
     of `axis_name` is preferred: then a collective connects devices of both.
@@ -382,7 +342,7 @@ def outer_axes(case: Case) -> tuple[str, ...]:
 
 
 def levels(case: Case) -> tuple[tuple[str, ...], ...]:
-    """What each `shard_map` around the call names as its manual axes, the outer one first; nothing where it is all."""
+    """The manual axes of each `shard_map` around the call, the outer one first; empty: all."""
     if NESTED not in case.chain:
         return (case.manual,)
     outer = outer_axes(case)
@@ -390,9 +350,9 @@ def levels(case: Case) -> tuple[tuple[str, ...], ...]:
 
 
 def free_axis(case: Case) -> str:
-    """The axis over which a batch can be spread: the longest that divides it and is not in `axis_name`; else none.
+    """The axis that a batch can be sharded over: the longest that divides it and is not in `axis_name`; else none.
 
-    Not an explicit one: of that the arrays would have to say that their batch is sharded.
+    It is not an explicit one, on which the arrays' types would have to say that their batch is sharded.
     """
     manual, kinds = manual_axes(case), case.mesh.types
     free = [name for name in manual if name not in case.axes and kinds[name] == "auto"]
@@ -400,9 +360,9 @@ def free_axis(case: Case) -> str:
     return max(fit, key=lambda name: case.mesh.shape[name], default="")
 
 
-def spread_axis(case: Case) -> str:
-    """The axis over which the batch is spread; none where it is not."""
-    return free_axis(case) if SPREAD in case.chain else ""
+def spmd_axis(case: Case) -> str:
+    """The axis that the batch is sharded over; empty if none."""
+    return free_axis(case) if SPMD in case.chain else ""
 
 
 def dividing_axis(case: Case) -> str:
@@ -412,20 +372,15 @@ def dividing_axis(case: Case) -> str:
 
 
 def stacked_axes(case: Case) -> tuple[str, ...]:
-    """The axes along which every device's result is told apart, in mesh order."""
-    return tuple(name for name in manual_axes(case) if name != spread_axis(case))
+    """The axes along which results are stacked, in mesh order."""
+    return tuple(name for name in manual_axes(case) if name != spmd_axis(case))
 
 
 def outside(case: Case) -> bool:
-    """Whether a `vmap` is around the whole `shard_map`."""
-    return OUTSIDE in case.chain or SPREAD in case.chain
+    """True if a `vmap` is around the whole `shard_map`."""
+    return OUTSIDE in case.chain or SPMD in case.chain
 
 
 def without_outside(case: Case) -> Case:
-    """The case as it is inside of that."""
-    return dataclasses.replace(case, chain=tuple(name for name in case.chain if name not in (OUTSIDE, SPREAD)))
-
-
-def along(entries: Entries, axes: Collection[str]) -> Entries:
-    """What a layout says of some axes: `((dp, tp), ())` along `tp` is `((tp,), ())`."""
-    return tuple(tuple(name for name in entry if name in axes) for entry in entries)
+    """The case inside of such a `vmap`."""
+    return dataclasses.replace(case, chain=tuple(name for name in case.chain if name not in (OUTSIDE, SPMD)))

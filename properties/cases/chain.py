@@ -1,7 +1,7 @@
-"""The chain of transformations around a call: which links there are, and what each does to operands and results.
+"""The chain of transformations around a call: its links, and what each does to operands and results.
 
-What a link does to a function is said in `shardproof.properties.programs.transformations`. A chain is a tuple of their
-names, outermost first; the empty one is plain `jit`.
+`shardproof.properties.programs.transformations` has what they do to a function. A chain is a tuple of their names,
+outermost first; the empty one is plain `jit`.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -12,10 +12,10 @@ from typing import Literal
 from hypothesis import strategies as st
 
 BATCH = 2
-"""How many inputs a link that batches (`vmap`, `scan`, …) carries, along a leading dimension."""
+"""The number of inputs of a link that batches (`vmap`, `scan`, …), along a leading dimension."""
 
 MOST_LINKS, MOST_BATCHED = 3, 2
-"""How long a chain may be, and how many of its links may batch."""
+"""The most links of a chain, and the most of them that batch."""
 
 Chain = tuple[str, ...]
 
@@ -25,11 +25,11 @@ NESTED = "nested"
 OUTSIDE = "vmap_outside"
 """The link that is a `vmap` of the whole `shard_map`."""
 
-SPREAD = "vmap_spread"
+SPMD = "vmap_spmd"
 """The link that is such a `vmap`, its batch sharded over an axis of the mesh (`spmd_axis_name`)."""
 
-FED = "fed"
-"""The link whose second call has what the first one gave."""
+COMPOSE = "compose"
+"""The link whose second call gets the results of the first."""
 
 DIVERGENT = ("divergent_cond", "divergent_switch", "divergent_while")
 """The links for which devices that no collective connects take different branches, or different numbers of steps."""
@@ -37,43 +37,29 @@ DIVERGENT = ("divergent_cond", "divergent_switch", "divergent_while")
 
 @dataclass(frozen=True)
 class Link:
-    """What a transformation does to operands and results, whatever it is put around.
-
-    Arguments:
-        name: what cases and messages call it.
-        sentence: what it is.
-        maps: which operands get a leading batch dimension; if any does, the results do as well.
-        keeps: which of the batch's results are kept; the others are zeros.
-        whole: whether it is about the whole program and not about the call, so that it is outermost, and there once.
-        differentiable: whether reverse mode goes through it.
-        derives: whether it differentiates by itself, so that the call must be differentiable.
-        of_derivative: whether it is about how derivatives are taken, so that values know nothing of it.
-        checked: whether `shard_map` checks the types (`check_vma`).
-        compiled: whether the program is put under `jit`.
-        of_shard_map: whether it is about the types in `shard_map`, its axes, or what is inside of it.
-        leaves_an_axis: whether it needs an axis of the mesh which a collective does not name.
-    """
+    """A transformation, by what it does to operands and results."""
 
     name: str
-    sentence: str
+    sentence: str  # what it is
+    # the operands that get a leading batch dimension; if any does, the results do as well
     maps: Literal["none", "all", "first", "others"] = "none"
-    keeps: tuple[bool, ...] = (True,) * BATCH
-    whole: bool = False
-    differentiable: bool = True
-    derives: bool = False
-    of_derivative: bool = False
-    checked: bool = True
-    compiled: bool = True
-    of_shard_map: bool = False
-    leaves_an_axis: bool = False
+    keeps: tuple[bool, ...] = (True,) * BATCH  # of each of the batch, whether its results are returned, and not zeros
+    whole: bool = False  # whether it is about the whole program and not the call: then it is outermost, and there once
+    differentiable: bool = True  # whether reverse mode goes through it
+    derives: bool = False  # whether it differentiates by itself, so that the call must be differentiable
+    of_derivative: bool = False  # whether it is about how derivatives are taken alone
+    checked: bool = True  # whether `shard_map` checks the types (`check_vma`)
+    compiled: bool = True  # whether the program is put under `jit`
+    of_shard_map: bool = False  # whether it is about the types in `shard_map`, its axes, or what is inside of it
+    leaves_an_axis: bool = False  # whether it needs an axis of the mesh which a collective does not name
 
     @property
     def batched(self) -> bool:
-        """Whether results carry a batch dimension more."""
+        """True if results carry a batch dimension more."""
         return self.maps != "none"
 
     def maps_operand(self, index: int) -> bool:
-        """Whether operand `index` carries a batch dimension more."""
+        """True if operand `index` carries a batch dimension more."""
         return self.maps == "all" or self.maps == ("others" if index else "first")
 
 
@@ -99,8 +85,8 @@ LINKS: dict[str, Link] = {
         Link(OUTSIDE, "`vmap` of the whole `shard_map`.", maps="all", whole=True, of_shard_map=True),
         # with checked types, JAX loses the axis in every loop, branch and remat (see the known defects)
         Link(
-            SPREAD,
-            "That with its batch sharded over an axis (`spmd_axis_name`); types are not checked.",
+            SPMD,
+            "`vmap_outside` with its batch sharded over an axis (`spmd_axis_name`); types are not checked.",
             maps="all",
             whole=True,
             checked=False,
@@ -134,8 +120,8 @@ LINKS: dict[str, Link] = {
             of_derivative=True,
         ),
         Link(
-            "apart",
-            "Gradients are taken of one operand at a time, of which alone the function is differentiated.",
+            "grad_per_operand",
+            "Gradients are taken by one operand after the other, each of a function of that operand alone.",
             whole=True,
             of_derivative=True,
         ),
@@ -148,11 +134,11 @@ LINKS: dict[str, Link] = {
         Link("vmap_others", "`vmap` of the call over all operands but the first.", maps="others"),
         Link("twice", "Two calls, neither of which needs the other.", maps="all"),
         Link(
-            "in_turn",
+            "sequential",
             "Two calls: an operand of the second is chosen between the next input and a result of the first.",
             maps="all",
         ),
-        Link(FED, "Two calls: the results of the first are operands of the second."),
+        Link(COMPOSE, "Two calls: the results of the first are operands of the second."),
         Link("switch", "The call in one branch of a `switch`; the others give zeros."),
         Link(
             "divergent_cond",
@@ -210,13 +196,8 @@ def in_order(names: Iterable[str]) -> Chain:
 
 
 def leaves_an_axis(chain: Chain) -> bool:
-    """Whether a link needs an axis of the mesh which a collective does not name."""
+    """True if a link needs an axis of the mesh which a collective does not name."""
     return any(link.leaves_an_axis for link in links(chain))
-
-
-def goes_around(outer: str, inner: str) -> bool:
-    """Whether a chain may have one link around another."""
-    return in_order((outer, inner)) == (outer, inner)
 
 
 OF_DERIVATIVES = frozenset(name for name, link in LINKS.items() if link.of_derivative)
@@ -224,25 +205,26 @@ UNDIFFERENTIABLE = frozenset(name for name, link in LINKS.items() if not link.di
 
 NEVER_BOTH: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
     (UNDIFFERENTIABLE, OF_DERIVATIVES, "no derivative is taken through the other one"),
-    (frozenset({NESTED, OUTSIDE}), frozenset({SPREAD}), "the batch has one way into the whole `shard_map`"),
-    (frozenset({SPREAD}), frozenset(DIVERGENT), "either needs the axis that a collective does not name"),
+    (frozenset({NESTED, OUTSIDE}), frozenset({SPMD}), "the batch has one way into the whole `shard_map`"),
+    (frozenset({SPMD}), frozenset(DIVERGENT), "either needs the axis that a collective does not name"),
     (
         frozenset({"partial_manual"}),
-        frozenset({SPREAD, *DIVERGENT}),
+        frozenset({SPMD, *DIVERGENT}),
         "the compiler has that axis; XLA:CPU hangs where it has one, and devices along another are in other branches",
     ),
 )
-"""Links that keep others out of a chain, those others, and why."""
+"""Links that exclude others from a chain, those others, and why."""
 
 
-def kept_out(name: str, chain: Chain) -> bool:
-    """Whether another link of a chain keeps one out of it."""
-    return any(name in others and not keeping.isdisjoint(chain) for keeping, others, _ in NEVER_BOTH)
+def is_excluded(name: str, chain: Chain) -> bool:
+    """True if another link of a chain excludes one from it."""
+    return any(name in others and not excluding.isdisjoint(chain) for excluding, others, _ in NEVER_BOTH)
 
 
-def composes(outer: str, inner: str) -> bool:
-    """Whether a program is drawn that has one link around another."""
-    return goes_around(outer, inner) and not kept_out(outer, (inner,)) and not kept_out(inner, (outer,))
+def is_drawn(outer: str, inner: str) -> bool:
+    """True if a program is drawn that has one link around another."""
+    ordered = in_order((outer, inner)) == (outer, inner)
+    return ordered and not is_excluded(outer, (inner,)) and not is_excluded(inner, (outer,))
 
 
 def check_chain(chain: Sequence[str]) -> None:
@@ -266,15 +248,10 @@ def in_words(chain: Chain) -> str:
 
 @dataclass(frozen=True)
 class Chains:
-    """Which chains to draw.
+    """The chains to draw."""
 
-    Arguments:
-        links: the links to draw from, the simplest first.
-        only: the one chain that is drawn, if that is settled.
-    """
-
-    links: Chain = ()
-    only: Chain | None = None
+    links: Chain = ()  # the links to draw from, the simplest first
+    only: Chain | None = None  # the only chain that is drawn; None: any
 
     def without(self, unfit: Collection[str]) -> "Chains":
         """The same without some of the links."""
@@ -288,10 +265,7 @@ PLAIN = Chains()
 
 @lru_cache
 def chains(of: Chains) -> st.SearchStrategy[Chain]:
-    """No chain, or one of at most three links. Shrinks to none, then to one link, the simplest.
-
-    Of `vmap`, `scan` and `checkpoint` draws `("vmap",)` and `("scan", "checkpoint")`.
-    """
+    """No chain, or one of at most three links, drawn as names. Shrinks to none, then to one link, the simplest."""
     if of.only is not None:
         return st.just(of.only)
     if not of.links:

@@ -15,7 +15,7 @@
   are up to near the largest, and never wrap around.
 - *partial*: integers as large as one participant's own sum of products permits: that is exact in the dtype,
   and the whole sum only in a wider accumulator, so that a dtype which is too narrow shows in one rounding.
-- *zeros*: nothing else in every second data set, and among real numbers in the others. No derivative is asked for.
+- *zeros*: nothing else in every second data set, and among real numbers in the others. No derivative is checked.
 """
 
 import math
@@ -52,11 +52,11 @@ class Data:
 
 def generate(data: Data, shape: tuple[int, ...], dtype: np.dtype, *, terms: int = 1, degree: int = 1) -> np.ndarray:
     """The array of a data set; a result may add up `terms` products of `degree` elements."""
-    # of no dimensions NumPy makes a scalar, where an array is meant
-    return np.asarray(_generated(data, shape, dtype, terms, degree))
+    # without dimensions NumPy makes a scalar, and not an array
+    return np.asarray(_generate(data, shape, dtype, terms, degree))
 
 
-def _generated(data: Data, shape: tuple[int, ...], dtype: np.dtype, terms: int, degree: int) -> np.ndarray:
+def _generate(data: Data, shape: tuple[int, ...], dtype: np.dtype, terms: int, degree: int) -> np.ndarray:
     rng = np.random.default_rng([KINDS.index(data.kind), data.seed, len(shape), *shape])
     dtype = np.dtype(dtype)
     if dtype == bool:
@@ -116,7 +116,7 @@ def _small_integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.
 
 
 def _distinct(seed: int, shape: tuple[int, ...], dtype: np.dtype, terms: int) -> np.ndarray:
-    """Different numbers, as far as there are so many: in no order does a sum of so many of them overflow."""
+    """Different numbers, as far as the dtype has them: a sum of `terms` of them overflows in no order."""
     limit = exact_limit(dtype)
     if is_float(dtype):
         limit = min(limit, max(1, int(largest_finite(dtype) // max(terms, 1))))
@@ -144,6 +144,6 @@ def _special(
         return values
     picked = choices[rng.integers(0, len(choices), shape)]
     result = np.where(rng.random(shape) < share, picked, values).astype(dtype)
-    if result.size:  # at least one, which stays what and where it is when the array gets smaller
+    if result.size:  # at least one, the same at the same place when the array shrinks
         result.flat[-(data.seed % 2)] = choices[data.seed % len(choices)]
     return result

@@ -31,7 +31,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
-def loaded(text: str | bytes) -> Any:
+def load_json(text: str | bytes) -> Any:
     """JSON as data; raises Unreadable if the text is none, or nested too deeply."""
     try:
         return msgspec.json.decode(text)
@@ -41,12 +41,8 @@ def loaded(text: str | bytes) -> Any:
         raise Unreadable(f"not JSON: {error}") from error
 
 
-def decoded(kind: type[T], data: Any) -> T:
-    """A dataclass from JSON-able data, with just its fields, each of its type.
-
-    Raises:
-        Unreadable: naming the field that is wrong, its value, and the one expected.
-    """
+def decode(kind: type[T], data: Any) -> T:
+    """A dataclass from JSON-able data; Unreadable, with the field, its value and the one expected, unless it fits."""
     try:
         found = msgspec.convert(data, kind)
     except RecursionError as error:

@@ -1,24 +1,19 @@
-"""What a user asks for that cannot be had: an error in one line, and what a name may have been meant to be."""
+"""Errors of a user's request in one line, with the nearest name that there is."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class RequestError(ValueError):
-    """What was asked for cannot be had; the message names the argument and its value, and says what was expected."""
+    """A request cannot be met; the message names the argument and its value, and says what was expected."""
 
 
 FAR = 0.5
-"""How alike the nearest name is at least, of 1."""
+"""The least similarity of the nearest name, of 1."""
 
 
-def meant(name: str, known: Iterable[str], *, of: str = "one of", instead: Iterable[str] | None = None) -> str:
-    """The nearest of the names that there are, or all of them.
-
-    Arguments:
-        of: whether one or some of them are expected.
-        instead: what is listed in place of all of them.
-    """
+def did_you_mean(name: str, known: Iterable[str], *, of: str = "one of", instead: Iterable[str] | None = None) -> str:
+    """A question with the nearest of the known names, or else a list of them, or of others `instead`."""
     names = list(known)
     return near(name, names) or f"expected {of} {', '.join(names if instead is None else instead)}"
 

@@ -316,12 +316,11 @@ def worded(cost: Cost) -> str:
     return " and ".join(parts) or "no communication"
 
 
-def worded_stated(stated: Stated, said: object, names: Collection[str], sizes: Mapping[str, Any]) -> str:
+def worded_stated(stated: Stated, said: Expectation, names: Collection[str], sizes: Mapping[str, Any]) -> str:
     """`permute=3, bytes=48 (from permute=p-1,bytes=(p-1)*n/p with p=4, n=64)`; p and n always, others if named.
 
     Arguments:
-        said: the expectation; anything else is a formula, which no words are known of.
-        names: the names that it speaks of.
+        names: the names that the expectation speaks of.
     """
     parts = [f"{kind}={number(count)}" for kind, count in stated.counts.items() if count]
     if stated.bytes is None:
@@ -330,8 +329,6 @@ def worded_stated(stated: Stated, said: object, names: Collection[str], sizes: M
         parts += [f"bytes={number(stated.bytes)}"]
     parts += [] if stated.steps is None else [f"steps={number(stated.steps)}"]
     text = ", ".join(parts) or "none"
-    if not isinstance(said, Expectation):
-        return f"{text} (formula)"
     told = {name: size for name, size in sizes.items() if name in ("p", "n") or name in names}
     return f"{text} (from {said} with {', '.join(f'{name}={number(Fraction(size))}' for name, size in told.items())})"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from shardproof.properties.cases.suggestion import RequestError, meant
+from shardproof.properties.cases.suggestion import RequestError, did_you_mean
 from shardproof.properties.conformance import report
 from shardproof.properties.conformance.operations import OPERATIONS
 from shardproof.properties.conformance.search import Outcome, Search
@@ -24,7 +24,7 @@ def search(
     names = [name for name in operations.split(",") if name]
     for name in names:
         if name not in OPERATIONS:
-            raise RequestError(f"--operations={name}: no such operation; {meant(name, OPERATIONS)}")
+            raise RequestError(f"--operations={name}: no such operation; {did_you_mean(name, OPERATIONS)}")
     workers = Workers(max(1, len(os.sched_getaffinity(0))), where)
 
     def record(outcome: Outcome) -> None:

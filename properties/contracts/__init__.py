@@ -42,8 +42,8 @@ class _ByName(Mapping[str, Contract]):
 CONTRACTS: Mapping[str, Contract] = _ByName()
 
 
-def listed(contract: Contract) -> bool:
-    """Whether it is found by its name: not so what a program of a user's own means."""
+def is_listed(contract: Contract) -> bool:
+    """True if it is found by its name: not so what a program of a user's own means."""
     return CONTRACTS.get(contract.name) is contract
 
 
@@ -59,4 +59,4 @@ def _unknown(*given: Any) -> Any:
     raise ValueError("expected the program that this is a case of")
 
 
-__all__ = ["CONTRACTS", "Contract", "Scope", "Violation", "contract_of", "listed"]
+__all__ = ["CONTRACTS", "Contract", "Scope", "Violation", "contract_of", "is_listed"]

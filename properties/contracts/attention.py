@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from shardproof.impl import attention as implementations
 from shardproof.oracles import attention
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type, something
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, at_least_a_byte, of_type
 from shardproof.properties.contracts.costs import added_up, replicas
 from shardproof.properties.contracts.drawing import sides
-from shardproof.properties.contracts.forbidden import deeper, longer, retyped
+from shardproof.properties.contracts.forbidden import deeper, longer, wrong_dtype
 from shardproof.properties.contracts.numbers import finite, scaled_to
-from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
+from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation
 
 MOST_HEADS = 32
 """The most participants that have a head each: the logits of all together grow with the cube of their number."""
@@ -23,7 +23,7 @@ LONGEST = 544
 
 REACHES = (2.0, 20.0, 200.0, 20_000.0, -20_000.0)
 """About the largest logits of a data set: nearly a mean; a choice; one that overflows in float32 as a power; one above
-what half of all code takes for infinity; and, under a mask, all below what takes the place of minus infinity."""
+the number that half of all code uses for infinity; and, under a mask, all below the one used for minus infinity."""
 
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
@@ -31,7 +31,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     rows = min(rows, max(1, LONGEST // participants))
     if participants <= MOST_HEADS and draw(st.booleans(), label="heads for all participants"):
         rows, heads = min(rows, 4), participants * (1 if scope.large or heads < 3 else 2)
-    like = None if APART in scope.features else 0
+    like = None if INDEPENDENT in scope.features else 0
     block = (rows, heads, features)
     return [Described(block), *[Described(block, like=like)] * 2], {"causal": draw(st.booleans(), label="causal")}
 
@@ -46,7 +46,7 @@ def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     most = math.sqrt(abs(reach) / math.sqrt(case.operands[0].block[-1]))
     if case.keywords["causal"]:
         v = finite(v)
-        if "fed" in case.chain:  # a result that is NaN becomes such a value
+        if "compose" in case.chain:  # a result that is NaN becomes a value of the next call
             q, k = finite(q), finite(k)
         if reach < 0:  # or the highest logit that a query sees is rarely as low
             q, k = -np.abs(q), np.abs(k)
@@ -68,8 +68,8 @@ CONTRACTS: tuple[Contract, ...] = (
         operands=("q", "k", "v"),
         options={"causal": Option(of_type(bool))},
         kinds=("real", "exact", "distinct", "nan", "real"),
-        features=frozenset({APART, "explained_errors", "replicated_operands", "x64"}),
-        violations=(longer("k", 1, 1), longer("v", 2, 2), deeper("q", 0), retyped("v", 2, "int32")),
+        features=frozenset({INDEPENDENT, "explained_errors", "replicated_operands", "x64"}),
+        violations=(longer("k", 1, 1), longer("v", 2, 2), deeper("q", 0), wrong_dtype("v", 2, "int32")),
         # logits grow with the square of the number of participants, on each set of them
         most=64,
         adapt=_in_reach,
@@ -77,7 +77,7 @@ CONTRACTS: tuple[Contract, ...] = (
         shapes=(((8192, 16, 128), 0, ""),) * 3,
         usual={"causal": False},
         leading=0,
-        least=something(0, 1, 2),
+        least=at_least_a_byte(0, 1, 2),
         implementations={
             "gathered": Claim(
                 implementations.gathered_attention,

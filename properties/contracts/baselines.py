@@ -1,4 +1,4 @@
-"""The contracts of matrix products in any layout: what compilers are compared with, and compared by."""
+"""The contracts of matrix products in any layout, by hand and by compilers."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ MOST_DEVICES = 64
 
 
 def roles_of(array: str) -> tuple[str, str]:
-    """What lays out an array, or the result, which has no name."""
+    """The roles of an array's dimensions; those of the result have no name in front."""
     return (f"{array}_rows", f"{array}_columns") if array else ("rows", "columns")
 
 
@@ -52,7 +52,7 @@ def described(dimensions: Mapping[str, str], hidden: Mapping[str, str], result: 
 
 
 def layouts_of(case: Case, *names: str) -> list[Layout]:
-    """How a case lays out some."""
+    """The layouts of these arrays in a case."""
     axes = axes_of(case.roles)
     return [(axes[rows], axes[columns]) for rows, columns in map(roles_of, names)]
 
@@ -60,7 +60,7 @@ def layouts_of(case: Case, *names: str) -> list[Layout]:
 def _missing(*operands: str) -> Callable[[Case], int]:
     def least(case: Case) -> int:
         *layouts, result = layouts_of(case, *operands, "")
-        return math.ceil(baselines.lacking(case.mesh, sides(case), layouts, result) * bits(case) / 8)
+        return math.ceil(baselines.fewest_received(case.mesh, sides(case), layouts, result) * bits(case) / 8)
 
     return least
 

@@ -17,7 +17,7 @@ from shardproof.properties.cases.strategies import dtypes, kinds_of, permutation
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.strategies.making import Composite, sampled
 from shardproof.properties.contracts.contract import DIMENSION, Contract, Option, Oracle, Scope, is_dimension, of_type
-from shardproof.properties.contracts.forbidden import GROUPS, PARTLY, indivisible, out_of_range, valued
+from shardproof.properties.contracts.forbidden import GROUPS, PARTLY, indivisible, out_of_range, wrong_value
 from shardproof.properties.contracts.operation import Arguments, Described, Drawn, Params, operation
 
 MOST_SQUARED = 1024
@@ -36,7 +36,7 @@ def blocks(draw: st.DrawFn, scope: Scope, *, min_rank: int = 0) -> tuple[int, ..
 
 
 def dimension(draw: st.DrawFn, rank: int, scope: Scope, label: str) -> int:
-    """A legal dimension: counted from the front, or from the back as well where that is served."""
+    """A legal dimension: counted from the front, or from the back as well if that is claimed."""
     lowest = -rank if "negative_dimensions" in scope.features else 0
     return draw(sampled([*range(rank), *range(lowest, 0)]), label=label)
 
@@ -54,10 +54,9 @@ def _reduce(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 
 def _of_one_sign(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """What is compared is not above zero in every second data set for a maximum, and not below it for a minimum.
+    """Numbers of one sign in every second data set, not above zero for a maximum, and not below it for a minimum.
 
-    Otherwise some participant most likely has a number beyond the zeros where nothing arrives, which then do not show.
-    The least integer has no opposite, and stays.
+    Zeros that stand where nothing arrives would not show beside others. The least integer has no opposite, and stays.
     """
     op = case.keywords.get("op")
     if op not in ("max", "min") or case.data[0].seed % 2 == 0:
@@ -107,7 +106,7 @@ def _broadcast(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 
 def _with_trees(arguments: Arguments) -> Arguments:
-    """Of those who claim them, operands that are a pytree of two arrays as well."""
+    """The arguments, which may be a pytree of two arrays if `trees` are claimed."""
 
     def drawn(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
         described, params = arguments(draw, participants, scope)
@@ -123,7 +122,7 @@ def _dtypes(scope: Scope, devices: int, participants: int, params: Params) -> st
     op = params.get("op", "sum" if "scatter_dimension" in params else "move")
     sums = op in ("sum", "mean")
     terms = devices if scope.floating else participants if sums else 1
-    if op == "mean" and participants & (participants - 1):  # rounded: of too many terms no digit would be certain
+    if op == "mean" and participants & (participants - 1):  # rounded: too many terms would leave no certain digit
         terms *= 8
     return dtypes(
         floating=scope.floating,
@@ -136,7 +135,7 @@ def _dtypes(scope: Scope, devices: int, participants: int, params: Params) -> st
 
 
 def _kinds(scope: Scope, dtype: str, params: Params) -> tuple[str, ...]:
-    """All; of a mean those of which it is defined: no sums that wrap around, nor infinite or huge complex numbers."""
+    """All; for a mean, only where it is defined: no sums that wrap around, nor infinite or huge complex numbers."""
     kind = as_dtype(dtype)
     if params.get("op") == "mean" and is_integer(kind):
         return ("exact", "scaled")
@@ -146,7 +145,7 @@ def _kinds(scope: Scope, dtype: str, params: Params) -> tuple[str, ...]:
 
 
 def _oracle(name: str) -> Oracle:
-    """That of a linear map on the blocks of every leaf, and of its transpose."""
+    """The oracle of a linear map on the blocks of every leaf, and of its transpose."""
 
     def apply(module: ModuleType, name: str, case: Case, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
         params = case.keywords
@@ -211,7 +210,7 @@ CONTRACTS = (
         "uneven_groups",
         options={"op": Option(of_type(str), lambda case, value: value in OPS)},
         invariant=True,
-        violations=(valued("op", lambda case: ("median", "", "SUM")), GROUPS, PARTLY),
+        violations=(wrong_value("op", lambda case: ("median", "", "SUM")), GROUPS, PARTLY),
         adapt=_of_one_sign,
         sizes={"termsize": _termsize},
     ),
@@ -253,13 +252,13 @@ CONTRACTS = (
         "permute",
         _permute,
         options={"perm": Option(_are_numbers, _is_permutation)},
-        violations=(valued("perm", lambda case: (((0, case.participants),), ((-1, 0),), ((0, 0), (0, 0)))),),
+        violations=(wrong_value("perm", lambda case: (((0, case.participants),), ((-1, 0),), ((0, 0), (0, 0)))),),
     ),
     _collective("ring_shift", _shift, options={"offset": Option(of_type(int))}),
     _collective(
         "broadcast",
         _broadcast,
         options={"root": Option(of_type(int), lambda case, value: 0 <= value < case.participants)},
-        violations=(valued("root", lambda case: (case.participants, -1)),),
+        violations=(wrong_value("root", lambda case: (case.participants, -1)),),
     ),
 )

@@ -1,4 +1,4 @@
-"""What a contract consists of: how an operation is called, and what it means and forbids."""
+"""Contracts: how an operation is called, what it means, and what it forbids."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,6 @@ import jax
 import numpy as np
 from hypothesis import strategies as st
 
-from shardproof.oracles.communication import Cost
 from shardproof.oracles.dtypes import NARROW
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.strategies import PLAIN, Chains
@@ -29,7 +28,7 @@ FEATURES: dict[str, str] = {
     "nan_logits": "A token's logits may be NaN, which counts as minus infinity.",
     "nan_tokens": "A token may be NaN, which makes its own result NaN where an expert keeps it, and no other's.",
     "negative_dimensions": "Dimensions may be counted from the back.",
-    "operands_apart": "Operands may vary along different axes beside those of the tuple, weights where data does not.",
+    "independent_operands": "Operands may vary along different axes beside the tuple's, weights where data does not.",
     "replicated_operands": "Operands may be the same along some axes of the tuple, or all of them.",
     "sender_capacity": "`capacity_per_sender`: the most that a participant sends to an expert; it drops the others.",
     "several_layers": "A participant may have several layers, every p-th of all: its r-th is the layer r p + i.",
@@ -37,10 +36,10 @@ FEATURES: dict[str, str] = {
     "uneven_groups": "`axis_index_groups` of different lengths, where a result's shape does not depend on it.",
     "x64": "float64, int64, uint64 and complex128, under `jax.enable_x64`.",
 }
-"""What an implementation may claim beyond its contract's signature; nothing is assumed of a user's function."""
+"""Claims of implementations beyond their contract's signature; a user's function claims nothing by default."""
 
 CONCESSIONS = frozenset({"narrow_accumulation"})
-"""Features that draw nothing more: they ask for less, so that `all` does not mean them."""
+"""Features for which no more is drawn, and less is required: `all` does not include them."""
 
 KEYWORDS = {
     "gates_of_all": "over",
@@ -52,20 +51,20 @@ KEYWORDS = {
 
 
 def of_type(kind: type) -> Callable[[Any], bool]:
-    """Whether a value is of just this type: a bool is no int."""
+    """True if a value is of just this type: a bool is no int."""
     return lambda value: type(value) is kind
 
 
 @dataclass(frozen=True)
 class Option:
-    """A keyword argument, as it may stand in a case."""
+    """A keyword argument of a case."""
 
     holds: Callable[[Any], bool]  # whether a value has its type
     accepts: Callable[[Case, Any], bool] = lambda case, value: True  # whether the contract allows it in a case
 
 
 def is_dimension(case: Case, value: int, *, stacks: bool = False) -> bool:
-    """Whether a result has it: a product's two dimensions are meant, and one more where blocks are stacked."""
+    """True if the result has that dimension, of a product one of its two; `stacks`: one more if not tiled."""
     rank = len(case.operands[0].block) if len(case.contract.call.operands) == 1 else 2
     sides = rank + (stacks and not case.keywords["tiled"])
     return -sides <= value < sides
@@ -80,13 +79,13 @@ Kept = Sequence[tuple[tuple[str, ...], int]]
 
 @dataclass(frozen=True)
 class Call:
-    """How an operation is called, and what it returns."""
+    """The arguments and results of an operation."""
 
     operands: tuple[str, ...] = ("x",)  # the names of the array arguments, which come first
     # the operands that have no gradient and are not added up: indices, masks, metadata
     auxiliary: frozenset[str] = frozenset()
     # the operands that are the same on all participants, the sums of whose gradients are part of the cost
-    alike: frozenset[str] = frozenset()
+    replicated: frozenset[str] = frozenset()
     # the keyword arguments, those of features (see `KEYWORDS`) among them
     options: Mapping[str, Option] = field(default_factory=dict)
     # the names of its axis tuples, where it has several, or one of another name than `axis_name`
@@ -110,12 +109,12 @@ class Call:
 
     @property
     def axis_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What the parameters for axes are called: those that are passed by their place, and those by keyword."""
+        """The names of the parameters for axes: those that are passed by their place, and those by keyword."""
         names = self.roles or (() if self.local else ("axis_name",))
         return ((), names) if self.roles or self.keyword_axis else (names, ())
 
     def axis(self, case: Case, *, whole: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """How axis names are passed in a case: by their place, by keyword, or not at all; roles by their names."""
+        """The arguments for axes in a case, by their place and by keyword: roles by their names, or `axis_name`."""
         if case.roles:
             return (), dict(case.roles)
         by_place, by_keyword = (("axis_name",), ()) if whole and self.local else self.axis_names
@@ -127,46 +126,46 @@ class Call:
         return tuple(every) if case.tree else tuple(i for i in every if self.names(case)[i] not in self.auxiliary)
 
     def names(self, case: Case) -> tuple[str, ...]:
-        """What the operands of a case are called; ValueError if the contract has no arguments of so many leaves."""
+        """The names of the operands of a case; ValueError if the contract has no arguments with as many leaves."""
         trees = (self.tree, *self.deeper)
         return tuple(jax.tree.leaves(_of_leaves(trees, len(case.operands)))) if self.deeper else self.operands
 
     @property
     def arrays(self) -> tuple[str, ...]:
-        """What its array arguments are called, each of which may be a tree: `params[0]['w']` is of `params`."""
+        """The names of its array arguments, each of which may be a tree: `params[0]['w']` is of `params`."""
         if self.tree is None:
             return self.operands
         return tuple(re.split(r"\W", jax.tree.leaves(one)[0])[0] for one in self.tree)
 
-    def has_alike(self, case: Case, place: int) -> bool:
-        """Whether an operand is the same on all participants by what the contract says."""
-        return not case.tree and self.names(case)[place] in self.alike
+    def is_replicated(self, case: Case, place: int) -> bool:
+        """True if the contract says that an operand is the same on all participants."""
+        return not case.tree and self.names(case)[place] in self.replicated
 
     def arguments(self, case: Case, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        """The array arguments of a call, made of what stands for each operand: arrays, names, whatever."""
+        """The array arguments of a call, as trees with these leaves: arrays, names, or anything else."""
         if case.tree:
             return ({"first": leaves[0], "rest": [*leaves[1:]]},)
         tree = _of_leaves((self.tree, *self.deeper), len(leaves)) if self.deeper else self.tree
-        return tuple(leaves) if tree is None else refilled(tree, leaves)
+        return tuple(leaves) if tree is None else replace_leaves(tree, leaves)
 
     def returned(self, case: Case, leaves: Sequence[Any]) -> Any:
-        """What a call returns that gets these leaves, as a tree: of the results' names, but for a tree of operands."""
+        """The tree that a call returns: of the results' names, or like a tree of operands."""
         return self.arguments(case, leaves)[0] if case.tree else "" if self.results is None else self.results
 
     def leaf(self, case: Case, index: int) -> str:
-        """What a leaf of the results is called: `result`, `result leaf 1`, `result['loss']`."""
+        """The name of a leaf of the results: `result`, `result leaf 1`, `result['loss']`."""
         if case.tree:
             return f"result leaf {index}"
         return "result" if self.results is None else str(jax.tree.leaves(self.results)[index])
 
 
-def refilled(tree: Any, leaves: Sequence[Any]) -> Any:
+def replace_leaves(tree: Any, leaves: Sequence[Any]) -> Any:
     """A tree with other leaves."""
     return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 
 
 def _of_leaves(trees: Sequence[Any], count: int) -> Any:
-    """That of several trees which has so many leaves; ValueError if none has."""
+    """The one of several trees that has `count` leaves; ValueError if none has."""
     known = {len(jax.tree.leaves(tree)): tree for tree in trees}
     if count not in known:
         raise ValueError(f"operands: {count} given, tree=False: expected {' or '.join(map(str, sorted(known)))}")
@@ -174,9 +173,6 @@ def _of_leaves(trees: Sequence[Any], count: int) -> Any:
 
 
 Blocks = np.ndarray
-
-Communication = Callable[[Case, bool], Cost]
-"""The cost of a case, forward (`False`) or of its gradient alone (`True`), where it depends on layouts or on data."""
 
 Results = Callable[[Case, Sequence[Blocks]], list[Blocks]]
 """Blocks of the operands to blocks of the results, one per result leaf."""
@@ -187,7 +183,7 @@ Derivative = Callable[[Case, Sequence[Blocks], Sequence[Blocks]], list[Blocks]]
 
 @dataclass(frozen=True)
 class Scope:
-    """What cases may use: bounds that come from the machine, the law and the implementation."""
+    """Bounds of the cases that are drawn, from the machine, the law and the implementation."""
 
     max_devices: int = 8  # the most devices in a mesh
     available: int = 8  # the devices to choose from, in any order
@@ -196,8 +192,8 @@ class Scope:
     # what the implementation supports beyond the contract's signature
     features: frozenset[str] = field(default=frozenset())
     explicit: bool = True  # whether mesh axes may be of the explicit type
-    large: int = 0  # the most devices of a mesh that no engine but the simulator can serve; 0: none such
-    sizes: tuple[int, ...] = ()  # the sizes of the mesh's axes, where only such meshes are asked for
+    large: int = 0  # the most devices of a mesh that only the interpreter can run; 0: no such mesh
+    sizes: tuple[int, ...] = ()  # the sizes of the mesh's axes; empty: any
     whole: bool = False  # whether the function takes global arrays
     # how the function wants its arguments laid out (see `Claim`)
     layouts: tuple[Any, ...] = field(default=(), hash=False)
@@ -227,19 +223,18 @@ class Claim:
     features: frozenset[str] | None = None
     # whether its result is typed invariant along the axis tuple; None: as the contract's reference
     invariant: bool | None = None
-    # what it sends, as `Expectation.parse` reads it: `"permute=p-1,bytes=(p-1)*x;grad:…"`; None: unknown
+    # the communication that `Expectation.parse` reads: `"permute=p-1,bytes=(p-1)*x;grad:…"`; None: unknown
     communication: str | None = None
     supports: Callable[[Case], bool] | None = None  # whether it supports a case, to be drawn for it. None: all
     whole: bool = False
-    # signatures that say how it wants its arguments laid out; empty: as the contract describes them
+    # signatures with the layouts that it takes; empty: those of the contract
     layouts: tuple[Any, ...] = field(default=(), hash=False)
-    # how it hides what it sends, as `Overlap.parse` reads it: `"exposed<=1/p,directions=2"`; empty: nothing is said
-    overlap: str = ""
+    overlap: str = ""  # the overlap that `Overlap.parse` reads: `"exposed<=1/p,directions=2"`; empty: not claimed
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """What an operation means, on blocks `[*mesh.sizes, *block]`, in a dtype that loses nothing that matters."""
+    """The meaning of an operation, on blocks `[*mesh.sizes, *block]`, in a dtype that loses nothing that matters."""
 
     value: Results  # blocks of the operands to blocks of the results, one per result leaf
     # blocks of the operands, and tangent blocks of those that have a gradient, to those of the results
@@ -256,9 +251,9 @@ class Oracle:
     doubt: tuple[float, float] = (0.0, 0.0)
     # the results as far off as doubles may be in which `value` is computed; None: nothing is known of that
     nearby: Results | None = None
-    casts: tuple[np.dtype, ...] = ()  # the floats that it is said to be rounded to on its way, whatever its operands
-    # where results are right only up to a relation, says of blocks of operands and results what is wrong, or
-    # nothing; then `value` has their shapes alone. None: they are right if they are those of `value`
+    casts: tuple[np.dtype, ...] = ()  # the floats that its own words round to on the way, whatever its operands
+    # if results are right only up to a relation: given blocks of operands and results, what is wrong, or an empty
+    # text; then `value` has their shapes alone. None: they are right if they are those of `value`
     holds: Callable[[Case, Sequence[Blocks], Sequence[Blocks]], str] | None = None
 
 
@@ -272,21 +267,19 @@ class Contract:
     oracle: Oracle  # what it means
     invariant: bool = False  # whether the reference's result is typed invariant along the axis tuple
     violations: tuple[Violation, ...] = ()  # what it forbids
-    # whether results are operands' elements, or sums of them, whatever they are: infinite ones as well
-    linear: bool = False
-    # whether there are such derivatives in this case; None: in none
-    differentiable: Callable[[Case], bool] | None = lambda case: True
+    linear: bool = False  # whether results are operands' elements, infinite ones as well, or sums of them
+    differentiable: Callable[[Case], bool] | None = lambda case: True  # whether a case has derivatives; None: none has
     features: frozenset[str] = frozenset()  # those of `FEATURES` that an implementation of it may claim
     # the dtype in which sums of 16-bit floats are carried: to the end, or on a device, whose own sums may be
     # rounded before they are sent; empty: their own
     accumulator: Literal["", "float32", "float32 on a device"] = ""
-    # makes the drawn global arrays of the operands fit the contract, or tell more, unless they are zeros
+    # makes the drawn global arrays of the operands fit the contract, or show more, unless they are zeros
     adapt: Callable[[Case, list[np.ndarray]], list[np.ndarray]] = lambda case, arrays: arrays
     least: Callable[[Case], int] | None = None  # the bytes that some device must receive, where that is known
     # of each whole array a usual shape, the dimension that is sharded, and its dtype where that is not free
     shapes: tuple[tuple[tuple[int, ...], int | None, str], ...] = ()
     usual: Mapping[str, Any] = field(default_factory=dict)  # the keyword arguments that go with them
-    # what claims of communication and overlap may speak of besides, by its name
+    # further names in claims of communication and overlap
     sizes: Mapping[str, Callable[[Case], Any]] = field(default_factory=dict)
     # this project's own, by their names, where they are not listed elsewhere
     implementations: Mapping[str, Claim] = field(default_factory=dict)
@@ -296,15 +289,15 @@ class Contract:
 
     @property
     def whole(self) -> bool:
-        """Whether all that claim to satisfy it take global arrays: so does what a user brings."""
+        """True if all implementations take global arrays: so does a user's."""
         return bool(self.implementations) and all(claim.whole for claim in self.implementations.values())
 
     def has_derivative(self, case: Case) -> bool:
-        """Whether there are derivatives in this case."""
+        """True if there are derivatives in this case."""
         return self.differentiable is not None and self.differentiable(case)
 
 
-def something(*places: int) -> Callable[[Case], int]:
+def at_least_a_byte(*places: int) -> Callable[[Case], int]:
     """A lower bound where how much must be sent is not certain, but that something must be.
 
     That is one byte if there are several participants, nothing is empty, and each holds a part of these operands.

@@ -1,11 +1,10 @@
-"""What contracts say their costs in: parts of claims (see `Expectation.parse`)."""
+"""Parts of claims of communication (see `Expectation.parse`)."""
 
 NOTHING = "bytes=0;grad:bytes=0"
-"""What sends nothing."""
 
 
 def transposed(text: str) -> str:
-    """What a collective sends whose gradient sends as much: a permute's transpose is a permute."""
+    """The claim of a collective whose gradient sends as much: a permute's transpose is a permute."""
     return f"{text};grad:{text}"
 
 
@@ -15,12 +14,12 @@ def added_up(*names: str, wide: bool = False) -> str:
 
 
 def replicas(*names: str) -> str:
-    """How many of the operands are replicated."""
+    """The number of the operands that are replicated."""
     return "+".join(f"replicated({name})" for name in names)
 
 
 def replica_bytes(*names: str, wide: bool = False) -> str:
-    """The bytes of those."""
+    """The bytes of the replicated ones."""
     return "+".join(
         f"replicated({name})*{f'elements({name})*sum_itemsize({name})' if wide else name}" for name in names
     )

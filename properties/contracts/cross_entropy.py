@@ -11,21 +11,21 @@ from shardproof.oracles import cross_entropy
 from shardproof.oracles import projected_cross_entropy as oracle
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type, something
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, at_least_a_byte, of_type
 from shardproof.properties.contracts.drawing import further_dimensions, integers_below, sides
-from shardproof.properties.contracts.forbidden import longer, retyped, valued
+from shardproof.properties.contracts.forbidden import longer, wrong_dtype, wrong_value
 from shardproof.properties.contracts.numbers import finite, scaled_to, some_out_of_range
-from shardproof.properties.contracts.operation import APART, Described, Drawn, operation, with_invalid
+from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation, with_invalid
 
 LARGEST = 80.0
 """The magnitude of large logits: their exponentials are at both ends of float32, and beyond those of float16."""
 
 REACHES = (2.0, 20.0, 200.0)
-"""About the largest logits of a data set: nearly alike; a choice; and one that overflows in float32 as a power."""
+"""About the largest logits of a data set: nearly equal; a choice; and one that overflows in float32 as a power."""
 
 SMOOTHINGS = (0.0, 0.125, 0.1, 1.0)
 ELSEWHERE = (-1, -100, 255)
-"""What tokens are ignored by where that is the number of no class, or of none that there usually is."""
+"""Labels of ignored tokens that are the number of no class, or of none as a rule."""
 
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
@@ -37,7 +37,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 
 def _params(draw: st.DrawFn, classes: int) -> dict[str, Any]:
-    """The keyword arguments of a loss of so many classes."""
+    """The keyword arguments of a loss."""
     indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, classes - 1))
     return {
         "label_smoothing": draw(sampled(SMOOTHINGS), label="label_smoothing"),
@@ -53,7 +53,7 @@ def _projected(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 
 def _some_large(logits: np.ndarray) -> np.ndarray:
-    """Finite logits; of a third of the data sets of small ones, nearly all are large, so that exponentials overflow."""
+    """Finite logits; in a third of the data sets of small ones, nearly all are made large: exponentials overflow."""
     numbers = logits.astype(np.float64)
     numbers[np.isinf(numbers)] = 1
     known = np.where(np.isnan(numbers), 0, numbers)
@@ -63,7 +63,7 @@ def _some_large(logits: np.ndarray) -> np.ndarray:
 
 
 def _labelled(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Labels of all classes; logits are finite, or NaN. Of half of the data sets with NaN, all tokens are ignored."""
+    """Labels of all classes; logits are finite, or NaN. In half of the data sets with NaN, all tokens are ignored."""
     logits, labels = arrays
     classes = case.participants * case.operands[0].block[-1]
     spoilt = bool(np.isnan(logits.astype(np.float64)).any())
@@ -80,7 +80,7 @@ def _all_ignored(case: Case, labels: np.ndarray) -> np.ndarray:
 
 
 def _labels(case: Case, labels: np.ndarray, classes: int) -> np.ndarray:
-    """Labels of so many classes, given integers as they are drawn: one in four of them ignored, or all."""
+    """Labels of classes in place of drawn integers: one in four of them ignored, or all."""
     info, wide = np.iinfo(labels.dtype), labels.astype(np.int64)
     mixed = wide * 7919 + np.arange(labels.size).reshape(labels.shape) * 31
     chosen = mixed % classes
@@ -95,9 +95,9 @@ def _labels(case: Case, labels: np.ndarray, classes: int) -> np.ndarray:
 
 
 def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Logits of all sizes, labels of all classes; `w` is finite, and what of `x` is not is NaN.
+    """Logits of all sizes, labels of all classes; `w` is finite, and `x` finite or NaN.
 
-    Of every other data set with NaN all tokens are ignored: one that counts makes NaN of the gradient of `w`.
+    In every other data set with NaN all tokens are ignored: one that counts makes the gradient of `w` NaN.
     """
     x, w, labels = arrays
     x, w = np.where(np.isinf(x.astype(np.float64)), np.ones((), x.dtype), x), finite(w)
@@ -116,13 +116,13 @@ OPTIONS = {
     "ignore_index": Option(of_type(int)),
 }
 USUAL = {"label_smoothing": 0.0, "ignore_index": -1}
-SMOOTHER = valued("label_smoothing", lambda case: (1.5, -0.5))
+SMOOTHER = wrong_value("label_smoothing", lambda case: (1.5, -0.5))
 
 
 def _claim(x: str, count: str, summed: str) -> str:
     """A maximum, the sum of exponentials, the label's logit, and, if smoothed, the sum of all logits.
 
-    Of the gradient two sums, and those of so many casts of what is replicated, of so many bytes.
+    The gradient has two sums, and `count` of replicas, of `summed` bytes.
     """
     tokens = f"elements(labels)*sum_itemsize({x})"
     forward = f"all_reduce=3+(label_smoothing>0),bytes=(3+(label_smoothing>0))*{tokens}"
@@ -130,13 +130,13 @@ def _claim(x: str, count: str, summed: str) -> str:
 
 
 def _of_weights(count: str, columns: str) -> str:
-    """Weights are cast in so many chunks of columns, each by itself, once it is wide, and x as it is."""
+    """Weights are cast in `count` chunks of columns, each once it is wide, and x as it is."""
     of_w = f"replicated(w)*{count}*size(w,0)*{columns}*sum_itemsize(x)"
     return _claim("x", f"replicated(x)+replicated(w)*{count}", f"replicated(x)*elements(x)*sum_itemsize(x)+{of_w}")
 
 
 def _in_chunks(columns: str) -> tuple[str, str]:
-    """How many chunks there are, and the columns of each."""
+    """The number of chunks, and the columns of each."""
     size = f"min({projected.CHUNK},max(1,{columns}))"
     return f"ceil({columns}/{size})", size
 
@@ -151,8 +151,10 @@ CONTRACTS: tuple[Contract, ...] = (
         auxiliary=("labels",),
         invariant=True,
         kinds=with_invalid("exact", "real", "distinct", "scaled", "nan", "real"),
-        features=frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"}),
-        violations=(retyped("labels", 1, "float32"), longer("labels", 1, -1), SMOOTHER),
+        features=frozenset(
+            {"any_rank", "explained_errors", "invalid_indices", INDEPENDENT, "replicated_operands", "x64"}
+        ),
+        violations=(wrong_dtype("labels", 1, "float32"), longer("labels", 1, -1), SMOOTHER),
         adapt=_labelled,
         # every participant has a gradient for all classes, of which there are as many as participants
         most=256,
@@ -160,7 +162,7 @@ CONTRACTS: tuple[Contract, ...] = (
         shapes=(((2048, 32768), 1, ""), ((2048,), None, "int32")),
         usual=USUAL,
         leading=0,
-        least=something(0),
+        least=at_least_a_byte(0),
         implementations={
             "sums": Claim(
                 implementations.vocab_parallel_cross_entropy,
@@ -177,19 +179,19 @@ CONTRACTS: tuple[Contract, ...] = (
         operands=("x", "w", "labels"),
         options=OPTIONS,
         auxiliary=("labels",),
-        alike=("x",),
+        replicated=("x",),
         invariant=True,
         kinds=with_invalid("real", "exact", "nan", "real"),
         sets=4,
         features=frozenset({"explained_errors", "invalid_indices", "x64"}),
-        violations=(longer("w", 1, 0), retyped("labels", 2, "float32"), longer("labels", 2, 0), SMOOTHER),
+        violations=(longer("w", 1, 0), wrong_dtype("labels", 2, "float32"), longer("labels", 2, 0), SMOOTHER),
         adapt=_in_reach,
         # every participant has a gradient for all classes, of which there are as many as participants
         most=64,
         accumulator="float32",
         shapes=(((2048, 1024), None, ""), ((1024, 32768), 1, ""), ((2048,), None, "int32")),
         usual=USUAL,
-        least=something(1),
+        least=at_least_a_byte(1),
         implementations={
             "plain": Claim(projected.projected_cross_entropy, communication=_of_weights("1", "size(w,1)")),
             "chunked": Claim(

@@ -1,4 +1,4 @@
-"""Global arrays described by their dimensions: `"batch@data features"`, what is in them, and how devices share them."""
+"""Global arrays described by their dimensions, data and layouts: `"batch@data features"`."""
 
 import math
 import re
@@ -40,7 +40,7 @@ class Dimension:
 
     @property
     def simple(self) -> bool:
-        """Whether its name is that of one size, or a number."""
+        """True if its name is that of one size, or a number."""
         return not {*"*+"} & {*self.name}
 
     def size(self, sizes: Mapping[str, int]) -> int:
@@ -112,22 +112,22 @@ class Array:
         if below is not None and upto is not None:
             raise ValueError(f"below={below!r}, upto={upto!r}: expected one of them")
         if self.below and not (DIMENSION.fullmatch(self.below) and integers):
-            raise ValueError(f"{self.told_range}: expected a dimension or a positive size, of integers, got {dtype}")
+            raise ValueError(f"{self.range_text}: expected a dimension or a positive size, of integers, got {dtype}")
         if self.below.isdigit() and not _holds(self.dtype, int(self.below) + self.last - 1):
-            raise ValueError(f"{self.told_range}: expected integers of {dtype} below it")
+            raise ValueError(f"{self.range_text}: expected integers of {dtype} below it")
         beyond = [value for value in self.also if integers and not _holds(self.dtype, value)]
         if beyond or (self.also and not self.below):
             wanted = f"integers of {dtype}" if beyond else "below= or upto= besides"
             raise ValueError(f"also={self.also}: expected {wanted}")
 
     @property
-    def told_range(self) -> str:
-        """How its description gives the range of its integers, for messages."""
+    def range_text(self) -> str:
+        """The range of its integers, for messages."""
         return f"{'upto' if self.last else 'below'}={self.below!r}"
 
     @property
     def floating(self) -> bool:
-        """Whether it holds numbers that have gradients."""
+        """True if it holds numbers that have gradients."""
         return self.dtype == "float" or is_float(as_dtype(self.dtype))
 
     @property
@@ -210,12 +210,12 @@ class Signature:
             raise ValueError(f"only: {min(unknown)!r}: expected some of {', '.join(signature.roles) or 'none'}")
         for name, array in zip(signature.names, signature.arrays, strict=True):
             if array.below and not array.below.isdigit() and array.below not in known:
-                raise ValueError(f"{name}: {array.told_range}: expected a dimension of an argument, or a size")
+                raise ValueError(f"{name}: {array.range_text}: expected a dimension of an argument, or a size")
         return signature
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the leaves of the arguments are called: `x`, `params[0]['w']`."""
+        """The names of the leaves of the arguments: `x`, `params[0]['w']`."""
         return tuple(jax.tree.leaves(self.tree))
 
     @property
@@ -230,7 +230,7 @@ class Signature:
         return tuple(dict.fromkeys((*named, *self.more)))
 
     def parts(self, sizes_of_roles: Mapping[str, int]) -> dict[str, int]:
-        """Of each dimension by its name, what its size must be a multiple of."""
+        """The divisor of each dimension's size, by its name."""
         found: dict[str, int] = {}
         fixed = {d.name for array in self.every for d in array.dimensions if d.fixed}
         for dimension in (d for array in self.every for d in array.dimensions):
@@ -285,22 +285,22 @@ def _holds(dtype: str, value: int) -> bool:
     return int(limits.min) <= value <= int(limits.max)
 
 
-def indices(array: np.ndarray, below: int, also: Sequence[int] = (), *, alike: bool = False) -> np.ndarray:
+def indices(array: np.ndarray, below: int, also: Sequence[int] = (), *, equal: bool = False) -> np.ndarray:
     """Indices from 0 up to `below` in place of integers; one in four is one of `also`.
 
-    They are spread over all of them, or all `alike`, so that more are counted in one place than a narrow count holds.
+    They are spread over all of them, or all `equal`, so that more are counted in one place than a narrow count holds.
     """
     spread = array.astype(np.int64) * 7919 + np.arange(array.size).reshape(array.shape) * 31
     found = spread % below
     if also:
         found = np.where(spread // below % 4 == 0, np.array(also)[spread // below // 4 % len(also)], found)
-    if alike and found.size:
+    if equal and found.size:
         found = np.full_like(found, found.flat[0])
     return found.astype(array.dtype)
 
 
 def with_zeros(data: Data, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The arrays; in every other data set of integers one has a first row of zeros, where norms and quotients end."""
+    """The arrays; in every other data set of integers one has a first row of zeros, where norms have no slope."""
     found = list(arrays)
     floating = [i for i, x in enumerate(arrays) if is_float(x.dtype) and x.ndim and x.size]
     if data.kind == "exact" and data.seed % 2 and floating:

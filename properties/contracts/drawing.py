@@ -1,4 +1,4 @@
-"""What the cases of all contracts have in common: a mesh within a scope, placements, sides and dtypes."""
+"""Parts of the cases of all contracts: a mesh within a scope, placements, sides and dtypes."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardproof.oracles.mesh import MeshCase, as_axes
 from shardproof.properties.cases.case import Case, Placement
-from shardproof.properties.cases.chain import BATCH, SPREAD, Chain, leaves_an_axis
+from shardproof.properties.cases.chain import BATCH, SPMD, Chain, leaves_an_axis
 from shardproof.properties.cases.strategies import axis_names, data_sets, large_meshes, meshes, specs
 from shardproof.properties.cases.strategies.making import Composite, integers, sampled
 from shardproof.properties.cases.strategies.meshes import MAX_AXES, in_some_order, known_names
@@ -24,10 +24,10 @@ MORE_MANUAL = st.lists(st.integers(0, MAX_AXES - 1), max_size=1)
 FLOATS = ("float32", "bfloat16", "float16")
 
 
-def completed(draw: st.DrawFn, scope: Scope, case: Case, kinds: Sequence[str], sets: int = 0) -> Case:
-    """The case with at least so many data `sets`, of all `kinds` in turn, and with the axes that are manual.
+def complete(draw: st.DrawFn, scope: Scope, case: Case, kinds: Sequence[str], sets: int = 0) -> Case:
+    """The case with at least `sets` data sets, of all `kinds` in turn, and with manual axes under `partial_manual`.
 
-    These are named under `partial_manual` alone, and operands vary along no other then.
+    Operands vary along no other axes then.
     """
     if "partial_manual" in case.chain:
         manual = manual_axes.within(draw, case.mesh, case.axes)
@@ -88,17 +88,17 @@ def meshes_with_room(
 
 
 def further_dimensions(draw: st.DrawFn, scope: Scope) -> tuple[int, ...]:
-    """Leading dimensions of tokens, of those who claim `any_rank`; shrinks to none."""
+    """Leading dimensions of tokens, if `any_rank` is claimed; shrinks to none."""
     more = ((1,), (2,), (3,), (2, 1)) if "any_rank" in scope.features else ()
     return draw(sampled(((), *more)), label="leading")
 
 
 @Composite
 def sides(draw: st.DrawFn, scope: Scope, count: int, *, most: int = 4, long: Sequence[int] = LONG) -> tuple[int, ...]:
-    """So many sides of blocks, up to `most`, or 2 on large meshes.
+    """`count` sides of blocks, up to `most`, or 2 on large meshes.
 
-    One of them may be `long`, but on these, and no other is above 3 then. Of those who claim `empty_blocks` one may be
-    of no element. Shrinks to ones.
+    Elsewhere one of them may be `long`, and no other is above 3 then. If `empty_blocks` is claimed, one may be 0.
+    Shrinks to ones.
     """
     small = range(1, 3 if scope.large else most + 1)
     found = list(draw(integers(count, 1, small[-1]), label="sides"))
@@ -125,9 +125,9 @@ def floats(scope: Scope, *given: Any) -> st.SearchStrategy[str]:
 def integers_below(
     draw: st.DrawFn, participants: int, each: int, scope: Scope, *, signed: bool = True
 ) -> tuple[int, str]:
-    """How many things each participant has, and a dtype of integers that number all of them, and one more.
+    """The number of things that each participant has, and a dtype of integers that number all of them, and one more.
 
-    Or there are as many as take all numbers of a dtype. Shrinks to int32.
+    Or they take all numbers of the dtype. Shrinks to int32.
     """
     most = participants * each
     possible = ("int32", "uint16", "int16", *(n for n, end in (("uint8", 255), ("int8", 127)) if most < end))
@@ -137,10 +137,10 @@ def integers_below(
 
 
 def beside(mesh: MeshCase, chain: Chain, taken: Sequence[str]) -> MeshCase:
-    """The mesh, with an axis of two devices more, unless one that is not `taken` serves the links of the chain."""
+    """The mesh, with one more axis, of two devices, unless one that is not `taken` is there for the chain's links."""
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     left = [name for name in mesh.longer(mesh.axis_names) if name not in taken]
-    if SPREAD in chain:  # see `free_axis`
+    if SPMD in chain:  # see `free_axis`
         left = [name for name in left if kinds[name] == "auto" and BATCH % mesh.shape[name] == 0]
     if left:
         return mesh
@@ -167,10 +167,7 @@ def placements(draw: st.DrawFn, mesh: MeshCase, rank: int, *, required: Sequence
 
 @Composite
 def layouts(draw: st.DrawFn, mesh: MeshCase, rank: int, dimension: int, axes: tuple[str, ...]) -> Placement:
-    """Layouts of a global array of `rank` dimensions, one of which an axis tuple shards; others may shard the others.
-
-    Shrinks to the axis tuple alone.
-    """
+    """Layouts of an array of `rank` dimensions, one of them sharded by an axis tuple, to which it shrinks."""
     left = [name for name in mesh.axis_names if name not in axes]
     others = specs.within(draw, mesh, rank - 1, allowed=left)
     return Placement((*others[:dimension], axes, *others[dimension:]))

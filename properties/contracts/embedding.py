@@ -7,33 +7,33 @@ from shardproof.impl import embedding as implementations
 from shardproof.oracles import embedding
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, something
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, at_least_a_byte
 from shardproof.properties.contracts.costs import added_up
 from shardproof.properties.contracts.described import indices
 from shardproof.properties.contracts.drawing import further_dimensions, integers_below, sides
-from shardproof.properties.contracts.forbidden import deeper, retyped
+from shardproof.properties.contracts.forbidden import deeper, wrong_dtype
 from shardproof.properties.contracts.numbers import finite, some_out_of_range
-from shardproof.properties.contracts.operation import APART, Described, Drawn, operation, with_invalid
+from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation, with_invalid
 
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     rows, columns, count = sides.within(draw, scope, 3)
     rows, integers = integers_below(draw, participants, rows, scope)
-    if np.dtype(integers).itemsize == 1:  # of elements there may be more than the ids' dtype numbers
+    if np.dtype(integers).itemsize == 1:  # there may be more elements than numbers of the ids' dtype
         columns = draw(sampled((columns, 65, 129)), label="columns")
     ids = (*further_dimensions(draw, scope), count)
     return [Described((rows, columns)), Described(ids, integers, varies=False)], {}
 
 
 def _in_range(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Ids of rows of the whole table, all of them alike now and then, so that many gradients meet in one row.
+    """Ids of rows of the whole table, sometimes all equal, so that many gradients meet in one row.
 
     Rows are finite: the product with a one-hot matrix is a right lookup, and makes NaN of another row's infinity.
     """
     table, ids = arrays
     rows = case.participants * case.operands[0].block[0]
     style = int(np.abs(ids.astype(np.int64)).sum()) % 4
-    spread = indices(ids, rows, alike=style == 1).astype(np.int64)
+    spread = indices(ids, rows, equal=style == 1).astype(np.int64)
     return [finite(table), some_out_of_range(case, ids, spread, rows).astype(ids.dtype)]
 
 
@@ -46,15 +46,17 @@ CONTRACTS: tuple[Contract, ...] = (
         auxiliary=("ids",),
         invariant=True,
         kinds=with_invalid("distinct", "exact", "real", "scaled", "real"),
-        features=frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"}),
-        violations=(retyped("ids", 1, "float32"), deeper("table", 0)),
+        features=frozenset(
+            {"any_rank", "explained_errors", "invalid_indices", INDEPENDENT, "replicated_operands", "x64"}
+        ),
+        violations=(wrong_dtype("ids", 1, "float32"), deeper("table", 0)),
         adapt=_in_range,
         # a table has as many rows as there are participants, and every one of them a gradient for each
         most=256,
         accumulator="float32",
         shapes=(((32768, 1024), 0, ""), ((2048,), None, "int32")),
         leading=1,
-        least=something(0),
+        least=at_least_a_byte(0),
         implementations={
             "masked": Claim(
                 implementations.embedding_lookup,

@@ -1,4 +1,4 @@
-"""What contracts forbid, as valid cases that become wrong in one argument."""
+"""Violations of contracts: valid cases that become wrong in one argument."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -11,8 +11,8 @@ from shardproof.properties.contracts.contract import Violation
 from shardproof.properties.contracts.drawing import without
 
 
-def valued(argument: str, values: Callable[[Case], Sequence[Any]]) -> Violation:
-    """A keyword argument of other values; of none in a case in which it is not wrong."""
+def wrong_value(argument: str, values: Callable[[Case], Sequence[Any]]) -> Violation:
+    """A keyword argument with wrong values, which may be none in a case."""
 
     def cases(case: Case) -> st.SearchStrategy[Case]:
         wrong = [st.just(case.with_params(**{argument: value})) for value in values(case)]
@@ -22,13 +22,13 @@ def valued(argument: str, values: Callable[[Case], Sequence[Any]]) -> Violation:
 
 
 def out_of_range(argument: str, *, stacks: bool = False) -> Violation:
-    """A dimension of the first operand that it does not have; if it `stacks`, one of an untiled result is counted."""
+    """A dimension that the first operand does not have; `stacks`: one more is valid if not tiled."""
 
     def values(case: Case) -> tuple[int, ...]:
         rank = len(case.operands[0].block) + (stacks and not case.keywords["tiled"])
         return rank, -rank - 1, rank + 3
 
-    return valued(argument, values)
+    return wrong_value(argument, values)
 
 
 def indivisible(argument: str) -> Violation:
@@ -51,22 +51,24 @@ def longer(argument: str, place: int, dimension: int) -> Violation:
 
 def deeper(argument: str, place: int, size: int = 1) -> Violation:
     """An operand with a dimension more."""
-    return Violation(argument, lambda case: st.just(changed(case, place, block=(*case.operands[place].block, size))))
+    return Violation(
+        argument, lambda case: st.just(change_operand(case, place, block=(*case.operands[place].block, size)))
+    )
 
 
-def retyped(argument: str, place: int, dtype: str) -> Violation:
+def wrong_dtype(argument: str, place: int, dtype: str) -> Violation:
     """An operand of a dtype that is none for it."""
-    return Violation(argument, lambda case: st.just(changed(case, place, dtype=dtype)))
+    return Violation(argument, lambda case: st.just(change_operand(case, place, dtype=dtype)))
 
 
 def longer_block(case: Case, place: int, dimension: int) -> Case:
     """The case with one element more in a dimension of an operand's block."""
     block = list(case.operands[place].block)
     block[dimension] += 1
-    return changed(case, place, block=tuple(block))
+    return change_operand(case, place, block=tuple(block))
 
 
-def changed(case: Case, place: int, **fields: Any) -> Case:
+def change_operand(case: Case, place: int, **fields: Any) -> Case:
     """The case with another block or dtype of an operand; further dimensions are not sharded."""
     operands = list(case.operands)
     new = dataclasses.replace(operands[place], **fields)
@@ -101,5 +103,5 @@ AXES = (
     _over(lambda case: (*case.axes, case.axes[0])),
     _over(lambda case: ()),
 )
-GROUPS = valued("axis_index_groups", _groups)
+GROUPS = wrong_value("axis_index_groups", _groups)
 PARTLY = Violation("x", _partly_varying)

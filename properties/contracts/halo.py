@@ -15,16 +15,16 @@ from shardproof.properties.contracts.contract import (
     Contract,
     Option,
     Scope,
+    at_least_a_byte,
     is_dimension,
     of_type,
-    something,
 )
 from shardproof.properties.contracts.costs import transposed
-from shardproof.properties.contracts.forbidden import out_of_range, valued
+from shardproof.properties.contracts.forbidden import out_of_range, wrong_value
 from shardproof.properties.contracts.operation import Described, Drawn, moved_dtypes, operation
 
 MOST_ROWS = 12
-"""So many rows are attached on a side, at most, unless a block has more; on large meshes 3."""
+"""The most rows that are attached on a side, unless a block has more; on large meshes 3."""
 
 READS = 3
 """A window is at most two whole arrays and a block long: nothing is in it more than three times."""
@@ -46,7 +46,7 @@ def _rows_of_all(case: Case) -> int:
 
 
 def _number_of_rows(case: Case, value: int) -> bool:
-    """Whether there are so many; of which rows, a wrong axis does not say, and is what is wrong then."""
+    """True if that many rows exist along the axis, unless the axis is wrong itself."""
     return value >= 0 and (not is_dimension(case, case.keywords["axis"]) or value <= _rows_of_all(case))
 
 
@@ -55,10 +55,6 @@ ROWS = Option(of_type(int), _number_of_rows)
 
 def _dtypes(scope: Scope, devices: int, *given: Any) -> st.SearchStrategy[str]:
     return moved_dtypes(scope, devices * READS)
-
-
-def _edges(case: Case) -> int:
-    return something(0)(case) if case.keywords["before"] + case.keywords["after"] else 0
 
 
 TAIL, HEAD = "min(rows,max(0,before-(d-1)*rows))", "min(rows,max(0,after-(p-d-1)*rows))"
@@ -78,13 +74,13 @@ CONTRACTS: tuple[Contract, ...] = (
         kinds=("distinct", "exact", "real", "special", "nan", "scaled"),
         features=frozenset({"explained_errors", "negative_dimensions", "replicated_operands", "x64"}),
         violations=(
-            *(valued(side, lambda case: (-1, _rows_of_all(case) + 1)) for side in ("before", "after")),
+            *(wrong_value(side, lambda case: (-1, _rows_of_all(case) + 1)) for side in ("before", "after")),
             out_of_range("axis"),
         ),
         linear=True,
         shapes=(((8192, 1024), 0, ""),),
         usual={"before": 1, "after": 1, "axis": 0},
-        least=_edges,
+        least=lambda case: at_least_a_byte(0)(case) if case.keywords["before"] + case.keywords["after"] else 0,
         sizes={"rows": lambda case: case.operands[0].block[case.keywords["axis"]]},
         implementations={
             "permutes": Claim(

@@ -1,4 +1,4 @@
-"""The contracts of what every shard computes by itself: nothing is sent, and there is no axis to name."""
+"""The contracts of functions that every shard computes by itself: nothing is sent, and no axis is named."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from shardproof.properties.contracts.costs import NOTHING
 from shardproof.properties.contracts.operation import Arguments, Drawn, one_matrix, operation
 
 MOST_SHIFT = 9
-"""By how many rows a block is rolled, at most, in either direction: also by more than it has."""
+"""The most rows by which a block is rolled, in either direction: also more than it has."""
 
 
 def _roll(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
@@ -20,7 +20,7 @@ def _roll(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 
 def _local(name: str, arguments: Arguments, **more: Any) -> Contract:
-    """A function of a block, and one of a global array, whose result has a part for every shard, where that of x is."""
+    """The contract of a function of a block, and one of a global array, whose result is sharded as x is."""
     of_block = getattr(implementations, f"{name}_of_block")
     return operation(
         name,

@@ -17,9 +17,9 @@ from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import DIMENSION, Contract, Scope, Violation, something
+from shardproof.properties.contracts.contract import DIMENSION, Contract, Scope, Violation, at_least_a_byte
 from shardproof.properties.contracts.drawing import FLOATS, floats, sides
-from shardproof.properties.contracts.forbidden import longer, longer_block, valued
+from shardproof.properties.contracts.forbidden import longer, longer_block, wrong_value
 from shardproof.properties.contracts.operation import Described, Drawn, Params, operation, sharded_in
 
 MOST_MEMBERS = 512
@@ -115,7 +115,7 @@ def _matmul(
         "dtypes": _dtypes,
         "kinds": _kinds,
         "most": MOST_MEMBERS,
-        "least": something(*sharded_in(dimensions)),
+        "least": at_least_a_byte(*sharded_in(dimensions)),
         "features": frozenset({"batch_dimensions", "empty_blocks", "explained_errors", "narrow_accumulation", "x64"}),
     }
     forbidden = (longer(operands[1], 1, 0), *violations)
@@ -143,7 +143,10 @@ CONTRACTS = (
         options={"scatter_dimension": DIMENSION},
         accumulator=ON_A_DEVICE,
         sizes={"rows": _rows},
-        violations=(valued("scatter_dimension", lambda case: (2, -1, 5)), Violation("scatter_dimension", _indivisible)),
+        violations=(
+            wrong_value("scatter_dimension", lambda case: (2, -1, 5)),
+            Violation("scatter_dimension", _indivisible),
+        ),
     ),
     _matmul("matmul_all_reduce", SUMMED, invariant=True, accumulator=ON_A_DEVICE),
     _matmul(

@@ -6,17 +6,17 @@ from hypothesis import strategies as st
 from shardproof.impl import means as implementations
 from shardproof.oracles import means
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, something
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, at_least_a_byte
 from shardproof.properties.contracts.drawing import further_dimensions, sides
-from shardproof.properties.contracts.forbidden import longer, retyped
+from shardproof.properties.contracts.forbidden import longer, wrong_dtype
 from shardproof.properties.contracts.numbers import finite, scaled_to
-from shardproof.properties.contracts.operation import APART, Arguments, Described, Drawn, operation
+from shardproof.properties.contracts.operation import INDEPENDENT, Arguments, Described, Drawn, operation
 
 FEATURES = frozenset({"any_rank", "explained_errors", "replicated_operands", "x64"})
-OF_MASKED = FEATURES | {APART}
+OF_MASKED = FEATURES | {INDEPENDENT}
 
 SMALL = 2.0**-40
-"""What all weights are multiplied by now and then, of more than 16 bits: the mean is the same."""
+"""A factor of all weights in some data sets of more than 16 bits: the mean is the same."""
 
 
 def _with(dtype: str = "") -> Arguments:
@@ -28,7 +28,7 @@ def _with(dtype: str = "") -> Arguments:
 
 
 def _where(case: Case, counts: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """The elements that count, of which all values that they meet are known."""
+    """The elements that count and meet none but known values."""
     met = case.aligned(0, known) & np.ones_like(case.aligned(1, counts))
     shared = tuple(len(case.operands[1].placement.stacked) + at for at in case.shared_dimensions(1))
     return np.asarray(counts & met.all(axis=shared).reshape(counts.shape))
@@ -51,7 +51,7 @@ def _masked(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def _weighted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Weights of a part of the elements, of all, or of none; NaN has one now and then, and what is infinite none.
+    """Weights of a part of the elements, of all, or of none; NaN may have one, and infinity has none.
 
     Where only the first elements have weights, those of one participant add up to more than those of another.
     """
@@ -87,12 +87,12 @@ CONTRACTS: tuple[Contract, ...] = (
         invariant=True,
         kinds=("exact", "real", "nan", "scaled", "special", "nan"),
         features=OF_MASKED,
-        violations=(longer("mask", 1, -1), retyped("mask", 1, "float32")),
+        violations=(longer("mask", 1, -1), wrong_dtype("mask", 1, "float32")),
         adapt=_masked,
         accumulator="float32",
         shapes=(((65536,), 0, ""), ((65536,), 0, "bool")),
         leading=0,
-        least=something(0),
+        least=at_least_a_byte(0),
         implementations={"sums": Claim(implementations.masked_mean, communication=OF_MASK)},
     ),
     operation(
@@ -104,11 +104,11 @@ CONTRACTS: tuple[Contract, ...] = (
         invariant=True,
         kinds=("exact", "real", "nan", "special", "distinct", "real"),
         features=FEATURES,
-        violations=(longer("weights", 1, -1), retyped("weights", 1, "int32")),
+        violations=(longer("weights", 1, -1), wrong_dtype("weights", 1, "int32")),
         adapt=_weighted,
         accumulator="float32",
         shapes=(((65536,), 0, ""), ((65536,), 0, "")),
-        least=something(0),
+        least=at_least_a_byte(0),
         implementations={"sums": Claim(implementations.weighted_mean, communication=OF_WEIGHTS)},
     ),
 )

@@ -1,8 +1,7 @@
 """The contract of mlp_loss: the squared error of a model whose parameters and examples devices share in many ways.
 
-How arguments are laid out the contract leaves open: an implementation says so, by the roles that shard each dimension,
-and sizes are drawn that these divide. One of a user's own gets whole arrays, of which every size is a multiple of the
-number of devices.
+Layouts are those of each implementation, by the roles that shard each dimension, and sizes are drawn that these divide.
+A user's function gets whole arrays, of which every size is a multiple of the number of devices.
 """
 
 from shardproof.impl.losses import PARALLELISATIONS, Layout, Roles
@@ -18,7 +17,7 @@ DEPTHS = (2, 1, 3)
 """Layers; the first that a failure is shown on has something between two of them."""
 
 SHAPES = ((1024, 4096), (4096,), (4096, 1024), (1024,), (8192, 1024), (8192, 1024))
-"""Of two layers, and a batch."""
+"""The shapes of two layers, and a batch."""
 
 
 def dimensions(names: str, roles: Roles) -> str:
@@ -27,10 +26,7 @@ def dimensions(names: str, roles: Roles) -> str:
 
 
 def signature_of(depth: int, layout: Layout, *, all_divide: bool = False) -> Signature:
-    """The signature of a model of so many layers, laid out in this way.
-
-    If `all_divide`, every size is a multiple of the number of devices of both roles.
-    """
+    """The signature of a model of `depth` layers; if `all_divide`, sizes are multiples of the devices of both roles."""
     layers = [
         (dimensions(f"d{at} d{at + 1}", layout.weights), dimensions(f"d{at + 1}", layout.biases)) for at in range(depth)
     ]

@@ -14,16 +14,15 @@ from hypothesis import strategies as st
 from shardproof.impl import moe as implementations
 from shardproof.oracles import moe
 from shardproof.oracles.moe.dropping import POLICIES
-from shardproof.oracles.moe.expert_choice import expert_choice
+from shardproof.oracles.moe.layer import expert_choice, whole_moe_layer
 from shardproof.oracles.moe.routing import GATES
-from shardproof.oracles.moe.whole import whole_moe_layer
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts import moe_claims
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.drawing import floats
-from shardproof.properties.contracts.forbidden import longer, longer_block, retyped, valued
+from shardproof.properties.contracts.forbidden import longer, longer_block, wrong_dtype, wrong_value
 from shardproof.properties.contracts.operation import Arguments, Described, Drawn, Params, operation
 from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.token_classes import clear
@@ -47,7 +46,7 @@ MOST_MEMBERS = 64
 
 
 def _sizes(draw: st.DrawFn, participants: int, scope: Scope) -> tuple[str, int, int, int, int]:
-    """What is many, and a participant's tokens and experts, and features and outputs."""
+    """The sizes of a participant: its tokens, experts, features and outputs; first the name of what is many, if any."""
     held = draw(sampled((1, 2, 3)), label="experts of each")
     if scope.large:
         return "", 1, held, 2, 1
@@ -90,7 +89,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     return [*arrays, Described((held, features, outputs))], params
 
 
-def _asked(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+def _expert_choice(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     described, params = _arguments(draw, participants, scope)
     drawn = draw(sampled((1, 2, 3, 0)), label="capacity")
     every = described[0].block[0] * participants
@@ -108,9 +107,9 @@ def _more_columns(case: Case) -> st.SearchStrategy[Case]:
     return st.nothing() if alone else st.just(longer_block(case, 1, 1))
 
 
-def _claimed(argument: str, *values: Any) -> Violation:
+def _wrong_claim(argument: str, *values: Any) -> Violation:
     """Wrong values of what is in a case only of those who claim it."""
-    return valued(argument, lambda case: values if argument in case.keywords else ())
+    return wrong_value(argument, lambda case: values if argument in case.keywords else ())
 
 
 def _is_limit(value: Any) -> bool:
@@ -128,33 +127,33 @@ SHARED: dict[str, Any] = {
     "kinds": _kinds,
     "features": FEATURES,
     "violations": (
-        valued("top_k", lambda case: (0, -1, case.operands[1].block[1] + 1)),
-        valued("capacity", lambda case: (-1,)),
-        valued("policy", lambda case: ("random", "", "POSITION")),
-        _claimed("over", "kept"),
-        _claimed("capacity_per_sender", -1),
+        wrong_value("top_k", lambda case: (0, -1, case.operands[1].block[1] + 1)),
+        wrong_value("capacity", lambda case: (-1,)),
+        wrong_value("policy", lambda case: ("random", "", "POSITION")),
+        _wrong_claim("over", "kept"),
+        _wrong_claim("capacity_per_sender", -1),
         Violation("router_weights", _more_columns),
         longer("router_weights", 1, 0),
         longer("expert_weights", 2, 1),
-        retyped("tokens", 0, "int32"),
+        wrong_dtype("tokens", 0, "int32"),
     ),
     "most": MOST_MEMBERS,
     "sets": 3,
-    "alike": ("router_weights",),
+    "replicated": ("router_weights",),
     "adapt": clear,
     "accumulator": "float32",
     "sizes": moe_claims.SIZES,
 }
-"""What is the same whatever experts do."""
+"""Arguments that all layers share."""
 
 SHAPES = (((8192, 1024), 0, ""), ((1024, 64), None, ""), ((64, 1024, 1024), 0, ""))
 OPTIONS: dict[str, Any] = {"top_k": 2, "capacity": 320, "policy": "probability"}
-"""What timelines are drawn for: a quarter more room than even routing takes."""
+"""The options of timelines: a quarter more room than even routing takes."""
 
 NAMES = ("tokens", "router_weights")
 ARRAYS = (*NAMES, "expert_weights")
 OF_CHOICES = ("top_k", "policy", "over", "capacity_per_sender")
-"""What experts that choose have no use for."""
+"""The options of layers in which tokens choose."""
 
 DISPATCHES = {
     "sorted": Claim(implementations.sorted_moe, FEATURES, communication=moe_claims.WEIGHTS),
@@ -175,7 +174,7 @@ OF_ANY_MESH = ("probability", "position", "choice")
 """The policies that do not depend on the mesh."""
 
 TRAVELS = {"all_to_all": moe_claims.BUFFERS, "ring": moe_claims.RING, "sorted": moe_claims.WEIGHTS}
-"""One for each way on which something travels: to fixed places, one after the other, and no token at all."""
+"""A layer for each way to travel: tokens to fixed places, tokens round a ring, and weights."""
 
 
 def _possible(case: Case) -> Case:
@@ -228,7 +227,7 @@ CONTRACTS: tuple[Contract, ...] = (
     _layer("moe_layer", _arguments, tree=ARRAYS, deeper=((*NAMES, GATED),)),
     _layer(
         "expert_choice_layer",
-        _asked,
+        _expert_choice,
         expert_choice,
         usual={"capacity": OPTIONS["capacity"]},
         implementations={

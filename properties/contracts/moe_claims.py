@@ -1,8 +1,8 @@
-"""What layers of experts send, where buffers have room for as many pairs of a token and an expert as there may be.
+"""The communication of layers of experts, whose buffers have room for all pairs of a token and an expert.
 
-A gradient sends again what products need: tokens or weights on their way there, and what experts made of tokens on its
-way back, by which gates are derived; a sum of that over experts is not needed. Besides, it sends the transpose of each
-way, in the accumulator's dtype: cotangents are sums.
+A gradient sends again what products need: tokens or weights on their way there, and the outputs of experts on their way
+back, for the gradients of gates, unless these were added up. It also sends the transpose of each way, in the
+accumulator's dtype: cotangents are sums.
 """
 
 import math
@@ -14,17 +14,17 @@ from shardproof.properties.cases.case import Case
 
 
 def participants(case: Case) -> int:
-    """Those that share experts."""
+    """The number of participants that share experts."""
     return case.mesh.axis_size(as_axes(dict(case.roles)["expert"])) if case.roles else case.participants
 
 
 def held(case: Case) -> int:
-    """The experts of each."""
+    """The number of experts of each participant."""
     return case.operands[2].block[0]
 
 
 def choices(case: Case) -> int:
-    """How many experts a token chooses; all of them, where experts choose."""
+    """The number of experts that a token chooses; all of them, where experts choose."""
     return int(case.keywords.get("top_k", case.operands[1].block[1]))
 
 
@@ -48,15 +48,15 @@ def buffer(case: Case) -> int:
 
 
 def policy(case: Case) -> str:
-    """Who is kept; empty if all are, since nothing must be agreed on then."""
+    """The policy; empty if all pairs are kept, since nothing must be agreed on then."""
     return "" if case.keywords["capacity"] is None else str(case.keywords.get("policy", "probability"))
 
 
 def queue(case: Case) -> int:
-    """The entries of a participant's list of the lengths of queues, by which others know who is kept.
+    """The entries of a participant's list of the lengths of queues, which decide who is kept.
 
     They are those of all experts by "position", of every expert's k-th choices by "choice", of every participant's
-    buffer by "sender". By "probability" all pairs' experts and gates are known to all instead.
+    buffer by "sender". By "probability" all pairs' experts and gates are gathered instead.
     """
     experts = participants(case) * held(case)
     lists = {"position": experts, "choice": choices(case) * experts, "sender": participants(case)}
@@ -95,11 +95,11 @@ GATES = f"pairs*({INTEGER}+{WIDE})"
 
 GATHERS, SUMS = "(2*by_probability+(queue>0))", "by_choice"
 GATHER_BYTES, SUM_BYTES = f"by_probability*{GATES}+{INTEGER}*queue", f"{INTEGER}*by_choice*queue"
-"""What participants tell one another to know who is kept; no token."""
+"""The collectives that decide who is kept; no token."""
 
 
 def _claim(forward: dict[str, tuple[str, str]], backward: dict[str, tuple[str, str]], steps: tuple[str, str]) -> str:
-    """What is sent beside what is agreed on, by kind: how many, and of how many bytes; nothing if no pair is kept."""
+    """The claim of collectives beside those, by kind: how many, and their bytes; nothing if no pair is kept."""
     passes = []
     for more, waiting, casts in ((forward, steps[0], ("0", "0")), (backward, steps[1], ("casts", f"cast*{WIDE}"))):
         own = {

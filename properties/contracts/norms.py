@@ -9,14 +9,14 @@ from shardproof.impl import norms as implementations
 from shardproof.oracles import norms
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type, something
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, at_least_a_byte, of_type
 from shardproof.properties.contracts.costs import replica_bytes, replicas, transposed
 from shardproof.properties.contracts.drawing import further_dimensions, sides
 from shardproof.properties.contracts.forbidden import longer
-from shardproof.properties.contracts.operation import APART, Described, Drawn, one_matrix, operation
+from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, one_matrix, operation
 
 FEATURES = frozenset({"empty_blocks", "explained_errors", "replicated_operands", "x64"})
-OF_TOKENS = FEATURES | {APART, "any_rank"}
+OF_TOKENS = FEATURES | {INDEPENDENT, "any_rank"}
 KINDS = ("exact", "real", "distinct", "scaled", "nan")
 
 EPSILONS = (1e-6, 1e-5, 1e-3, 0.5, 1e-12, 0.0)
@@ -69,7 +69,7 @@ CONTRACTS: tuple[Contract, ...] = (
         adapt=_some_larger,
         accumulator="float32",
         shapes=(((8192, 1024), 0, ""),),
-        least=something(0),
+        least=at_least_a_byte(0),
         implementations={
             "squares": Claim(
                 implementations.global_norm, communication=transposed("all_reduce=1,bytes=sum_itemsize(x)")
@@ -90,7 +90,7 @@ CONTRACTS: tuple[Contract, ...] = (
         shapes=(((2048, 8192), 1, ""), ((8192,), 0, "")),
         usual={"epsilon": 1e-6},
         leading=0,
-        least=something(0),
+        least=at_least_a_byte(0),
         sizes={"tokens": lambda case: math.prod(case.operands[0].block[:-1])},
         implementations={
             "squares": Claim(

@@ -10,10 +10,10 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 
 COUNTED = Data("exact", 0)
-"""What the interpreter runs on where communication is counted: only what a loop sends may depend on it."""
+"""The data on which communication is counted: only what a loop sends may depend on it."""
 
 MOST_FACTORS = 4
-"""So many arrays may be multiplied by one another: data leave no room for more."""
+"""The most arrays that may be multiplied by one another: data leave no room for more."""
 
 
 def operands(case: Case, data: Data) -> list[np.ndarray]:
@@ -41,12 +41,12 @@ def longest(case: Case) -> int:
 
 
 def terms_of(case: Case) -> int:
-    """How many numbers are added up as a rule, those of all devices: of calls that feed one another in each."""
+    """The number of terms of a sum as a rule, over all devices, in each of composed calls."""
     return (case.mesh.size * max(longest(case), 1)) ** case.calls
 
 
 def degree_of(case: Case) -> int:
-    """How many elements of operands are multiplied by one another."""
+    """The number of factors of a product of operands' elements."""
     return 1 if case.contract.linear else min(max(len(case.contract.call.moving(case)), 2), MOST_FACTORS)
 
 
@@ -62,17 +62,17 @@ def is_moved(structure: Case) -> bool:
 
 
 def float32_accumulator(dtype: np.dtype) -> np.dtype:
-    """What terms of a dtype are added up in, to the end and with no rounding at every hop: 16-bit floats in float32."""
+    """The dtype in which terms are added up, to the end, with no rounding at every hop: float32 for 16-bit floats."""
     return np.dtype("float32") if dtype.name in ("bfloat16", "float16") else dtype
 
 
 def finite(x: np.ndarray) -> np.ndarray:
-    """An array with ones for what is not finite."""
+    """An array with ones in place of NaN and infinities."""
     return np.where(np.isfinite(x.astype(np.float64)), x, np.ones((), x.dtype))
 
 
 def some_out_of_range(case: Case, drawn: np.ndarray, indices: np.ndarray, count: int) -> np.ndarray:
-    """Indices below a count; where `special` data has extremes of their dtype others, far out, or just so."""
+    """Indices below a count; in `special` data, extremes of their dtype become indices out of range, far or just so."""
     if case.data[0].kind != "special":
         return indices
     info = np.iinfo(drawn.dtype)

@@ -1,4 +1,4 @@
-"""Contracts of operations whose arguments are described one by one: what each is, and along which axes it varies."""
+"""Contracts of operations whose arguments are described one by one: their blocks, and the axes that they vary along."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from shardproof.properties.cases.strategies import chains, dtypes, index_groups,
 from shardproof.properties.contracts.contract import Call, Contract, Option, Oracle, Scope, Violation
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.drawing import (
-    completed,
+    complete,
     floats,
     layouts,
     meshes_and_axes,
@@ -35,8 +35,8 @@ class Described:
     varies: bool = True  # whether it may differ along the axis tuple; if not, all participants have the same
     # the place of the argument whose placement it shares, so that the two correspond as global arrays
     like: int | None = None
-    # of each dimension, whether `axis_name` alone shards it, or any `others`, or `any` axes, or none, and it is
-    # empty; None: any may be sharded, along any axes, and blocks may be stacked
+    # for each dimension: `axis_name` alone shards it, any `others`, `any` axes, or none (empty); None: any may be
+    # sharded, along any axes, and blocks may be stacked
     sharding: tuple[str, ...] | None = None
 
     @classmethod
@@ -45,8 +45,8 @@ class Described:
     ) -> "list[Described]":
         """Arguments by their dimensions: `"rows@others columns@axis_name"`; the first has those of a batch in front.
 
-        They are described as an `Array` is; `others` and `any` stand for what may shard a dimension, and need not. Of a
-        dimension that one argument has sharded over the axis tuple, one that has it whole has all parts.
+        They are described as an `Array` is; axes that are `others` or `any` may shard a dimension. A dimension that is
+        sharded over the axis tuple in one argument has all parts in another one that has it whole.
         """
         described = [[(d.name, "".join(d.roles)) for d in Array(text).dimensions] for text in texts]
         divided = {name for one in described for name, role in one if role == "axis_name"}
@@ -63,11 +63,10 @@ def sharded_in(dimensions: Mapping[str, str]) -> list[int]:
     return [place for place, text in enumerate(dimensions.values()) if "@axis_name" in text]
 
 
-APART = "operands_apart"
-"""The feature of an operation that takes operands which vary along different axes beside those of the tuple."""
+INDEPENDENT = "independent_operands"
 
 MOST_IN_GROUPS = 16
-"""The most participants that are parted into groups."""
+"""The most participants that are divided into groups."""
 
 Drawn = tuple[Sequence[Described], Params]
 Arguments = Callable[[st.DrawFn, int, Scope], Drawn]
@@ -86,7 +85,7 @@ def one_matrix(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 
 def moved_dtypes(scope: Scope, devices: int, *given: Any) -> st.SearchStrategy[str]:
-    """All dtypes for what is moved, in which a gradient may add up terms of so many devices."""
+    """All dtypes for what is moved, in which a gradient may add up a term of each device."""
     return dtypes(floating=scope.floating, terms=devices if scope.floating else 1, wide="x64" in scope.features)
 
 
@@ -112,8 +111,8 @@ def operation_cases(
     mesh, axis_name, axes = meshes_and_axes.within(draw, scope, chain, most=most)
     participants, groups = mesh.axis_size(axes), None
     # what is invariant differs between groups, which only unchecked types can express
-    parted = {"groups", "uneven_groups"} & scope.features and (not contract.invariant or "no_vma" in chain)
-    if parted and participants <= MOST_IN_GROUPS and draw(st.booleans(), label="groups"):
+    grouped = {"groups", "uneven_groups"} & scope.features and (not contract.invariant or "no_vma" in chain)
+    if grouped and participants <= MOST_IN_GROUPS and draw(st.booleans(), label="groups"):
         groups = index_groups.within(draw, participants, uneven="uneven_groups" in scope.features)
         participants = max(map(len, groups))
     described, params = arguments(draw, participants, scope)
@@ -140,22 +139,21 @@ def operation_cases(
             placement = placements.within(draw, mesh, len(one.block), required=required)
         partly = PARTLY in contract.violations and not {*axes} <= placement.axes
         placed.append(placement if one.varies and not partly else without(placement, axes))
-    if leading is not None and APART not in scope.features:
+    if leading is not None and INDEPENDENT not in scope.features:
         beside = [axis for axis in others if axis not in placed[leading].axes]
         placed = [without(placement, beside) for placement in placed]
     operands = tuple(Operand(one.block, one.dtype or dtype, at) for one, at in zip(described, placed, strict=True))
     tree = len(operands) > len(contract.call.operands) and not contract.call.deeper
     case = Case(contract, mesh, axis_name, operands, tuple(params.items()), chain=chain, tree=tree)
-    return completed(draw, scope, case, kinds_of(scope, dtype, params), sets)
+    return complete(draw, scope, case, kinds_of(scope, dtype, params), sets)
 
 
 def of_blocks(oracle: Any, call: Call) -> Oracle:
-    """An oracle of cases made of an object with three methods.
+    """An oracle of cases made of an object with three methods, on blocks `[*mesh.sizes, *block]`.
 
-    Each gets the mesh, the axes (none of them, of what devices compute by themselves), and the keyword arguments:
-    `value(operands)` gives the results' blocks, `pushforward(operands, tangents)` their tangents, and
-    `pullback(operands, cotangents)` the operands' cotangents; of operands that have no gradient they are None. Blocks
-    `[*mesh.sizes, *block]` come in, and go out, in a dtype that loses nothing that matters.
+    Each gets the mesh, the axes (none, of what devices compute by themselves), and the keyword arguments:
+    `value(operands)` gives the results, `pushforward(operands, tangents)` their tangents, and `pullback(operands,
+    cotangents)` the operands' cotangents; of operands that have no gradient they are None.
     """
 
     def axes_of(case: Case) -> tuple[str, ...]:
@@ -185,7 +183,7 @@ def operation(
     operands: tuple[str, ...],
     options: Mapping[str, Option] | None = None,
     auxiliary: Sequence[str] = (),
-    alike: Sequence[str] = (),
+    replicated: Sequence[str] = (),
     dtypes: Dtypes = floats,
     kinds: Sequence[str] | Kinds = ("exact", "distinct", "real", "scaled", "real"),
     features: frozenset[str] = frozenset({"explained_errors", "replicated_operands", "x64"}),
@@ -202,14 +200,14 @@ def operation(
 ) -> Contract:
     """A contract whose oracle takes the blocks of all arguments, on at most `most` devices; `more` is of `Contract`.
 
-    The oracle is an `Oracle`, or what `of_blocks` makes one of. `kinds` is the sequence of the data sets of one case,
-    in which a kind may stand twice; there are at least so many `sets`. Along axes beside those of the tuple, arguments
-    vary only where the `leading` one does (weights where tokens do), unless `APART` is claimed.
+    The oracle is an `Oracle`, or an object for `of_blocks`. `kinds` is the sequence of the data sets of one case, in
+    which a kind may stand twice; there are at least `sets`. Along axes beside those of the tuple, arguments vary only
+    where the `leading` one does (weights where tokens do), unless `INDEPENDENT` is claimed.
     """
     call = Call(
         operands,
         frozenset(auxiliary),
-        frozenset(alike),
+        frozenset(replicated),
         options or {},
         local=local,
         keyword_axis=keyword_axis,

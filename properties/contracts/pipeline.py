@@ -6,17 +6,17 @@ from hypothesis import strategies as st
 from shardproof.impl import pipeline as implementations
 from shardproof.oracles import pipeline
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation, something
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation, at_least_a_byte
 from shardproof.properties.contracts.costs import added_up
 from shardproof.properties.contracts.drawing import sides
-from shardproof.properties.contracts.forbidden import deeper, longer, longer_block, retyped
+from shardproof.properties.contracts.forbidden import deeper, longer, longer_block, wrong_dtype
 from shardproof.properties.contracts.numbers import finite, scaled_to
-from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
+from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation
 
-FEATURES = frozenset({APART, "explained_errors", "replicated_operands", "several_layers", "x64"})
+FEATURES = frozenset({INDEPENDENT, "explained_errors", "replicated_operands", "several_layers", "x64"})
 
 MANY = (4, 5, 6, 7, 8, 9, 12, 16)
-"""How many microbatches, rows or features there are now and then, and few of the others."""
+"""The numbers of microbatches, rows or features that are sometimes drawn, beside few of the others."""
 
 REACH = 1.5
 """About the largest weight, and the largest element of x: at larger ones tanh has no slope, at smaller ones no bend."""
@@ -29,10 +29,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 
 def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Weights and x by powers of two, so that layers neither saturate nor vanish; weights are finite.
-
-    One that is NaN makes all results NaN, which tells nothing.
-    """
+    """Weights and x by powers of two, so that layers neither saturate nor vanish; no weight is NaN: all would be."""
     weights, x = (scaled_to(array, REACH) for array in arrays)
     return [finite(weights), x]
 
@@ -42,13 +39,13 @@ def _no_layer(case: Case) -> st.SearchStrategy[Case]:
 
 
 def _spread(case: Case) -> int:
-    """Whether weights vary along an axis beside the tuple along which x does not, so that the result does."""
+    """True if weights vary along an axis beside the tuple along which x does not, so that the result does."""
     weights, x = (operand.placement.axes for operand in case.operands)
     return int(bool(weights - x - set(case.axes)))
 
 
 def _handed_on(moves: str) -> str:
-    """A microbatch is handed on so many times, and the result added up with zeros; backward it goes there and back."""
+    """A microbatch is sent in `moves` permutes, and the result added up with zeros; backward it goes there and back."""
     sent = f"({moves})*(p>1)"
     size = "size(x,1)*size(x,2)*itemsize(x)"
     forward = f"permute={sent},permute_bytes={sent}*{size},all_reduce=1,all_reduce_bytes=x"
@@ -61,7 +58,7 @@ CONTRACTS: tuple[Contract, ...] = (
         pipeline.pipeline,
         _arguments,
         operands=("weights", "x"),
-        alike=("x",),
+        replicated=("x",),
         invariant=True,
         kinds=("real", "nan"),
         sets=2,
@@ -70,14 +67,14 @@ CONTRACTS: tuple[Contract, ...] = (
             longer("weights", 0, 1),
             Violation("weights", _no_layer),
             deeper("x", 1),
-            retyped("weights", 0, "int32"),
+            wrong_dtype("weights", 0, "int32"),
         ),
         # a tanh of a tanh, and so on, is a constant in the end
         most=32,
         adapt=_in_reach,
         shapes=(((4 * 1024, 1024), 0, ""), ((8, 512, 1024), None, "")),
         leading=1,
-        least=something(0),
+        least=at_least_a_byte(0),
         sizes={"spread": _spread},
         implementations={
             "circular": Claim(

@@ -15,7 +15,7 @@ from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope
 from shardproof.properties.contracts.costs import added_up
-from shardproof.properties.contracts.forbidden import deeper, longer, retyped
+from shardproof.properties.contracts.forbidden import deeper, longer, wrong_dtype
 from shardproof.properties.contracts.operation import Described, Drawn, moved_dtypes, operation
 
 LISTS = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
@@ -104,7 +104,7 @@ CONTRACTS: tuple[Contract, ...] = (
         dtypes=moved_dtypes,
         kinds=("distinct", "exact", "real", "special", "nan", "scaled"),
         features=frozenset({"explained_errors", "x64"}),
-        violations=(longer("send_sizes", 3, 0), deeper("output", 1, 2), retyped("input_offsets", 2, "float32")),
+        violations=(longer("send_sizes", 3, 0), deeper("output", 1, 2), wrong_dtype("input_offsets", 2, "float32")),
         adapt=_agreeing,
         # there is a slice for every pair of participants
         most=64,

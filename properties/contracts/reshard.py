@@ -11,14 +11,14 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.baselines import bits, described, layouts_of, sides
 from shardproof.properties.contracts.contract import Claim, Contract, Violation
 from shardproof.properties.contracts.drawing import floats
-from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.forbidden import change_operand
 from shardproof.properties.contracts.whole import whole_contract
 
 SIGNATURE, CONDITIONS = described({"x": "bd"}, {}, "bd")
 
 
 def _least(case: Case) -> int:
-    lacking = baselines.missing(case.mesh, sides(case), *layouts_of(case, "x", "")).sum(axis=(-2, -1))
+    lacking = baselines.missing_elements(case.mesh, sides(case), *layouts_of(case, "x", "")).sum(axis=(-2, -1))
     return math.ceil(int(lacking.max(initial=0)) * bits(case) / 8)
 
 
@@ -27,7 +27,7 @@ def _misshapen(case: Case) -> st.SearchStrategy[Case]:
     held, wanted = (case.mesh.axis_size(as_axes(dict(case.roles)[role])) for role in ("x_rows", "rows"))
     rows, columns = case.operands[0].block
     found = [n for n in range(rows + 1, rows + wanted + 1) if held * n % wanted]
-    return st.just(changed(case, 0, block=(found[0], columns) if found else (rows, columns, 2)))
+    return st.just(change_operand(case, 0, block=(found[0], columns) if found else (rows, columns, 2)))
 
 
 CONTRACTS: tuple[Contract, ...] = (

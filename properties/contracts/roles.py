@@ -1,4 +1,4 @@
-"""Axis tuples that have names in an operation: which are drawn on a mesh, and sizes that they divide."""
+"""Roles, the axis tuples that have names in an operation, drawn on a mesh; and sizes that they divide."""
 
 import dataclasses
 import math
@@ -35,25 +35,23 @@ def axes_of(roles: Roles) -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What an implementation needs in order to serve a case; nothing else is drawn."""
+    """The conditions of an implementation on cases; no others are drawn."""
 
     one_axis: frozenset[str] = frozenset()  # the roles that are one axis, and not a tuple of several
-    # of some dimensions, the sizes that they may have
-    sizes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
-    # of some dimensions, what the part of each device must be a multiple of
+    sizes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # of some dimensions
+    # of some dimensions, a divisor of the part of each device
     multiples: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    dtypes: tuple[str, ...] = ("float32", "bfloat16")  # the dtypes of what is described as `float`
-    # of each keyword argument, its values
-    options: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")  # of arrays that are described as `float`
+    options: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)  # the values of keyword arguments
     most: int | None = None  # the most devices
     # whether the function itself takes gradients, which need the types that `check_vma` checks
     differentiates: bool = False
     powers_of_two: frozenset[str] = frozenset()  # the roles of which the number of participants is one
     optional: frozenset[str] = frozenset()  # the roles that may be no axis at all
-    check_vma: bool = True  # whether its types are checked; if not, it has no type to hold it to
-    gradients: bool = True  # whether its gradients are asked for
-    # of each array that is laid out in its own way, the roles of its dimensions. These may be of no axis, and of
-    # axes that another array's roles are of; if there are any, there is no other role
+    check_vma: bool = True  # whether its types are checked
+    gradients: bool = True  # whether its gradients are checked
+    # the roles of the dimensions of each array that has a layout of its own. They may be no axis, and share axes with
+    # another array's roles; if there are any, there are no other roles
     layouts: tuple[tuple[str, ...], ...] = ()
 
 
@@ -101,7 +99,7 @@ def meshes_and_roles(
         roles.append((name, chosen[name][0] if alone else tuple(chosen[name])))
     even = [axis for name in names if name in conditions.powers_of_two for axis in chosen[name]]
     shorter = with_powers_of_two(mesh, even)
-    if scope.sizes and shorter != mesh:  # only such meshes are asked for
+    if scope.sizes and shorter != mesh:  # no other mesh may be drawn
         reject()
     return shorter, tuple(roles)
 
@@ -112,7 +110,7 @@ def _none_or_some(of: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
 
 
 def left_over(mesh: MeshCase, axes: Sequence[str]) -> str:
-    """The axis that is of no role: the shortest of several devices, if another one has several as well."""
+    """The axis in no role: the shortest of several devices, if another one has several as well."""
     several = mesh.longer(axes)
     one = [name for name in axes if mesh.shape[name] == 1]
     return min(several, key=lambda name: mesh.shape[name]) if len(several) > 1 or not one else one[-1]
@@ -130,10 +128,10 @@ def with_powers_of_two(mesh: MeshCase, axes: Collection[str]) -> MeshCase:
 def roles_of_layouts(draw: st.DrawFn, mesh: MeshCase, chain: Chain, layouts: Sequence[Sequence[str]]) -> Roles:
     """Axes for the roles of arrays that are laid out each in its own way.
 
-    Those of two dimensions are drawn anew, or as the one before, or as that transposed, with its axes in the same order
-    or in another one: what goes together, and what seems to. In half of those that are drawn anew all axes shard the
-    same dimension, and half of the tuples that would stand in the order of the mesh are reversed. Under a link that
-    needs one, an axis of a mesh that has several is in no role. Shrinks to arrays that nothing shards.
+    An array of two dimensions has new axes, or those of the one before, or their transpose, in the same order or in
+    another one: layouts that match, and those that seem to. Half of the new ones have all axes on the same dimension,
+    and half of the tuples that would be in the order of the mesh are reversed. Under a link that needs one, an axis of
+    a mesh that has several is in no role. Shrinks to arrays that nothing shards.
     """
     several = leaves_an_axis(chain) and len(mesh.axis_names) > 1
     allowed = mesh.axis_names[: -1 if several else None]
@@ -168,8 +166,8 @@ def sizes_of_dimensions(
 ) -> dict[str, int]:
     """Global sizes of all dimensions that have names, such that every role divides what it shards.
 
-    Of those that have no listed sizes, one may be long, up to `LONGEST`. Or all are the same, which only tells them
-    apart by their names, or by the layout that tells a square from its transpose. Shrinks to the smallest ones.
+    One that has no listed sizes may be long, up to `LONGEST`. Or all are the same, so that dimensions that are swapped
+    show by nothing but the layout. Shrinks to the smallest ones.
     """
     parts = signature.parts(sizes_of_roles)
     kind = draw(sampled(("small",) if scope.large else ("small", "long", "the same")), label="small, long or the same")
@@ -184,7 +182,7 @@ def sizes_of_dimensions(
     found = {}
     for (name, part), factor in zip(parts.items(), factors, strict=True):
         if name.isdigit():
-            if int(name) % part:  # this mesh cannot share a dimension of that size
+            if int(name) % part:  # this mesh cannot shard a dimension of that size
                 reject()
         elif name in conditions.sizes:
             possible = sorted(size for size in conditions.sizes[name] if size % part == 0)

@@ -10,19 +10,19 @@ from shardproof.impl import router_losses as implementations
 from shardproof.oracles import router_losses
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type, something
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, at_least_a_byte, of_type
 from shardproof.properties.contracts.costs import NOTHING
-from shardproof.properties.contracts.forbidden import retyped, valued
+from shardproof.properties.contracts.forbidden import wrong_dtype, wrong_value
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
 
 SHIFTS = (0, 96, -96)
-"""What is added to all logits of a data set, and in every second one to those of each token by itself: powers overflow
-in float32, or vanish, although probabilities do not. In a quarter logits are 1, -1 or 0, and often tie."""
+"""Shifts of all logits of a data set, or, in every second one, of each token's: powers overflow in float32, or vanish,
+although probabilities do not. In a quarter of the data sets logits are 1, -1 or 0, and often tie."""
 
 EXPERTS = (2, 3, 4, 5, 1)
-"""How many there are; with one nothing is chosen."""
+"""The numbers of experts; with one nothing is chosen."""
 
 MANY = 300
 """The tokens of a participant for each expert, where there are many: more than bfloat16 counts."""
@@ -36,24 +36,24 @@ def _logits(draw: st.DrawFn, scope: Scope) -> Described:
 
 def _balanced(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     logits = _logits(draw, scope)
-    # where all are chosen the loss is 1, whatever they are: in one of so many draws
+    # where all are chosen the loss is 1
     return [logits], {"top_k": draw(st.integers(1, logits.block[1]), label="top_k")}
 
 
 def _shifted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     (logits,) = arrays
     drawn = zlib.crc32(logits.tobytes())
-    style, apart, tied = drawn % 3, drawn // 3 % 2, drawn // 6 % 4 == 0
+    style, separately, tied = drawn % 3, drawn // 3 % 2, drawn // 6 % 4 == 0
     levels = np.sign(logits) if tied else logits
     each = np.random.default_rng(drawn).choice(SHIFTS, (*logits.shape[:-1], 1))
-    return [levels + np.asarray(each if apart else SHIFTS[style]).astype(logits.dtype)]
+    return [levels + np.asarray(each if separately else SHIFTS[style]).astype(logits.dtype)]
 
 
 def _loss(name: str, *, communication: str, **more: Any) -> Contract:
-    """That of the tokens of all participants, or of each shard's."""
+    """The contract of a loss of the tokens of all participants, or of each shard's."""
     shard, chooses = name.startswith("shard_"), name.endswith("balancing_loss")
     top_k = Option(of_type(int), lambda case, value: 1 <= value <= case.operands[0].block[1])
-    too_many = valued("top_k", lambda case: (0, case.operands[0].block[1] + 1))
+    too_many = wrong_value("top_k", lambda case: (0, case.operands[0].block[1] + 1))
     return operation(
         name,
         getattr(router_losses, name.removeprefix("shard_")),
@@ -64,7 +64,7 @@ def _loss(name: str, *, communication: str, **more: Any) -> Contract:
         options={"top_k": top_k} if chooses else {},
         usual={"top_k": 2} if chooses else {},
         features=FEATURES - {"replicated_operands"} if shard else FEATURES,
-        violations=(*[too_many] * chooses, retyped("logits", 0, "int32")),
+        violations=(*[too_many] * chooses, wrong_dtype("logits", 0, "int32")),
         adapt=_shifted,
         accumulator="float32",
         shapes=(((8192, 64), 0, ""),),
@@ -81,7 +81,9 @@ CONTRACTS: tuple[Contract, ...] = (
         communication="all_reduce=2,bytes=size(logits,1)*(4+sum_itemsize(logits));"
         "grad:all_reduce=1,bytes=4*size(logits,1)",
     ),
-    _loss("router_z_loss", communication="all_reduce=1,bytes=sum_itemsize(logits);grad:bytes=0", least=something(0)),
+    _loss(
+        "router_z_loss", communication="all_reduce=1,bytes=sum_itemsize(logits);grad:bytes=0", least=at_least_a_byte(0)
+    ),
     _loss("shard_load_balancing_loss", communication=NOTHING, least=lambda case: 0),
     _loss("shard_router_z_loss", communication=NOTHING, least=lambda case: 0),
 )

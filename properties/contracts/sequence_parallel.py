@@ -10,15 +10,15 @@ from shardproof.impl import sequence_parallel as implementations
 from shardproof.oracles import sequence_parallel
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, something
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, at_least_a_byte
 from shardproof.properties.contracts.costs import replica_bytes, replicas
 from shardproof.properties.contracts.drawing import sides
-from shardproof.properties.contracts.forbidden import longer, valued
+from shardproof.properties.contracts.forbidden import longer, wrong_value
 from shardproof.properties.contracts.matmul import signed, with_signs
 from shardproof.properties.contracts.norms import EPSILON, EPSILONS
-from shardproof.properties.contracts.operation import APART, Arguments, Described, Drawn, operation, sharded_in
+from shardproof.properties.contracts.operation import INDEPENDENT, Arguments, Described, Drawn, operation, sharded_in
 
-OWN = frozenset({"empty_blocks", APART, "explained_errors", "x64"})
+OWN = frozenset({"empty_blocks", INDEPENDENT, "explained_errors", "x64"})
 FEATURES = OWN | {"narrow_accumulation"}
 
 MOST_MEMBERS = 128
@@ -55,7 +55,7 @@ def _clear_of_zero(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 
 HIDDEN = "1/6"
-"""What is exposed: of 16-bit floats, sums have twice the bytes of what is gathered, and products are as long."""
+"""The exposed part: sums of 16-bit floats have twice the bytes of what is gathered, and products are as long."""
 
 WIDE = "elements(x)*sum_itemsize(x)"
 NAIVE = (
@@ -77,14 +77,14 @@ SHAPES = (((2048, 4, 2048), 0, ""), ((2048, 8192), 1, ""), ((8192, 2048), 0, "")
 
 ADDED = f"2*({SUMMED})"
 ALL_BUT_SUMS = f"exposed<=min(1,{HIDDEN}+{ADDED}/max(1,{ADDED}+(p-1)*(3*x+2*{WIDE})//2)),directions=2"
-"""What is exposed of the normed one: besides, the sum of the scale's gradient, behind which nothing is left to do.
+"""The exposed part of the normed one: also the sum of the scale's gradient, beside which nothing is left to do.
 
 It is 2 (p - 1) / p of its bytes, less than twice, beside what permutes send, each way round.
 """
 
 
 def _mlp(name: str, dimensions: Mapping[str, str], summed: str, overlap: str, **more: Any) -> Contract:
-    """That of an MLP with arguments of these dimensions, of whose replicas' gradients so many bytes are added up."""
+    """The contract of an MLP with arguments of these dimensions; `summed` bytes of replicas' gradients are added up."""
     count = replicas(*dimensions)
     sums = f"all_reduce={count},all_reduce_bytes={summed}"
     return operation(
@@ -95,7 +95,7 @@ def _mlp(name: str, dimensions: Mapping[str, str], summed: str, overlap: str, **
         sets=4,
         most=MOST_MEMBERS,
         leading=0,
-        least=something(*sharded_in(dimensions)),
+        least=at_least_a_byte(*sharded_in(dimensions)),
         implementations={
             "naive": Claim(getattr(implementations, name), communication=f"{NAIVE},{sums}"),
             "bidirectional": Claim(
@@ -127,12 +127,12 @@ CONTRACTS: tuple[Contract, ...] = (
         SUMMED,
         ALL_BUT_SUMS,
         options={"epsilon": EPSILON},
-        alike=("scale",),
+        replicated=("scale",),
         kinds=("real", "exact", "distinct", "real"),
         features=OWN,
         violations=(
             longer("scale", 1, 0),
-            valued("epsilon", lambda case: (-1.0,)),
+            wrong_value("epsilon", lambda case: (-1.0,)),
             longer("w_in", 2, 0),
             longer("w_out", 3, 0),
         ),

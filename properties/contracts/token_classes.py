@@ -5,9 +5,9 @@ differently. So a token's logits are those of its *class*: a row of the router, 
 factor, so that they are exact in every dtype, in whatever order they are added up. All further features of a token are
 free, and the router has zeros for them; but in 16 bits the first of these is 1, and the router may have a large number
 there, the same for all experts: then logits are exact in float32, and not in the operands' dtype. All tokens have it,
-since gates that are equal may be rounded apart beside it. Where the highest gates win, tokens are of the same class, or
-their gates are clearly apart, or of equal logits far above all others, so that equal gates are some of any token's
-choices.
+since equal gates may be rounded differently beside it. Where the highest gates win, tokens are of the same class, or
+their gates differ clearly, or they are of equal logits far above all others, so that equal gates are some of any
+token's choices.
 
 A token that is drawn with infinities is NaN in their place, and so are all its logits: a class of its own.
 """
@@ -29,10 +29,10 @@ FACTORS = (1, 2, -1, 0)
 """A class is a row of the router by one of these; by 0 all experts tie."""
 
 LEVELS = 4
-"""Most routers' numbers are 1 to 4, so that gates are far apart, and often equal; none is 0, of which there are two."""
+"""Most routers' numbers are 1 to 4, so that gates differ much, or not at all; none is 0, of which there are two."""
 
 OFFSETS = (0, 96, -96)
-"""What is added to all logits of a row, and is in no gate: its powers overflow in float32, or vanish."""
+"""Numbers that are added to all logits of a row, and change no gate: powers overflow in float32, or vanish."""
 
 FAR = 4096
 """The same in dtypes that have it: beside it a logit is no other than the next in 16 bits."""
@@ -45,10 +45,10 @@ BELOW = 128
 
 TIED, FAVOURITE, SKEWED, PAIRED, CLOSE = range(5)
 STYLES = 7
-"""What routers are like: all numbers are the same, one expert has the highest, those of a low number often have, in
-each row two have, or one is far above the others. Others are like none of these. Those with two are made where the
-highest of two gates wins, in every second one; those far above, where gates win that have more than 16 bits, in a
-quarter of the rest, at least."""
+"""Styles of routers: all numbers are the same; one expert has the highest; experts of low numbers often have; two have
+in each row; or one is far above the others, which are equal. Other styles are random. PAIRED is for every second router
+where the highest of two gates wins; CLOSE for a quarter of the rest at least where gates win that have more than 16
+bits."""
 
 Class = tuple[int, int]
 """A row of the router, and the factor."""
@@ -57,7 +57,7 @@ CLEAR = 1 / 64
 """Gates of different classes differ by this part of the larger one, at least, where they are compared in 16 bits."""
 
 DISTINCT = 1 / 4096
-"""The same where they are compared in more: far above what is rounded there, and below what 16 bits tell apart."""
+"""The same where they are compared in more: far above roundings there, and below the resolution of 16 bits."""
 
 
 def clear(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -76,14 +76,14 @@ def clear(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     factors = FACTORS[:2] if style in (FAVOURITE, CLOSE) else FACTORS
     lost = bool(np.isinf(tokens.astype(np.float64)).any())
     classes = _classes(case, levels, rows, factors, lost)
-    if lost and not classes:  # none is clearly apart from NaN
+    if lost and not classes:  # none differs clearly from NaN
         lost, classes = False, _classes(case, levels, rows, factors, False)
     classed = _of_blocks(case, 0, tokens, lambda rng, x: _tokens(rng, x, rows, classes, lost))
     return [classed, levels, *map(finite, experts)]
 
 
 CROWDED = 32
-"""Of more experts than this all but three have the lowest number of a router: the first experts would win all ties."""
+"""Beyond this many experts, all but three have a router's lowest number: the first experts would win all ties."""
 
 Made = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 """A block made of a drawn one, and of numbers that depend on that alone, so that replicas stay replicas."""
@@ -141,10 +141,7 @@ def _tokens(rng: np.random.Generator, x: np.ndarray, rows: int, classes: Sequenc
 
 
 def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int], lost: bool) -> list[Class]:
-    """The classes of tokens: all, or those whose gates are clearly apart where the highest ones win.
-
-    They are so from those of NaN as well, if some tokens are `lost`.
-    """
+    """The classes of tokens: all, or those of gates that differ clearly, from those of NaN too if some are `lost`."""
     every, least = list(product(range(rows), factors)), DISTINCT if _wide(case) else CLEAR
     block, options = case.operands[1].block, case.keywords
     # experts that choose do so by the probabilities of all of them
@@ -160,7 +157,7 @@ def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int], 
         own = np.stack([_gates(factor * r.reshape(block)[row], top_k, over) for r in routers])
         tied = np.stack([_same_gates(factor * r.reshape(block)[row], top_k, over) for r in routers])
         if all(
-            _apart(own, other, least) or np.array_equal(tied, of_other)
+            _differ(own, other, least) or np.array_equal(tied, of_other)
             for other, of_other in zip(gates, ties, strict=True)
         ):
             kept.append((row, factor))
@@ -170,19 +167,19 @@ def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int], 
 
 
 def _wide(case: Case) -> bool:
-    """Whether logits are of more than 16 bits."""
+    """True if logits are of more than 16 bits."""
     return case.operands[1].numpy_dtype.itemsize > 2
 
 
 def _gates_win(case: Case) -> bool:
-    """Whether the highest gates are kept, and some may not be: so experts choose that have no policy."""
+    """True if the highest gates are kept, and some may not be: so experts choose that have no policy."""
     options = case.keywords
     limits = (options["capacity"], options.get("capacity_per_sender"))
     return options.get("policy", "probability") == "probability" and limits != (None, None)
 
 
 def _pairs_win(case: Case) -> bool:
-    """Whether of all tokens' two gates the highest are kept, and some may not be."""
+    """True if of all tokens' two gates the highest are kept, and some may not be."""
     options = case.keywords
     known = options.get("top_k") == 2 and options["policy"] == "probability" and options.get("over") != "all"
     return known and options["capacity"] is not None
@@ -191,8 +188,8 @@ def _pairs_win(case: Case) -> bool:
 def _same_gates(logits: np.ndarray, top_k: int, over: str) -> np.ndarray:
     """The highest logit, and how many there are of it, if their gates are the same bits however they are computed.
 
-    That is by a softmax of the two that are chosen, or of all, then divided by the sum of two, where sums are exact: of
-    ones, and of what is nothing beside them. Otherwise NaN, which equals nothing.
+    Ways to compute them are a softmax of the two that are chosen, and one of all, divided by the sum of two. Sums are
+    exact if they are of ones and of what is nothing beside them. Otherwise NaN, which equals nothing.
     """
     highest = logits.max()
     same = logits == highest
@@ -208,7 +205,7 @@ def _gates(logits: np.ndarray, top_k: int, over: str) -> np.ndarray:
     return gates
 
 
-def _apart(own: np.ndarray, other: np.ndarray, least: float) -> bool:
-    """Whether gates of two classes are apart wherever both choose an expert, or certainly equal: 0, or 1."""
+def _differ(own: np.ndarray, other: np.ndarray, least: float) -> bool:
+    """True if gates of two classes differ wherever both choose an expert, or are certainly equal: 0, or 1."""
     certain = (own == other) & ((own == 0) | (own == 1))
     return not (np.abs(own - other) <= np.where(certain, -1, least * np.maximum(own, other))).any()

@@ -18,9 +18,9 @@ import numpy as np
 from jax import lax
 from jax.interpreters import ad
 
-from shardproof.oracles.dtypes import is_float, rounded, wide
+from shardproof.oracles.dtypes import is_float, round_to, wide
 from shardproof.properties.cases.case import Case, Placement, stacked_axes
-from shardproof.properties.contracts import listed
+from shardproof.properties.contracts import is_listed
 from shardproof.properties.engines import Engine, Prepared, SimulateEngine, XlaEngine
 from shardproof.properties.engines.engine import Compiled, InTwo, abstract_mesh
 from shardproof.properties.engines.simulate import Simulated, raised_in
@@ -29,8 +29,8 @@ from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.engines.simulate.prepare import giving
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import Program, Seen, WrongResult, answering, forward
-from shardproof.properties.programs.transformations import fed_operands, refilled
+from shardproof.properties.programs.program import Program, Seen, WrongResult, forward, readable_errors
+from shardproof.properties.programs.transformations import composed_operands, next_operands
 from shardproof.properties.programs.violation import NotDifferentiable, SuiteError
 
 KEPT = 32
@@ -56,7 +56,7 @@ class Ready:
 def traced(program: Program, case: Case) -> Any:
     """The jaxpr of a program under an abstract mesh: what it must refuse is refused here, before anything runs."""
     mesh = abstract_mesh(case.mesh)
-    with answering():  # the rules of derivatives as well
+    with readable_errors():  # the rules of derivatives as well
         return jax.make_jaxpr(program.build(mesh))(*program.abstract_arguments(mesh))
 
 
@@ -151,7 +151,7 @@ def _make(kind: str, implementation: Implementation, case: Case, engine: Engine)
     check_results(case, seen)
     program, placements = derivatives(case, implementation, seen, forward_mode=forward_mode, reverse_mode=reverse_mode)
     with differentiating():
-        with answering():  # the rules of derivatives
+        with readable_errors():  # the rules of derivatives
             prepared = engine.prepare(program, case.mesh)
         # jvp of a custom_vjp is traced all the same, to a primitive that nothing can run
         jaxpr = traced(program, case) if prepared.jaxpr is None else prepared.jaxpr
@@ -260,7 +260,7 @@ def oracle_blocks(case: Case, operands: Arrays) -> list[np.ndarray]:
     """The oracle's results `[*mesh.sizes, *batch, *block]`, given the operands' blocks, in their dtype."""
     exact = reference_blocks(case, operands)
     dtypes = case.contract.oracle.result_dtypes(case, [operand.dtype for operand in operands])
-    return [rounded(e, dtype) for e, dtype in zip(exact, dtypes, strict=False)]  # a product has one result
+    return [round_to(e, dtype) for e, dtype in zip(exact, dtypes, strict=False)]  # a product has one result
 
 
 def value_over_batch(case: Case, operands: Arrays) -> list[np.ndarray]:
@@ -320,7 +320,7 @@ def _calls(case: Case, blocks: Arrays) -> list[Arrays]:
     """The operands of every call, each but the first fed by the one before it."""
     calls = [blocks]
     while len(calls) < case.calls:
-        calls.append(refilled(fed_operands(case), calls[-1], case.contract.oracle.value(case, calls[-1])))
+        calls.append(next_operands(composed_operands(case), calls[-1], case.contract.oracle.value(case, calls[-1])))
     return calls
 
 
@@ -328,12 +328,12 @@ def _pushed(case: Case, blocks: Arrays, tangents: Arrays) -> Arrays:
     """The tangents of the results of the last call: those of one are tangents of the operands that it feeds."""
     if case.calls == 1:
         return case.contract.oracle.pushforward(case, blocks, tangents)
-    moving, fed = case.contract.call.moving(case), fed_operands(case)
+    moving, fed = case.contract.call.moving(case), composed_operands(case)
     among = {moving.index(place): number for place, number in fed.items()}
     first, *rest = _calls(case, blocks)
     pushed = case.contract.oracle.pushforward(case, first, tangents)
     for operands in rest:
-        pushed = case.contract.oracle.pushforward(case, operands, refilled(among, tangents, pushed))
+        pushed = case.contract.oracle.pushforward(case, operands, next_operands(among, tangents, pushed))
     return pushed
 
 
@@ -341,7 +341,7 @@ def _pulled(case: Case, blocks: Arrays, cotangents: Arrays) -> Arrays:
     """The cotangents of the operands of the first call, with those of what all calls share, which add up."""
     if case.calls == 1:
         return case.contract.oracle.pullback(case, blocks, cotangents)
-    moving, fed = case.contract.call.moving(case), fed_operands(case)
+    moving, fed = case.contract.call.moving(case), composed_operands(case)
     first, *rest = _calls(case, blocks)
     every: list[Arrays] = []
     for operands in reversed(rest):
@@ -384,7 +384,7 @@ def _over_batch(
     except Exception as error:
         first = str(error).partition("\n")[0]
         given = "reference" if case.contract.oracle.holds is None else "predicate"
-        own = "the oracle fails, an error of this suite" if listed(case.contract) else f"the {given} fails"
+        own = "the oracle fails, an error of this suite" if is_listed(case.contract) else f"the {given} fails"
         raise SuiteError(f"{own}: {case}: {type(error).__name__}: {first}") from error
     if not case.batch:
         assert every[0] is not None

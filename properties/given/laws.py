@@ -9,7 +9,7 @@ import pytest
 from shardproof.properties.contracts import Scope
 from shardproof.properties.laws import Law
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import of_products
+from shardproof.properties.programs.program import matmul_precision
 from shardproof.properties.report.failures.causes import ReportedCauses
 from shardproof.properties.report.failures.evidence import examine
 from shardproof.properties.report.failures.text import find_diagnosis
@@ -41,7 +41,7 @@ def test_given(
         random_seed=seed_in_force(request.config),
         diagnose=examine if request.config.getoption("--report") else find_diagnosis,
         platform=request.config.getoption("--platform"),
-        options={"jax_default_matmul_precision": of_products()},
+        options={"jax_default_matmul_precision": matmul_precision()},
     )
     if hung := unending(task):
         pytest.fail(f"{implementation}: not run on {engine}: it did not end under {hung}", pytrace=False)

@@ -1,4 +1,4 @@
-"""What the functions given with `--impl` take on real TPUs and GPUs, beside the plain form of their contract."""
+"""Times of the functions given with `--impl` on real TPUs and GPUs, beside the plain form of their contract."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ PLATFORMS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("
 def test_given_performance(platform: str, pytestconfig: pytest.Config, record_table: Callable[[object], None]) -> None:
     """Every element is right; of a product that claims to overlap, it takes no longer than the naive form."""
     devices = jax.devices()[: pytestconfig.getoption("--devices")]
-    mesh, told, measured = mesh_of(len(devices)), [], 0
+    mesh, failures, measured = mesh_of(len(devices)), [], 0
     for contract in dict.fromkeys(one.contract.name for one in pytestconfig.stash[GIVEN]):
         given = [one for one in pytestconfig.stash[GIVEN] if one.contract.name == contract]
         if contract not in MEASURED:
@@ -37,8 +37,8 @@ def test_given_performance(platform: str, pytestconfig: pytest.Config, record_ta
             pytest.skip(f"{contract}: unsupported on mesh {mesh}, at the size that is measured: {error}")
         record_table(table([*rows.values()], f"{contract} on {len(devices)} {devices[0].device_kind}, mesh {mesh}"))
         claims = all(one.overlap is not None for one in given)
-        told += broken(rows, mesh, chip_of(devices[0]), hides=claims)
+        failures += broken(rows, mesh, chip_of(devices[0]), hides=claims)
     if not measured:
         pytest.skip(f"none of the given functions is measured: expected one of {', '.join(MEASURED)}")
-    if told:
-        pytest.fail("\n".join(told), pytrace=False)
+    if failures:
+        pytest.fail("\n".join(failures), pytrace=False)

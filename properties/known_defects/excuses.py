@@ -21,7 +21,7 @@ INTERPRETER = ENGINES["simulate"]()
 
 def in_the_interpreter(law: Law) -> Check:
     """What checks a law by the interpreter alone: of the agreement of both engines, its part."""
-    return law.alone or law.check
+    return law.check_simulated or law.check
 
 
 def excused(
@@ -87,7 +87,7 @@ def spared(defect: Defect, law: Law, implementation: Implementation, case: Case)
     Raises:
         Exception: whatever the law raises there: then it does not hold, and the defect is not what is wrong.
     """
-    if law.alone is None and not law.asks(implementation, INTERPRETER.name):
+    if law.check_simulated is None and not law.applies_to(implementation, INTERPRETER.name):
         return _undecided(defect, f"what the law of {law.name} asks of a compiler")
     try:
         in_the_interpreter(law)(implementation, case, INTERPRETER)

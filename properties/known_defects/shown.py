@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from shardproof.properties.cases.suggestion import RequestError, meant
+from shardproof.properties.cases.suggestion import RequestError, did_you_mean
 from shardproof.properties.known_defects.registry import DEFECTS, Defect
 
 PATIENCE_SECONDS = 300
@@ -28,7 +28,7 @@ def shown(names: Sequence[str] = ()) -> Iterator[str]:
     """A line for each defect: name, whether it shows, sentence; raises RequestError for an unknown name."""
     for name in names:
         if name not in DEFECTS:
-            raise RequestError(f"name={name!r}: no such defect; {meant(name, DEFECTS)}")
+            raise RequestError(f"name={name!r}: no such defect; {did_you_mean(name, DEFECTS)}")
     chosen = [DEFECTS[name] for name in names or DEFECTS]
     width = max(len(defect.name) for defect in chosen)
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:  # each has threads of its own

@@ -1,4 +1,4 @@
-"""Laws: what must hold of every implementation of a contract, on which cases, and what it is that breaks one."""
+"""The laws that must hold of every implementation of a contract."""
 
 from shardproof.properties.laws.agreement import AGREEMENT
 from shardproof.properties.laws.communication import COMMUNICATION
@@ -10,6 +10,6 @@ from shardproof.properties.laws.type import TYPE
 from shardproof.properties.laws.value import VALUE
 
 LAWS: dict[str, Law] = {law.name: law for law in (VALUE, GRADIENT, TYPE, ERROR, COMMUNICATION, OVERLAP, AGREEMENT)}
-"""Every law by its name, in the order in which they are asked of a case."""
+"""Every law by its name, in the order in which they are checked of a case."""
 
 __all__ = ["LAWS", "Law"]

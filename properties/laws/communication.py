@@ -31,29 +31,29 @@ from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import check_results, differentiating, ready, reverse_mode
 from shardproof.properties.engines.simulate.liveness import opened, subjaxprs
 from shardproof.properties.laws.law import Checked, Law, without_chain
-from shardproof.properties.programs.expectation import Expectation, Stated
+from shardproof.properties.programs.expectation import Stated, Terms
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import answering
+from shardproof.properties.programs.program import readable_errors
 from shardproof.properties.programs.violation import Broken, NothingToCompare, NotRun
 
 WIDER = {"bfloat16": 2, "float8_e4m3fn": 4, "float8_e5m2": 4, "int4": 2, "uint4": 2}
-"""How many times as many bytes a compiler may send that has no collectives of a type (XLA:CPU: see `hlo`)."""
+"""The factor of bytes that a compiler may send which has no collectives of a type (XLA:CPU: see `hlo`)."""
 
 GRADIENT = "gradient: "
-"""How a finding begins that is about reverse mode."""
+"""The beginning of a finding about reverse mode."""
 
 WAITING = "must wait for one another"
 
 
 def communication_of(implementation: Implementation, case: Case, engine: Engine, *, backward: bool = False) -> Counted:
-    """What an implementation sends in a case: forward, or for its gradient alone.
+    """The communication of an implementation in a case: forward, or for its gradient alone.
 
     Raises:
         NotImplementedError: for a gradient, if the implementation has none in reverse mode.
-        Unknown: if it cannot be told.
+        Unknown: if it cannot be counted.
         WrongResult: if the result has another tree, shape or dtype than it should.
     """
-    with differentiating(), answering() if backward else nullcontext():  # the rules of derivatives as well
+    with differentiating(), readable_errors() if backward else nullcontext():  # the rules of derivatives as well
         made = reverse_mode(implementation, case, engine) if backward else ready("value", implementation, case, engine)
         check_results(case, made.seen)
         given = operands(case, COUNTED)
@@ -63,16 +63,7 @@ def communication_of(implementation: Implementation, case: Case, engine: Engine,
 
 
 def check_communication(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """Counts and bytes are those that the implementation is said to send, and pass the lower bound of the operation.
-
-    Returns how many of the forward pass and the gradient were checked.
-
-    Raises:
-        Broken: if one does not.
-        NotRun: if what it sends cannot be told: not by the interpreter, where it is up to the compiler.
-        NothingToCompare: if nothing is said, and there is no lower bound.
-        WrongResult: if the result has another tree, shape or dtype than it should.
-    """
+    """Counts and bytes are as stated, no less than the lower bound; returns how many of both passes were checked."""
     try:
         counted = communication_of(implementation, case, engine)
     except Unknown as error:
@@ -80,21 +71,25 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
     if not counted.rewritten and computes_outside(ready("value", implementation, case, engine).prepared.jaxpr):
         raise NotRun("what is sent outside of `shard_map`, which is up to the compiler")
     _check_bound(case, counted)
-    against = compared_with(implementation, case)
+    has_bound = case.contract.name in KNOWN or case.contract.least is not None
+    bounded = needed(case) != NOTHING or (has_bound and nothing_must_move(case))
+    against = "lower bound" if bounded else "nothing"
+    if implementation.communication is not None:
+        against = "claim" if implementation.built_in else f"expectation {implementation.communication}"
     sent = {"bytes": full_bytes(case), "cost": str(counted.cost), "case": str(case), "against": against}
     if against == "nothing":
         raise NothingToCompare(sent)
     _check_claim(implementation, case, counted)
     checked = 1 + _check_gradient(implementation, case, engine)
     findings = []
-    if implementation.whole and counted.rewritten and (added := _in_vain(case, counted.cost)):
+    if implementation.whole and counted.rewritten and (added := _redundant_collectives(case, counted.cost)):
         compiler = f"XLA of jaxlib {version('jaxlib')} ({jax.default_backend()})"
         findings = [f"{compiler} adds {added}, of which nothing is needed"]
-    return Checked(checked).saying(findings=findings, sent=sent)
+    return Checked(checked, findings=findings, sent=sent)
 
 
 def computes_outside(jaxpr: Any) -> bool:
-    """Whether anything is computed from global arrays outside of `shard_map`: the compiler lays it out as it likes."""
+    """True if anything is computed from global arrays outside of `shard_map`, where the compiler chooses layouts."""
     for equation in opened(jaxpr)[0].eqns:
         if equation.primitive.name != "shard_map":
             inner = [*subjaxprs(equation)]
@@ -104,9 +99,9 @@ def computes_outside(jaxpr: Any) -> bool:
 
 
 def _check_gradient(implementation: Implementation, case: Case, engine: Engine) -> bool:
-    """Whether what the gradient sends was checked."""
-    says = stated_by(implementation, case, backward=True) is not None
-    if says and has_own_gradient(case, whole=implementation.whole):
+    """Checks what the gradient sends, if that can be; True if it was."""
+    terms = stated_terms(implementation, backward=True)
+    if terms is not None and has_own_gradient(case, whole=implementation.whole):
         with suppress(NotImplementedError, Unknown):  # a function without a gradient has none to count
             counted = communication_of(implementation, case, engine, backward=True)
             _check_claim(implementation, case, counted, backward=True)
@@ -115,41 +110,27 @@ def _check_gradient(implementation: Implementation, case: Case, engine: Engine) 
 
 
 def has_own_gradient(case: Case, *, whole: bool = False) -> bool:
-    """Whether the gradient's communication is the implementation's own.
+    """True if the gradient's communication is the implementation's own.
 
-    An empty one sends nothing (and JAX 0.12 cannot lower some that depend on no argument). That of a
-    value replicated along the axis tuple adds up what every device makes of it: the sum is JAX's, and no
-    formula speaks of it, unless the contract says that all participants have it alike, or the function is one of global
-    arrays (`whole`), which makes replicas in a `shard_map` of its own. Operands that have no gradient may be of any
-    dtype, and replicated.
+    An empty one sends nothing (and JAX 0.12 cannot lower some that depend on no argument). That of a value replicated
+    along the axis tuple is a sum over devices: the sum is JAX's, and no claim has it, unless the contract says that the
+    operand is replicated, or the function is one of global arrays (`whole`), which makes replicas in a `shard_map` of
+    its own. Operands that have no gradient may be of any dtype, and replicated.
     """
     contract = case.contract
     return contract.has_derivative(case) and all(
         is_float(o.numpy_dtype)
         and 0 not in o.block
-        and (whole or set(case.axes) <= o.placement.axes or contract.call.has_alike(case, place))
+        and (whole or set(case.axes) <= o.placement.axes or contract.call.is_replicated(case, place))
         for place, o in ((place, case.operands[place]) for place in contract.call.moving(case))
     )
 
 
-def has_bound(case: Case) -> bool:
-    """Whether anything is known of what must be sent: where nothing must be, that is known."""
-    known = case.contract.name in KNOWN or case.contract.least is not None
-    return needed(case) != NOTHING or (known and nothing_must_move(case))
-
-
-def compared_with(implementation: Implementation, case: Case) -> str:
-    """What is compared with the communication of an implementation beside the lower bound: its claim, or its user's."""
-    if implementation.communication is not None:
-        return f"expectation {implementation.communication}" if not implementation.built_in else "claim"
-    return "lower bound" if has_bound(case) else "nothing"
-
-
-def _in_vain(case: Case, cost: Cost) -> str:
+def _redundant_collectives(case: Case, cost: Cost) -> str:
     """The kinds of collectives that a compiler added where no device lacks anything; empty if there are none."""
     least = case.contract.least
-    needless = cost.total_bytes > 0 and least is not None and least(case) == 0
-    return ", ".join(kind for kind, _ in cost.counts) if needless else ""
+    redundant = cost.total_bytes > 0 and least is not None and least(case) == 0
+    return ", ".join(kind for kind, _ in cost.counts) if redundant else ""
 
 
 def _check_bound(case: Case, counted: Counted) -> None:
@@ -167,49 +148,49 @@ def _check_bound(case: Case, counted: Counted) -> None:
         raise Broken("communication", f"{worded(cost)}: expected at least {steps} (lower bound)")
 
 
+def stated_terms(implementation: Implementation, *, backward: bool) -> Terms | None:
+    """The expectation of a pass."""
+    stated = implementation.communication
+    return None if stated is None else stated.backward if backward else stated.forward
+
+
 def stated_by(implementation: Implementation, case: Case, *, backward: bool) -> Stated | None:
-    """What is said of a pass, in numbers."""
-    said = implementation.communication
-    if isinstance(said, Expectation):
-        terms = said.backward if backward else said.forward
-        return None if terms is None else stated_of(terms, case)
-    return None if said is None else Stated.of(said(case, backward))
+    """The expectation of a pass, in numbers."""
+    terms = stated_terms(implementation, backward=backward)
+    return None if terms is None else stated_of(terms, case)
 
 
 def _check_claim(implementation: Implementation, case: Case, counted: Counted, *, backward: bool = False) -> None:
-    """Checks that no more is sent than is said, of each kind; and no less, unless nothing must move.
+    """Checks that no more is sent than is stated, of each kind; and no less, unless nothing must move.
 
-    What can go both ways at the same time does not wait: steps may be fewer than are said.
+    What can go both ways at the same time does not wait: steps may be fewer than are stated.
     """
-    stated, said, cost = stated_by(implementation, case, backward=backward), implementation.communication, counted.cost
-    if stated is None:
+    expectation, terms = implementation.communication, stated_terms(implementation, backward=backward)
+    if expectation is None or terms is None:
         return
-    exactly = isinstance(said, Expectation) and said.exactly
+    stated, cost = stated_of(terms, case), counted.cost
     # Where a jitted function's result is sharded over explicit and automatic axes, JAX (0.10 and 0.12) pins it to the
-    # explicit ones alone, and the compiler lays it out anew after `shard_map`: with an all-gather, or with permutes.
+    # explicit ones alone, and the compiler changes its layout after `shard_map`: with an all-gather, or with permutes.
     # Results leave stacked; gradients leave as their operands are laid out.
     types = {case.mesh.types[name] for operand in case.operands for name in operand.placement.axes}
     right = (counted.rewritten and len(types) > 1) or _is_exact(case, counted, stated)
-    right = right or (nothing_must_move(case) and not exactly and _is_less(case, counted, stated))
+    right = right or (nothing_must_move(case) and not expectation.exactly and _is_less(case, counted, stated))
     slow = stated.steps is not None and counted.rounds is not None and counted.rounds > stated.steps
     if right and not slow:
         return
     waiting = f", {counted.rounds} of which {WAITING}" if slow and right else ""
     where = " in the compiled program" if counted.rewritten else ""
-    names, sizes = frozenset[str](), {}
-    if isinstance(said, Expectation):
-        terms = said.backward if backward else said.forward
-        names = frozenset() if terms is None else terms.names()
-        sizes = sizes_of(case, names)
+    names = terms.names()
+    expected = worded_stated(stated, expectation, names, sizes_of(case, names))
     raise Broken(
         "communication",
-        f"{GRADIENT * backward}{worded(cost)}{waiting}{where}: expected {worded_stated(stated, said, names, sizes)}",
+        f"{GRADIENT * backward}{worded(cost)}{waiting}{where}: expected {expected}",
         of="gradient" if backward else "result",
     )
 
 
 def _is_less(case: Case, counted: Counted, stated: Stated) -> bool:
-    """Whether nothing is sent, or no more than is said."""
+    """True if nothing is sent, or no more than is stated."""
     cost, wide = counted.cost, widest(case, counted)
     return cost.total_bytes == 0 or (
         all(cost.count(kind) <= count for kind, count in stated.counts.items())
@@ -219,7 +200,7 @@ def _is_less(case: Case, counted: Counted, stated: Stated) -> bool:
 
 
 def _is_exact(case: Case, counted: Counted, stated: Stated) -> bool:
-    """Whether it is as much as is said, of each kind; what is empty may be sent as often as one likes."""
+    """True if as much is sent as is stated, of each kind; empty blocks may be sent any number of times."""
     cost, half = counted.cost, has_half_bytes(case)
     for kind in {*stated.counts, *stated.sizes}:
         count, size = stated.counts.get(kind), stated.sizes.get(kind)
@@ -235,7 +216,7 @@ def _is_exact(case: Case, counted: Counted, stated: Stated) -> bool:
 
 
 def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: int) -> bool:
-    """Whether a kind's count and bytes (of all kinds: None) are right.
+    """True if a kind's count and bytes (of all kinds: None) are right.
 
     The interpreter runs what was traced, so both are equal; only an empty block need not be sent at all,
     and of int4, two to a byte, each collective may fill up its last byte, which no formula in bytes can say.
@@ -259,18 +240,13 @@ def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: in
 
 
 def has_half_bytes(case: Case) -> bool:
-    """Whether elements are packed two to a byte."""
+    """True if elements are packed two to a byte."""
     return any(operand.dtype in NARROW for operand in case.operands)
 
 
 def widest(case: Case, counted: Counted) -> int:
-    """By how much the bytes of a compiled program may exceed those that were asked for."""
+    """The factor by which the bytes of a compiled program may exceed those that were traced."""
     return max(WIDER.get(operand.dtype, 1) for operand in case.operands) if counted.rewritten else 1
-
-
-def _may_be_asked(implementation: Implementation, engine: str) -> bool:
-    """What a compiler sends for a function of global arrays, the interpreter does not see."""
-    return engine != "simulate" or not implementation.whole or implementation.communication is not None
 
 
 COMMUNICATION = Law(
@@ -278,7 +254,10 @@ COMMUNICATION = Law(
     "Collectives and bytes are those that are stated, in no more steps, and never below the lower bound.",
     check_communication,
     without_chain,
-    _may_be_asked,
+    # the interpreter does not see what a compiler sends for a function of global arrays
+    lambda implementation, engine: (
+        engine != "simulate" or not implementation.whole or implementation.communication is not None
+    ),
     derives=True,
     # what the compiler sends is known only where there are devices enough for it
     optional=lambda implementation: implementation.communication is None or implementation.whole,

@@ -1,4 +1,4 @@
-"""The cases that are drawn for an implementation: each is one that every law may be asked of."""
+"""The cases that are drawn for an implementation: every law can be checked of each."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case, dividing_axis, free_axis, outer_axes
-from shardproof.properties.cases.chain import DIVERGENT, FED, LINKS, NESTED, OUTSIDE, SPREAD, Chain, in_order, kept_out
+from shardproof.properties.cases.chain import (
+    COMPOSE,
+    DIVERGENT,
+    LINKS,
+    NESTED,
+    OUTSIDE,
+    SPMD,
+    Chain,
+    in_order,
+    is_excluded,
+)
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope, Violation
@@ -19,7 +29,7 @@ from shardproof.properties.laws.error import refused_by
 from shardproof.properties.laws.law import LARGE
 from shardproof.properties.laws.type import TYPE
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.transformations import can_feed
+from shardproof.properties.programs.transformations import can_compose
 
 Cases = st.SearchStrategy[Case]
 
@@ -40,11 +50,9 @@ def drawn_for(
 ) -> st.SearchStrategy[tuple[Case, ...]]:
     """A case, and where its contract forbids anything the same call with an argument that must be refused.
 
-    Half are of any dtype, half have derivatives, and a fifth of all, if the scope allows, is on a large mesh.
-
-    Arguments:
-        eager: whether to draw cases without `jit`, which mean nothing to an interpreter.
-        excluded: called with each case that the implementation is not asked to serve, and that is drawn again.
+    Half are of any dtype, half have derivatives, and a fifth of all, if the scope allows, is on a large mesh. Cases
+    without `jit`, the same to an interpreter, are drawn if `eager`. `excluded` is called with each case that the
+    implementation does not support, and that is drawn again.
     """
     contract = implementation.contract
 
@@ -67,10 +75,10 @@ def drawn_for(
     if scope.large and not scope.sizes:  # a fifth, since these take long
         large = dataclasses.replace(own, chains=links(()), floating=derives, large=scope.large)
         kinds = [*kinds, *kinds, large]
-    every = st.one_of([contract.cases(kind).map(fitted) for kind in kinds])
+    every = st.one_of([contract.cases(kind).map(fit_chain) for kind in kinds])
 
     @st.composite
-    def any_case(draw: Any) -> Case:  # shown as that, and not as all that is in it, where a filter draws again
+    def any_case(draw: Any) -> Case:  # a short name for Hypothesis, which prints a strategy where a filter draws again
         case: Case = draw(every)
         kept = tuple(data for data in case.data if not implementation.data or data.kind in implementation.data)
         return dataclasses.replace(case, data=kept or (Data(implementation.data[0], case.data[0].seed),))
@@ -79,18 +87,18 @@ def drawn_for(
     serves = implementation.serves
     if serves is not None:
 
-        def served(case: Case) -> bool:
-            wanted = serves(case)
-            if not wanted:
+        def is_supported(case: Case) -> bool:
+            supported = serves(case)
+            if not supported:
                 excluded(case)
-            return wanted
+            return supported
 
-        cases = cases.filter(served)
-    if TYPE.asks(implementation, "simulate"):
+        cases = cases.filter(is_supported)
+    if TYPE.applies_to(implementation, "simulate"):
         cases = cases.flatmap(partial(_placed, whole=implementation.whole))
     forbidden = refused_by(implementation)
     drawn = cases.flatmap(partial(_with_a_wrong_one, forbidden)) if forbidden else cases.map(lambda case: (case,))
-    # of what Hypothesis makes of parts of earlier draws half would be the same: it repeats nothing in unique elements
+    # half of what Hypothesis mutates would be the same structure again, unless elements must be unique
     once = st.lists(drawn, min_size=1, max_size=1, unique_by=lambda one: one[0].structure)
 
     @st.composite
@@ -111,12 +119,12 @@ def _with_a_wrong_one(forbidden: Sequence[Violation], case: Case) -> st.SearchSt
     return wrong.map(lambda one: (case, one))
 
 
-def fitted(case: Case) -> Case:
-    """The case with a chain that fits it.
+def fit_chain(case: Case) -> Case:
+    """The case with other links in place of those that do not apply to it.
 
-    Where there is one operand it is mapped, and not differentiated apart, what has no gradient is not differentiated, a
-    single axis not divided, a batch not spread over an axis that is needed, devices that a collective connects not
-    parted, and what results are unlike not fed by them: nor if the operands that `vmap` leaves were the others.
+    One operand is mapped, and no others; a case without gradients is not differentiated; a single axis is not divided;
+    a batch is not sharded over an axis that is needed; devices that a collective connects do not diverge; and calls
+    are composed only if results can replace operands, under either way to `vmap` some of them.
     """
     contract = case.contract
     moving = contract.call.moving(case)
@@ -126,32 +134,29 @@ def fitted(case: Case) -> Case:
     if not derivable:
         instead["vjp_inside"] = "inner_jit"
     if len(moving) < 2:
-        instead["apart"] = "linearize"
+        instead["grad_per_operand"] = "linearize"
     if not outer_axes(case):
         instead[NESTED] = "inner_jit"
-    if not free_axis(case) or kept_out(SPREAD, case.chain):
-        instead[SPREAD] = OUTSIDE
-    instead |= {name: "switch" for name in DIVERGENT if not dividing_axis(case) or kept_out(name, case.chain)}
-    if {*instead, SPREAD} & set(case.chain):
+    if not free_axis(case) or is_excluded(SPMD, case.chain):
+        instead[SPMD] = OUTSIDE
+    instead |= {name: "switch" for name in DIVERGENT if not dividing_axis(case) or is_excluded(name, case.chain)}
+    if {*instead, SPMD} & set(case.chain):
         case = _with_others(case, instead)
     mapping = {"vmap_first": "vmap_others", "vmap_others": "vmap_first"}
-    ways = (case, _with_others(case, mapping), _with_others(case, {FED: "in_turn"}))
-    return next(way for way in ways if can_feed(way))
+    ways = (case, _with_others(case, mapping), _with_others(case, {COMPOSE: "sequential"}))
+    return next(way for way in ways if can_compose(way))
 
 
 def _with_others(case: Case, instead: Mapping[str, str]) -> Case:
     """The case with other links in place of some."""
     chain = in_order(instead.get(name, name) for name in case.chain)
-    free = (free_axis(case),) if SPREAD in chain else ()
+    free = (free_axis(case),) if SPMD in chain else ()
     operands = tuple(dataclasses.replace(o, placement=without(o.placement, free)) for o in case.operands)
     return dataclasses.replace(case, chain=chain, operands=operands)
 
 
 def _placed(case: Case, *, whole: bool) -> Cases:
-    """The case with a way for its results to leave `shard_map`: the contract's, or a drawn one; none on large meshes.
-
-    Shrinks to replicated.
-    """
+    """The case with `out_specs`, the contract's or drawn ones; none on large meshes. Shrinks to replicated."""
     contract = case.contract
     if case.mesh.size > LARGE:
         return st.just(case)

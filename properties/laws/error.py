@@ -1,4 +1,4 @@
-"""The law of errors: what the contract forbids raises while tracing, with a message that says it all."""
+"""The law of errors: what the contract forbids raises while tracing, with a message that explains it."""
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import Violation
@@ -13,12 +13,8 @@ from shardproof.properties.programs.violation import Broken
 def check_error(implementation: Implementation, case: Case, engine: Engine) -> int:
     """A forbidden argument raises before anything runs; the message names it, its value and the mesh.
 
-    Only that *something* is raised is asked of implementations that do not promise explained errors. A
-    NotImplementedError refuses nothing: it says that the case is not supported.
-
-    Raises:
-        Broken: if nothing is raised, or the message lacks something.
-        NotImplementedError: if the implementation raises it.
+    Implementations that do not claim explained errors only have to raise something. A NotImplementedError refuses
+    nothing: it says that the case is not supported.
     """
     argument = case.forbidden
     values = {"axis_name": case.axis_name, **case.keywords}
@@ -44,12 +40,12 @@ def _check_message(case: Case, argument: str, value: str, error: Exception) -> N
     missing += [f"its value {value}"] if plain_value not in plain_text else []
     missing += [f"the mesh {mesh}"] if mesh not in text else []
     if missing:
-        told = f"{type(error).__name__} does not name {' and '.join(missing)}"
-        raise Broken("message", f"{told}: {text.partition(chr(10))[0]}") from error
+        lacks = f"{type(error).__name__} does not name {' and '.join(missing)}"
+        raise Broken("message", f"{lacks}: {text.partition(chr(10))[0]}") from error
 
 
 def refused_by(implementation: Implementation) -> list[Violation]:
-    """What an implementation must refuse."""
+    """The violations that an implementation must refuse."""
     features = implementation.features
     return [
         violation

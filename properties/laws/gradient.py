@@ -35,7 +35,7 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 
 TANGENT_SEED = 104729
-"""What is added to the seed of the operands for that of the tangents."""
+"""The seed of the tangents less that of the operands."""
 
 SOME = 2
 """The most data sets that derivatives are taken at: each is run in both modes."""
@@ -45,28 +45,23 @@ def check_gradient(implementation: Implementation, case: Case, engine: Engine) -
     """J d and J^T c equal the oracle's, and where sums are exact <J d, c> = <d, J^T c>; returns the data sets checked.
 
     The inner products are those of the global arrays: what is invariant along an axis, or replicated, counts once.
-
-    Raises:
-        Broken: if one does not hold.
-        NotImplementedError: if the implementation is differentiable in neither mode.
-        WrongResult: if the result has another tree, shape or dtype than it should.
     """
     first: NotImplementedError | None = None
     chosen = [data for data in case.data if derives_at(case, data)]
     for kind in MODES:  # a custom_vjp has no forward mode, a while_loop no reverse mode: the other is checked alone
         try:
             program = ready(kind, implementation, case, engine)
-            told, undecided = _check(kind, implementation, case, program, chosen)
+            decided, undecided = _check(kind, implementation, case, program, chosen)
         except NotImplementedError as error:
             first = first or error
         else:
-            return checked_sets(told, case, undecided)
+            return checked_sets(decided, case, undecided)
     assert first is not None
     raise first
 
 
 def differentiable(case: Case) -> bool:
-    """Whether the program of a case has derivatives: by its operands' dtypes, its contract, and its chain."""
+    """True if the program of a case has derivatives: by its operands' dtypes, its contract, and its chain."""
     contract = case.contract
     moving = contract.call.moving(case) if contract.has_derivative(case) else ()
     floating = bool(moving) and all(is_float(case.operands[i].numpy_dtype) for i in moving)
@@ -74,24 +69,24 @@ def differentiable(case: Case) -> bool:
 
 
 def at_some_data(case: Case) -> Case | None:
-    """A differentiable case on some of the data at which it has derivatives, on one set of what takes long."""
-    asked = whole_case(case)
-    if asked is None or not differentiable(asked):
+    """A differentiable case on some of the data at which it has derivatives; on one data set if it is slow."""
+    whole = whole_case(case)
+    if whole is None or not differentiable(whole):
         return None
-    telling = [data for data in asked.data if derives_at(asked, data)]
-    start = asked.data[0].seed % max(len(telling), 1)  # others in every case
-    chosen = [*telling[start:], *telling[:start]]
-    if asked.contract.oracle.generic:  # at small integers there may be kinks: real numbers first
+    possible = [data for data in whole.data if derives_at(whole, data)]
+    start = whole.data[0].seed % max(len(possible), 1)  # others in every case
+    chosen = [*possible[start:], *possible[:start]]
+    if whole.contract.oracle.generic:  # at small integers there may be kinks: real numbers first
         chosen = sorted(chosen, key=lambda data: data.kind == "exact")
-    slow = asked.mesh.size > LARGE or not all(link.compiled for link in asked.links)
-    return dataclasses.replace(asked, data=tuple(chosen[: 1 if slow else SOME])) if chosen else None
+    slow = whole.mesh.size > LARGE or not all(link.compiled for link in whole.links)
+    return dataclasses.replace(whole, data=tuple(chosen[: 1 if slow else SOME])) if chosen else None
 
 
 def derives_at(case: Case, data: Data) -> bool:
-    """Whether derivatives at such data are defined.
+    """True if derivatives at such data are defined.
 
-    A product of infinity and zero is not, but whatever is only moved or added up may be infinite; nor is that of a root
-    at zero, nor, by the rule for quotients, that of what is not finite.
+    Products of infinity and zero have none, unlike what is only moved or added up; nor has a root at zero, nor, by the
+    rule for quotients, what is not finite.
     """
     contract = case.contract
     if contract.linear or data.kind in ("real", "exact"):
@@ -106,7 +101,7 @@ def derives_at(case: Case, data: Data) -> bool:
     return all(np.isfinite(exact).all() for exact in reference_blocks(case, blocks))
 
 
-def along(case: Case, data: Data) -> str:
+def kind_along(case: Case, data: Data) -> str:
     """The kind of data of tangents and cotangents: that of the operands, or finite where these are multiplied."""
     return data.kind if case.contract.linear or data.kind not in ("special", "nan") else "exact"
 
@@ -115,7 +110,7 @@ def cotangents(case: Case, program: Ready, data: Data) -> list[np.ndarray]:
     """One global cotangent per result leaf, of the same kind of data as the operands."""
     return [
         generate(
-            Data(along(case, data), data.seed + 7919 * (i + 1)),
+            Data(kind_along(case, data), data.seed + 7919 * (i + 1)),
             (*(case.mesh.shape[n] for n in placement.stacked), *shape),
             np.dtype(with_derivative(dtype)),
             terms=terms_of(case),
@@ -160,19 +155,16 @@ def exact_tangents(case: Case, primal: Sequence[np.ndarray], tangents: Sequence[
 
 
 Arrays = tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]
-"""What a derivative is taken of: operands, tangents and cotangents, as global arrays."""
+"""Operands, tangents and cotangents, as global arrays."""
 
 
-def held(
+def oracle_derivatives(
     kind: str, implementation: Implementation, case: Case, placements: Sequence[Placement], given: Sequence[Arrays]
 ) -> Iterator[tuple[list[Reference], list[Reference]]]:
-    """What the oracle says of tangents, as blocks, and of gradients, as global arrays; nothing in a mode `kind` lacks.
+    """The oracle's tangents, as blocks, and gradients, as global arrays, for each of the `given` data sets.
 
-    One pair for each of the `given` data sets.
-
-    Raises:
-        NotDifferentiable: if the reference is a program without such a mode.
-        InterpreterLimit: if how far off they may be takes a run in double precision, and the interpreter cannot.
+    They are empty in a mode that `kind` lacks. Raises NotDifferentiable if the reference is a program without such a
+    mode, and InterpreterLimit if their errors are not known because the interpreter cannot run the program in doubles.
     """
     contract, (forward_mode, reverse_mode) = case.contract, MODES[kind]
 
@@ -201,16 +193,12 @@ def held(
 def _check(
     kind: str, implementation: Implementation, case: Case, program: Ready, chosen: Sequence[Data]
 ) -> tuple[list[bool], int]:
-    """Whether each of the data sets tells right from wrong, and how many numbers were not held to anything.
-
-    Raises:
-        Broken: if a derivative is wrong.
-    """
+    """Checks derivatives: of each data set, whether it distinguishes right from wrong; and how many numbers do not."""
     (forward_mode, reverse_mode), moving = MODES[kind], case.contract.call.moving(case)
     given = [(operands(case, data), tangents_of(case, data), cotangents(case, program, data)) for data in chosen]
     runs = map(program.prepared, [[*primal, *tangents, *cts] for primal, tangents, cts in given])
-    rights = held(kind, implementation, case, program.placements, given)
-    told, undecided = [], 0
+    rights = oracle_derivatives(kind, implementation, case, program.placements, given)
+    decided, undecided = [], 0
     for data, (_, tangents, cts), outputs, (pushed, pulled) in zip(chosen, given, runs, rights, strict=True):
         few = case.contract.oracle.generic and data.kind == "exact"  # at small integers there may be kinks
         if few:
@@ -225,7 +213,7 @@ def _check(
             if gradient.shape != right.exact.shape:
                 wrong = f"gradient has shape {gradient.shape}: expected {right.exact.shape}"
                 raise Broken("shape", wrong, of="gradient", data=data)
-            what, view = named(case, i), partial(case.blocks, i)
+            what, view = gradient_name(case, i), partial(case.blocks, i)
             compare(case, data, "gradient", what, actual=view(gradient), right=right, view=view, leaf=i)
             check_mathematics(case, data, "gradient", what, right, view=view, leaf=i)
         pairs = ((got_tangents, cts), (tangents, got_gradients))
@@ -236,20 +224,20 @@ def _check(
                 wrong = f"<J d, c> = {left} differs from <d, J^T c> = {other}"
                 raise Broken("adjoint", wrong, of="gradient", data=data)
         checked = [*pushed[: len(got_tangents)], *pulled[: len(got_gradients)]]
-        told.append(any(right.tells for right in checked))
+        decided.append(any(right.tells for right in checked))
         undecided += 0 if few else sum(int(right.undecided.sum()) for right in checked)
-    return told, undecided
+    return decided, undecided
 
 
-def named(case: Case, index: int) -> str:
-    """What the gradient of an operand is called, where there are several."""
+def gradient_name(case: Case, index: int) -> str:
+    """The name of the gradient of an operand: that of the operand is in it if there are several."""
     names = case.contract.call.names(case)
     return "gradient (reverse mode)" + (f" of {names[index]}" if len(names) > 1 else "")
 
 
 def tangents_of(case: Case, data: Data) -> list[np.ndarray]:
     """The global tangents of a data set, of the operands that have a gradient."""
-    drawn = operands(case, Data(along(case, data), data.seed + TANGENT_SEED))
+    drawn = operands(case, Data(kind_along(case, data), data.seed + TANGENT_SEED))
     return [drawn[i] for i in case.contract.call.moving(case)]
 
 
@@ -261,7 +249,7 @@ def _inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> complex:
 
 
 def _exact_inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> bool:
-    """Whether an inner product is finite and exact in double precision, whatever is added first."""
+    """True if an inner product is finite and exact in double precision, whatever is added first."""
     if not all(np.isfinite(a.astype(wide(a.dtype))).all() for a in (*left, *right)):
         return False
     with np.errstate(over="ignore"):

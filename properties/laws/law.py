@@ -1,9 +1,9 @@
-"""What a law is: a sentence, which implementations and cases it is asked of, what breaks it, what it tells."""
+"""A law: a sentence, the implementations and cases that it applies to, and the check that it holds."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Engine
@@ -11,6 +11,9 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Undecided
 
 Check = Callable[[Implementation, Case, Engine], int]
+"""Returns how many data sets were checked. Raises Broken if the law does not hold, NotRun if that cannot be decided,
+NotImplementedError if the implementation does not support the case, and WrongResult if its result has another tree,
+shape or dtype than it should."""
 
 LARGE = 16
 """The most devices of a mesh that is not large."""
@@ -28,71 +31,50 @@ def without_chain(case: Case) -> Case | None:
 
 @dataclass(frozen=True)
 class Law:
-    """One thing that must hold.
-
-    Arguments:
-        name: what reports call it.
-        sentence: what holds.
-        check: raises if it does not hold; returns how many data sets were checked.
-        of: what of a drawn case it is asked of, such as the call without its chain; None where it does not apply. Of
-            what it gives it gives the same.
-        concerns: whether it has anything to ask of an implementation, on one of its engines.
-        engines: those that can say whether it holds.
-        alone: of a law that compares engines, what checks the interpreter's part.
-        derives: whether it differentiates.
-        partial: whether an implementation may support none of the cases that it applies to.
-        optional: of which implementations it holds even if no engine can run a case.
-        stands_alone: whether its scripts need no shardproof: they compare values or gradients with those of an oracle.
-    """
+    """One thing that must hold."""
 
     name: str
-    sentence: str
+    sentence: str  # what holds
     check: Check
+    # the part of a drawn case that is checked, such as the call without its chain; of that part, itself. None: none
     of: Callable[[Case], Case | None] = whole_case
-    concerns: Callable[[Implementation, str], bool] = lambda implementation, engine: True
-    engines: tuple[str, ...] = ("simulate", "xla")
-    alone: Check | None = None
-    derives: bool = False
-    partial: bool = False
+    concerns: Callable[[Implementation, str], bool] = lambda implementation, engine: True  # on one of its `engines`
+    engines: tuple[str, ...] = ("simulate", "xla")  # the engines that can decide it
+    check_simulated: Check | None = None  # the interpreter's part of a law that compares engines
+    derives: bool = False  # whether it differentiates
+    partial: bool = False  # whether an implementation may support none of the cases that it applies to
+    # the implementations for which it counts as held even if no engine can run a case
     optional: Callable[[Implementation], bool] = lambda implementation: False
-    stands_alone: bool = False
+    stands_alone: bool = False  # whether its scripts need no shardproof: they have the oracle's values or gradients
 
-    def asks(self, implementation: Implementation, engine: str) -> bool:
-        """Whether it has anything to ask of an implementation on an engine."""
+    def applies_to(self, implementation: Implementation, engine: str) -> bool:
+        """True if an engine can check it of an implementation."""
         return engine in self.engines and self.concerns(implementation, engine)
 
     @property
     def between_engines(self) -> bool:
-        """Whether it compares engines with one another, so that what is wrong is not known from an oracle."""
-        return self.alone is not None
+        """True if it compares engines with one another, and not with an oracle."""
+        return self.check_simulated is not None
 
 
 class Checked(int):
-    """The number of data sets that were checked.
+    """The number of data sets that were checked."""
 
-    Attributes:
-        undecided: how many numbers in them were held to nothing.
-        findings: what is worth knowing and breaks no law.
-        sent: what the case sends, and what that was compared with.
-        refused: of each result that was changed, whether a predicate of results refused it then.
-    """
+    undecided: int = 0  # how many numbers in them were compared with nothing
+    findings: Sequence[str] = ()  # remarks that break no law
+    sent: Mapping[str, Any] | None = None  # what the case sends, and what that was compared with
+    refused: Mapping[str, bool] | None = None  # of each result, whether a predicate of results refused it once changed
 
-    undecided: int = 0
-    findings: Sequence[str] = ()
-    sent: Mapping[str, Any] | None = None
-    refused: Mapping[str, bool] | None = None
-
-    def saying(
-        self, *, undecided: int = 0, findings: Sequence[str] = (), sent: Mapping[str, Any] | None = None
-    ) -> "Checked":
-        """The number with something to tell."""
-        self.undecided, self.findings, self.sent = undecided, findings, sent
-        return self
+    def __new__(cls, count: int, **more: Any) -> Self:
+        """The number, with attributes."""
+        checked = super().__new__(cls, count)
+        vars(checked).update(more)
+        return checked
 
 
-def checked_sets(told: Sequence[bool], case: Case, undecided: int, findings: Sequence[str] = ()) -> Checked:
-    """The number of data sets that tell right from wrong, given which do; raises Undecided if none does."""
-    if not any(told):
+def checked_sets(decided: Sequence[bool], case: Case, undecided: int, findings: Sequence[str] = ()) -> Checked:
+    """The number of data sets that distinguish right from wrong, given which do; raises Undecided if none does."""
+    if not any(decided):
         names = ", ".join(dict.fromkeys(operand.dtype for operand in case.operands))
         raise Undecided(f"no data set tells right from wrong: roundings leave no certain digit in {names}")
-    return Checked(sum(told)).saying(undecided=undecided, findings=findings)
+    return Checked(sum(decided), undecided=undecided, findings=findings)

@@ -1,4 +1,4 @@
-"""The law of overlap: what claims to hide its communication computes while it sends."""
+"""The law of overlap: implementations that claim to hide their communication compute while they send."""
 
 import math
 from fractions import Fraction
@@ -19,7 +19,7 @@ from shardproof.properties.performance.timeline import (
     shortest_side,
     timeline,
 )
-from shardproof.properties.programs.expectation import Overlap, limit
+from shardproof.properties.programs.expectation import Overlap, value
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken, NotRun, Of
 
@@ -27,15 +27,10 @@ MACHINE = "on a machine whose busiest link needs as long as p-1 of p products"
 
 
 def check_overlap(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """What is exposed of the forward pass, and of it and its gradient together, is at most what is stated.
+    """The exposed part of the forward pass, and of it and its gradient together, is at most the one stated.
 
-    Both are scheduled on a machine whose busiest link needs as long for the forward pass as its products do. Nothing is
-    run: the law asks of what was traced. Returns how many of the two were checked.
-
-    Raises:
-        Broken: if more is exposed, one way is not used, or more is held.
-        NotRun: if it cannot be told.
-        WrongResult: if the result has another tree, shape or dtype than it should.
+    Both are scheduled, as traced, on a machine whose busiest link needs as long for the forward pass as its products
+    do. Returns how many of the two were checked.
     """
     stated = implementation.overlap
     assert stated is not None
@@ -48,7 +43,7 @@ def check_overlap(implementation: Implementation, case: Case, engine: Engine) ->
             return 1  # products of empty blocks, beside which nothing can be hidden
         machine = Balanced.of(ahead, case.mesh, case.axes)
         _check(case, stated, sizes, ahead, machine)
-        most = None if stated.memory is None else limit(stated.memory, sizes)
+        most = None if stated.memory is None else value(stated.memory, **sizes)
         if most is not None and (held := peak_in(values.prepared.jaxpr)) > most:
             alive = f"{_bytes(Fraction(held))} alive at one time"
             raise Broken("overlap", f"{alive}: expected at most {_bytes(most)} ({stated})")
@@ -61,7 +56,7 @@ def check_overlap(implementation: Implementation, case: Case, engine: Engine) ->
         machine = machine if machine.bytes else Balanced.of(both, case.mesh, case.axes)
         _check(case, stated, sizes, both, machine, backward=True)
     except Untold as error:
-        raise NotRun(f"what hides what cannot be told: {error}") from error
+        raise NotRun(f"overlap is not known: {error}") from error
     return 2
 
 
@@ -76,7 +71,7 @@ def _check(
 ) -> None:
     """Checks what is exposed, and which links are used."""
     found = timeline(operations, machine)
-    most = limit(stated.exposed, sizes)
+    most = value(stated.exposed, **sizes)
     of: Of = "gradient" if backward else "result"
     whose = " of the function and its gradient" if backward else ""
     if found.share > most:
@@ -93,7 +88,7 @@ def _check(
 
 
 def _longest(found: Timeline) -> str:
-    """What waits for what, for the longest."""
+    """The longest wait: what waits, and for what."""
     places: dict[tuple[str, str, str, str], Fraction] = {}
     for wait in found.waits:
         then = (wait.then.name, wait.then.where) if wait.then is not None else ("", "")

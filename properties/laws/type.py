@@ -1,4 +1,4 @@
-"""The law of types: what is typed invariant is equal on all devices, and `out_specs` is held to the type."""
+"""The law of types: what is typed invariant is equal on all devices, and the type decides about `out_specs`."""
 
 from collections.abc import Iterable, Sequence
 
@@ -34,10 +34,6 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
 
     Soundness is checked by running: a result typed invariant along an axis is bitwise equal on all
     devices along it. Returns the number of data sets checked.
-
-    Raises:
-        Broken: if one does not hold.
-        WrongResult: if the result has another tree, shape or dtype than it should.
     """
     program = ready("value", implementation, case, engine)
     check_results(case, program.seen)
@@ -105,16 +101,11 @@ def _check_acceptance(
         compare(case, data, "array", what, actual=blocks, right=reference, leaf=i)
 
 
-def with_its_layout(case: Case) -> Case | None:
-    """A valid case that has no chain around its call, with the layout that was drawn for its results."""
-    return None if case.forbidden or case.chain else case
-
-
 TYPE = Law(
     "type",
     "A result typed invariant is equal everywhere, and `out_specs` is accepted just when the type allows it.",
     check_type,
-    with_its_layout,
+    lambda case: None if case.forbidden or case.chain else case,  # with its `out`, unlike `without_chain`
     lambda implementation, engine: implementation.check_vma,
-    engines=("simulate",),  # what compilers make of replicas the law of agreement looks at
+    engines=("simulate",),  # the law of agreement looks at replicas of compiled programs
 )

@@ -20,19 +20,12 @@ from shardproof.properties.programs.violation import Broken
 
 
 def check_value(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """Every block of every data set equals the oracle's, of what is no sum of products in double precision as well.
+    """Every block of every data set equals the oracle's, in double precision as well unless it is a sum of products.
 
-    Of what is right only up to a relation, that holds.
-
-    Returns how many data sets were checked.
-
-    Raises:
-        Broken: if one does not.
-        WrongResult: if the result has another tree than it should.
-        NotRun: if no data set tells right from wrong.
+    If results are right only up to a relation, that holds. Returns how many data sets were checked.
     """
     program = ready("value", implementation, case, engine)
-    told, undecided = [], 0
+    decided, undecided = [], 0
     sets = [operands(case, data) for data in case.data]
     if case.contract.oracle.holds is not None:
         refused: dict[str, bool] = {}
@@ -41,35 +34,28 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
             blocks = [all_blocks(case, result) for result in results]
             check_relation(case, data, arrays, blocks)
             refused = refused or refused_changes(case, arrays, blocks)
-        checked = Checked(len(sets)).saying(findings=[*lines_that_round(implementation, case)])
-        checked.refused = refused
-        return checked
+        return Checked(len(sets), findings=[*lines_that_round(implementation, case)], refused=refused)
     rights, runs = value_references(implementation, case, sets), map(program.prepared, sets)
     for data, right, results in zip(case.data, rights, runs, strict=True):
         for i, result in enumerate(results):
             what = case.contract.call.leaf(case, i)
             compare(case, data, "result", what, actual=all_blocks(case, result), right=right[i], leaf=i)
             check_mathematics(case, data, "result", what, right[i], leaf=i)
-        told.append(any(reference.tells for reference in right))
+        decided.append(any(reference.tells for reference in right))
         undecided += sum(int(reference.undecided.sum()) for reference in right)
-    return checked_sets(told, case, undecided, [*lines_that_round(implementation, case)])
+    return checked_sets(decided, case, undecided, [*lines_that_round(implementation, case)])
 
 
 def check_relation(
     case: Case, data: Data, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray], where: str = ""
 ) -> None:
-    """Raises Broken unless what is said of results holds, on each input of a batch.
-
-    Arguments:
-        case: the case, of a contract whose results are right only up to a relation.
-        where: where they come from, in words.
-    """
+    """Raises Broken unless the contract's relation holds of the results, on each input of a batch."""
     for wrong in unrelated_over_batch(case, [case.blocks(i, array) for i, array in enumerate(arrays)], results):
         raise Broken("values", f"{wrong}{where}", data=data)
 
 
 def refused_changes(case: Case, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> dict[str, bool]:
-    """Of each result, whether what is said of results does not hold once that one is changed, the same everywhere."""
+    """For each result, whether the relation fails once that result is changed, in the same way on all devices."""
     if case.chain:
         return {}
     found, inputs = {}, [case.blocks(i, array) for i, array in enumerate(arrays)]
@@ -93,14 +79,14 @@ def _refuses(case: Case, inputs: Sequence[np.ndarray], results: Sequence[np.ndar
 
 
 def lines_that_round(implementation: Implementation, case: Case) -> Iterator[str]:
-    """The lines where a user's program rounds a part of a sum before it is sent, or what came in more digits."""
+    """The lines where a user's program rounds a part of a sum before it is sent, or as its reference does not."""
     if implementation.program is None or case.chain:  # its own lines would be named
         return
     program = Runs("value", implementation, case, []).program.closed_jaxpr
     for equation, sent in rounded_sums(program):
         if sent:
-            told = f"a part of a sum is rounded to {equation.outvars[0].aval.dtype} before it is sent"
-            yield f"{told}, at {location(equation)}: that error may grow with the mesh"
+            rounded = f"a part of a sum is rounded to {equation.outvars[0].aval.dtype} before it is sent"
+            yield f"{rounded}, at {location(equation)}: that error may grow with the mesh"
     for equation in narrowed(program) if case.contract.oracle.holds is None else ():
         wide, dtype = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
         if dtype not in case.contract.oracle.casts:
@@ -108,10 +94,10 @@ def lines_that_round(implementation: Implementation, case: Case) -> Iterator[str
 
 
 def on_values(case: Case) -> Case | None:
-    """A valid case; two of its data sets where nothing is under `jit`, so that every primitive is compiled in turn."""
-    asked = whole_case(case)
-    slow = asked is not None and not all(link.compiled for link in asked.links)
-    return dataclasses.replace(asked, data=asked.data[:2]) if asked is not None and slow else asked
+    """A valid case; two of its data sets if it is not under `jit`, so that every primitive is compiled in turn."""
+    whole = whole_case(case)
+    slow = whole is not None and not all(link.compiled for link in whole.links)
+    return dataclasses.replace(whole, data=whole.data[:2]) if whole is not None and slow else whole
 
 
 VALUE = Law("value", "Every device holds the block that the oracle says.", check_value, on_values, stands_alone=True)

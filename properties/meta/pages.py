@@ -60,7 +60,7 @@ def laws() -> str:
     """The laws."""
     rows = []
     for law in LAWS.values():
-        engines = [engine for engine in ENGINES if any(law.asks(one, engine) for one in IMPLEMENTATIONS)]
+        engines = [engine for engine in ENGINES if any(law.applies_to(one, engine) for one in IMPLEMENTATIONS)]
         rows.append((law.name, law.sentence, ", ".join(engines)))
     return markdown(("law", "what holds", "engines"), rows)
 

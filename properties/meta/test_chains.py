@@ -20,9 +20,9 @@ from shardproof.properties.cases.chain import (
     MOST_LINKS,
     Chain,
     check_chain,
-    composes,
     in_order,
     in_words,
+    is_drawn,
     links,
 )
 from shardproof.properties.cases.data import Data
@@ -81,13 +81,13 @@ DRAWN = {"rms_norm[squares]": 20_000, "attention[ring]": 12_000, "ring_shift[lax
 
 @pytest.mark.lengthy
 def test_a_night_meets_every_pair_that_composes() -> None:
-    """The cases of a nightly run have every pair of links that composes, and no other."""
+    """The cases of a nightly run have every pair of links that can be drawn, and no other."""
     met: Counter[tuple[str, str]] = Counter()
     by_name = {str(one): one for one in IMPLEMENTATIONS}
     for name, count in DRAWN.items():
         for case, *_ in drawn(drawn_for(by_name[name], Scope(large=300), eager=True), count):
             met.update(combinations(case.chain, 2))
-    every = {pair for pair in product(LINKS, repeat=2) if composes(*pair)}
+    every = {pair for pair in product(LINKS, repeat=2) if is_drawn(*pair)}
     assert (every - met.keys(), met.keys() - every) == (set(), set())
 
 
@@ -136,7 +136,7 @@ def shift_of_two(chain: Chain) -> Case:
     )
 
 
-@pytest.mark.parametrize(("link", "rounds"), [("twice", 1), ("in_turn", 2), ("fed", 2)])
+@pytest.mark.parametrize(("link", "rounds"), [("twice", 1), ("sequential", 2), ("compose", 2)])
 def test_calls_in_turn_feed_one_another(link: str, rounds: int) -> None:
     """The second of two calls that feed each other sends only after the first has received."""
     shift, engine = next(one for one in BUILT_IN if one.contract.name == "ring_shift"), engine_named("simulate")

@@ -54,7 +54,7 @@ SHOWN: dict[str, tuple[str, Callable[[Case], bool]]] = {
     "nan_logits": ("moe_layer", lambda case: any(d.kind == "nan" for d in case.data)),
     "nan_tokens": ("moe_layer", lambda case: any(d.kind == "special" for d in case.data)),
     "negative_dimensions": ("all_gather", negative),
-    "operands_apart": (
+    "independent_operands": (
         "pipeline",
         lambda c: bool(c.operands[0].placement.axes - c.operands[1].placement.axes - set(c.axes)),
     ),

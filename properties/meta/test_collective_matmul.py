@@ -25,7 +25,7 @@ from shardproof.properties.performance.timeline import loads_in
 from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.examples import product_case
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.products import OVERLAPPING
+from shardproof.properties.programs.products import FORMS
 from shardproof.properties.programs.program import Seen, forward
 
 pytestmark = pytest.mark.untyped
@@ -85,7 +85,7 @@ def test_no_form_multiplies_more(one: Implementation) -> None:
         assert abs(flops - expected) <= expected / 100
 
 
-SUMS = tuple(way for way in OVERLAPPING["matmul_reduce_scatter"] if way != "paired")
+SUMS = tuple(way for way in FORMS["matmul_reduce_scatter"] if way not in ("naive", "paired"))
 """Forms of which one can say how sums travel."""
 
 

@@ -18,7 +18,6 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.communication.counted import (
     NOTHING,
     Unknown,
-    full_bytes,
     moved,
     needed,
     nothing_must_move,
@@ -54,10 +53,8 @@ def ring_gather(x: jax.Array, axis_name: str | tuple[str, ...], *, axis: int = 0
     return jax.numpy.concatenate(list(blocks), axis) if tiled else jax.numpy.moveaxis(blocks, 0, axis)
 
 
-def ring_cost(case: Case, backward: bool) -> Cost:
-    """A ring's formula, the same for its transpose."""
-    p = case.group_size
-    return Cost.permutes(p - 1, (p - 1) * full_bytes(case) // p)
+RING = "permute=p-1,bytes=(p-1)*n/p,steps=p-1"
+RING_BOTH_WAYS = Expectation.parse(f"{RING};grad:{RING}")
 
 
 def mine(function: Callable[..., Any], contract: str = "all_gather", **fields: Any) -> Implementation:
@@ -76,14 +73,14 @@ def check(implementation: Implementation, case: Case, engine: str) -> str:
 
 @pytest.mark.needs_devices(4)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_right_formula_holds(devices: int, engine: str) -> None:
-    """A ring that sends what its formula says passes, forward and backward."""
+def test_a_right_claim_holds(devices: int, engine: str) -> None:
+    """A ring that sends what is claimed passes, forward and backward."""
     case = example("all_gather", FOUR, "dp")
-    assert check_communication(mine(ring_gather, communication=ring_cost), case, engine_named(engine)) == 2
+    assert check_communication(mine(ring_gather, communication=RING_BOTH_WAYS), case, engine_named(engine)) == 2
 
 
 def test_a_violation_says_what_was_sent_and_what_was_expected() -> None:
-    """The headline has both counts and both bytes; the gradient's own is told apart."""
+    """The headline has both counts and both bytes; that of the gradient says so."""
     case = dataclasses.replace(
         example("all_gather", FOUR, "dp"), operands=(Operand((4,), "float32", Placement((("dp",),))),)
     )
@@ -92,15 +89,12 @@ def test_a_violation_says_what_was_sent_and_what_was_expected() -> None:
         whole = collectives.ring_shift(x, axis_name)
         return ring_gather(collectives.ring_shift(whole, axis_name, offset=-1), axis_name, **parameters)
 
-    wasted = mine(one_too_many, communication=ring_cost)
-    assert check(wasted, case, "simulate") == (
-        "5 permutes of 80 bytes in all: expected permute=3, permute_bytes=48, steps=3 (formula)"
-    )
-    only_backward = mine(
-        ring_gather, communication=lambda case, backward: Cost() if backward else ring_cost(case, backward)
-    )
-    assert check(only_backward, case, "simulate").endswith(
-        "gradient: 3 permutes of 48 bytes in all: expected none (formula)"
+    wasted = mine(one_too_many, communication=RING_BOTH_WAYS)
+    expected = f"permute=3, bytes=48, steps=3 (from {RING_BOTH_WAYS} with p=4, n=64)"
+    assert check(wasted, case, "simulate") == f"5 permutes of 80 bytes in all: expected {expected}"
+    only_backward = mine(ring_gather, communication=Expectation.parse(f"{RING};grad:permute=0"))
+    assert check(only_backward, case, "simulate").startswith(
+        "gradient: 3 permutes of 48 bytes in all: expected none (from "
     )
 
 
@@ -114,7 +108,7 @@ def test_twice_the_bytes(devices: int, engine: str) -> None:
         first, second = collectives.ring_shift(jax.numpy.stack([x, x + 0 * x]), axis_name, offset=offset)
         return (first + second) / 2
 
-    wasteful = mine(doubled, "ring_shift", communication=lambda case, _: Cost.permutes(1, full_bytes(case)))
+    wasteful = mine(doubled, "ring_shift", communication=Expectation.parse("permute=1,bytes=n"))
     assert "1 permute of 64 bytes" in check(wasteful, case, engine)
 
 
@@ -295,9 +289,8 @@ def test_a_gradient_that_cannot_be_taken_is_passed_over() -> None:
         raise NotImplementedError
 
     opaque.defvjp(refuse, refuse)
-    implementation = mine(
-        lambda x, axis_name, offset: opaque(x), "ring_shift", communication=lambda case, _: Cost.permutes(1, 32)
-    )
+    stated = Expectation.parse("permute=1,bytes=32;grad:permute=1,bytes=32")
+    implementation = mine(lambda x, axis_name, offset: opaque(x), "ring_shift", communication=stated)
     assert check_communication(implementation, example("ring_shift", FOUR, "dp"), engine_named("simulate")) == 1
 
 

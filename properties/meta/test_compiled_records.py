@@ -26,8 +26,8 @@ from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology
 from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS
 from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.examples import SHAPES, SHARDED, product_case
-from shardproof.properties.programs.partitioned import partitioned
-from shardproof.properties.programs.products import OVERLAPPING
+from shardproof.properties.programs.partitioned import partition
+from shardproof.properties.programs.products import CLAIMS
 
 PLACE = Place(Topology.parse("v5e:2x4"), 4)
 WORK = Work("all_gather_matmul_lhs", "book", PLACE)
@@ -37,7 +37,7 @@ ALONE = Figures(20.0, 20.0, 0.0, 0, 0, 0, 0)
 def test_all_that_is_compiled_is_recorded() -> None:
     """Every form of every product, at every shape, forward and backward, and nothing that is no form."""
     known = read(RECORDED)
-    for contract in OVERLAPPING:
+    for contract in CLAIMS:
         for shape in SHAPES:
             for way in WAYS:
                 work = Work(contract, shape, PLACE, way)
@@ -74,11 +74,11 @@ def test_the_product_that_xla_divides_is_the_product(contract: str) -> None:
     case = product_case(contract, MeshCase(("x",), (1,)), "x", (2, 3, 4))
     mesh = jax.make_mesh((1,), ("x",), (AxisType.Auto,), devices=jax.devices()[:1])
     rng = np.random.default_rng(0)
-    arrays = [rng.integers(-3, 4, a.shape).astype(np.float32) for a in partitioned(case).arguments]
-    (found,) = jax.jit(partitioned(case).build(mesh))(*arrays)
+    arrays = [rng.integers(-3, 4, a.shape).astype(np.float32) for a in partition(case).arguments]
+    (found,) = jax.jit(partition(case).build(mesh))(*arrays)
     last = arrays[0] if len(arrays) == 2 else np.maximum(arrays[0] @ arrays[1], 0)
     np.testing.assert_array_equal(found, last @ arrays[-1])
-    grads = jax.jit(partitioned(case, backward=True).build(mesh))(*arrays, jnp.ones_like(found))
+    grads = jax.jit(partition(case, backward=True).build(mesh))(*arrays, jnp.ones_like(found))
     assert [g.shape for g in grads] == [a.shape for a in arrays]
     np.testing.assert_array_equal(grads[-1], last.T @ np.ones_like(found))
 
@@ -87,4 +87,4 @@ def test_other_contracts_are_no_products() -> None:
     """They are refused by name."""
     case = product_case("all_gather_matmul_lhs", MeshCase(("x",), (1,)), "x", (2, 3, 4))
     with pytest.raises(ValueError, match="contract='all_gather': expected one of all_gather_matmul_lhs_contracting"):
-        partitioned(replace(case, contract=CONTRACTS["all_gather"]))
+        partition(replace(case, contract=CONTRACTS["all_gather"]))

@@ -85,4 +85,4 @@ def test_a_contract_without_implementations_is_no_test() -> None:
 
 def test_no_planted_bug_needs_a_compiler() -> None:
     """Every one breaks a law that the interpreter is asked, for which eight times as many structures are drawn."""
-    assert [m.name for m in MUTANTS.values() if not LAWS[m.law].asks(implementation_of(m), "simulate")] == []
+    assert [m.name for m in MUTANTS.values() if not LAWS[m.law].applies_to(implementation_of(m), "simulate")] == []

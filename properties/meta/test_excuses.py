@@ -18,7 +18,7 @@ from jax import Array, P, lax
 from shardproof.impl import collectives, norms
 from shardproof.impl.attention import gathered_attention
 from shardproof.impl.reshard import constrained_reshard, layout
-from shardproof.impl.reshard import exchanged as relaid
+from shardproof.impl.reshard import reshard_block as relaid
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import Chain

@@ -122,7 +122,7 @@ def test_a_case_of_the_error_law_has_something_wrong(data: st.DataObject) -> Non
     """What is drawn for it is accepted, and the valid case that is only said to be wrong is not."""
     implementation = data.draw(st.sampled_from(IMPLEMENTATIONS))
     contract, scope = implementation.contract, Scope()
-    if LAWS["error"].asks(implementation, "simulate"):
+    if LAWS["error"].applies_to(implementation, "simulate"):
         _, case = data.draw(drawn_for(implementation, scope).filter(lambda drawn: len(drawn) == 2))
         assert case.forbidden
         check_case("error", case)

@@ -24,7 +24,7 @@ from shardproof.properties.cases.strategies.dtypes import ALL, as_dtype
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
 from shardproof.properties.laws import LAWS
-from shardproof.properties.laws.drawing import fitted
+from shardproof.properties.laws.drawing import fit_chain
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
@@ -156,7 +156,7 @@ def a_case(contract: str, *, chain: Chain = (), out: tuple[Placement, ...] | Non
         out=out,
         forbidden=forbidden,
     )
-    return fitted(case) if chain else case
+    return fit_chain(case) if chain else case
 
 
 def violation_of(

@@ -1,4 +1,4 @@
-"""Calls that feed one another: which operands can be fed, bounds of their results, and diagnosis."""
+"""Composed calls: which operands are results of the call before, bounds of the results, and diagnosis."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.running import ready
 from shardproof.properties.laws import LAWS
-from shardproof.properties.laws.drawing import fitted
+from shardproof.properties.laws.drawing import fit_chain
 from shardproof.properties.laws.gradient import cotangents, exact_gradients
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.precision.judge import value_references
 from shardproof.properties.programs.built_in import BUILT_IN
-from shardproof.properties.programs.transformations import fed_operands
+from shardproof.properties.programs.transformations import composed_operands
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.failures.text import find_diagnosis
 from shardproof.properties.runner.judging import judge
@@ -35,7 +35,7 @@ MESH = MeshCase(("dp", "tp"), (2, 3))
 def a_case(
     name: str,
     *blocks: tuple[int, ...],
-    chain: Chain = ("fed",),
+    chain: Chain = ("compose",),
     axis_name: str = "dp",
     dtype: str = "float32",
     varies: tuple[str, ...] = ("dp",),
@@ -55,19 +55,19 @@ ATTENTION = a_case("attention", (2, 1, 3), (2, 1, 3), (2, 1, 3), causal=False)
 
 
 @pytest.mark.parametrize(
-    ("case", "fed"),
+    ("case", "composed"),
     [
         (SHIFT, {0: 0}),
         (a_case("permute", (2,), (2,), tree=True, perm=((0, 1),)), {0: 0, 1: 1}),
         (a_case("broadcast", (2,), varies=("dp", "tp"), root=1), {0: 0}),
-        (a_case("ring_shift", (2,), chain=("fed", "vmap", "fed"), offset=1), {0: 0}),
+        (a_case("ring_shift", (2,), chain=("compose", "vmap", "compose"), offset=1), {0: 0}),
     ],
     ids=str,
 )
-def test_what_results_are_like_is_fed(case: Case, fed: dict[int, int]) -> None:
-    """An operand of a result's shape, dtype and variation is fed with that result."""
-    assert dict(fed_operands(case)) == fed
-    assert fitted(case) == case
+def test_an_operand_like_a_result_is_composed(case: Case, composed: dict[int, int]) -> None:
+    """An operand of a result's shape, dtype and variation is replaced by that result in the next call."""
+    assert dict(composed_operands(case)) == composed
+    assert fit_chain(case) == case
 
 
 @pytest.mark.parametrize(
@@ -83,20 +83,20 @@ def test_what_results_are_like_is_fed(case: Case, fed: dict[int, int]) -> None:
     ids=str,
 )
 def test_what_results_are_unlike_is_not_fed(case: Case) -> None:
-    """A case whose results cannot be fed gets the link `in_turn` in its place."""
-    other = fitted(case)
-    assert "fed" not in other.chain
-    assert "in_turn" in other.chain
-    assert fitted(other) == other
+    """A case whose calls cannot be composed gets the link `sequential` in place of `compose`."""
+    other = fit_chain(case)
+    assert "compose" not in other.chain
+    assert "sequential" in other.chain
+    assert fit_chain(other) == other
 
 
-@pytest.mark.parametrize("chain", [("fed",), ("fed", "fed")])
+@pytest.mark.parametrize("chain", [("compose",), ("compose", "compose")])
 @pytest.mark.parametrize("op", ["sum", "mean"])
 def test_exact_data_stays_exact(chain: Chain, op: str) -> None:
     """Sums of sums are drawn small enough to be exact in every order, forward and backward."""
     mesh = MeshCase(("dp",), (4,))
     case = a_case("all_reduce", (2,), mesh=mesh, chain=chain, dtype="bfloat16", data=(Data("exact", 3),), op=op)
-    assert fitted(case) == case
+    assert fit_chain(case) == case
     arrays = operands(case, case.data[0])
     assert np.abs(arrays[0].astype(float)).max() > 0
     mine = next(one for one in BUILT_IN if one.contract.name == "all_reduce")
@@ -113,7 +113,7 @@ def test_a_bound_is_that_of_both_calls(op: str, dtype: str) -> None:
     """Two sums, rounded after every addition in any order, are within the bound."""
     mesh = MeshCase(("dp",), (5,))
     case = a_case("all_reduce", (400,), mesh=mesh, dtype=dtype, data=(Data("real", 3),), op=op)
-    assert fitted(case) == case
+    assert fit_chain(case) == case
     (x,) = operands(case, case.data[0])
     mine = next(one for one in BUILT_IN if one.contract.name == "all_reduce")
     (right,) = next(value_references(mine, case, [[x]]))
@@ -141,7 +141,7 @@ def test_a_bug_of_the_second_call_is_told() -> None:
 
 
 def test_a_shape_that_is_wrong_is_told_and_not_fed() -> None:
-    """A first result of a wrong shape is reported as such and is not fed."""
+    """A first result of a wrong shape is reported as such, and no second call gets it."""
 
     def reduced(x: jax.Array, axis_name: Any, *, op: str = "sum") -> jax.Array:
         return lax.psum(x, axis_name)[0]

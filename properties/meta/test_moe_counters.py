@@ -13,8 +13,7 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import moe
-from shardproof.oracles.moe.counters import count_drops
-from shardproof.oracles.moe.dropping import POLICIES, Dispatch, dispatch
+from shardproof.oracles.moe.dropping import POLICIES, Dispatch, count_drops, dispatch
 from shardproof.oracles.moe.routing import Routing, route
 from shardproof.properties.engines.simulate import simulate
 

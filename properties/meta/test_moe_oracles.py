@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.oracles.moe.counters import count_drops
-from shardproof.oracles.moe.dropping import POLICIES, Dispatch, dispatch
+from shardproof.oracles.moe.dropping import POLICIES, Dispatch, count_drops, dispatch
 from shardproof.oracles.moe.layer import MoeLayer
 from shardproof.oracles.moe.routing import Routing, route
 

@@ -26,7 +26,7 @@ from shardproof.properties.performance.operations import Operation, operations_o
 from shardproof.properties.performance.routes import Loads, Untold, permuted
 from shardproof.properties.performance.timeline import Balanced, timeline
 from shardproof.properties.programs.built_in import OVERLAPPED
-from shardproof.properties.programs.expectation import ExpectationError, Overlap, limit
+from shardproof.properties.programs.expectation import ExpectationError, Overlap, value
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.programs.violation import Broken, NotRun
@@ -117,7 +117,7 @@ def test_what_forms_claim_is_what_they_do(one: Implementation) -> None:
     if one.contract.name == "transformer_block":  # whose room is for sums of 16-bit floats
         assert found == 0
     else:
-        assert found == limit(one.overlap.exposed, sizes_of(case))
+        assert found == value(one.overlap.exposed, **sizes_of(case))
 
 
 def total_of_while(lhs: Array, rhs: Array, axis_name: Any) -> Array:
@@ -149,7 +149,7 @@ def test_what_is_claimed_by_one_number_is_nearly_reached(
     operations = operations_of(forward(case, one, Seen()), case.mesh)
     found = timeline(operations, Balanced.of(operations, case.mesh, case.axes)).share
     assert one.overlap is not None
-    claimed = limit(one.overlap.exposed, sizes_of(case))
+    claimed = value(one.overlap.exposed, **sizes_of(case))
     assert least - Fraction(1, 1000) <= found <= claimed <= Fraction(7, 11)
 
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_told_is_no_pass() -> None:
     """A loop that depends on data, and a function of global arrays, are not run."""
     case = case_of("all_gather_matmul_lhs", (2,), (2, 2, 2))
     mine = Implementation(CONTRACTS["all_gather_matmul_lhs"], "mine", total_of_while, overlap=Overlap("1"))
-    with pytest.raises(NotRun, match=r"what hides what cannot be told: the iterations of the while at .* depend on"):
+    with pytest.raises(NotRun, match=r"overlap is not known: the iterations of the while at .* depend on"):
         check_overlap(mine, case, SimulateEngine())
     whole = forward(case, mine, Seen())
     with pytest.raises(Untold, match="there is no shard_map in it"):
@@ -169,7 +169,7 @@ def test_what_cannot_be_told_is_no_pass() -> None:
     ("text", "reason"),
     [
         ("", "'': expected exposed<=EXPRESSION, directions=2, memory<=EXPRESSION, each once"),
-        ("directions=2", "expected exposed<=EXPRESSION, directions=2, memory<=EXPRESSION: the first, and what else"),
+        ("directions=2", "expected exposed<=EXPRESSION, directions=2, memory<=EXPRESSION: the first is required"),
         ("exposed=0", "'exposed=0': expected exposed<=EXPRESSION"),
         ("exposed<=0,exposed<=1", "'exposed<=1': expected exposed<=EXPRESSION"),
         ("exposed<=q", "'q': 'q' is not understood: expected arithmetic of p, n"),

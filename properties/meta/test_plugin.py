@@ -19,7 +19,7 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.pages import CONTRACTS_PAGE, REPORT_PAGE, block
 from shardproof.properties.meta.runs import PYTEST, ROOT, in_terminal, pytest_apart, python
 from shardproof.properties.programs.examples import example
-from shardproof.properties.programs.program import of_products, precision_of
+from shardproof.properties.programs.program import matmul_precision, precision_of
 from shardproof.properties.report.scripts.source import options
 from shardproof.properties.report.session import check_destination, write_somewhere
 from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices, use
@@ -306,7 +306,7 @@ def test_a_case_is_judged_with_products_in_all_bits(
 
     with jax.default_matmul_precision(told):
         with precision_of(case):
-            assert of_products() == expected
+            assert matmul_precision() == expected
             lines = options([0], in_doubles=False)
-        assert of_products() == told
+        assert matmul_precision() == told
     assert any("matmul_precision" in line for line in lines) == (expected is not None)

@@ -61,7 +61,7 @@ def found(
 
 def first_engine(law: str, contract: str) -> str:
     """The first engine on which a law has something to ask of a user's function."""
-    return next(engine for engine in ENGINES if LAWS[law].asks(hiding(contract, declines), engine))
+    return next(engine for engine in ENGINES if LAWS[law].applies_to(hiding(contract, declines), engine))
 
 
 def declines(x: Array, axis_name: Any, *, offset: int = 1) -> Array:

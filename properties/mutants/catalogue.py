@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.contracts.contract import Communication
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.expectation import Expectation
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Said = str | Expectation | Communication
-"""What is said of communication: as text, as text that was read, or by a formula."""
+Said = str | Expectation
+"""A claim of communication, as text or parsed."""
 
 RUNS = ("drawn", "large", "isolated")
 """Where a bug shows: on meshes that every run draws, only on large ones, or not without ending the process."""

@@ -12,15 +12,15 @@ from shardproof.impl.arguments import Axes, as_axes
 from shardproof.impl.losses import (
     Layout,
     Linear,
-    assembled,
     data_parallel,
     fsdp_rows,
+    gather_parameter,
     linear_of_examples,
     linear_of_rows,
     scattered_sum,
     tensor_parallel,
 )
-from shardproof.impl.model import activated, forward, squared_errors, wide
+from shardproof.impl.model import activate, forward, squared_errors, wide
 from shardproof.impl.rings import multiply
 from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import mutant
@@ -51,7 +51,7 @@ def errors(params: Any, batch: Any, data: Axes, model: Axes, linear: Linear = li
     x, targets = batch
     for at, (w, b) in enumerate(params):
         y = linear(x, w, b, data, model)
-        x = activated(y, targets.dtype) if at < len(params) - 1 else y
+        x = activate(y, targets.dtype) if at < len(params) - 1 else y
     return squared_errors(x, targets)
 
 
@@ -91,8 +91,8 @@ def loss_of_rows_gathered_in_mesh_order(params: Any, batch: Any, *, mesh: Any, *
 
     def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
         every = (*data, *model)
-        weights = assembled(w, [(in_mesh_order(every), 0)], along=every)
-        return multiply(x, weights) + assembled(b, [(model, 0)], along=every)
+        weights = gather_parameter(w, [(in_mesh_order(every), 0)], along=every)
+        return multiply(x, weights) + gather_parameter(b, [(model, 0)], along=every)
 
     return of_layers(linear, fsdp_rows.layout, params, batch, mesh, roles)
 
@@ -102,8 +102,8 @@ def loss_with_biases_before_the_sum(params: Any, batch: Any, *, mesh: Any, **rol
     """Adds biases to every device's part of a product, so that they count as often as there are parts."""
 
     def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
-        whole = assembled(b, [(model, 0)], along=data)
-        return scattered_sum(multiply(x, assembled(w, along=data)) + whole, model)
+        whole = gather_parameter(b, [(model, 0)], along=data)
+        return scattered_sum(multiply(x, gather_parameter(w, along=data)) + whole, model)
 
     return of_layers(linear, tensor_parallel.layout, params, batch, mesh, roles)
 

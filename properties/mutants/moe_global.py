@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 from shardproof.impl.arguments import Axes, as_axes
 from shardproof.impl.moe import all_gather_moe
 from shardproof.impl.moe.buffers import dispatch_by_all_to_all
-from shardproof.impl.moe.plan import planned
+from shardproof.impl.moe.plan import make_plan
 from shardproof.properties.mutants.catalogue import mutant
 
 Local = Callable[[Any, Axes, Axes], Array]
@@ -32,7 +32,7 @@ def on_blocks(local: Local, operands: Any, *, mesh: Any, data: Any, expert: Any)
 def layer(blocks: Any, expert: Axes, sharing: Axes, **options: Any) -> Array:
     """A right layer, if `sharing` is."""
     tokens, router, weights = blocks
-    plan = planned("moe", tokens, router, weights, expert, **options, sharing=sharing)
+    plan = make_plan("moe", tokens, router, weights, expert, **options, sharing=sharing)
     return plan.result(dispatch_by_all_to_all)
 
 

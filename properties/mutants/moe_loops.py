@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl.collectives import cast_varying, varying
-from shardproof.impl.moe.capacity import counted, sorting
+from shardproof.impl.moe.capacity import argsort, count_pairs
 from shardproof.impl.moe.experts import in_turn
 from shardproof.impl.moe.plan import Plan, narrowly
 from shardproof.properties.mutants.catalogue import mutant
@@ -17,8 +17,8 @@ from shardproof.properties.mutants.moe_travel import Step, exchanged, plan_for
 def _chunked(plan: Plan, *, steps: Step, size: Callable[[int, int], int], start: int = 0) -> Array:
     """A loop of all-to-alls of some rows to each participant; `steps` is given how many each is left."""
     p, chunk = plan.participants, size(plan.experts.size, plan.participants)
-    order = sorting(jnp.where(plan.kept, plan.experts, plan.count))
-    sizes = counted(jnp.where(plan.kept, plan.experts, plan.count) // plan.held, p)
+    order = argsort(jnp.where(plan.kept, plan.experts, plan.count))
+    sizes = count_pairs(jnp.where(plan.kept, plan.experts, plan.count) // plan.held, p)
     begin, token, expert = jnp.cumsum(sizes) - sizes, plan.token[order], plan.experts[order]
 
     def body(state: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -9,9 +9,9 @@ from jax import Array
 
 from shardproof.impl.collectives import all_to_all
 from shardproof.impl.moe import Dispatcher
-from shardproof.impl.moe.capacity import counted, places
+from shardproof.impl.moe.capacity import count_pairs, places
 from shardproof.impl.moe.experts import in_buffers, in_turn
-from shardproof.impl.moe.plan import Plan, planned
+from shardproof.impl.moe.plan import Plan, make_plan
 from shardproof.properties.mutants.catalogue import mutant
 
 Step = Callable[[Plan, Array], Array]
@@ -20,7 +20,7 @@ Step = Callable[[Plan, Array], Array]
 
 def plan_for(operands: Any, options: Any) -> Plan:
     """Who goes where, in a call."""
-    return planned("moe", *operands, **options)
+    return make_plan("moe", *operands, **options)
 
 
 def exchanged(plan: Plan, x: Array) -> Array:
@@ -68,8 +68,8 @@ def _ragged(plan: Plan) -> Array:
     p, pairs, room = plan.participants, plan.experts.size, plan.most_received
     to = plan.experts // plan.held
     order = jnp.lexsort((plan.experts, ~plan.kept, to))
-    loads = counted(to, p)
-    sent = counted(jnp.where(plan.kept, plan.experts, plan.count), plan.count).reshape(p, plan.held)
+    loads = count_pairs(to, p)
+    sent = count_pairs(jnp.where(plan.kept, plan.experts, plan.count), plan.count).reshape(p, plan.held)
     dispatcher = Dispatcher.of(jnp.cumsum(loads) - loads, jnp.sum(sent, axis=1), plan.axes)
     as_sent = replace(dispatcher, recv_sizes=dispatcher.send_sizes)
     rows = as_sent.there(plan.tokens[plan.token[order]], room)

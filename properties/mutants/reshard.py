@@ -5,7 +5,7 @@ from typing import Any
 from jax import Array, lax
 from jax.sharding import NamedSharding
 
-from shardproof.impl.reshard import Layout, exchanged, layout, spec
+from shardproof.impl.reshard import Layout, layout, reshard_block, spec
 from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import mutant
 
@@ -22,7 +22,7 @@ def _sorted(given: Layout) -> Layout:
 def reshard_from_mesh_order(x: Array, **roles: Any) -> Array:
     """Takes the axes that a dimension has to be in the order of the mesh."""
     held, wanted = _layouts(roles)
-    return exchanged(x, _sorted(held), wanted)
+    return reshard_block(x, _sorted(held), wanted)
 
 
 @mutant("reshard", smallest=(2,), whole=True)

@@ -215,7 +215,7 @@ def chip(name: str) -> Chip:
         RequestError: if there is none; the message suggests the nearest one.
     """
     if name not in CHIPS:
-        raise RequestError(f"machine={name!r}: no such machine; {suggestion.meant(name, CHIPS)}")
+        raise RequestError(f"machine={name!r}: no such machine; {suggestion.did_you_mean(name, CHIPS)}")
     return CHIPS[name]
 
 

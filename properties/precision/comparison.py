@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardproof.oracles.dtypes import rounded, wide
+from shardproof.oracles.dtypes import round_to, wide
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
@@ -88,7 +88,7 @@ class Reference:
     @property
     def rounded(self) -> np.ndarray:
         """The number of `dtype` that is nearest to `exact`; it is always right."""
-        return rounded(self.exact, self.dtype)
+        return round_to(self.exact, self.dtype)
 
     @property
     def is_exact(self) -> bool:

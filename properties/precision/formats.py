@@ -10,7 +10,7 @@ import numpy as np
 
 from shardproof.oracles.dtypes import (
     exact_limit,
-    flushed,
+    flush_error,
     half_spacing,
     is_float,
     largest_finite,
@@ -72,7 +72,7 @@ def format_of(dtype: np.dtype) -> Format:
     if real == np.float64:
         return DOUBLE
     digits = round(-math.log2(unit_roundoff(real)))
-    normal = smallest_normal(real) if flushed(real) == smallest_normal(real) else 0.0
+    normal = smallest_normal(real) if flush_error(real) == smallest_normal(real) else 0.0
     return Format(digits, 2 * tiny(real), normal, largest_finite(real))
 
 

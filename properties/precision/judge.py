@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from shardproof.oracles.dtypes import flushed, half_spacing, is_float, largest_finite, rounded, wide
+from shardproof.oracles.dtypes import flush_error, half_spacing, is_float, largest_finite, round_to, wide
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
@@ -205,8 +205,8 @@ def bound_of(
         if not drifts.all():  # or not even its first digit is certain
             drifts |= np.isfinite(drift) & (2 * spread_of(samples, double) > size)
         reach = np.where(drifts, np.maximum(reach, FACTOR * drift + more), reach)
-        moves = (reach > 0) | ~nan_equal(rounded(exact, dtype).astype(exact.dtype), exact)
-        bound = reach + np.where(moves, half_spacing(np.asarray(size + reach), dtype) + flushed(dtype), 0.0)
+        moves = (reach > 0) | ~nan_equal(round_to(exact, dtype).astype(exact.dtype), exact)
+        bound = reach + np.where(moves, half_spacing(np.asarray(size + reach), dtype) + flush_error(dtype), 0.0)
         beyond = ~(size + bound <= largest_finite(dtype))
         overflows, lost = (~some & np.isfinite(double) for some in (known.all(axis=0), known.any(axis=0)))
         must = np.where(beyond, -bound, np.where(lost, ANY_FINITE, bound))

@@ -1,4 +1,4 @@
-"""A function of blocks as a program, of which nothing is known but the arrays that it is called with."""
+"""A function of blocks that has no contract, as a program."""
 
 import inspect
 import math
@@ -46,12 +46,9 @@ def parse_arrays(text: str, mesh: MeshCase, dtype: str) -> tuple[Argument, ...]:
 
 
 def bare(function: Callable[..., Any], arguments: Sequence[Argument], mesh: MeshCase, axes: tuple[str, ...]) -> Program:
-    """The program that calls a function inside `shard_map`, with blocks and, if it takes it, the axis tuple after them.
+    """The program that calls `function(*blocks, axis_name)` inside `shard_map`, or `function(*blocks)`.
 
-    Arguments:
-        function: called as `function(*blocks, axis_name)`, or as `function(*blocks)` if it takes no more.
-        arguments: the whole arrays, and how they are sharded.
-        axes: the axis tuple; empty for a function that takes none.
+    The axis tuple is left out if it is empty, or if the function takes no more than the blocks.
     """
     more = (axes if len(axes) > 1 else axes[0],) if axes and _takes(function, len(arguments) + 1) else ()
 

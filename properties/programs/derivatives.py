@@ -1,7 +1,7 @@
 """The derivatives of programs, in both modes: taken of the whole program, or inside of `shard_map`.
 
-How they are taken a link of the chain may say: `linearize`, with `linear_transpose` for the other mode, `jacobian`,
-which maps several directions at once, as `jacfwd` and `jacrev` do, and `apart`, one operand after the other.
+A link of the chain may say how they are taken: `linearize`, with `linear_transpose` for the other mode, `jacobian`,
+which maps several directions at once, as `jacfwd` and `jacrev` do, and `grad_per_operand`, one operand after the other.
 """
 
 import dataclasses
@@ -36,9 +36,8 @@ def derivatives(
 ) -> tuple[Program, list[Placement]]:
     """The program `(operands, tangents, cotangents) -> (results, tangents, gradients)`, and the results' placements.
 
-    Results that are no floats are constants, as float32. Operands that have no gradient have no tangent either. Of a
-    mode that is not asked for there are no tangents, or no gradients. `seen` must come from a trace of `forward`:
-    results leave by type, so that cotangents of invariant results are invariant.
+    Results that are no floats are constants, as float32. Operands that have no gradient have no tangent either. `seen`
+    must come from a trace of `forward`: results leave by type, so that cotangents of invariant results are invariant.
     """
     operands = arguments(case)
     axes = [case.mesh.in_mesh_order(varying) for varying in seen.varying]
@@ -105,10 +104,10 @@ def push_of(chain: Chain, function: Global, primal: Sequence[jax.Array]) -> Deri
 
 
 def pullback_of(chain: Chain, function: Global, primal: Sequence[jax.Array]) -> tuple[Sequence[jax.Array], Derivative]:
-    """What a function gives, and its derivative in reverse mode, taken as the chain says."""
+    """The results of a function, and its derivative in reverse mode, taken as the chain says."""
     transpose: Callable[[list[jax.Array]], Sequence[jax.Array]]
-    if "apart" in chain:  # each gradient that of a function of one operand
-        rest = tuple(name for name in chain if name not in ("apart", "jacobian"))
+    if "grad_per_operand" in chain:  # each gradient that of a function of one operand
+        rest = tuple(name for name in chain if name not in ("grad_per_operand", "jacobian"))
         each = [
             pullback_of(rest, lambda x, i=i: function(*primal[:i], x, *primal[i + 1 :]), [x])
             for i, x in enumerate(primal)

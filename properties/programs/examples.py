@@ -51,11 +51,8 @@ def product_case(
 ) -> Case:
     """A case whose blocks of the operand that is gathered, or pieces of the sum that is scattered, have these sides.
 
-    Arguments:
-        m_k_n: rows, contracted size and columns on one device, before anything is gathered.
-        batch: leading dimensions of the left operand.
-        dtype: of all operands.
-        dimension: which one is scattered, where one is.
+    They are rows, contracted size and columns on one device, before anything is gathered. The left operand has `batch`
+    dimensions in front; `dimension` is the one that is scattered, if any is.
     """
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
     (m, k, n), p = m_k_n, mesh.axis_size(axes)
@@ -79,8 +76,8 @@ def product_case(
 def received(case: Case) -> Fraction:
     """The bytes that each device must get at least, in the dtype of the operands: those of a collective beside it.
 
-    What is gathered is all but its own of p blocks; of a sum that is scattered, all but one of p pieces pass it, and
-    of one that all have, twice (Chan et al. 2007, section 3).
+    A device gathers all but its own of p blocks; of a sum that is scattered, all but one of p pieces pass it, and twice
+    if all devices get the sum (Chan et al. 2007, section 3).
     """
     p, operands = case.participants, case.operands
     blocks = [Fraction(math.prod(o.block) * width(o.numpy_dtype), 8) for o in operands]

@@ -1,7 +1,7 @@
-"""What a program is said to send: `permute=p-1,bytes=(p-1)*n/p`, and after `;grad:` what its gradient sends.
+"""The grammar of claims: `permute=p-1,bytes=(p-1)*n/p` is sent, and after `;grad:` what the gradient sends.
 
-How it hides that is said as `exposed<=1/p,directions=2,memory<=lhs+rhs+2*out`. Our implementations say it in the same
-words as users do.
+How that is hidden is stated as `exposed<=1/p,directions=2,memory<=lhs+rhs+2*out`. Our implementations and users state
+both in these words.
 """
 
 import ast
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Self, SupportsIndex
 
-from shardproof.oracles.communication import KINDS, Cost
+from shardproof.oracles.communication import KINDS
 from shardproof.properties.cases.reading import one_line
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.contracts import Contract
@@ -42,7 +42,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 SUM = "sum"
 NAMES = ("p", "n", "x", "lhs", "rhs", "w_in", "w_out", "out")
-"""What expressions may speak of, in one contract or another."""
+"""The names in expressions, in one contract or another."""
 
 BYTES, STEPS = "bytes", "steps"
 OF_KIND = "_bytes"
@@ -50,7 +50,7 @@ TERMS = (*KINDS, *(kind + OF_KIND for kind in KINDS), BYTES, STEPS)
 GRADIENT, EXACTLY = "grad:", "exactly:"
 LONGEST, LARGEST_POWER, LARGEST_BITS = 400, 64, 4096
 MOST_TERMS = 4096
-"""Of a `sum(… for i in range(…))`."""
+"""The most terms of a `sum(… for i in range(…))`."""
 
 
 class ExpectationError(RequestError):
@@ -61,20 +61,13 @@ class ExpectationError(RequestError):
 
 
 class Block(int):
-    """The bytes of a device's block of an array, and what functions of it know.
+    """The bytes of a device's block of an array, and what the functions of `OF_BLOCKS` give of it."""
 
-    Arguments:
-        size: the bytes.
-        shape: the sizes of its dimensions; by default a row of bytes.
-        bits: those of an element.
-        sum_bits: those of an element of sums, in the accumulator's dtype.
-        replicated: whether devices have the same block along an axis along which another operand varies, or over which
-            the function runs: their gradients are added up.
-    """
-
-    shape: tuple[int, ...]
-    bits: int
-    sum_bits: int
+    shape: tuple[int, ...]  # by default a row of bytes
+    bits: int  # of an element
+    sum_bits: int  # of an element of sums, in the accumulator's dtype
+    # whether devices have the same block along an axis along which another operand varies, or over which the function
+    # runs: their gradients are added up
     replicated: bool
 
     def __new__(
@@ -109,10 +102,7 @@ OF_BLOCKS: dict[str, Callable[..., Any]] = {
 
 
 def names_of(contract: Contract) -> tuple[str, ...]:
-    """The names that an expectation of a contract knows.
-
-    They are p, n, its operands, its roles, `out`, `axes`, its options, and what it names besides.
-    """
+    """The names in expectations of a contract: p, n, its operands, roles, `out`, `axes`, options, and its own sizes."""
     return (
         *("p", "n", *contract.call.operands, *contract.call.roles, "out", "axes"),
         *(name for name in contract.call.parameters if name not in ("p", "n", "axes")),
@@ -122,29 +112,15 @@ def names_of(contract: Contract) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Stated:
-    """What a case is said to send.
+    """An expectation of a case, in numbers; what it does not state is missing."""
 
-    Arguments:
-        counts: how many collectives of each kind; empty if nothing is said of that.
-        sizes: the bytes of a kind, where they are said.
-        bytes: the bytes of all kinds, if they are said.
-        steps: how many collectives may at most wait for one another, if that is said.
-    """
-
-    counts: Mapping[str, Fraction] = field(default_factory=dict)
-    sizes: Mapping[str, Fraction] = field(default_factory=dict)
-    bytes: Fraction | None = None
-    steps: Fraction | None = None
-
-    @classmethod
-    def of(cls, cost: Cost) -> "Stated":
-        """What a formula says. Its steps count where permutes are all there is."""
-        counts, sizes = ({kind: Fraction(of(kind)) for kind in KINDS} for of in (cost.count, cost.bytes_in))
-        alone = cost.steps is not None and set(dict(cost.counts)) == {"permute"}
-        return cls(counts, sizes, None, Fraction(cost.steps or 0) if alone else None)
+    counts: Mapping[str, Fraction] = field(default_factory=dict)  # how many collectives of each kind
+    sizes: Mapping[str, Fraction] = field(default_factory=dict)  # the bytes of a kind
+    bytes: Fraction | None = None  # of all kinds
+    steps: Fraction | None = None  # how many collectives may at most wait for one another
 
     def beside(self, other: "Stated") -> "Stated":
-        """Both at the same time, as the leaves of a tree are sent; of two that say the same of something."""
+        """Both at the same time, as the leaves of a tree are sent; both state the same things."""
         return Stated(
             {kind: count + other.counts[kind] for kind, count in self.counts.items()},
             {kind: size + other.sizes[kind] for kind, size in self.sizes.items()},
@@ -155,17 +131,13 @@ class Stated:
 
 @dataclass(frozen=True)
 class Terms:
-    """How many collectives of which kinds, how many bytes, and how many steps one pass has, as expressions.
+    """The collectives of each kind, bytes and steps of one pass, as expressions."""
 
-    Arguments:
-        terms: (a kind, a kind and `_bytes`, `bytes` or `steps`; expression). Where a kind is named, kinds that are not
-            are expected not to occur.
-    """
-
+    # (a kind, a kind and `_bytes`, `bytes` or `steps`; expression). If any kind is named, others must not occur.
     terms: tuple[tuple[str, str], ...]
 
     def stated(self, sizes: Mapping[str, Any]) -> Stated:
-        """What it says in numbers. All bytes are those of a kind, where no other one is named."""
+        """The numbers that it states. All bytes are those of a kind, where no other one is named."""
         found = {name: value(text, **sizes) for name, text in self.terms}
         counts = {kind: found.get(kind, Fraction(0)) for kind in KINDS} if set(KINDS) & set(found) else {}
         own = {kind: found[kind + OF_KIND] for kind in KINDS if kind + OF_KIND in found}
@@ -176,26 +148,19 @@ class Terms:
         return Stated(counts, own, found.get(BYTES), found.get(STEPS))
 
     def names(self) -> frozenset[str]:
-        """What the expressions speak of."""
-        nodes = [node for _, text in self.terms for node in ast.walk(_parsed(text))]
+        """The names in the expressions."""
+        nodes = [node for _, text in self.terms for node in ast.walk(_parse(text))]
         return frozenset(node.id for node in nodes if isinstance(node, ast.Name)) - {*FUNCTIONS, *OF_BLOCKS, SUM}
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a function is said to send.
+    """The communication that is stated of a function."""
 
-    Arguments:
-        text: as it was given.
-        forward: what the function sends; None: nothing is expected of it.
-        backward: what reverse mode sends by itself, what it needs of the forward pass included; None: as above.
-        exactly: whether it sends all of that even where nothing must move. Otherwise it may then send less.
-    """
-
-    text: str
-    forward: Terms | None = None
-    backward: Terms | None = None
-    exactly: bool = False
+    text: str  # as it was given
+    forward: Terms | None = None  # None: nothing is expected of it
+    backward: Terms | None = None  # what reverse mode sends alone, with what it repeats of the forward pass
+    exactly: bool = False  # whether it sends all of that even where nothing must move, and it might send less
 
     @classmethod
     def parse(cls, text: str, names: Sequence[str] = NAMES, said: str = "communication") -> "Expectation":
@@ -216,10 +181,10 @@ class Expectation:
           varies, or over which the function runs, so that its gradients are added up; else 0. `size(axes, 0)` is the
           size of the first of the axes that the function runs over.
 
-        `exactly:` in front of all asks for just as much where nothing must move.
+        After `exactly:`, just as much is expected where nothing must move.
 
         Arguments:
-            names: what expressions may speak of.
+            names: the names that expressions may have.
             said: the argument or option that it was given by, for messages.
 
         Raises:
@@ -242,33 +207,33 @@ class Expectation:
         return self.text
 
 
-def _terms(part: str, names: Sequence[str], told: str) -> Terms:
+def _terms(part: str, names: Sequence[str], given: str) -> Terms:
     terms = []
     for term in split_terms(part):
         name, equals, expression = (piece.strip() for piece in term.partition("="))
         if not equals or name not in TERMS:
             raise ExpectationError(
-                f"{told}: {term.strip()!r}: expected KIND=EXPRESSION with a kind of "
+                f"{given}: {term.strip()!r}: expected KIND=EXPRESSION with a kind of "
                 f"{', '.join((*KINDS, BYTES, STEPS))}, or KIND{OF_KIND}"
             )
-        _check(expression, names, told)
+        _check(expression, names, given)
         terms.append((name, expression))
     if len({name for name, _ in terms}) != len(terms):
-        raise ExpectationError(f"{told}: expected every kind once")
+        raise ExpectationError(f"{given}: expected every kind once")
     return Terms(tuple(terms))
 
 
-def _check(expression: str, names: Sequence[str], told: str) -> None:
+def _check(expression: str, names: Sequence[str], given: str) -> None:
     for p in (4, 1, 2, 3):
         try:
             value(expression, **{**dict.fromkeys(names, 64), "p": p})
         except ExpectationError as error:
             where = "" if p == 4 else f"for p={p}: "
-            raise ExpectationError(f"{told}: {where}{error}") from error
+            raise ExpectationError(f"{given}: {where}{error}") from error
 
 
 def split_terms(part: str) -> list[str]:
-    """The terms that commas part, but for commas in parentheses."""
+    """The terms between commas that are not in parentheses."""
     terms, depth = [""], 0
     for character in part:
         depth += (character == "(") - (character == ")")
@@ -280,13 +245,9 @@ def split_terms(part: str) -> list[str]:
 
 
 def value(expression: str, **sizes: Any) -> Fraction:
-    """The value of an expression in which names stand for `sizes`.
-
-    Raises:
-        ExpectationError: if it is no expression as `Expectation.parse` describes, or has no value.
-    """
+    """The value of an expression of `sizes`, as `Expectation.parse` describes it; ExpectationError if it has none."""
     try:
-        return _value(_parsed(expression), sizes)
+        return _value(_parse(expression), sizes)
     except (SyntaxError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
         reason = "not an expression" if isinstance(error, SyntaxError) else str(error) or type(error).__name__
         raise ExpectationError(
@@ -295,7 +256,7 @@ def value(expression: str, **sizes: Any) -> Fraction:
         ) from error
 
 
-def _parsed(expression: str) -> ast.expr:
+def _parse(expression: str) -> ast.expr:
     if len(expression) > LONGEST:
         raise ValueError(f"longer than {LONGEST} characters")
     return ast.parse(expression.strip(), mode="eval").body
@@ -346,7 +307,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Fraction:
 
 
 def _bounded(number: Fraction) -> Fraction:
-    """The number, which has no more digits than any count of bytes."""
+    """The number; raises ValueError if it has more digits than any count of bytes."""
     if max(number.numerator.bit_length(), number.denominator.bit_length()) > LARGEST_BITS:
         raise ValueError("a number in it is too large")
     return number
@@ -363,30 +324,17 @@ EXPOSED, DIRECTIONS, MEMORY = "exposed<=", "directions=", "memory<="
 
 @dataclass(frozen=True)
 class Overlap:
-    """What is hidden, which links are used, and what is held.
+    """A claim of how communication is hidden."""
 
-    Arguments:
-        exposed: the most that nothing is computed beside, as a part of the time in which anything is sent.
-        directions: 2, if blocks go both ways round each ring of three participants or more; 1, if that is not said.
-        memory: the most bytes alive at one time on a device; None: nothing is said.
-    """
-
-    exposed: str
-    directions: int = 1
-    memory: str | None = None
+    exposed: str  # the most time in which something is sent and nothing computed, as a part of that in which it is sent
+    directions: int = 1  # 2: blocks go both ways round each ring of three participants or more
+    memory: str | None = None  # the most bytes alive at one time on a device; None: not stated
 
     @classmethod
     def parse(cls, text: str, names: Sequence[str], said: str = "overlap") -> "Overlap":
         """Reads `exposed<=EXPRESSION`, and after commas `directions=2` and `memory<=EXPRESSION`.
 
-        An expression is as in `Expectation.parse`.
-
-        Arguments:
-            names: what expressions may speak of.
-            said: the argument or option that it was given by, for messages.
-
-        Raises:
-            ExpectationError: for anything else.
+        Expressions, the other arguments and errors are those of `Expectation.parse`.
         """
         terms: dict[str, str] = {}
         for part in split_terms(text):
@@ -396,7 +344,7 @@ class Overlap:
             terms[name] = part.strip().removeprefix(name).strip()
             _check(terms[name], names, f"{said}={text}")
         if EXPOSED not in terms or terms.get(DIRECTIONS, "1") not in ("1", "2"):
-            raise ExpectationError(f"{said}={text!s}: expected {_FORMS}: the first, and what else is meant")
+            raise ExpectationError(f"{said}={text!s}: expected {_FORMS}: the first is required")
         return cls(terms[EXPOSED], int(terms.get(DIRECTIONS, "1")), terms.get(MEMORY))
 
     def __str__(self) -> str:
@@ -405,8 +353,3 @@ class Overlap:
 
 
 _FORMS = "exposed<=EXPRESSION, directions=2, memory<=EXPRESSION"
-
-
-def limit(one: str, sizes: Mapping[str, Any]) -> Fraction:
-    """What a limit is in a case of these sizes."""
-    return value(one, **sizes)

@@ -27,13 +27,10 @@ def product(*operands: jax.Array) -> jax.Array:
     return functools.reduce(lambda x, w: jax.nn.relu(x @ w), first) @ last
 
 
-def partitioned(case: Case, *, backward: bool = False) -> Program:
-    """The product under `jit`, with layouts of what it takes and gives, and nothing between; or its gradients alone.
+def partition(case: Case, *, backward: bool = False) -> Program:
+    """The product under `jit`, with layouts of its operands and result, and nothing between; or its gradients alone.
 
-    Sums are given in the operands' dtype, in which a compiler may send them too.
-
-    Raises:
-        ValueError: for a contract that is no product of two matrices, or of three.
+    Sums are in the operands' dtype, in which a compiler may send them too. Raises ValueError for another contract.
     """
     if case.contract.name not in (*RESULT, "matmul_reduce_scatter"):
         raise ValueError(f"contract={case.contract.name!r}: expected one of {', '.join(RESULT)}, matmul_reduce_scatter")

@@ -1,49 +1,58 @@
-"""What forms of collective products claim to send, and how they hide it.
+"""Claims of the forms of collective products: what they send, and how they hide it.
 
 Source: Wang et al., "Overlap Communication with Dependent Computation via Decomposition in Large Deep Learning Models",
-2023, sections 5.1 and 5.4. A gradient alone gathers again what the forward pass gathered. What is exposed is said of a
+2023, sections 5.1 and 5.4. A gradient alone gathers again what the forward pass gathered. Exposed parts are those on a
 machine whose busiest link needs as long as p-1 of p products.
 """
 
-from typing import NamedTuple
+from functools import partial
 
+from shardproof.impl import collective_matmul
+from shardproof.properties.contracts.contract import Claim
 from shardproof.properties.contracts.costs import added_up, replicas
 
+EXTRAS = frozenset({"batch_dimensions", "empty_blocks", "explained_errors", "x64"})
+"""The features of all products."""
 
-class Form(NamedTuple):
-    """A form of a product: its claims, as `Claim` has them."""
+Form = partial[Claim]
+"""The claim of a function that is still to be given."""
 
-    communication: str
-    overlap: str = ""
-    narrow: bool = False  # whether its sums travel in the operands' dtype
-    invariant: bool = False
+
+def _naive(communication: str) -> Form:
+    return partial(Claim, features=EXTRAS, communication=communication)
+
+
+def _form(communication: str, overlap: str, *, narrow: bool = False, invariant: bool = False) -> Form:
+    """A form that overlaps; `narrow` if its sums travel in the operands' dtype."""
+    features = EXTRAS | {"narrow_accumulation"} if narrow else EXTRAS
+    return partial(Claim, features=features, invariant=invariant, communication=communication, overlap=overlap)
 
 
 FIRST_PRODUCT = ("lhs", "rhs")
 
 
 def _permutes(count: str, size: str, steps: str, *names: str) -> str:
-    """Permutes, and the sums of the gradients of replicas of these operands; of few steps, if these are said."""
+    """Permutes, and the sums of the gradients of replicas of these operands; `steps` of them wait for one another."""
     if not names:
         return f"permute={count},bytes={size}" + f",steps={steps}" * bool(steps)
-    said = f",steps={steps}+{replicas(*names)}" * bool(steps)
-    return f"permute={count},permute_bytes={size},{added_up(*names)}{said}"
+    waiting = f",steps={steps}+{replicas(*names)}" * bool(steps)
+    return f"permute={count},permute_bytes={size},{added_up(*names)}{waiting}"
 
 
 def _gathered(moved: str, *, count: str = "p-1", steps: str = "", backward: str = "", back_steps: str = "") -> str:
-    """An operand moves in so many permutes, and backward twice, once to be gathered and once as a sum."""
+    """An operand moves in `count` permutes, and backward twice, once to be gathered and once as a sum."""
     back_steps = back_steps or (f"2*({steps})" if steps else "")
     back = _permutes(backward or f"2*({count})", f"2*(p-1)*{moved}", back_steps, *FIRST_PRODUCT)
     return f"{_permutes(count, f'(p-1)*{moved}', steps)};grad:{back}"
 
 
 def _holding(moved: str, blocks: int, more: str = "") -> str:
-    """Operands, the result and its sum in float32, so many moving blocks and what meets them, and indices."""
+    """Operands, the result and its sum in float32, moving blocks and what they are multiplied by, and indices."""
     return f"memory<=lhs+rhs+5*out+{2 * blocks}*{moved}+4*(lhs+rhs)/p+8*p+64{more}"
 
 
 def _gathering(moved: str, side: str) -> dict[str, Form]:
-    """The forms that gather an operand, whose blocks are cut in halves along a side; `paired` ones come whole."""
+    """The forms that gather an operand, whose blocks are cut in halves along a side; `paired` ones are not cut."""
     naive = (
         f"all_gather=1,bytes={moved};grad:all_gather=1,all_gather_bytes={moved},"
         f"reduce_scatter=1,reduce_scatter_bytes=p*{moved},{added_up('lhs', 'rhs')}"
@@ -51,11 +60,11 @@ def _gathering(moved: str, side: str) -> dict[str, Form]:
     halves = _gathered(moved, count=f"(p-1)*(2 if {side}>1 else 1)", steps="p-1")
     joined = f"exposed<=0,directions=2,{_holding(moved, 3, '+2*out/p')}"
     return {
-        "naive": Form(naive),
-        "ring": Form(_gathered(moved), f"exposed<=0,{_holding(moved, 2)}"),
-        "bidirectional": Form(halves, f"exposed<=0,directions=2,{_holding(moved, 2)}"),
-        "joined": Form(halves, joined),
-        "paired": Form(_gathered(moved, steps="p//2"), f"exposed<=2/p,directions=2,{_holding(moved, 4)}"),
+        "naive": _naive(naive),
+        "ring": _form(_gathered(moved), f"exposed<=0,{_holding(moved, 2)}"),
+        "bidirectional": _form(halves, f"exposed<=0,directions=2,{_holding(moved, 2)}"),
+        "joined": _form(halves, joined),
+        "paired": _form(_gathered(moved, steps="p//2"), f"exposed<=2/p,directions=2,{_holding(moved, 4)}"),
     }
 
 
@@ -67,7 +76,7 @@ M, CHUNKS = "max(size(lhs,-2),1)", "min(8,ceil(size(lhs,-2)/2))"
 FIRST = f"ceil({M}/max(1,{CHUNKS}))/{M}"
 """The part of the rows that a chunk has, of 8, or of as many as have two rows; a row more if they are uneven."""
 
-CHUNKED = Form(
+CHUNKED = _form(
     # each chunk comes the shorter way and waits for none; among more than eight participants there is one
     _gathered("lhs", count=f"(p-1)*(1 if p>8 else {CHUNKS})", steps="1 if p==4 else p//2"),
     f"exposed<=2/p if p>8 else {FIRST},directions=2,"
@@ -91,17 +100,17 @@ def _scattered(count: str, size: str, steps: str, backward: str, back_steps: str
 
 
 SCATTERING = {
-    "naive": Form(
+    "naive": _naive(
         f"reduce_scatter=1,bytes=p*{SUM};grad:all_gather=1,all_gather_bytes={SUM},{added_up(*FIRST_PRODUCT)}"
     ),
-    "ring": Form(_scattered("p-1", f"(p-1)*{SUM}", "", "p-1", ""), f"exposed<=0,{_holding('out', 2)}"),
-    "alternating": Form(
+    "ring": _form(_scattered("p-1", f"(p-1)*{SUM}", "", "p-1", ""), f"exposed<=0,{_holding('out', 2)}"),
+    "alternating": _form(
         _scattered(HALVES, "(p-1)*out", "p-1", HALVES, "(p-1)"),
         f"exposed<={TURNS},directions=2,{_holding('out', 2)}",
         narrow=True,
     ),
     # four parts, two each way; the gradient gathers the shorter way. Fewer rows, or more participants, take turns
-    "paired": Form(
+    "paired": _form(
         _scattered(
             f"4*(p-1) if (p<=8)*(rows>=4) else {HALVES}",
             "(p-1)*out",
@@ -120,9 +129,9 @@ PARTS = "(2 if size(lhs,-2)>=2*p else 1)"
 PIECE = f"ceil(size(lhs,-2)/({PARTS}*p))"
 TURNING = f"2*{PARTS}*(p-1)*(2 if {PIECE}>1 else 1)"
 REDUCING = {
-    "naive": Form(f"all_reduce=1,bytes={SUM};grad:{added_up(*FIRST_PRODUCT)}"),
+    "naive": _naive(f"all_reduce=1,bytes={SUM};grad:{added_up(*FIRST_PRODUCT)}"),
     # pieces of M/p rows are scattered by halves in turns, and collected by one all-gather
-    "scattered": Form(
+    "scattered": _form(
         f"permute=(p-1)*(2 if size(lhs,-2)>p else 1),permute_bytes=(p-1)*ceil(size(lhs,-2)/p)*{ROW},"
         f"all_gather=1,all_gather_bytes=ceil(size(lhs,-2)/p)*{ROW};grad:{added_up(*FIRST_PRODUCT)}",
         "exposed<=7/11",
@@ -130,7 +139,7 @@ REDUCING = {
         invariant=True,
     ),
     # 2p pieces, of which p are gathered while the others are scattered; of fewer rows, p
-    "alternating": Form(
+    "alternating": _form(
         f"{_permutes(TURNING, f'2*{PARTS}*(p-1)*{PIECE}*{ROW}', f'({PARTS}+1)*(p-1)')};grad:"
         + _permutes(TURNING, f"2*{PARTS}*(p-1)*{PIECE}*{ROW}", f"({PARTS}+1)*(p-1)", *FIRST_PRODUCT),
         "exposed<=5/8,directions=2",
@@ -148,20 +157,20 @@ PLAIN = (
 
 HALF = "(2 if size(x,-1)>1 else 1)"
 BLOCKS = {
-    "naive": Form(f"{PLAIN},{added_up(*BLOCK)}"),
-    "overlapped": Form(
+    "naive": _naive(f"{PLAIN},{added_up(*BLOCK)}"),
+    "overlapped": _form(
         f"permute=2*(p-1),bytes=(p-1)*(x+{WIDE});grad:" + _permutes("3*(p-1)", f"(p-1)*(2*x+{WIDE})", "", *BLOCK),
         "exposed<=1/6",  # 16-bit floats are gathered, and sums of twice the bytes are sent
     ),
     # rows come the shorter way; halves of sums take turns
-    "alternating": Form(
+    "alternating": _form(
         f"permute=(p-1)*(1+{HALF}),bytes=2*(p-1)*x,steps=p//2+p-1;grad:"
         + _permutes(f"(p-1)*(2+{HALF})", "3*(p-1)*x", "2*(p//2)+p-1", *BLOCK),
         "exposed<=5/8,directions=2",
         narrow=True,
     ),
     # sums go in four parts; backward the input and the cotangent are gathered side by side
-    "paired": Form(
+    "paired": _form(
         f"permute=(p-1)*(1+(4 if (p<=8)*(size(x,-1)>=4) else {HALF})),bytes=2*(p-1)*x,"
         "steps=p//2+(p-1)*(1+(p<=8)*(size(x,-1)>=4));grad:"
         + _permutes(
@@ -175,7 +184,7 @@ BLOCKS = {
     ),
 }
 
-EVERY: dict[str, dict[str, Form]] = {
+FORMS: dict[str, dict[str, Form]] = {
     "all_gather_matmul_lhs_contracting": {
         **{name: COLUMNS[name] for name in ("naive", "ring", "bidirectional", "paired")},
         "chunked": CHUNKED,
@@ -183,7 +192,7 @@ EVERY: dict[str, dict[str, Form]] = {
     "all_gather_matmul_lhs": {
         **{name: ROWS[name] for name in ("naive", "ring", "bidirectional")},
         # none of four pieces that are multiplied in place waits for another
-        "paired": Form(
+        "paired": _form(
             _gathered("lhs", steps="1 if p==4 else p//2", back_steps="p//2+(1 if p==4 else p//2)"),
             f"exposed<=1/2,directions=2,{_holding('lhs', 4)}",
         ),
@@ -191,7 +200,7 @@ EVERY: dict[str, dict[str, Form]] = {
     "all_gather_matmul_rhs": {
         **{name: WEIGHTS[name] for name in ("naive", "ring", "joined")},
         # halves that are joined; in the gradient among up to eight participants, whole pieces the shorter way
-        "paired": Form(
+        "paired": _form(
             _gathered(
                 "rhs",
                 count="(p-1)*(2 if size(rhs,0)>1 else 1)",
@@ -207,10 +216,15 @@ EVERY: dict[str, dict[str, Form]] = {
     "transformer_block": BLOCKS,
 }
 
-NAIVE: dict[str, Form] = {contract: forms["naive"] for contract, forms in EVERY.items()}
-"""Of each product, the form that gathers or scatters at once."""
-
-OVERLAPPING: dict[str, dict[str, Form]] = {
-    contract: {way: form for way, form in forms.items() if way != "naive"} for contract, forms in EVERY.items()
+CLAIMS: dict[str, dict[str, Claim]] = {
+    contract: {
+        "naive": forms["naive"](getattr(collective_matmul, contract)),
+        **{
+            (name := f"{way}_{contract}"): form(getattr(collective_matmul, name))
+            for way, form in forms.items()
+            if way != "naive"
+        },
+    }
+    for contract, forms in FORMS.items()
 }
-"""The forms that overlap; each is the fastest at some shape, as scheduled for TPUs or by timelines."""
+"""The claims of all forms, each of which is the fastest at some shape as scheduled for TPUs, or by timelines."""

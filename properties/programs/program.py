@@ -20,41 +20,39 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import (
     Case,
-    along,
     laid_out,
     levels,
     outside,
-    spread_axis,
+    spmd_axis,
     stacked_axes,
     without_outside,
 )
 from shardproof.properties.cases.strategies.dtypes import WIDE
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.transformations import Local, primal_of_vjp, wrapped
+from shardproof.properties.programs.transformations import Local, apply_chain, primal_of_vjp
 
 
 def is_wide(case: Case) -> bool:
-    """Whether an operand of the case has a 64-bit dtype."""
+    """True if an operand of the case has a 64-bit dtype."""
     return any(operand.dtype in WIDE for operand in case.operands)
 
 
-def of_products() -> str | None:
-    """The precision of products that JAX was told; None: its default, which has fewer bits on accelerators."""
-    told: str | None = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined] # its config has them all
-    return told
+def matmul_precision() -> str | None:
+    """JAX's option for the precision of products; None: the default, which has fewer bits on accelerators."""
+    precision: str | None = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    return precision
 
 
 @contextmanager
 def precision_of(case: Case) -> Iterator[None]:
-    """JAX as the case needs it: with 64-bit dtypes, or as it is; and with products in all bits, unless told otherwise.
+    """JAX's options for judging a case: 64-bit dtypes if it has any, and all bits of products unless a user chose.
 
-    No law of values would hold for a product of float32 that is made of fewer bits. In a user's process, whose options
-    are theirs, that is so for as long as a case is judged.
+    No law of values would hold for a product of float32 that is made of fewer bits.
     """
     with ExitStack() as stack:
         if is_wide(case):
             stack.enter_context(jax.enable_x64(True))
-        if of_products() is None and jax.default_backend() != "cpu":
+        if matmul_precision() is None and jax.default_backend() != "cpu":
             stack.enter_context(jax.default_matmul_precision("highest"))
         yield
 
@@ -69,42 +67,38 @@ def partition_spec(entries: Sequence[tuple[str, ...]]) -> PartitionSpec:
 
 @dataclass(frozen=True)
 class Leaf:
-    """How an array enters or leaves a `shard_map`.
-
-    Arguments:
-        lead: how many dimensions, those that stack blocks, stand before those of a batch.
-    """
+    """The layout of an array that enters or leaves a `shard_map`."""
 
     entries: Entries
-    lead: int
+    lead: int  # how many dimensions, those that stack blocks, stand before those of a batch
 
     def spec(self, axes: Collection[str]) -> PartitionSpec:
-        """What its layout says of some axes."""
-        return partition_spec(along(self.entries, axes))
+        """Its layout along some axes alone: of `((dp, tp), ())` along `tp` `((tp,), ())`."""
+        return partition_spec([tuple(name for name in entry if name in axes) for entry in self.entries])
 
 
 def entry(case: Case, index: int) -> Leaf:
-    """How operand `index` enters, or its gradient leaves."""
+    """The layout of operand `index`, and of its gradient."""
     operand = case.operands[index]
     return Leaf(without_outside(case).partition(index), len(operand.placement.stacked))
 
 
 def stacked(axes: Sequence[str]) -> Leaf:
-    """How an array that is stacked over some axes enters or leaves."""
+    """The layout of an array that is stacked over some axes."""
     return Leaf(tuple((name,) for name in axes), len(axes))
 
 
 Leaves = Leaf | list[Leaf]
-"""How the results leave: one by one, or all of them alike."""
+"""The layout of each result, or of all of them."""
 
 
 def specs_of(leaves: Leaves, axes: Collection[str]) -> Any:
-    """What is given as `out_specs` where some axes become manual."""
+    """The `out_specs` where some axes become manual."""
     return leaves.spec(axes) if isinstance(leaves, Leaf) else [one.spec(axes) for one in leaves]
 
 
 def on_mesh(case: Case, mesh: Any, local: Local, entries: Sequence[Leaf], leaves: Leaves, *, checked: bool) -> Global:
-    """A function of shards on the mesh, under what of the chain is about `shard_map`; types are `checked`, or not."""
+    """A function of shards on the mesh, under the links of the chain that are about `shard_map`; may check types."""
     checked = checked and all(link.checked for link in case.links)
 
     def manual(function: Global, names: tuple[str, ...], **more: Any) -> Global:
@@ -120,7 +114,7 @@ def on_mesh(case: Case, mesh: Any, local: Local, entries: Sequence[Leaf], leaves
     if not outside(case):
         return program
     leads = leaves.lead if isinstance(leaves, Leaf) else [one.lead for one in leaves]
-    over, leading = spread_axis(case) or None, tuple(one.lead for one in entries)
+    over, leading = spmd_axis(case) or None, tuple(one.lead for one in entries)
     return jax.vmap(program, in_axes=leading, out_axes=leads, spmd_axis_name=over)
 
 
@@ -153,7 +147,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Program:
-    """What an engine runs: `build(mesh)` gives a function of global arrays."""
+    """A program that an engine can run: `build(mesh)` gives a function of global arrays."""
 
     build: Callable[[Any], Global]
     arguments: tuple[Argument, ...]
@@ -168,26 +162,26 @@ class Program:
 
 
 class WrongResult(Exception):
-    """What a function returns is not what its contract says: another tree, other shapes, no arrays."""
+    """A function returns another tree than its contract says, other shapes, or no arrays."""
 
 
 @dataclass
 class Seen:
-    """What was seen while tracing: the results' varying axes, shapes and dtypes."""
+    """The results' varying axes, shapes and dtypes, filled in while tracing."""
 
     varying: list[frozenset[str]] = field(default_factory=list)
     shapes: list[tuple[int, ...]] = field(default_factory=list)
     dtypes: list[Any] = field(default_factory=list)
 
 
-def called(case: Case, implementation: Implementation, **more: Any) -> Callable[..., list[jax.Array]]:
+def of_operands(case: Case, implementation: Implementation, **more: Any) -> Callable[..., list[jax.Array]]:
     """The function of the operands alone, which raises WrongResult unless it returns the contract's tree."""
     contract = case.contract
 
     def call(*operands: jax.Array) -> list[jax.Array]:
         by_place, by_keyword = contract.call.axis(case, whole=implementation.whole)
         given = contract.call.arguments(case, operands)
-        with answering():
+        with readable_errors():
             result = implementation.function(*given, *by_place, **by_keyword, **case.keywords, **more)
         leaves: list[Any] = jax.tree.leaves(result)
         right = contract.call.returned(case, operands)
@@ -209,12 +203,8 @@ def called(case: Case, implementation: Implementation, **more: Any) -> Callable[
 
 
 @contextmanager
-def answering() -> Iterator[None]:
-    """What a function raises is an exception, and can be read: it ends no test, skips none, and breaks no report.
-
-    Raises:
-        WrongResult: if it is not.
-    """
+def readable_errors() -> Iterator[None]:
+    """Raises WrongResult in place of what is no Exception, and would end or skip a test, or has no readable text."""
     try:
         yield
     except (KeyboardInterrupt, GeneratorExit):
@@ -232,7 +222,7 @@ def answering() -> Iterator[None]:
 
 
 def shown(result: Any) -> str:
-    """What a function returned, with types in place of the numbers."""
+    """The result of a function for messages, with types in place of the numbers."""
 
     def short(leaf: Any) -> str:
         if isinstance(leaf, jax.Array | np.ndarray | np.generic):
@@ -251,28 +241,25 @@ def arguments(case: Case) -> tuple[Argument, ...]:
 
 
 def compiled(case: Case) -> bool:
-    """Whether the program is put under `jit`."""
+    """True if the program is put under `jit`."""
     return all(link.compiled for link in case.links)
 
 
 def results_of(
     case: Case, results: Sequence[jax.Array], seen: Seen, out: str, *, checked: bool = True
 ) -> list[jax.Array]:
-    """The results of a call on blocks as they leave `shard_map`, see `forward`; what they are goes to `seen`.
+    """The results of a call on blocks as they leave `shard_map` (see `forward`), recorded in `seen`.
 
     Where types are not `checked`, results vary along the axes that they are described to.
-
-    Raises:
-        WrongResult: if what is to be placed has other dimensions.
     """
     known = [case.mesh.in_mesh_order(axes) for axes in seen.varying]
-    apart = stacked_axes(case)
+    every = stacked_axes(case)
     varying = [jax.typeof(y).manual_axis_type.varying for y in results] if checked else described_to_vary(case)
-    seen.varying = [frozenset(axes).intersection(apart) for axes in varying]
+    seen.varying = [frozenset(axes).intersection(every) for axes in varying]
     batch = case.batch[: outside(case)]
     seen.shapes = [(*batch, *y.shape) for y in results]
     seen.dtypes = [y.dtype for y in results]
-    axes = known if out == "by type" else [apart] * len(results)
+    axes = known if out == "by type" else [every] * len(results)
     if out == "placed":
         assert case.out is not None
         axes = [placed.stacked for placed in case.out]
@@ -280,7 +267,7 @@ def results_of(
 
 
 def described_to_vary(case: Case) -> list[Iterable[str]]:
-    """The axes along which each result of a program of a user's own may differ: all, of one of some participants."""
+    """The axes along which each result of a user's program may vary: all, if some participants alone have it."""
     contract = case.contract
     assert contract.call.placed is not None
     placed = contract.call.placed(case)
@@ -292,13 +279,11 @@ def described_to_vary(case: Case) -> list[Iterable[str]]:
 
 
 def forward(case: Case, implementation: Implementation, seen: Seen, *, out: str = "stacked") -> Program:
-    """The program that computes the results.
+    """The program that computes the results; `seen` is filled while tracing.
 
-    Arguments:
-        seen: filled while tracing.
-        out: `"stacked"`: every result as `[*manual sizes, *block]`, all blocks visible.
-            `"by type"`: stacked over the axes that `seen.varying` already holds, so that a result typed
-            invariant leaves as one value. `"placed"`: as `case.out` says.
+    `out` is how results leave: `"stacked"`, as `[*manual sizes, *block]`, all blocks visible; `"by type"`, stacked over
+    the axes that `seen.varying` already holds, so that a result typed invariant leaves as one value; or `"placed"`, as
+    `case.out` says.
     """
     if implementation.whole:
         return _of_whole(case, implementation, seen, out)
@@ -313,11 +298,11 @@ def forward(case: Case, implementation: Implementation, seen: Seen, *, out: str 
 
 
 def local_of(case: Case, implementation: Implementation, seen: Seen, out: str) -> Local:
-    """What runs on every device: the function with what of the chain is around the call, of shards of global arrays."""
+    """The function of shards that runs on every device, with the links of the chain that are around the call."""
     inner = without_outside(case)
 
     def local(*shards: jax.Array) -> list[jax.Array]:
-        call = wrapped(case, called(case, implementation))
+        call = apply_chain(case, of_operands(case, implementation))
         blocks = [
             shard.reshape(*inner.batch_of(i), *operand.block)
             for i, (shard, operand) in enumerate(zip(shards, case.operands, strict=True))
@@ -328,7 +313,7 @@ def local_of(case: Case, implementation: Implementation, seen: Seen, out: str) -
 
 
 def leaves_of(case: Case, seen: Seen, out: str) -> Leaves:
-    """How the results leave; see `forward`."""
+    """The layouts of the results; see `forward`."""
     if out == "stacked":
         return stacked(stacked_axes(case))
     if out == "placed":
@@ -338,24 +323,24 @@ def leaves_of(case: Case, seen: Seen, out: str) -> Leaves:
 
 
 def _of_whole(case: Case, implementation: Implementation, seen: Seen, out: str) -> Program:
-    """The program of a function of global arrays: what it gives is laid out as the contract says, then taken apart."""
+    """The program of a function of global arrays: its results are laid out as the contract says, then stacked."""
     contract, operands = case.contract, arguments(case)
     assert contract.call.placed is not None
     layouts = [partition_spec(placed.partition(case.batch)) for placed in contract.call.placed(case)]
     specs = specs_of(leaves_of(case, seen, out), case.mesh.axis_names)
 
     def build(mesh: Any) -> Global:
-        call = wrapped(case, called(case, implementation, mesh=mesh))
+        call = apply_chain(case, of_operands(case, implementation, mesh=mesh))
 
         def whole(*arrays: jax.Array) -> list[jax.Array]:
             results = list(call(*arrays))
             for result, layout in zip(results, layouts, strict=True):
                 if result.ndim != len(layout):
                     raise WrongResult(f"returns an array of {result.ndim} dimensions: expected {len(layout)}")
-            apart: Any = jax.shard_map(
+            stack: Any = jax.shard_map(
                 lambda *blocks: results_of(case, blocks, seen, out), mesh=mesh, in_specs=tuple(layouts), out_specs=specs
             )
-            return list(apart(*results))
+            return list(stack(*results))
 
         return whole
 

@@ -1,8 +1,8 @@
 """The transformations that people put around a collective, none of which may change its meaning.
 
 Each wraps a device-local function of blocks. Those that batch call it on `BATCH` inputs, stacked along a leading
-dimension of every result and of the operands that they map (see `shardproof.properties.cases.chain`). Calls may feed
-one another: operands of a second call of a function are what they can get from the results of the first.
+dimension of every result and of the operands that they map (see `shardproof.properties.cases.chain`). Calls may be
+composed: operands of the second call are results of the first.
 """
 
 import dataclasses
@@ -18,45 +18,41 @@ from jax import lax
 
 from shardproof.impl.collectives import cast_varying, varying
 from shardproof.properties.cases.case import Case, dividing_axis
-from shardproof.properties.cases.chain import FED, LINKS
+from shardproof.properties.cases.chain import COMPOSE, LINKS
 
 Value = TypeVar("Value")
 
-Fed = Mapping[int, int]
-"""The number of the result that an operand is, by the operand's place."""
+Composed = Mapping[int, int]
+"""The numbers of the results that take the place of operands, by the operands' places."""
 
 
-def can_feed(case: Case) -> bool:
-    """Whether every call in the case that is fed has an operand that results of a call are like, whatever is around it.
-
-    A link inside of it that maps an operand not, and its results, makes them unlike.
-    """
-    if FED not in case.chain:
+def can_compose(case: Case) -> bool:
+    """True if calls can be composed where the chain says so: in links that map the operands that results replace."""
+    if COMPOSE not in case.chain:
         return True
     if not case.contract.linear:  # data are made to fit a function, and its results need not be
         return False
-    fed = fed_operands(case)
-    inside = [LINKS[name] for name in case.chain[case.chain.index(FED) :]]
-    alike = all(link.maps_operand(place) for link in inside if link.batched for place in fed)
-    return bool(fed) and alike
+    composed = composed_operands(case)
+    inside = [LINKS[name] for name in case.chain[case.chain.index(COMPOSE) :]]
+    return bool(composed) and all(link.maps_operand(place) for link in inside if link.batched for place in composed)
 
 
-def fed_operands(case: Case) -> Fed:
+def composed_operands(case: Case) -> Composed:
     """The operands that a second call gets from the results of the first: each has the shape, dtype and type of one.
 
     A result that varies less is cast. One may be typed to vary along all axes of the tuple, and wherever an operand
-    does, whatever the function: so an operand that varies less is like none.
+    does, whatever the function: so no result replaces an operand that varies less.
     """
-    return _fed_operands(dataclasses.replace(case.structure, chain=(), manual=(), out=None))
+    return _composed_operands(dataclasses.replace(case.structure, chain=(), manual=(), out=None))
 
 
-def refilled(fed: Fed, operands: Sequence[Value], results: Sequence[Value]) -> list[Value]:
+def next_operands(composed: Composed, operands: Sequence[Value], results: Sequence[Value]) -> list[Value]:
     """The operands of the next call."""
-    return [results[fed[place]] if place in fed else operand for place, operand in enumerate(operands)]
+    return [results[composed[place]] if place in composed else operand for place, operand in enumerate(operands)]
 
 
 @lru_cache(maxsize=256)
-def _fed_operands(case: Case) -> Fed:
+def _composed_operands(case: Case) -> Composed:
     contract = case.contract
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
     shapes = [result.shape[len(case.mesh.sizes) :] for result in contract.oracle.value(case, zeros)]
@@ -86,21 +82,21 @@ def _vmap_last(fn: Local) -> Local:
     return batched
 
 
-def _one_by_one(fn: Local, *, feeding: bool = False) -> Local:
-    """The function on one input of the batch after the other; `feeding`, with numbers of the results before."""
+def _one_by_one(fn: Local, *, sequential: bool = False) -> Local:
+    """The function on one input of the batch after the other; if `sequential`, each call waits for the one before."""
 
     def run(*xs: jax.Array) -> list[jax.Array]:
         results: list[list[jax.Array]] = []
         for i in range(len(xs[0])):
             given = (x[i] for x in xs)
-            results.append(fn(*(_fed(results[-1], x) if feeding and results else x for x in given)))
+            results.append(fn(*(_depending_on(results[-1], x) if sequential and results else x for x in given)))
         return [jnp.stack(ys) for ys in zip(*results, strict=True)]
 
     return run
 
 
 def _traced_once(fn: Local) -> Local:
-    """The function as a body of control flow: whoever asks for its types has traced it already."""
+    """The function as a body of control flow, which is not traced again after `result_types`."""
     return jax.jit(fn, inline=True)
 
 
@@ -120,7 +116,7 @@ def _switch(fn: Local) -> Local:
     return choose
 
 
-def _fed(results: Sequence[jax.Array], x: jax.Array) -> jax.Array:
+def _depending_on(results: Sequence[jax.Array], x: jax.Array) -> jax.Array:
     """The operand, chosen between itself and a number of a result that varies no further, which would change its type.
 
     A compiler does not know which, and derivatives go through both.
@@ -130,22 +126,22 @@ def _fed(results: Sequence[jax.Array], x: jax.Array) -> jax.Array:
     return jnp.where(itself, x, fitting[0].ravel()[0]) if fitting else x
 
 
-def _feeding(case: Case, fn: Local) -> Local:
-    """Calls it again on what it gave, cast to vary as the operand in whose place that is."""
-    fed = fed_operands(case)
+def _compose(case: Case, fn: Local) -> Local:
+    """Calls the function twice, the second time on results, cast to vary as the operands that they replace."""
+    composed = composed_operands(case)
 
-    def again(*xs: jax.Array) -> list[jax.Array]:
+    def twice(*xs: jax.Array) -> list[jax.Array]:
         results = list(fn(*xs))
-        given = refilled(fed, xs, results)
+        given = next_operands(composed, xs, results)
         if any((y.shape, y.dtype) != (x.shape, x.dtype) for x, y in zip(xs, given, strict=True)):
             return results  # wrong as they are, which is what is reported
         return list(fn(*(cast_varying(y, varying(x)) for x, y in zip(xs, given, strict=True))))
 
-    return again
+    return twice
 
 
-def _branches_apart(number: int) -> Callable[[Local, str], Local]:
-    """In all branches of a `switch`: devices along an axis take the next one each.
+def _divergent_switch(number: int) -> Callable[[Local, str], Local]:
+    """The call in all branches of a `switch`, of which devices along an axis take the next one each.
 
     Operands are cast outside: JAX adds up the derivatives of a replica inside of a branch (see the known defects).
     """
@@ -168,11 +164,10 @@ def _branches_apart(number: int) -> Callable[[Local, str], Local]:
 
 
 def _with_carries(fn: Local, xs: Sequence[jax.Array], traced: Callable[[], Any]) -> Any:
-    """What is traced with operands that vary along more axes.
+    """The result of `traced()`, which traces the function with operands that vary along more axes.
 
     Raises:
-        NotImplementedError: if the function has a loop that begins with a constant, whose type fits operands as they
-            come, and none that vary along more axes.
+        NotImplementedError: if the function has a loop that begins with a constant, whose type fits `xs` alone.
     """
     try:
         return traced()
@@ -183,8 +178,8 @@ def _with_carries(fn: Local, xs: Sequence[jax.Array], traced: Callable[[], Any])
         raise NotImplementedError("a loop begins with what does not vary as the operands do") from error
 
 
-def _steps_apart(fn: Local, axis: str) -> Local:
-    """In every step of a `while_loop`, of which devices along an axis make one or two by turns."""
+def _divergent_while(fn: Local, axis: str) -> Local:
+    """The call in every step of a `while_loop`, of which devices along an axis make one or two by turns."""
     fn = _traced_once(fn)
 
     def loop(*xs: jax.Array) -> list[jax.Array]:
@@ -255,20 +250,20 @@ WRAPS: Mapping[str, Callable[[Local], Local]] = {
     "vmap_first": lambda fn: lambda *xs: jax.vmap(fn, in_axes=(0, *(None for _ in xs[1:])))(*xs),
     "vmap_others": lambda fn: lambda *xs: jax.vmap(fn, in_axes=(None, *(0 for _ in xs[1:])))(*xs),
     "twice": _one_by_one,
-    "in_turn": partial(_one_by_one, feeding=True),
+    "sequential": partial(_one_by_one, sequential=True),
     "switch": _switch,
     "scan": lambda fn: lambda *xs: lax.scan(lambda carry, x: (carry, fn(*x)), 0, xs)[1],
     "while_loop": _while,
     "cond": _cond,
 }
-"""What every link makes of a function, but for those that are about the whole program or the mesh."""
+"""The links around a call, but for those that need the mesh."""
 
-APART: Mapping[str, Callable[[Local, str], Local]] = {
-    "divergent_cond": _branches_apart(2),
-    "divergent_switch": _branches_apart(3),
-    "divergent_while": _steps_apart,
+DIVERGENT: Mapping[str, Callable[[Local, str], Local]] = {
+    "divergent_cond": _divergent_switch(2),
+    "divergent_switch": _divergent_switch(3),
+    "divergent_while": _divergent_while,
 }
-"""What a link makes of a function and of an axis along which devices part."""
+"""The links that need the axis along which devices diverge."""
 
 
 def primal_of_vjp(fn: Local, moving: Sequence[int]) -> Local:
@@ -292,13 +287,13 @@ def of_some(fn: Callable[..., Any], xs: Sequence[Any], moving: Sequence[int]) ->
     return some, tuple(xs[i] for i in moving)
 
 
-def wrapped(case: Case, fn: Local) -> Local:
+def apply_chain(case: Case, fn: Local) -> Local:
     """A function with a case's chain around it: `outer(inner(fn))`."""
     for name in reversed(case.chain):
-        if name in APART:
-            fn = APART[name](fn, dividing_axis(case))
-        elif name == FED:
-            fn = _feeding(case, fn)
+        if name in DIVERGENT:
+            fn = DIVERGENT[name](fn, dividing_axis(case))
+        elif name == COMPOSE:
+            fn = _compose(case, fn)
         elif not LINKS[name].whole:
             fn = WRAPS[name](fn)
     return fn

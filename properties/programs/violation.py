@@ -1,4 +1,4 @@
-"""What a law raises when it does not hold: data, of which the text, the picture and the script are made later."""
+"""The exceptions of laws: data, of which the text, the picture and the script are made later."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.programs.program import is_wide
 
 ROUNDINGS = 16
-"""By how many roundings of the largest value a difference may be taken for one of rounding."""
+"""The roundings of the largest value that a difference of rounding has at most."""
 
 Of = Literal["result", "tangent", "gradient", "replica", "array"]
-"""What was looked at: an array is what `out_specs` puts together, a replica what must equal another one."""
+"""The thing that is wrong: an array is what `out_specs` puts together, a replica what must equal another one."""
 
 Kind = Literal[
     "values",
@@ -40,7 +40,7 @@ Kind = Literal[
     "unfinished",
     "memory",
 ]
-"""What is wrong.
+"""The ways to be wrong.
 
 A result's values, shape, dtype or tree; forward and reverse mode contradict each other; a result's type, replicas of
 one value that differ, what `out_specs` is accepted for; a forbidden argument is accepted, or refused without a reason;
@@ -50,22 +50,17 @@ or takes all memory.
 """
 
 RAISED: tuple[Kind, ...] = ("raises", "deadlock", "unwritten", "order")
-"""What is wrong where something was raised in the implementation's own code, or because of it."""
+"""The kinds for which something was raised in the implementation's own code, or because of it."""
 
 DEATHS: tuple[Kind, ...] = ("aborts", "ended", "unfinished", "memory")
-"""What is wrong where the process that ran the case did not survive it."""
+"""The kinds for which the process that ran the case did not survive it."""
 
 
 class NotRun(Exception):
-    """An engine cannot run a case, or cannot tell what a law asks: a limit of the suite, and no verdict.
+    """An engine cannot run a case, or not decide a law: a limit of the suite, and no verdict."""
 
-    Attributes:
-        final: whether no other engine could tell it.
-        sent: what a program sends, where that is known and nothing says what it should be.
-    """
-
-    final = False
-    sent: Mapping[str, Any] | None = None
+    final = False  # whether no other engine could decide it
+    sent: Mapping[str, Any] | None = None  # what a program sends, where no expectation or bound is known
 
 
 class Undecided(NotRun):
@@ -75,7 +70,7 @@ class Undecided(NotRun):
 
 
 class NothingToCompare(NotRun):
-    """What a program sends is known, and nothing says what it should be."""
+    """It is known what a program sends, and no expectation or bound is."""
 
     final = True
     TEXT = "no expectation or lower bound: nothing to compare communication with"
@@ -86,13 +81,9 @@ class NothingToCompare(NotRun):
 
 
 class SuiteError(Exception):
-    """An oracle or a law itself fails on a case: an error of this suite, and never the implementation's.
+    """An oracle or a law itself fails on a case: an error of this suite, and never the implementation's."""
 
-    Attributes:
-        law: the name of the law that was asked.
-    """
-
-    law: str = ""
+    law: str = ""  # the name of the law that was checked
 
 
 class NotDifferentiable(NotImplementedError):
@@ -101,48 +92,37 @@ class NotDifferentiable(NotImplementedError):
 
 @dataclass(frozen=True)
 class Difference:
-    """Blocks that differ from the oracle's.
-
-    Arguments:
-        of: what the blocks are.
-        what: the same in words: `gradient (reverse mode) of lhs`.
-        expected: the oracle's blocks `[*mesh.sizes, *block]`.
-        actual: the implementation's, whose shape and dtype may be others.
-        wrong: elementwise, where they differ; all of them where they cannot be compared.
-        bound: elementwise, how far they may be from the right result before it was rounded (negative: or not finite,
-            where a sum may overflow); None: they are equal bit for bit.
-        leaf: which of the results it is, of a gradient which of the operands.
-        off_in_doubles: elementwise, whether the implementation is wrong in double precision as well, if that is known.
-        exact: what the oracle's blocks were before they were rounded, if that is known.
-    """
+    """Blocks that differ from the oracle's."""
 
     of: Of
-    what: str
-    expected: np.ndarray
-    actual: np.ndarray
-    wrong: np.ndarray
+    what: str  # the same in words: `gradient (reverse mode) of lhs`
+    expected: np.ndarray  # the oracle's blocks `[*mesh.sizes, *block]`
+    actual: np.ndarray  # the implementation's, whose shape and dtype may be others
+    wrong: np.ndarray  # elementwise, where they differ; all of them where they cannot be compared
+    # elementwise, how far they may be from the right result before it was rounded (negative: or not finite, where a sum
+    # may overflow); None: they must be equal bit for bit
     bound: np.ndarray | None = None
-    leaf: int = 0
-    off_in_doubles: np.ndarray | None = None
-    exact: np.ndarray | None = None
+    leaf: int = 0  # which of the results it is, of a gradient which of the operands
+    off_in_doubles: np.ndarray | None = None  # elementwise, whether it is wrong in doubles as well; None: unknown
+    exact: np.ndarray | None = None  # the oracle's blocks before they were rounded; None: unknown
 
     @property
     def comparable(self) -> bool:
-        """Whether shape and dtype are right, so that elements can be compared."""
+        """True if shape and dtype are right, so that elements can be compared."""
         return self.actual.shape == self.expected.shape and self.actual.dtype == self.expected.dtype
 
     def in_doubles(self, case: Case) -> bool:
-        """Whether it shows in double precision alone, below what rounding to the case's own dtypes may do."""
+        """True if it shows in double precision alone, below what rounding to the case's own dtypes may do."""
         return self.comparable and self.expected.dtype == np.float64 and not is_wide(case)
 
     @property
     def by_formula(self) -> bool:
-        """Whether an element is wrong in double precision as well, so that no rounding explains it."""
+        """True if an element is wrong in double precision as well, so that no rounding explains it."""
         return self.off_in_doubles is not None and bool((self.off_in_doubles & self.wrong).any())
 
     @property
     def rounding(self) -> bool:
-        """Whether it is no more than rounding may make it: in doubt it is not."""
+        """True if it is no more than rounding may make it: in doubt it is not."""
         dtype = self.expected.dtype
         if not self.comparable or not is_float(dtype) or not self.wrong.any() or self.by_formula:
             return False
@@ -162,12 +142,8 @@ class Difference:
 class Broken(AssertionError):
     """A law does not hold of a case.
 
-    Arguments:
-        kind: what is wrong.
-        finding: the same in a few words.
-        of: what was looked at.
-        data: the data set on which it shows, if it depends on one.
-        difference: the blocks that are wrong, where blocks were compared.
+    `finding` says in a few words what is wrong; `data` is the data set on which it shows, if it depends on one, and
+    `difference` has the blocks that are wrong, where blocks were compared.
     """
 
     def __init__(
@@ -188,5 +164,5 @@ class Broken(AssertionError):
 
     @property
     def of_derivative(self) -> bool:
-        """Whether a derivative is wrong."""
+        """True if a derivative is wrong."""
         return self.of in ("tangent", "gradient")

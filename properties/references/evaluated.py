@@ -1,6 +1,6 @@
-"""References that are called with doubles, in NumPy, or in JAX with branches in Python, and where these have kinks.
+"""References that are called with doubles, in NumPy, or in JAX with branches in Python; and a search for their kinks.
 
-Derivatives are not known at kinks, and, of what is not differentiated by JAX, near them.
+Derivatives are not known at kinks, nor near them unless JAX differentiates.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float
-from shardproof.properties.contracts.contract import refilled
+from shardproof.properties.contracts.contract import replace_leaves
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.precision.arithmetic import double
 
@@ -21,11 +21,11 @@ Options = Mapping[str, Any]
 
 
 class WrongTree(ValueError):
-    """What a reference returns has another tree than its description."""
+    """A reference returns another tree than its description."""
 
 
 def leaves_of(signature: Signature, result: Any) -> list[Any]:
-    """The leaves of what a reference returns; raises WrongTree if it has another tree than described."""
+    """The leaves of a reference's result; raises WrongTree if it has another tree than described."""
     drawn = (str(jax.tree.structure(tree)) for tree in (signature.result_tree, result))
     right, found = (text.removeprefix("PyTreeDef(").removesuffix(")") for text in drawn)
     if right != found:
@@ -37,13 +37,13 @@ def leaves_of(signature: Signature, result: Any) -> list[Any]:
 
 
 def together_of(signature: Signature, dtypes: Dtypes) -> np.dtype:
-    """The dtype of the floats among some arguments together."""
+    """The dtype that the floats among some arguments promote to."""
     floats = [d for d, array in zip(dtypes, signature.arrays, strict=True) if array.dtype == "float"]
     return np.dtype(jax.numpy.result_type(*floats)) if floats else np.dtype("float32")
 
 
 def is_wider(dtype: np.dtype, other: np.dtype) -> bool:
-    """Whether one float has more bytes than another one."""
+    """True if one float has more bytes than another one."""
     return is_float(dtype) and is_float(other) and dtype.itemsize > other.itemsize
 
 
@@ -53,7 +53,7 @@ def as_single(dtype: np.dtype) -> np.dtype:
 
 
 def arrays_like(signature: Signature, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes) -> list[np.ndarray]:
-    """Arrays to try a reference with: ones, as doubles, and of indices the first."""
+    """Arrays to try a reference with, in doubles: ones, and zeros for indices."""
     return [
         np.full(shape, not array.below, double(np.dtype(dtype)))
         for array, shape, dtype in zip(signature.arrays, shapes, dtypes, strict=True)
@@ -61,28 +61,22 @@ def arrays_like(signature: Signature, shapes: Sequence[tuple[int, ...]], dtypes:
 
 
 SMOOTH = 0.75
-"""How much of the gap between both one-sided derivatives half the step may leave: half, if a function is smooth."""
+"""The most of the gap between both one-sided derivatives that half the step may leave, which is half if smooth."""
 
 ROUGH = 1e-8
-"""By how much two central differences of a smooth function may differ."""
+"""The most by which two central differences of a smooth function may differ."""
 
 NEARBY = 2.0**-36
-"""How far from an array, relative to its elements and to 1, derivatives are taken in order to find kinks at it."""
+"""The distance from an array, relative to its elements and to 1, at which derivatives are compared to find kinks."""
 
 JUMP = 1e-7
-"""By how much derivatives on two sides of a smooth function may differ, relative to them and to their mean."""
+"""The most by which derivatives on two sides of a smooth function may differ, relative to them and to their mean."""
 
 
 def without_kinks(
     at: Callable[[Sequence[Arrays]], Sequence[Arrays]], arrays: Arrays, moving: Sequence[int]
 ) -> list[np.ndarray]:
-    """Derivatives at some arrays, and NaN where those beside them differ: at a kink each program has its own.
-
-    Arguments:
-        at: the derivatives at each of several sets of arrays.
-        arrays: where they are asked for.
-        moving: which of the arrays they are derivatives by.
-    """
+    """The derivatives `at` some arrays, by the `moving` ones; NaN at kinks, where those beside them differ."""
     random = np.random.default_rng(0)
     steps = {i: NEARBY * random.standard_normal(arrays[i].shape) * np.maximum(np.abs(arrays[i]), 1) for i in moving}
     here, *sides = at([[a + sign * steps[i] if i in steps else a for i, a in enumerate(arrays)] for sign in (0, 1, -1)])
@@ -90,42 +84,39 @@ def without_kinks(
     for middle, up, down in zip(here, *sides, strict=True):
         with np.errstate(invalid="ignore", over="ignore"):
             size = np.abs(middle)
-            apart = np.maximum(np.abs(up - down), np.abs(middle - up))
-            jumps = apart > JUMP * (size + (size.mean() if size.size else 0)) + JUMP**2
+            gap = np.maximum(np.abs(up - down), np.abs(middle - up))
+            jumps = gap > JUMP * (size + (size.mean() if size.size else 0)) + JUMP**2
         found.append(np.where(jumps, np.nan, middle) if jumps.any() else middle)
     return found
 
 
 ASIDE = 2.0**-20
-"""How far aside differences are taken as well, of arrays of the size of 1."""
+"""The distance to further places at which differences are taken, for arrays of the size of 1."""
 
 SHORT = 2.0**-21
-"""The part of a step that is theirs, which crosses no kink that is as far away."""
+"""The part of a step that is taken there, which crosses no kink at that distance."""
 
 ASIDES = 8
-"""So many are taken along a line: at a tie of three, in a sort, one in three agrees by chance."""
+"""The number of such places: at a tie of three, in a sort, one in three agrees by chance."""
 
 TURN = 2.0**-10
-"""By how much the derivative of a smooth function may differ there."""
+"""The most by which the derivative of a smooth function may differ there."""
 
 
 def aside(x: np.ndarray, number: int) -> np.ndarray:
-    """Floats, a little aside of those given, elsewhere for each number; those given for 0."""
+    """The floats for 0, and others near them for each number."""
     if number == 0:
         return x
     return x + ASIDE * np.random.default_rng(number).standard_normal(x.shape)
 
 
 def differences(at: Callable[[float, int], list[np.ndarray]], step: float, asides: int = ASIDES) -> list[np.ndarray]:
-    """The derivative at zero of arrays that depend on a number, by central differences of the fourth order.
+    """The derivative at 0 of arrays that depend on a number, by central differences of the fourth order.
 
-    NaN unless it is smooth nearby, which shows in three ways: half the step halves the gap between the derivatives from
-    both sides, central differences of different steps agree, and so do others a little aside. Along one line, what
-    sorts three equal elements looks smooth.
-
-    Arguments:
-        at: the arrays at a number, of a line that is `aside` for another than 0.
-        step: the largest.
+    `at(number, n)` gives the arrays along the n-th line, of which those other than 0 are `aside`. NaN unless it is
+    smooth nearby, which shows in three ways: half the step halves the gap between the derivatives from both sides,
+    central differences of different steps agree, and so do those aside. A sort of three equal elements looks smooth
+    along one line.
     """
     middle = at(0.0, 0)
     sides = [(at(step / n, 0), at(-step / n, 0), step / n) for n in (4, 2, 1)]
@@ -148,26 +139,21 @@ STEP = 2.0**-9
 """The larger step of central differences, relative to arrays of the size of 1."""
 
 MOST_DIFFERENCES = 64
-"""Of so many elements of an argument, central differences give the derivative; of the others it is not known."""
+"""The most elements of an argument for which the derivative is computed; for the others it is not known."""
 
 
 FEW_ASIDES = 3
-"""How many places aside are looked at for each of these: what is weighed by cotangents rarely looks smooth."""
+"""The number of places aside for each of these: sums weighed by cotangents rarely look smooth at a kink."""
 
 
 class NumpyReference:
-    """A reference in NumPy, or in JAX where it cannot be traced: what it returns is what its results are described as.
+    """A reference in NumPy, or in JAX where it cannot be traced, whose dtypes are those of its description.
 
-    Arguments:
-        function: takes and returns whole arrays, in trees; floats are doubles, in JAX as well.
-        signature: these trees.
+    Its function takes and returns the trees of the signature; floats are doubles, in JAX as well.
     """
 
-    doubt = (1e-11, 1e-7)
-    """How far off it may be, of values and of derivatives (see `Contract`)."""
-
-    casts: tuple[np.dtype, ...] = ()
-    """To which floats it casts, is not known."""
+    doubt = (1e-11, 1e-7)  # errors of values and of derivatives (see `Oracle`)
+    casts: tuple[np.dtype, ...] = ()  # the floats that it casts to are not known
 
     def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
         self.function, self.signature = function, signature
@@ -176,7 +162,7 @@ class NumpyReference:
         """The results."""
         with np.errstate(all="ignore"), jax.enable_x64(True):
             own = [np.array(a) for a in arrays]  # which it may write to
-            found = leaves_of(self.signature, self.function(*refilled(self.signature.tree, own), **options))
+            found = leaves_of(self.signature, self.function(*replace_leaves(self.signature.tree, own), **options))
         return [
             np.asarray(leaf, np.float64 if array.dtype == "float" else None)
             for leaf, array in zip(found, self.signature.results, strict=True)

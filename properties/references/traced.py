@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend import core
 
 from shardproof.oracles.dtypes import is_float, unit_roundoff
-from shardproof.properties.contracts.contract import refilled
+from shardproof.properties.contracts.contract import replace_leaves
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.engines.simulate import InterpreterLimit, Simulated
 from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
@@ -32,31 +32,29 @@ from shardproof.properties.references.evaluated import (
     without_kinks,
 )
 
-KEPT = 512
-"""How many traced programs are kept."""
+MAX_CACHED = 512
+"""The most traced programs that are cached."""
 
 DOUBT = (1e-11, 1e-10)
-"""How far off a reference is that is run in doubles."""
+"""The errors, of values and of derivatives, of a reference that is run in doubles."""
 
 DOUBT_OF_TABLES = (1e-5, 1e-5)
-"""How far off one is that has arrays of constants."""
+"""The same if it has arrays of constants."""
 
 RANDOM = ("random", "threefry", "rng")
-"""What is in the names of the primitives that draw bits, other ones for other dtypes."""
+"""Parts of the names of primitives that draw bits, other ones for other dtypes."""
 
 
 class JaxReference:
-    """A reference that JAX can trace.
+    """A reference that JAX can trace, whose function takes and returns the trees of the signature.
 
-    What depends on the dtype, as random bits do, is traced in those of the case, and so is what doubles cannot be given
-    to, such as a scan whose carry has a dtype of its own. Their constants are rounded. So are arrays of constants, to
-    float32: of an array of NumPy's there is one conversion at a time, whatever trace needs it (`x64_constant.py`).
+    One that depends on the dtype, as random bits do, is traced in the dtypes of the case, and so is one that does not
+    take doubles, such as a scan whose carry has a dtype of its own. Their constants are rounded. So are arrays of
+    constants, to float32: JAX caches one conversion of a NumPy array for all traces (`x64_constant.py`).
 
     Arguments:
-        function: takes and returns whole arrays, in trees.
-        signature: these trees.
-        doubt: how far off it may be, of values and of derivatives (see `Contract`).
-        casts: the floats below float32 that it casts to, in its own words.
+        doubt: errors of values and of derivatives (see `Oracle`).
+        casts: the floats below float32 that its function casts to.
     """
 
     def __init__(
@@ -74,9 +72,9 @@ class JaxReference:
         return self._run("value", self.called, [arrays], dtypes, options)[0]
 
     def nearby(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
-        """The results as far off as doubles may be: where large numbers cancel, their roundings are all that is left.
+        """The results with the errors that doubles may have: where large numbers cancel, nothing but roundings is left.
 
-        That is four times as far as in samples of a program that rounds nothing but doubles, and nothing of others.
+        That is four times the largest error in samples of a program that rounds doubles alone, and 0 for others.
         """
         program, exact = self.run_program("value", self.called, [a.shape for a in arrays], dtypes, options)
         right = self.value(arrays, dtypes, options)
@@ -151,37 +149,37 @@ class JaxReference:
         ]
 
     def _in_numpy(self, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options) -> list[bool]:
-        """Of each result, whether it is NumPy's if the arguments are."""
+        """For each result, whether it is a NumPy array if the arguments are."""
         try:
             found = self.called(options, *arrays_like(self.signature, shapes, dtypes))
-        except Exception:  # what JAX does to arrays and NumPy does not, NumPy refuses in many ways
+        except Exception:  # NumPy refuses JAX's methods in many ways
             return [False] * len(self.signature.results)
         return [isinstance(leaf, np.ndarray | np.generic) for leaf in found]
 
     def called(self, options: Options, *leaves: Any) -> list[Any]:
-        """The leaves of its results, of those of its arguments."""
-        return leaves_of(self.signature, self.function(*refilled(self.signature.tree, leaves), **options))
+        """The leaves of its results, given those of its arguments."""
+        return leaves_of(self.signature, self.function(*replace_leaves(self.signature.tree, leaves), **options))
 
     def _floats(self, options: Options, *leaves: Any) -> list[Any]:
-        """Its results as floats: others are constants."""
+        """Its results as floats; those of other dtypes are constants."""
         found = zip(self.called(options, *leaves), self.signature.results, strict=True)
         return [y if result.floating else jax.numpy.asarray(y, "float32") for y, result in found]
 
     def program(
         self, key: Any, function: Any, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options
     ) -> Any:
-        """The traced program, kept."""
+        """The traced program, cached."""
 
         def traced() -> Any:
             avals = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
             return jax.make_jaxpr(lambda *leaves: function(options, *leaves))(*avals)
 
-        return self._kept(("traced", key, *described(shapes, dtypes, options)), traced)
+        return self._cached(("traced", key, *traced_for(shapes, dtypes, options)), traced)
 
     def run_program(
         self, key: Any, function: Any, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options
     ) -> tuple[Any, bool]:
-        """The traced program that is run, and whether it is one that rounds nothing, unless it casts; kept."""
+        """The traced program to run, and whether it rounds nothing unless it casts; cached."""
 
         def chosen() -> tuple[Any, bool]:
             count = len(self.signature.arrays)
@@ -193,27 +191,24 @@ class JaxReference:
                     value = self.program("value", self.called, shapes[:count], wide[:count], options)
                     if is_the_same(own, value):
                         return self.program(key, function, shapes, wide, options), True
-            except Exception:  # in whatever way it is bound to other dtypes; if it is wrong, it is so on these as well
+            except Exception:  # it needs other dtypes; if it is wrong, it fails on these as well
                 pass
             return self.program(key, function, shapes, dtypes, options), False
 
-        known: tuple[Any, bool] = self._kept(("run", key, *described(shapes, dtypes, options)), chosen)
+        known: tuple[Any, bool] = self._cached(("run", key, *traced_for(shapes, dtypes, options)), chosen)
         return known
 
-    def _kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def _cached(self, key: Hashable, make: Callable[[], Any]) -> Any:
         if key not in self._known:
             self._known[key] = make()
-            if len(self._known) > KEPT:
+            if len(self._known) > MAX_CACHED:
                 self._known.popitem(last=False)
         return self._known[key]
 
     def _run(
         self, key: Any, function: Any, sets: Sequence[Arrays], dtypes: Dtypes, options: Options
     ) -> list[list[np.ndarray]]:
-        """The results of a traced program on several sets of arrays of the same shapes, in double precision.
-
-        Of a program in which everything is a double these are its own. What the interpreter lacks, JAX computes.
-        """
+        """Results on several sets of arrays of one shape, in doubles; by JAX where the interpreter cannot run it."""
         shapes = [a.shape for a in sets[0]]
         program, exact = self.run_program(key, function, shapes, dtypes, options)
         doubles = [[a.astype(double(a.dtype), copy=False) for a in arrays] for arrays in sets]  # some are longer
@@ -227,13 +222,13 @@ class JaxReference:
                 return [[np.asarray(x) for x in compiled(*arrays)] for arrays in doubles]
 
 
-def described(shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options) -> tuple[Hashable, ...]:
-    """What a program is traced for."""
+def traced_for(shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options) -> tuple[Hashable, ...]:
+    """The key of a traced program."""
     return tuple(shapes), tuple(map(str, dtypes)), tuple(sorted(options.items()))
 
 
 def has_tables(program: Any) -> bool:
-    """Whether a program has arrays of constants."""
+    """True if a program has arrays of constants."""
     inner = (jaxpr for equation in equations(program) for jaxpr in subjaxprs(equation))
     return any(np.ndim(constant) for jaxpr in (program, *inner) for constant in opened(jaxpr)[1])
 
@@ -251,9 +246,9 @@ def narrow_casts(program: Any) -> tuple[np.dtype, ...]:
 
 
 def is_the_same(program: Any, wide: Any) -> bool:
-    """Whether a program that was traced on doubles means what it does on the case's dtypes, without their roundings.
+    """True if a program that was traced on doubles is the one on the case's dtypes, but for roundings.
 
-    It does not if it draws random bits, or if a constant is another one for each dtype, such as `finfo(dtype).eps`.
+    It is not if it draws random bits, or if a constant is another one for each dtype, such as `finfo(dtype).eps`.
     """
     if any(part in equation.primitive.name for equation in equations(program) for part in RANDOM):
         return False

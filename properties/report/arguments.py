@@ -33,7 +33,7 @@ def find(name: str, contracts: Collection[str] = EXAMPLES) -> Implementation:
     if found:
         return found[0]
     names = [text for i in known for text in (str(i), i.name, i.contract.name)]
-    hint = suggestion.meant(name, names, instead=map(str, known))
+    hint = suggestion.did_you_mean(name, names, instead=map(str, known))
     raise RequestError(f"name={name!r}: no such implementation; {hint}")
 
 

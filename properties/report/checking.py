@@ -132,7 +132,7 @@ def check_program(
         known = {each.name: each for each in dataclasses.fields(Program) if each.name not in ("function", "reference")}
         for name in description:
             if name not in known:
-                hint = suggestion.meant(name, [*known, *OF_THE_CHECK], of="some of")
+                hint = suggestion.did_you_mean(name, [*known, *OF_THE_CHECK], of="some of")
                 raise ValueError(f"{name}: check_program has no such argument; {hint}")
         if reference is None and "holds" not in description:
             raise ValueError("reference: expected the same function on whole arrays, or holds=, a predicate of results")

@@ -18,7 +18,7 @@ from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.laws import LAWS
 from shardproof.properties.performance.tables import markdown, table, text_of
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
-from shardproof.properties.programs.implementations import called
+from shardproof.properties.programs.implementations import full_name
 from shardproof.properties.report import communication as sending
 from shardproof.properties.report.failures.causes import by_cause, group_text, lines_of_others
 from shardproof.properties.report.session import facts, report_paths, tallies_of, write_somewhere
@@ -135,7 +135,7 @@ def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter, *, 
     if given:
         for implementation in dict.fromkeys((t.contract, t.implementation) for t in tallies):
             own = [t for t in tallies if (t.contract, t.implementation) == implementation]
-            reporter.write_line(called(*implementation))
+            reporter.write_line(full_name(*implementation))
             reporter.write_line(verdict_table(own))
     for line in (*notes(tallies), total(tallies)):
         reporter.write_line(line)

@@ -58,7 +58,7 @@ def chosen_laws(laws: str | Iterable[str] | None) -> list[Law]:
     """The laws of these names, all for None; raises GivenError for an unknown one, or none."""
     chosen = split_names("laws", laws, LAWS)
     if unknown := [name for name in chosen if name not in LAWS]:
-        raise GivenError(f"laws={unknown[0]!r}: no such law; {suggestion.meant(unknown[0], LAWS, of='some of')}")
+        raise GivenError(f"laws={unknown[0]!r}: no such law; {suggestion.did_you_mean(unknown[0], LAWS, of='some of')}")
     if not chosen:
         raise GivenError(f"laws={chosen!r}: expected some of {', '.join(LAWS)}")
     return [law for name, law in LAWS.items() if name in chosen]
@@ -337,7 +337,7 @@ def check_implementation(
         notes.append(f"compiled in this process, which ends if XLA aborts: {searches.reason}")
     if not reports and not empty and not any(t.verifies and not LAWS[t.law].partial for t in tallies):
         empty += [reason for t in tallies if t.outcome == "skipped" for reason in t.findings]
-    idle = [law.name for law in wanted if not any(law.asks(implementation, engine) for engine in ENGINES)]
+    idle = [law.name for law in wanted if not any(law.applies_to(implementation, engine) for engine in ENGINES)]
     if laws and idle:
         notes.append(f"not checked, since they do not apply: {', '.join(idle)}")
     for tally in tallies:

@@ -143,7 +143,7 @@ def find_features(contract: str, names: Iterable[str]) -> frozenset[str]:
             what = f"{contract} has no such feature" if name in FEATURES else "no such feature"
             if " " in name.strip() or "," in name:
                 raise GivenError(f"claims={name!r}: expected one name, or several in a tuple")
-            hint = suggestion.meant(name, ["all", *sorted(known)], of="some of")
+            hint = suggestion.did_you_mean(name, ["all", *sorted(known)], of="some of")
             raise GivenError(f"claims={name!r}: {what}; {hint}")
     return frozenset(found)
 
@@ -155,7 +155,7 @@ def check_contract(contract: object, said: str = "contract") -> None:
     if not isinstance(contract, str):
         raise GivenError(f"{said}={contract!r}: expected the name of one: {', '.join(CONTRACTS)}")
     if contract not in CONTRACTS:
-        raise GivenError(f"{said}={contract!r}: no such contract; {suggestion.meant(contract, CONTRACTS)}")
+        raise GivenError(f"{said}={contract!r}: no such contract; {suggestion.did_you_mean(contract, CONTRACTS)}")
 
 
 def check_signature(contract: str, function: Callable[..., Any], features: Collection[str] = ()) -> None:

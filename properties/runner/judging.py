@@ -69,7 +69,7 @@ Before = Callable[[Law, Case], str]
 
 def applicable_laws(implementation: Implementation, engine: str, laws: Sequence[Law] = (*LAWS.values(),)) -> list[Law]:
     """The laws that apply to an implementation on an engine."""
-    return [law for law in laws if law.asks(implementation, engine)]
+    return [law for law in laws if law.applies_to(implementation, engine)]
 
 
 def tallies_of(implementation: Implementation, engine: str, laws: Sequence[Law]) -> dict[str, Tally]:
@@ -178,7 +178,7 @@ def judge(
         for name, value in traits(case).items():
             event(name, value)
     before = engine.compilations + COMPILER.compilations
-    can_compile = engine.name == "simulate" and law.asks(implementation, COMPILER.name)
+    can_compile = engine.name == "simulate" and law.applies_to(implementation, COMPILER.name)
     can_compile = can_compile and max(case.mesh.devices) < len(jax.devices())
     # once a case has failed it must fail again, however much was spent: Hypothesis shrinks it
     spent = not tally.broken and sum(tally.instead.values()) >= instead

@@ -14,7 +14,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import engine_named
-from shardproof.properties.laws.drawing import fitted
+from shardproof.properties.laws.drawing import fit_chain
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.preconditions import check_case, check_oracle
 from shardproof.properties.runner.tally import Tally
@@ -102,7 +102,7 @@ def _neighbours(case: Case) -> Iterator[Neighbour]:
             same = (dataclasses.replace(o, dtype=dtype) if o.dtype == first.dtype else o for o in case.operands)
             yield "dtype", first.dtype, dtype, [dataclasses.replace(case, operands=tuple(same))]
     for i, link in enumerate(case.chain):
-        shorter = fitted(dataclasses.replace(case, chain=case.chain[:i] + case.chain[i + 1 :]))
+        shorter = fit_chain(dataclasses.replace(case, chain=case.chain[:i] + case.chain[i + 1 :]))
         yield "transformation", f"under {link}", "without", [dataclasses.replace(shorter, manual=())]
     (data, *_) = case.data
     for kind in ("exact", "distinct", "real", "zeros"):

@@ -10,7 +10,7 @@ from functools import cache
 import jax
 
 from shardproof.properties.cases.suggestion import RequestError
-from shardproof.properties.programs.program import of_products
+from shardproof.properties.programs.program import matmul_precision
 from shardproof.properties.runner.stated import GivenError
 
 BACKENDS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
@@ -38,7 +38,7 @@ def use(platform: str) -> None:
     workers and scripts share it, so each takes what it needs, unless the environment is set otherwise.
     """
     jax.config.update("jax_platforms", BACKENDS[platform])
-    if platform != "cpu" and of_products() is None:
+    if platform != "cpu" and matmul_precision() is None:
         jax.config.update("jax_default_matmul_precision", "highest")
     if platform == "gpu":
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

@@ -12,7 +12,7 @@ from shardproof.properties.contracts.contract import KEYWORDS
 from shardproof.properties.contracts.forbidden import PARTLY
 from shardproof.properties.contracts.roles import axes_of
 from shardproof.properties.laws import LAWS
-from shardproof.properties.laws.drawing import fitted
+from shardproof.properties.laws.drawing import fit_chain
 
 
 class NotAFailure(RequestError):
@@ -63,8 +63,8 @@ def _check_law(name: str, case: Case) -> None:
         raise ValueError(f"law={name!r}: expected a case that it applies to, such as one that has a gradient")
     if its.out != case.out:
         raise ValueError(f"out: expected for the law of types, and for no other, got law={name!r}")
-    if fitted(case) != case:
-        raise ValueError(f"chain={case.chain}: expected {fitted(case).chain} around a call on such operands")
+    if fit_chain(case) != case:
+        raise ValueError(f"chain={case.chain}: expected {fit_chain(case).chain} around a call on such operands")
     if not case.data:
         raise ValueError("data: expected at least one data set")
     for argument in _wrong_arguments(case):

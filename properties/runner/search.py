@@ -230,7 +230,7 @@ SMALLER = {"simulate": 30, "xla": 10}
 """How many cases on the next smaller mesh are run, per engine, before it counts as right there."""
 
 
-@threadpool_limits.wrap(limits=1, user_api="blas")  # arrays are small: two threads would wait for one another
+@threadpool_limits.wrap(limits=1, user_api="blas")  # type: ignore[untyped-decorator]  # small arrays: threads would wait
 def find_violation(
     laws: Sequence[Law],
     implementation: Implementation,

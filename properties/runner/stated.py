@@ -152,7 +152,9 @@ def check_kinds(kinds: Iterable[str]) -> None:
     """Raises GivenError for an unknown kind of data."""
     for kind in kinds:
         if kind not in KINDS:
-            raise GivenError(f"data={kind!r}: no such kind of data; {suggestion.meant(kind, KINDS, of='some of')}")
+            raise GivenError(
+                f"data={kind!r}: no such kind of data; {suggestion.did_you_mean(kind, KINDS, of='some of')}"
+            )
 
 
 def check_draws(max_examples: object, random_seed: object, max_seconds: object = None) -> None:

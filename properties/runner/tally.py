@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import in_words
-from shardproof.properties.programs.implementations import called
+from shardproof.properties.programs.implementations import full_name
 
 LINKS_OF_CHAIN, TRIVIAL = "length of the chain", "trivial"
 """Traits that reports name: how many transformations are around the call, and whether nothing can go wrong."""
@@ -157,7 +157,7 @@ class Tally:
     @property
     def name(self) -> str:
         """The implementation in reports: `all_gather[ring]`, or `mlp` where it is a contract of its own."""
-        return called(self.contract, self.implementation)
+        return full_name(self.contract, self.implementation)
 
     def count(self, case: Case, checked: int) -> None:
         """Adds one structure and the data sets checked on it."""

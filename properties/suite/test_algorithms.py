@@ -1,4 +1,4 @@
-"""What each hand-written algorithm sends when it is compiled."""
+"""The communication of each hand-written algorithm when it is compiled."""
 
 from collections.abc import Iterator, Mapping
 

@@ -40,7 +40,7 @@ FALLS_SHORT: dict[tuple[str, str], tuple[str, ...]] = {
         "normalised_sequence_parallel_mlp[bidirectional]",
     ),
 }
-"""What could hide its communication, and of which XLA:TPU schedules a larger part with no product beside it; and
+"""Forms that could hide their communication, a larger part of which XLA:TPU schedules with no product beside it; and
 `scattered`, whose all-gather has none by its claim.
 
 These are findings, and no exceptions: the law must report each of them. One that it reports no more is to be taken out.

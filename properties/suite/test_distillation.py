@@ -120,7 +120,7 @@ class Watched(Step):
 
 
 class Gate:
-    """A teacher computes only after the host has gone through it, or after so many seconds; keeps the order."""
+    """A teacher that computes only after the host has gone through it, or after a time; keeps the order."""
 
     def __init__(self, patience: float) -> None:
         self.patience, self.open, self.events = patience, threading.Event(), list[str]()

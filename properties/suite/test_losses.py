@@ -84,7 +84,7 @@ def small_integers(shapes: Sequence[tuple[int, ...]], seed: int) -> list[np.ndar
     return [generator.integers(-1, 2, shape).astype(np.float32) for shape in shapes]
 
 
-def meant(arrays: Sequence[np.ndarray], *, of_batch: bool = True) -> list[np.ndarray]:
+def right_results(arrays: Sequence[np.ndarray], *, of_batch: bool = True) -> list[np.ndarray]:
     """The loss and its gradients, by the oracle."""
     dtypes = [array.dtype for array in arrays]
     moving = range(len(arrays) - (0 if of_batch else 2))
@@ -93,7 +93,7 @@ def meant(arrays: Sequence[np.ndarray], *, of_batch: bool = True) -> list[np.nda
 
 
 def assert_exact(found: Sequence[Any], right: Sequence[np.ndarray], where: str) -> None:
-    """What was found is what is right, bit for bit."""
+    """Results are right, bit for bit."""
     for i, (one, other) in enumerate(zip(found, right, strict=True)):
         assert np.array_equal(np.asarray(one), other.astype(np.float32)), f"{where}: result {i}: {one} != {other}"
 
@@ -114,7 +114,7 @@ def test_all_parallelisations_agree(data: st.DataObject) -> None:
         program = loss_and_gradients(loss, mesh, sizes, 8, data=over, model=model, of_batch=True)
         if not arrays:
             arrays = small_integers([a.shape for a in program.arguments], seed)
-            right = meant(arrays)
+            right = right_results(arrays)
         found = SimulateEngine().prepare(program, mesh)(arrays)
         assert_exact(found, right, f"{name} on {mesh}, data={over}, model={model}")
 
@@ -149,7 +149,8 @@ def test_on_sixty_four_devices(loss: Parallelisation, mesh: MeshCase, data: Any,
     sizes, examples = (64, 64, 64), 64
     program = loss_and_gradients(loss, mesh, sizes, examples, data=data, model=model)
     arrays = small_integers([a.shape for a in program.arguments], 0)
-    assert_exact(SimulateEngine().prepare(program, mesh)(arrays), meant(arrays, of_batch=False), str(mesh))
+    right = right_results(arrays, of_batch=False)
+    assert_exact(SimulateEngine().prepare(program, mesh)(arrays), right, str(mesh))
     assert str(count(SimulateEngine().prepare(program, mesh), arrays).cost) == SENT[loss.name]
 
 
@@ -169,7 +170,7 @@ def test_compiled_on_axes_of_either_type(loss: Parallelisation, kind: str) -> No
     given_ones = jax.tree.unflatten(structure, arrays)
     placed = jax.device_put(given_ones, loss.layout.shardings(2, mesh=mesh, **over))
     value, gradients = jax.jit(jax.value_and_grad(lambda p, b: loss(p, b, mesh=mesh, **over), argnums=(0, 1)))(*placed)
-    assert_exact([value, *jax.tree.leaves(gradients)], meant(arrays), f"{loss.name} on {kind} axes")
+    assert_exact([value, *jax.tree.leaves(gradients)], right_results(arrays), f"{loss.name} on {kind} axes")
     for gradient, array in zip(jax.tree.leaves(gradients), jax.tree.leaves(placed), strict=True):
         assert gradient.sharding.is_equivalent_to(array.sharding, array.ndim)
 
@@ -228,7 +229,7 @@ def test_gathered_weights_are_not_kept(name: str, dtype: str) -> None:
 
 @LOSSES
 def test_sums_over_devices_are_in_float32(loss: Parallelisation) -> None:
-    """What is added up over devices is float32 where the arrays are bfloat16; what is gathered forward is not."""
+    """Sums over devices are float32 where the arrays are bfloat16; arrays are gathered forward in bfloat16."""
     names = ("psum", "psum_invariant", "reduce_scatter")
     both = [e for one in passes(loss, jnp.bfloat16) for e in equations(one.params["jaxpr"])]
     sums = [e for e in both if e.primitive.name in names]

@@ -44,7 +44,7 @@ def test_a_constraint_on_explicit_axes_is_an_assertion(compiled: bool) -> None:
 
 
 def test_gradients_on_explicit_axes_are_typed_as_what_they_are_of() -> None:
-    """By an operand that is sharded, and by one that is not, of a product that has to be told where to."""
+    """By an operand that is sharded, and by one that is not, of a product that needs `out_sharding`."""
     mesh = abstract_mesh(EXPLICIT)
     both = PartitionSpec("dp", "tp"), PartitionSpec("tp", None)
     lhs, rhs = (jax.ShapeDtypeStruct((8, 8), "float32", sharding=NamedSharding(mesh, at)) for at in both)

@@ -65,7 +65,7 @@ def check_updates(make: Callable[[], Any], of: oracle.Optimiser, name: str, step
             right, kept = of.step([np.zeros(p.shape) for p in params], given_ones, kept)
             leaves = [(p + u).astype(dtype).astype(np.float64) for p, u in zip(leaves, right, strict=True)]
             found, state = update([jnp.asarray(g) for g in given_ones], state, params)
-            params = optimisers.updated(params, found)
+            params = optimisers.apply_updates(params, found)
             off = of.learning_rate * (64 * step**2 + 2000) * unit_roundoff(accumulator)
             for one, other in zip(found, right, strict=True):
                 near(one, other, accumulator, off, f"step {step}: update")
@@ -210,12 +210,12 @@ def test_a_state_is_that_of_the_parameters_as_they_are(optax: Any) -> None:
 
 
 def test_a_state_without_names_goes_by_its_shapes() -> None:
-    """Where all parameters of a shape are laid out alike; else nothing says which it is like."""
+    """Where all parameters of a shape have the same layout; otherwise it is like none of them."""
     flat = optimisers.Transformation(lambda p: {"all": jax.tree.leaves(p)}, lambda g, state, p=None: (g, state))
-    alike = {"w": float32(4, 4), "b": float32(4), "v": float32(4, 4)}
-    assert layouts_of(flat, alike, {"w": P("tp"), "b": P("dp"), "v": P("tp")}) == [
+    params = {"w": float32(4, 4), "b": float32(4), "v": float32(4, 4)}
+    assert layouts_of(flat, params, {"w": P("tp"), "b": P("dp"), "v": P("tp")}) == [
         f"[4] {P('dp')}",
         f"[4, 4] {P('tp')}",
         f"[4, 4] {P('tp')}",
     ]
-    assert layouts_of(flat, alike, {"w": P("tp"), "b": P("dp"), "v": P("dp")})[1:] == 2 * [f"[4, 4] {WHOLE}"]
+    assert layouts_of(flat, params, {"w": P("tp"), "b": P("dp"), "v": P("dp")})[1:] == 2 * [f"[4, 4] {WHOLE}"]

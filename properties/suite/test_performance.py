@@ -1,4 +1,4 @@
-"""What collectives and products take on real TPUs and GPUs: correct elements, and ratios of medians, in one run each.
+"""Times of collectives and products on real TPUs and GPUs: correct elements, and ratios of medians, in one run each.
 
 Skipped where there are no such devices (`--platform tpu`, `--platform gpu`), failed under `--require-tpu` and
 `--require-gpu`. The same measuring code runs on virtual devices of a CPU in the suite's own tests, where its times say
@@ -35,6 +35,6 @@ def test_performance(
     mesh = mesh_of(len(devices))
     rows = measure(forms(contract, mesh), devices, trace=tracing(pytestconfig.getoption("--profile"), contract))
     record_table(table([*rows.values()], f"{contract} on {len(devices)} {devices[0].device_kind}, mesh {mesh}"))
-    told = broken(rows, mesh, chip_of(devices[0]))
-    if told:
-        pytest.fail("\n".join(told), pytrace=False)
+    failures = broken(rows, mesh, chip_of(devices[0]))
+    if failures:
+        pytest.fail("\n".join(failures), pytrace=False)

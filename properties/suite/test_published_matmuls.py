@@ -132,7 +132,7 @@ def test_a_published_product_is_the_product(case: Product) -> None:
 
 @pytest.mark.needs_devices(8)
 def test_the_published_integers() -> None:
-    """The book's own operands, which count up in int32, wrap around in ring and product alike: at 1/16 of each side."""
+    """The book's own operands, which count up in int32, wrap around in both ring and product: at 1/16 of each side."""
     case = CONTRACTING("integers-that-wrap", over(products.ring_all_gather_matmul_lhs_contracting, "Y"))
     arrays = [np.arange(m * n // 256, dtype=np.int32).reshape(m // 16, n // 16) for m, n in case.shapes]
     arrays = [a * np.int32(9973) for a in arrays]  # so that sums are as large as those of whole sides

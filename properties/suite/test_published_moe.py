@@ -16,8 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import moe
 from shardproof.oracles.mesh import MeshCase
-from shardproof.oracles.moe.counters import count_drops
-from shardproof.oracles.moe.dropping import dispatch
+from shardproof.oracles.moe.dropping import count_drops, dispatch
 from shardproof.oracles.moe.layer import MoeLayer
 from shardproof.oracles.moe.routing import route
 from shardproof.properties.engines.simulate import simulate
@@ -44,7 +43,7 @@ CLOSE = 2e-5
 
 
 def room() -> int:
-    """What each sender may send to an expert."""
+    """The most that each sender may send to an expert."""
     return moe.capacity_of(TOKENS, EXPERTS, TOP_K, FACTOR)
 
 
@@ -130,13 +129,13 @@ def test_senders_drop() -> None:
         return jax.tree.leaves(moe.count_drops(routing.experts, routing.gates, EXPERTS, settings, ("ep",)))
 
     tokens = blocks(sequences)[0].reshape(-1, HIDDEN)
-    told = simulate(
+    found = simulate(
         jax.shard_map(drops, mesh=mesh, in_specs=(P("ep"), P()), out_specs=P()), tokens.astype(np.float32), router
     )
     routing = route(tokens @ router, TOP_K)
     result = dispatch(routing, SIZES["ep"], EXPERTS, capacity=None, policy="probability", capacity_per_sender=room())
     right = count_drops(result, EXPERTS)
-    for got, name in zip(told, NUMBERS, strict=True):
+    for got, name in zip(found, NUMBERS, strict=True):
         assert np.asarray(got).tolist() == getattr(right, name).tolist(), name
     assert right.dropped_by_sender.sum() > 0
     assert right.kept.max() > room()

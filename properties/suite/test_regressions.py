@@ -1,4 +1,4 @@
-"""What was once wrong is right: recorded failures of this project's implementations, checked before anything else."""
+"""Recorded failures of this project's implementations stay repaired; they are checked before anything else."""
 
 import pytest
 

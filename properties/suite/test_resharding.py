@@ -44,7 +44,7 @@ class Resharding:
 
     @property
     def lacks(self) -> bool:
-        """Whether a device is to have what it does not have."""
+        """True if a device lacks something of its new part."""
         before, after = (shard(self.array, self.mesh, spec) for spec in (self.held, self.wanted))
         return any({*after[at].flat} - {*before[at].flat} for at in np.ndindex(*self.mesh.sizes))
 
@@ -55,7 +55,7 @@ class Resharding:
 
     @property
     def over_another_axis(self) -> bool:
-        """Whether one dimension is to be sharded, over an axis of two, in place of others.
+        """True if one dimension is to be sharded, over an axis of two, in place of others.
 
         In place of one, over another axis of two; or of two, over an axis of two each, of which the first one's goes to
         a dimension that is not between them.
@@ -164,7 +164,7 @@ def test_a_wrong_change_of_layout_is_found(function: Change, case: Resharding, m
 
 
 def layouts(rank: int) -> list[Entries]:
-    """Every layout of so many dimensions over axes `a` and `b`."""
+    """Every layout of dimensions over axes `a` and `b`."""
     found: list[Entries] = []
     for order in (o for k in range(3) for o in permutations("ab", k)):
         for cuts in np.ndindex(*(len(order) + 1,) * (rank - 1)):

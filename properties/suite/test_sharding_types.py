@@ -179,7 +179,7 @@ def _contraction(draw: Any, mesh: MeshCase, dtype: str, *, asked: bool = False) 
     both = batch + contracted
     lhs, rhs = [*_spec(draw, mesh, both + left)], [*_spec(draw, mesh, both + right)]
     for i in range(both):
-        kind = draw(st.integers(0, 7), label="sharded by")  # one of both, or both, alike or not
+        kind = draw(st.integers(0, 7), label="sharded by")  # one of both, or both, equally or not
         lhs[i], rhs[i] = {0: ((), rhs[i]), 1: (lhs[i], ()), 2: (lhs[i], rhs[i])}.get(kind, (lhs[i], lhs[i]))
         if kind > 5 or (i >= batch and kind > 3):
             rhs[i] = ()
@@ -348,7 +348,7 @@ def without_ones(x: ShardedType, mesh: MeshCase) -> ShardedType:
 
 
 def excused(call: Call, seen: ShardedType | Exception) -> bool:
-    """Whether a known defect of JAX, or its stricter rule of batch dimensions, explains the outcome."""
+    """True if a known defect of JAX, or its stricter rule of batch dimensions, explains the outcome."""
 
     def has(defect: str) -> bool:
         return DEFECTS[defect].in_version(jax.__version__)
@@ -422,7 +422,7 @@ def typed(text: str) -> ShardedType:
 
 
 def search(operation: str, examples: int, rule: Rule) -> None:
-    """Checks a rule, in place of the oracle's, on so many calls."""
+    """Checks a rule, in place of the oracle's, on `examples` calls."""
 
     @settings(max_examples=examples, derandomize=True, database=None, phases=[Phase.generate])
     @given(calls(operation))

@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import accumulation, optimisers
-from shardproof.impl.accumulation import accumulated, accumulating, mean_of
+from shardproof.impl.accumulation import accumulate, accumulate_gradients, mean_of
 from shardproof.impl.collectives import cast_varying
 from shardproof.impl.losses import PARALLELISATIONS, Layout, Parallelisation, data_parallel, tensor_parallel
 from shardproof.impl.model import initialise, squared_errors
@@ -105,7 +105,7 @@ def accumulated_form(name: str, of: Parallelisation, specs: Any, gather: Any = N
     """A form that takes a device's examples in microbatches."""
 
     def step(optimiser: Any, mesh: Any, data: Axes, model: Axes, microbatches: int) -> Step:
-        loss = accumulating(
+        loss = accumulate_gradients(
             sum_and_count(of),
             microbatches=microbatches,
             layouts=lambda params, data, model: specs(len(params), data, model),
@@ -176,7 +176,7 @@ class Trial:
         return np.dtype(getattr(ml_dtypes, self.dtype, self.dtype))
 
     def exact_in(self, dtype: str, *, mean: bool) -> bool:
-        """Whether the gradient of small integers, whose outputs are off by D_0 + 2 at most, is exact in a dtype."""
+        """True if the gradient of small integers, whose outputs are off by D_0 + 2 at most, is exact in a dtype."""
         fits = 2 * self.examples * (self.sizes[0] + 2) <= exact_limit(np.dtype(getattr(ml_dtypes, dtype, dtype)))
         return fits and (not mean or self.examples & (self.examples - 1) == 0)
 
@@ -325,7 +325,7 @@ def test_steps_xla(form: Form, scope: Scope, data: st.DataObject) -> None:
     trial = data.draw(trials(scope, form, steps=10), label="trial")
     name = data.draw(st.sampled_from(sorted(OPTIMISERS)), label="optimiser")
     sent = check_steps(trial, form, name, "xla")
-    # XLA:CPU may send 16 bits as 32, and lays out anew where axes are of both types
+    # XLA:CPU may send 16 bits as 32, and changes layouts where axes are of both types
     if trial.dtype == "float64" and len({*trial.mesh.types.values()}) == 1:
         most = check_steps(replace(trial, steps=1), form, name, "simulate")
         assert all(sent.bytes_in(kind) <= most.bytes_in(kind) for kind in KINDS)
@@ -400,14 +400,14 @@ class ReducedInEveryMicrobatch(TrainingStep):
 
         def local(params: Any, batch: Any) -> Any:
             loss = partial(LOSS, data=self.data, model=())
-            total, count, gradients = accumulated(loss, params, batch, microbatches=self.parts)
+            total, count, gradients = accumulate(loss, params, batch, microbatches=self.parts)
             total, count = lax.psum((total, count), self.data)
             return mean_of(total, count), jax.tree.map(lambda g: mean_of(g, count), gradients)
 
         mapped: Any = jax.shard_map(local, mesh=self.mesh, in_specs=(P(), P(self.data)), out_specs=P())
         value, gradients = mapped(params, batch)
         updates, state = self.optimiser.update(gradients, state, params)
-        return optimisers.updated(params, updates), state, value
+        return optimisers.apply_updates(params, updates), state, value
 
 
 def mean_of_means(weights: Any, part: Any, **axes: Any) -> tuple[Any, Any]:
@@ -428,7 +428,7 @@ class OfOneAxis(TrainingStep):
             total, count = lax.psum((total, count), self.data)
             whole = jax.tree.map(lambda g: mean_of(lax.psum(g, self.data[:1]), count), gradients)
             updates, new = self.optimiser.update(whole, state, params)
-            return optimisers.updated(params, updates), new, mean_of(total, count)
+            return optimisers.apply_updates(params, updates), new, mean_of(total, count)
 
         specs: Any = (P(), P(), P(self.data))
         mapped: Any = jax.shard_map(local, mesh=self.mesh, in_specs=specs, out_specs=P(), check_vma=False)
@@ -445,7 +445,9 @@ class WholeState(ZeroStep):
 
 def step_of(kind: type[TrainingStep], loss: Callable[..., Any] = LOSS) -> Callable[..., TrainingStep]:
     """A step of a kind that accumulates a loss of sums and counts."""
-    return lambda optimiser, mesh, data, n: kind(accumulating(loss, microbatches=n), optimiser, mesh=mesh, data=data)
+    return lambda optimiser, mesh, data, n: kind(
+        accumulate_gradients(loss, microbatches=n), optimiser, mesh=mesh, data=data
+    )
 
 
 FOUR = replace(TWO, mesh=MeshCase(("x", "y"), (2, 2)), data=("x", "y"))
@@ -542,7 +544,7 @@ def test_sums_in_the_parameters_dtype_are_found(name: str, monkeypatch: pytest.M
 def test_a_loss_in_16_bits_is_added_up_in_float32(dtype: str) -> None:
     """Sum and count are, of many microbatches, where a sum of 16 bits stays where it is at 256; so is the quotient."""
     microbatches = 1028
-    loss = accumulating(
+    loss = accumulate_gradients(
         lambda w, part, **axes: (jnp.sum(w * part), jnp.sum(jnp.ones_like(part))), microbatches=microbatches
     )
     mesh, narrow = abstract_mesh(TWO.mesh), np.dtype(getattr(ml_dtypes, dtype, dtype))
@@ -560,7 +562,7 @@ def some_params() -> Any:
 
 @pytest.mark.parametrize("name", ["data_parallel", "accumulated", "zero"])
 def test_an_abstract_mesh_is_refused(name: str) -> None:
-    """A step that runs on devices asks for a mesh that has some, and says how to trace without."""
+    """A step that runs on devices requires a mesh with devices; its error says how to trace without."""
     step: Any = FORMS[name].step(OPTIMISERS["adam"][0](), abstract_mesh(MeshCase(("dp",), (2,))), ("dp",), (), 1)
     params = some_params()
     for method, arguments in ((step.init, [params]), (step.lower, [params, (), ()]), (step, [params, (), ()])):
@@ -569,7 +571,7 @@ def test_an_abstract_mesh_is_refused(name: str) -> None:
     jax.eval_shape(step.init_traceable, params)
 
 
-@pytest.mark.parametrize(("name", "caller"), [("accumulated", "accumulating"), ("zero", "ZeroStep")])
+@pytest.mark.parametrize(("name", "caller"), [("accumulated", "accumulate_gradients"), ("zero", "ZeroStep")])
 def test_microbatches_that_do_not_divide_are_refused(name: str, caller: str) -> None:
     """The error names the function that was called."""
     step: Any = FORMS[name].step(OPTIMISERS["sgd"][0](), abstract_mesh(MeshCase(("dp",), (2,))), ("dp",), (), 3)

@@ -29,7 +29,7 @@ ALL = (
 """Simplest first. int2 crashes XLA:CPU (see the known defects)."""
 
 WIDE = ("float64", "int64", "complex128", "uint64")
-"""What JAX only has under `jax.enable_x64`."""
+"""The dtypes that JAX only has under `jax.enable_x64`."""
 
 FAMILIES = (
     ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float64"),
@@ -56,7 +56,7 @@ def dtypes(
     wrapping: bool = True,
     wide: bool = False,
 ) -> st.SearchStrategy[str]:
-    """Names of dtypes, all of `ALL` by default.
+    """Names of dtypes, all of `ALL` by default. Shrinks to float32.
 
     Arguments:
         floating: only those with gradients: real and complex floats.
@@ -65,8 +65,6 @@ def dtypes(
         terms: only those in which a sum of `terms` ones is exact.
         wrapping: whether sums of integers may wrap around, and are thus always exact.
         wide: whether 64-bit dtypes are drawn as well.
-
-    Shrinks to float32.
     """
     chosen = [
         name

@@ -1,7 +1,4 @@
-"""Strategies without the price of making them.
-
-Hypothesis validates each strategy that is made, and leaves closures in cycles behind, for which Python then searches.
-"""
+"""Strategies that are made once: Hypothesis validates each one, and leaves garbage in cycles behind."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, update_wrapper
@@ -14,10 +11,7 @@ Drawn = TypeVar("Drawn")
 
 
 class Composite(Generic[P, Drawn]):
-    """As `st.composite`, for strategies that others draw from.
-
-    `within(draw, ...)` draws what `draw(strategy(...))` does, and makes no strategy.
-    """
+    """As `st.composite`; `within(draw, …)` draws what `draw(strategy(…))` does, without making a strategy."""
 
     def __init__(self, steps: Callable[Concatenate[st.DrawFn, P], Drawn]) -> None:
         self._steps = steps
@@ -40,11 +34,11 @@ def sampled(options: Sequence[Drawn]) -> st.SearchStrategy[Drawn]:
 
 @lru_cache(maxsize=4096)
 def _sampled(options: tuple[Drawn, ...], shown: str) -> st.SearchStrategy[Drawn]:
-    """By what they are shown as, too: `False` equals 0, and -0.0 equals 0.0."""
+    """Cached by their texts as well: `False` equals 0, and -0.0 equals 0.0."""
     return st.sampled_from(options)
 
 
 @lru_cache
 def integers(count: int, least: int, most: int) -> st.SearchStrategy[tuple[int, ...]]:
-    """So many integers of a range, made once for each."""
+    """`count` integers of a range."""
     return st.tuples(*[st.integers(least, most)] * count)

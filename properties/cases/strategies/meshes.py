@@ -19,7 +19,7 @@ from shardproof.properties.cases.strategies.making import Composite, sampled
 MAX_AXES = 4
 """The most axes of a drawn mesh."""
 
-# strategies that take no part of a case are made once: Hypothesis validates each anew that is made
+# strategies that take no part of a case are made once, since Hypothesis validates each one
 KINDS_OF_ORDER = st.sampled_from(("given", "reversed", "any"))
 COUNTS = st.integers(1, MAX_AXES)
 SKIPPED = st.integers(0, MAX_AXES - 2)
@@ -28,7 +28,7 @@ EVERY = st.one_of(st.just(()), st.permutations(range(MAX_AXES)))
 
 @lru_cache
 def orders(of: Hashable) -> st.SearchStrategy[list[Any]]:
-    """The permutations of a tuple, or of a range, made once for each."""
+    """The permutations of a tuple, or of a range."""
     return st.permutations(of)  # type: ignore[arg-type]
 
 
@@ -36,9 +36,9 @@ def orders(of: Hashable) -> st.SearchStrategy[list[Any]]:
 def in_some_order(draw: st.DrawFn, names: Sequence[str]) -> list[str]:
     """All names, in any order.
 
-    Draws the same number of choices for every mesh of at most `MAX_AXES`, so that Hypothesis can take an axis
-    away and leave all that was drawn afterwards as it is; and knows the reversed order by itself, because that
-    stays what it is when an axis goes. Shrinks to the order given, then to the reversed one.
+    Draws the same number of choices for every mesh of at most `MAX_AXES`, so that Hypothesis can remove an axis and
+    leave all later draws as they are; and has the reversed order as a choice, which stays reversed without an axis.
+    Shrinks to the order given, then to the reversed one.
     """
     kind = draw(KINDS_OF_ORDER, label="kind of order")
     order = draw(orders(range(max(MAX_AXES, len(names)))), label="order of axes")
@@ -53,8 +53,8 @@ def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
 
     Many skip an axis in the middle of the mesh, where there is one: its participants are then no slice of
     the mesh's devices. Where three axes have several devices, half are all axes in any order, since any order of two is
-    its own inverse. In half of the draws what would connect a device with itself alone gets a longer axis instead,
-    and so does a tuple of several axes of which one alone has several devices, since their order tells nothing.
+    its own inverse. In half of the draws an axis of one device is replaced by a longer one, if the tuple has no other
+    axis, or only one of several devices: then the order would make no difference.
     Shrinks to the mesh's first axis. On `(dp=2, tp=4)` draws `("dp",)`, `("tp",)`, `("dp", "tp")`
     and `("tp", "dp")`.
     """
@@ -65,12 +65,12 @@ def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
     skipped = draw(SKIPPED, label="skipped axis")
     if skipped and count > 1 and len(names) > 2:  # two axes without a third are still two where there is none
         chosen = [name for name in order if name != names[1 + skipped % (len(names) - 2)]]
-    kept = draw(st.booleans(), label="as short as it is")
+    short = draw(st.booleans(), label="as short as it is")
     longer = mesh.longer(names)
-    if longer and not kept and mesh.axis_size(chosen) == 1:
+    if longer and not short and mesh.axis_size(chosen) == 1:
         chosen[0] = longer[0]
     left = [name for name in longer if name not in chosen]
-    if left and len(chosen) > 1 and not kept and len(longer) - len(left) == 1:
+    if left and len(chosen) > 1 and not short and len(longer) - len(left) == 1:
         chosen[next(i for i, name in enumerate(chosen) if name not in longer)] = left[0]
     every = draw(EVERY, label="every axis")
     if len(longer) > 2 and len(names) <= MAX_AXES and every:
@@ -80,10 +80,7 @@ def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
 
 @Composite
 def axis_names(draw: st.DrawFn, mesh: MeshCase) -> str | tuple[str, ...]:
-    """What a collective takes as `axis_name`: a bare name, or an axis tuple, of one name as well.
-
-    Shrinks to the bare name of the mesh's first axis.
-    """
+    """Arguments for `axis_name`: a bare name or an axis tuple. Shrinks to the bare name of the mesh's first axis."""
     axes = axis_tuples.within(draw, mesh)
     as_tuple = draw(st.booleans(), label="one name as a tuple")
     return axes if len(axes) > 1 or as_tuple else axes[0]
@@ -144,7 +141,7 @@ MOST_WAYS = 24
 
 
 def known_names(count: int) -> tuple[str, ...]:
-    """Names of axes: those of the field, and where a mesh has more axes than these, as many as it takes."""
+    """At least `count` names of axes, `AXIS_NAMES` first."""
     return (*AXIS_NAMES, *(f"axis{i}" for i in range(count - len(AXIS_NAMES))))
 
 
@@ -183,13 +180,11 @@ def axis_sizes(
 ) -> tuple[int, ...]:
     """Sizes of the axes of a mesh: any factorisation of any number of devices, with up to two axes of size 1 in it.
 
-    If `several`, more than one axis is longer than 1, where that can be.
-
-    Shrinks to `(min_devices,)`. Always draws the same number of choices, so that what is drawn
-    afterwards stays what it is when the mesh gets smaller.
+    If `several`, more than one axis is longer than 1, where that can be. Shrinks to `(min_devices,)`. Always draws the
+    same number of choices, so that later draws are unchanged when the mesh gets smaller.
     """
     counts = [n for n in range(min_devices, max_devices + 1) if factorisations(n, max_axes=max_axes)]
-    # what has several axes, in some order, tells more than what has one
+    # several axes, whose order can be wrong, are worth more draws than one
     splitting = [n for n in counts if len(factorisations(n, max_axes=max_axes)) > 1]
     n = draw(_counts(tuple(counts), tuple(splitting), several and bool(splitting)), label="devices")
     ways = factorisations(n, max_axes=max_axes)
@@ -217,17 +212,13 @@ def meshes(
     """Meshes of `min_devices` to `max_devices` devices in one to `max_axes` axes, some of size 1.
 
     Arguments:
-        available: how many devices there are to choose from (`max_devices` by default); a mesh may
-            use fewer, in any order.
+        available: how many devices there are to choose from (`max_devices` by default), in any order.
         explicit: whether axes may be of the explicit type.
         sizes: the sizes of the axes, if they are not to be drawn.
         several: whether more than one axis is longer than 1, where that can be.
 
     Shrinks to `(dp=min_devices)`, devices in order, automatic. Draws such as `(dp=2)`,
     `(tp=2, dp=4)`, `(dp=1, tp=2) [devices 3,0]`, `(sp=2, ep=3) [explicit sp]`.
-
-    Raises:
-        InvalidArgument: if the bounds leave no mesh.
     """
     pool = max_devices if available is None else available
     if not 1 <= min_devices <= max_devices <= pool or max_axes < 1:
@@ -261,9 +252,6 @@ def large_meshes(draw: st.DrawFn, *, min_devices: int = 9, max_devices: int = 40
 
     Shrinks to one axis of `min_devices`. Draws such as `(dp=9)`, `(tp=113)`, `(pp=5, dp=8)`,
     `(dp=16, tp=16, pp=16)`. Large ones are rarer: their cost grows with the number of devices.
-
-    Raises:
-        InvalidArgument: if the bounds leave no mesh.
     """
     if not 1 <= min_devices <= max_devices:
         raise InvalidArgument(f"large_meshes: {min_devices=}, {max_devices=}: expected 1 <= min_devices <= max_devices")
@@ -286,7 +274,7 @@ def large_meshes(draw: st.DrawFn, *, min_devices: int = 9, max_devices: int = 40
 
 DIMENSIONS = st.lists(st.integers(0, 5), min_size=MAX_AXES, max_size=MAX_AXES)
 TOGETHER = st.sampled_from((False, False, False, True))
-"""Whether all axes split one dimension, if any does: what takes them in another order is wrong there."""
+"""True to split one dimension by all axes, if by any: a wrong order of axes shows there."""
 
 
 @Composite
@@ -300,17 +288,9 @@ def specs(
 ) -> Entries:
     """Specs for arrays of `rank` dimensions, as one tuple of mesh axes per dimension.
 
-    Arguments:
-        mesh: the mesh whose axes are used.
-        rank: the number of dimensions, thus of entries.
-        required: axes that some entry must name.
-        allowed: axes that entries may name (all of the mesh by default).
-
-    Shrinks to `required` in mesh order on the first dimension, all else replicated. On
-    `(dp=2, tp=4)` draws `((), ())`, `(("dp",), ())`, `((), ("tp", "dp"))` for rank 2.
-
-    Raises:
-        InvalidArgument: if axes are required and there is no dimension to put them on.
+    They name all `required` axes, and may name the `allowed` ones (all of the mesh by default). Shrinks to `required`
+    in mesh order on the first dimension, all else replicated. On `(dp=2, tp=4)` draws `((), ())`, `(("dp",), ())`,
+    `((), ("tp", "dp"))` for rank 2.
     """
     if required and rank == 0:
         raise InvalidArgument(f"specs: {rank=}, {required=}: expected a dimension to shard")

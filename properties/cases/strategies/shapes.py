@@ -1,4 +1,4 @@
-"""Shapes of blocks, small: bugs of layout show on few elements, and every element costs time; and what they hold."""
+"""Shapes of blocks, small, since bugs of layout show on few elements; and the data in them."""
 
 from collections.abc import Sequence
 
@@ -26,9 +26,6 @@ def shapes(
     Where `min_side` is 0, one side may be that. If `long`, one may be of `LONG`, and no other is above 2 then, or of
     `LARGE`, beside ones. Shrinks to `min_rank` ones. Draws such as `()`, `(2,)`, `(3, 1)`, `(1, 2, 0, 3)`, `(2, 129)`,
     `(1, 2049)`.
-
-    Raises:
-        InvalidArgument: if a maximum is below its minimum.
     """
     if not 0 <= min_rank <= max_rank or not 0 <= min_side <= max_side:
         raise InvalidArgument(f"shapes: {min_rank=}, {max_rank=}, {min_side=}, {max_side=}: empty range")
@@ -57,6 +54,6 @@ def data_sets(draw: st.DrawFn, kinds: Sequence[str], *, count: int = 6) -> tuple
 
 
 def kinds_of(dtype: str) -> tuple[str, ...]:
-    """All kinds of data that suit a dtype; distinct ones first: a misplaced block is told by its values."""
+    """All kinds of data that suit a dtype; distinct ones first: their values show which block is misplaced."""
     usual = ("distinct", "exact", "special")
     return (*usual[:2], "real", *usual[2:], "nan", "scaled") if is_float(as_dtype(dtype)) else usual

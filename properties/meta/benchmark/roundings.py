@@ -19,7 +19,7 @@ from shardproof.impl import attention, collectives
 from shardproof.impl.collective_matmul.reduce_scatter import ring_matmul_reduce_scatter
 from shardproof.impl.cross_entropy import vocab_parallel_cross_entropy
 from shardproof.impl.moe import all_to_all_moe
-from shardproof.oracles.dtypes import rounded, wide
+from shardproof.oracles.dtypes import round_to, wide
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
@@ -234,7 +234,7 @@ def drawn(implementation: Implementation, number: int) -> list[Case]:
 def over_bound(right: Reference, blocks: np.ndarray) -> np.ndarray:
     """Elementwise, the error over the bound."""
     assert right.judged is not None
-    found = rounded(blocks, right.dtype)
+    found = round_to(blocks, right.dtype)
     error = np.abs(found.astype(wide(right.dtype)) - right.exact).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(nan_equal(found, right.rounded), 0.0, error / np.abs(right.judged.bound))

@@ -125,7 +125,7 @@ def print_schedules(
     place, products = Place(Topology.parse(topology), model), [one.contract.name for one in PRODUCTS]
     for name in contract:
         if name not in products:
-            raise RequestError(f"--contract={name}: expected a product; {suggestion.meant(name, products)}")
+            raise RequestError(f"--contract={name}: expected a product; {suggestion.did_you_mean(name, products)}")
     if (reason := missing()) and (steps or not recorded):
         raise RequestError(reason)
     console, asked = Console(width=140), contract or products

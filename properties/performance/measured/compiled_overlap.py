@@ -21,7 +21,7 @@ from shardproof.properties.performance.shaped import shaped
 from shardproof.properties.performance.tpu_compiler import Compiled, Topology
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD
 from shardproof.properties.programs.examples import product_case
-from shardproof.properties.programs.expectation import Overlap, limit, names_of
+from shardproof.properties.programs.expectation import Overlap, names_of, value
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken, Of
 
@@ -84,7 +84,7 @@ def share_of(implementation: Implementation, case: Case) -> Fraction:
     stated = implementation.overlap
     assert stated is not None
     barred = case.contract.name == "matmul_all_reduce" or implementation.name.startswith("chunked")
-    return limit(stated.exposed, _sizes_without_results(case)) * barred + WITH_ROOM
+    return value(stated.exposed, **_sizes_without_results(case)) * barred + WITH_ROOM
 
 
 def check_compiled_overlap(
@@ -107,7 +107,7 @@ def check_compiled_overlap(
         _check_ways(found.sends, compiled, case.mesh.sizes[-1], f"{whose} ({stated})", of)
     if stated.memory is not None and way != BACKWARD:
         sizes = {**_sizes_without_results(case), OUT: compiled.result_bytes}
-        most = limit(stated.memory, sizes) + FOR_ITSELF
+        most = value(stated.memory, **sizes) + FOR_ITSELF
         held = compiled.argument_bytes + compiled.result_bytes + compiled.temporary_bytes
         if held > most:
             told = f"{compiled.temporary_bytes:,} of them temporary, {whose}: expected at most {math.ceil(most):,}"

@@ -19,7 +19,7 @@ from shardproof.properties.performance.tpu_compiler.topology import Topology, in
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.partitioned import partitioned
+from shardproof.properties.programs.partitioned import partition
 from shardproof.properties.programs.program import Program, Seen, forward
 
 CHIPS: dict[str, dict[str, Any]] = {"v4": {"chip_config_name": "megacore"}}
@@ -40,7 +40,7 @@ def implementation_of(contract: str, name: str) -> Implementation:
 def program_of(request: Request) -> Program:
     """The program that is to be compiled."""
     if request.implementation == COMPILER:
-        return partitioned(request.case, backward=request.way == BACKWARD)
+        return partition(request.case, backward=request.way == BACKWARD)
     implementation, seen = implementation_of(request.case.contract.name, request.implementation), Seen()
     program = forward(request.case, implementation, seen)
     if request.way != BACKWARD:

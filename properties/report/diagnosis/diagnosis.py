@@ -13,10 +13,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from shardproof.oracles.collectives import axis_index
-from shardproof.oracles.dtypes import is_float, rounded, unit_roundoff, wide
+from shardproof.oracles.dtypes import is_float, round_to, unit_roundoff, wide
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.chain import FED
+from shardproof.properties.cases.chain import COMPOSE
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.programs.implementations import Implementation
@@ -116,7 +116,7 @@ def _over(axes: Sequence[str], reduce: Callable[..., np.ndarray], of: Callable[[
     spread = blocks.astype(wide(blocks.dtype)).reshape(*mesh.sizes, *blocks.shape[1:])
     at = tuple(mesh.axis_names.index(axis) for axis in axes)
     total = np.broadcast_to(reduce(spread, axis=at, keepdims=True), spread.shape)
-    return rounded(total.reshape(blocks.shape), run.expected.dtype)
+    return round_to(total.reshape(blocks.shape), run.expected.dtype)
 
 
 def _where_wrong(make: Predict, run: Run) -> Blocks | None:
@@ -124,7 +124,7 @@ def _where_wrong(make: Predict, run: Run) -> Blocks | None:
     made, blocks, places = make(run), run.expected.copy(), list(run.places)
     if made is None or made.shape != blocks.shape:
         return None
-    blocks[places] = rounded(made, blocks.dtype)[places]
+    blocks[places] = round_to(made, blocks.dtype)[places]
     return blocks
 
 
@@ -236,7 +236,7 @@ def _blocks_with(change: Change, run: Run) -> Blocks:
 
 def _right(case: Case, run: Run, inputs: Sequence[np.ndarray]) -> Blocks:
     """The right blocks of a case, given its inputs."""
-    return rounded(run.flat(run.oracle(case, inputs)), run.expected.dtype)
+    return round_to(run.flat(run.oracle(case, inputs)), run.expected.dtype)
 
 
 def variants(case: Case) -> Iterator[tuple[str, Change]]:
@@ -252,8 +252,8 @@ def variants(case: Case) -> Iterator[tuple[str, Change]]:
         left = iter(order)
         axes = tuple(next(left) if name in long else name for name in case.axes)
         yield f"for axis_name={axes}{' (the order of the mesh)' if order == in_order else ''}", {"axis_name": axes}
-    if FED in case.chain:
-        first = tuple(name for name in case.chain if name != FED)
+    if COMPOSE in case.chain:
+        first = tuple(name for name in case.chain if name != COMPOSE)
         yield "of the first call, which feeds the second", {"chain": first}
     for name, value in _other_values(case):
         yield f"for {name}={value!r}", params(**{name: value})
@@ -388,7 +388,7 @@ WHEREVER: dict[str, Predict] = {
 """One mistake in all wrong elements."""
 
 
-@threadpool_limits.wrap(limits=1, user_api="blas")  # as in the search that found it
+@threadpool_limits.wrap(limits=1, user_api="blas")  # type: ignore[untyped-decorator]  # as in the search
 def diagnose(violation: LawViolation) -> list[str]:
     """The diagnosis, with its details indented; empty where blocks were not compared."""
     difference, case = violation.difference, violation.case

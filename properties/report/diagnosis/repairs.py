@@ -85,8 +85,8 @@ class Changed(Doubles):
                 self.results[id(equation)] = results[0]
             return results
         if self.change.swapped:
-            number, other = self.change.swapped
-            operands = [*operands[:number], self.results[other], *operands[number + 1 :]]
+            number, its = self.change.swapped
+            operands = [*operands[:number], self.results[its], *operands[number + 1 :]]
         changed = equation.replace(params={**equation.params, **dict(self.change.params)})
         if other := self.change.primitive:
             changed, rule = changed.replace(primitive=getattr(lax, f"{other}_p")), RULES[other]

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float, rounded, unit_roundoff, wide, width
+from shardproof.oracles.dtypes import is_float, round_to, unit_roundoff, wide, width
 from shardproof.oracles.layout import device_name, nan_equal
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.data import Data
@@ -81,7 +81,7 @@ class Run:
         exact = value_over_batch(case, widened_operands(case, inputs))[leaf]
         doubles = self.difference.in_doubles(case)
         dtype = np.float64 if doubles else case.contract.oracle.result_dtypes(case, [x.dtype for x in inputs])[leaf]
-        return rounded(exact, np.dtype(dtype))
+        return round_to(exact, np.dtype(dtype))
 
     def flat(self, blocks: np.ndarray) -> Blocks:
         """Blocks `[*mesh.sizes, *block]`, the devices in one row."""
@@ -245,10 +245,10 @@ def _right(violation: LawViolation, case: Case, data: Data) -> np.ndarray:
     assert first is not None
     if first.of == "result":
         inputs = _inputs(violation, case, data)
-        return rounded(Run(violation, case, first, inputs).oracle(case, inputs), first.expected.dtype)
+        return round_to(Run(violation, case, first, inputs).oracle(case, inputs), first.expected.dtype)
     primal = operands(case, data)
     if first.of == "tangent":
-        return rounded(exact_tangents(case, primal, tangents_of(case, data))[first.leaf], first.expected.dtype)
+        return round_to(exact_tangents(case, primal, tangents_of(case, data))[first.leaf], first.expected.dtype)
     program = ready("reverse gradient", violation.implementation, case, engine_named("simulate"))
     pulled = exact_gradients(case, program.placements, primal, cotangents(case, program, data))
     gradient = pulled[case.contract.call.moving(case).index(first.leaf)]

@@ -17,7 +17,7 @@ import msgspec
 
 from shardproof.properties.cases import reading
 from shardproof.properties.cases.case import Case, bounded
-from shardproof.properties.contracts import contract_of, listed
+from shardproof.properties.contracts import contract_of, is_listed
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import Implementation
@@ -98,13 +98,13 @@ def identity(violation: LawViolation) -> str:
 def parse(text: str) -> Recorded:
     """The failure that `record` described, without any import; raises NotAFailure for other or damaged text."""
     try:
-        content = reading.loaded(text)
+        content = reading.load_json(text)
         if not isinstance(content, dict) or content.get("kind") != Recorded.kind:
             raise NotAFailure(f"not a failure of this suite: expected a JSON object with kind={Recorded.kind!r}")
         if content.get("format") != Recorded.format:
             found = reading.shown(content.get("format"))
             raise NotAFailure(f"format={found}: expected {Recorded.format}: another version's")
-        recorded = reading.decoded(Recorded, content)
+        recorded = reading.decode(Recorded, content)
         recorded = dataclasses.replace(recorded, case=bounded(recorded.case, contract_of))
         _check(recorded)
     except ValueError as error:
@@ -125,7 +125,7 @@ def _check(recorded: Recorded) -> None:
         raise reading.Unreadable(f"chain={case.chain}: expected none without `jit` on the engine {recorded.engine!r}")
     if recorded.engine == "xla" and max(case.mesh.devices) >= MOST_DEVICES:
         raise reading.Unreadable(f"devices={reading.shown(case.mesh.devices)}: expected numbers below {MOST_DEVICES}")
-    if listed(case.contract):
+    if is_listed(case.contract):
         check_case(recorded.law, case)
 
 

@@ -12,11 +12,11 @@ import jax
 import pytest
 
 from shardproof.properties.cases.reading import one_line
-from shardproof.properties.contracts import Scope, listed
+from shardproof.properties.contracts import Scope, is_listed
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import of_products
+from shardproof.properties.programs.program import matmul_precision
 from shardproof.properties.programs.violation import DEATHS
 from shardproof.properties.report.failures.files import Recorded, parse
 from shardproof.properties.report.failures.text import find_diagnosis, render
@@ -145,7 +145,7 @@ def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platfo
         max_examples=1,
         random_seed=None,
         platform=platform,
-        options={"jax_default_matmul_precision": of_products()},
+        options={"jax_default_matmul_precision": matmul_precision()},
         case=recorded.case.to_json(),
         diagnose=find_diagnosis,
     )
@@ -174,7 +174,7 @@ def source_of(recorded: Recorded, given: Sequence[Given], programs: Iterable[tup
         return next((one for _, one in beside if one.function == recorded.program), beside[0][1])
     if recorded.built_in:
         return BuiltIn(contract, recorded.name)
-    if listed(recorded.case.contract):
+    if is_listed(recorded.case.contract):
         raise NotAFailure(f"{contract}[{one_line(recorded.name)}]: expected --impl {contract}=MODULE:FUNCTION as well")
     raise NotAFailure(f"{contract}: expected --impl MODULE:PROGRAM, or the file with its program_test, as well")
 

@@ -16,7 +16,7 @@ from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Prepared
 from shardproof.properties.engines.running import MODES, Ready, traced
-from shardproof.properties.laws.gradient import cotangents, held, tangents_of
+from shardproof.properties.laws.gradient import cotangents, oracle_derivatives, tangents_of
 from shardproof.properties.precision.comparison import Reference
 from shardproof.properties.precision.judge import value_references
 from shardproof.properties.programs.derivatives import derivatives
@@ -254,7 +254,9 @@ class Script:
         primal, tangent = operands(case, self.data), tangents_of(case, self.data)
         for kind in MODES:  # those that JAX has of the function
             with suppress(NotImplementedError):
-                pushed, pulled = next(held(kind, implementation, case, placements, [(primal, tangent, cotangent)]))
+                pushed, pulled = next(
+                    oracle_derivatives(kind, implementation, case, placements, [(primal, tangent, cotangent)])
+                )
                 _ = [right.bound for right in (*pushed, *pulled)]  # raises here if JAX cannot trace the program
                 break
         else:

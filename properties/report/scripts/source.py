@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from shardproof.properties.cases.reading import one_line
-from shardproof.properties.programs.program import of_products
+from shardproof.properties.programs.program import matmul_precision
 from shardproof.properties.runner.named import Named, find_name
 
 
@@ -109,7 +109,7 @@ def options(devices: Sequence[int], *, in_doubles: bool) -> list[str]:
         values |= {"jax_platforms": quote("cpu"), "jax_num_cpu_devices": str(max(devices) + 1)}
     if in_doubles:
         values["jax_enable_x64"] = "True"
-    if (precision := of_products()) is not None:
+    if (precision := matmul_precision()) is not None:
         values["jax_default_matmul_precision"] = quote(precision)
     return [f"jax.config.update({quote(name)}, {value})" for name, value in values.items()]
 

@@ -1,4 +1,4 @@
-"""XLA cannot compile a sum over one device beside an axis that is left to it, and that shards what is added up."""
+"""XLA cannot compile a psum or pmax over one device beside an axis left to it that shards the operand."""
 
 import sys
 

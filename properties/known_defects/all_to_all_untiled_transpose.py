@@ -1,4 +1,4 @@
-"""An untiled all_to_all is a permutation of elements, so the gradient of its sum is all ones; instead it raises."""
+"""The gradient of an untiled all_to_all raises ValueError unless split_axis equals concat_axis."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""XLA:CPU aborts the process while it compiles a bfloat16 psum, pmax or psum_scatter beside an automatic mesh axis."""
+"""XLA:CPU aborts while it compiles a bfloat16 reduction over devices beside an axis that is not manual."""
 
 import signal
 import subprocess

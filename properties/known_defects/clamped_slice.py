@@ -1,4 +1,5 @@
 """XLA reads a dynamic_slice of a sharded dimension that starts behind its end from the wrong place."""
+# seen on JAX 0.10.2
 
 import sys
 

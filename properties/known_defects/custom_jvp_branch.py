@@ -1,4 +1,4 @@
-"""The gradient of a vmap of a cond raises if a custom_jvp in a branch has a mapped tangent and no mapped result."""
+"""The gradient of a vmap of a cond raises if a branch's custom_jvp has a mapped tangent, but no mapped result."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""jacfwd of a function with a custom_vmap raises ValueError: its rule is called although its operand is not batched."""
+"""jacfwd of a custom_vmap calls its rule with an operand that is not batched, which most rules cannot take."""
 
 import sys
 

@@ -1,4 +1,5 @@
 """On explicit axes the gradient of the determinants of a sharded batch is refused."""
+# seen on JAX 0.12.0.1
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The gradient of a cond whose predicate varies has a psum over all devices in the branch of one: it never ends."""
+"""The gradient of a cond whose predicate varies waits for ever where one branch uses a replica."""
 
 import os
 import subprocess

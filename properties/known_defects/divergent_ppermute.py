@@ -1,4 +1,4 @@
-"""XLA:CPU waits in a ppermute over tp, that those with dp=0 reach, for all devices, and aborts; a psum there ends."""
+"""XLA:CPU: a ppermute over one axis, under a predicate that differs only along another, never ends."""
 
 import os
 import subprocess

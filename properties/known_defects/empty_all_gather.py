@@ -1,4 +1,4 @@
-"""A tiled all_gather or psum_scatter along an empty dimension is empty; instead its lowering fails in the verifier."""
+"""A tiled all_gather or psum_scatter along an empty dimension fails in the verifier while lowering."""
 
 import sys
 

@@ -1,4 +1,5 @@
-"""Half of a [2, 0] array is [1, 0]; where the axis is Explicit its shards are [2, 0], and it cannot be read."""
+"""An empty array sharded over an explicit axis has shards of the global shape and cannot be read."""
+# seen on JAX 0.10.2
 
 import sys
 

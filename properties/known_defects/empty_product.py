@@ -1,4 +1,4 @@
-"""A shard_map of two empty operands has a result, as a product has and a derivative: it fails while XLA compiles it."""
+"""A shard_map of several operands, all of them empty, that has a result fails while XLA compiles it."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""XLA aborts the process while it takes an index of an array that two axes left to it shard, beside a manual one."""
+"""XLA aborts while it compiles a gather from an array that two axes left to it shard, beside a manual axis."""
 
 import signal
 import subprocess

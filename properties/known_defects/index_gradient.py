@@ -1,4 +1,5 @@
 """On explicit axes the gradient of one element of a sharded array raises, though it may be taken."""
+# seen on JAX 0.12.0.1
 
 import sys
 

@@ -1,4 +1,4 @@
-"""all_gather returns what the devices hold; for int2, XLA:CPU returns garbage, or crashes on larger blocks."""
+"""XLA:CPU: all_gather of int2 returns garbage, or crashes on larger blocks."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""all_to_all of int2 arrays is to be compiled, or refused as psum is; XLA:CPU aborts the process."""
+"""XLA:CPU: all_to_all of int2 aborts the process."""
 
 import contextlib
 import signal

@@ -1,4 +1,4 @@
-"""The gradient of a shard_map inside of another cannot be lowered: residuals name an axis that the outer one has."""
+"""The gradient of a shard_map inside of another raises, or hangs: residuals name axes of the outer one."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""pbroadcast takes the name of an axis; instead it iterates over its letters and reports `d` of "dp" as unbound."""
+"""pbroadcast over one named axis iterates over the letters of the name and raises NameError."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""pmax over groups of devices differs between them, so out_specs=P() is to be refused; instead it is accepted."""
+"""pmax with axis_index_groups is typed invariant although the groups hold different values."""
 
 import sys
 

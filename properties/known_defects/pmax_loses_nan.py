@@ -1,4 +1,4 @@
-"""The maximum of NaN and 1 is NaN, as jax.numpy.maximum says; pmax over CPU devices says 1."""
+"""XLA:CPU: the maximum or minimum over devices ignores NaN, which jax.numpy propagates."""
 
 import sys
 

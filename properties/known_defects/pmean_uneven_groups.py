@@ -1,4 +1,4 @@
-"""The mean over a group of one device is its own value, 6; pmean divides every group by the first one's size."""
+"""pmean over axis_index_groups of different sizes divides the sum of each by the size of the first."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Over ("b", "a") all collectives number the devices b-major; ppermute numbers them a-major, or refuses the tuple."""
+"""ppermute over a tuple out of mesh order numbers devices in mesh order (0.10) or is refused (0.12)."""
 
 import sys
 

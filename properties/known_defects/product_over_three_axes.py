@@ -1,4 +1,4 @@
-"""A product contracted over one axis, and sharded over that and, along its other dimension, two more: rows swap."""
+"""A product summed over an axis, and sharded over it and, by rows, two more, swaps rows."""
 
 import sys
 

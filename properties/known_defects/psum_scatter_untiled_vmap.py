@@ -1,4 +1,4 @@
-"""An untiled psum_scatter may be batched over any dimension; over one after the scattered one it raises IndexError."""
+"""vmap of an untiled psum_scatter raises IndexError where the batch dimension comes last."""
 
 import sys
 

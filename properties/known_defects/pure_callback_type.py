@@ -1,4 +1,4 @@
-"""The result of a pure_callback on a varying operand is typed invariant, and passes as such through out_specs."""
+"""The result of a pure_callback on a varying operand is typed invariant."""
 
 import sys
 

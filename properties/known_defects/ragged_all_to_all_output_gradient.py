@@ -1,4 +1,4 @@
-"""Where ragged_all_to_all overwrites `output` its gradient is 0, here [0, 0, 1]; an empty slice makes it all ones."""
+"""The gradient of ragged_all_to_all by `output` is wrong where an empty slice has the offset of another."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What ragged_all_to_all receives varies, so out_specs=P() is to be refused; it is typed as `output` was: invariant."""
+"""ragged_all_to_all is typed as its `output` operand alone, so a varying result passes as invariant."""
 
 import sys
 

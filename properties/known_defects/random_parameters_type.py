@@ -1,4 +1,4 @@
-"""random.gamma and random.beta raise where a parameter varies and the key does not, which all other functions cast."""
+"""random.gamma and random.beta raise where a parameter varies and the key does not."""
 
 import sys
 

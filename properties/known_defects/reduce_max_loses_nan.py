@@ -1,4 +1,4 @@
-"""XLA:CPU: the maximum or minimum of an array of 4,096 elements or more ignores NaN, which jax.numpy propagates."""
+"""XLA:CPU: the maximum or minimum of an array of 4,096 elements or more ignores NaN."""
 
 import sys
 

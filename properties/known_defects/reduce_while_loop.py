@@ -1,4 +1,4 @@
-"""XLA:CPU aborts the process while compiling lax.reduce with a while_loop in its function; a cond there is fine."""
+"""XLA:CPU: compiling lax.reduce with a while_loop in its function aborts the process."""
 
 import signal
 import subprocess

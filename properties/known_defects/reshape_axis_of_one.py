@@ -1,4 +1,4 @@
-"""A reshape fails an assertion without a message where an axis of one device is last and every device has a row."""
+"""On explicit axes a split or merge fails an assertion if an axis of one device is last and parts are one row."""
 
 import sys
 

@@ -1,4 +1,5 @@
-"""A sharded dimension is split beside dimensions of one element: the reshape fails an assertion without a message."""
+"""On explicit axes a split beside dimensions of one element fails an assertion, or is refused."""
+# seen on JAX 0.10.2
 
 import sys
 

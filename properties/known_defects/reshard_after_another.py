@@ -1,4 +1,5 @@
 """XLA aborts where an axis goes to another dimension, in front of one of a different size, or away from it."""
+# seen on JAX 0.11.2, 0.12.0.1
 
 import subprocess
 import sys

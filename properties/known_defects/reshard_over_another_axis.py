@@ -1,4 +1,4 @@
-"""XLA sends 1.5 times what a gather takes where an axis of two gives way to another one, in another dimension."""
+"""XLA sends up to 1.5 times what a gather takes where axes of two give way to one, in another dimension."""
 
 import sys
 

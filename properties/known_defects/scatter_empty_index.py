@@ -1,4 +1,4 @@
-"""scatter_add with empty index vectors should add every update to element 0; XLA:CPU adds the second to element 1."""
+"""XLA:CPU: scatter_add with empty index vectors writes to the wrong elements."""
 
 import sys
 

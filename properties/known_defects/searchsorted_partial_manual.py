@@ -1,4 +1,4 @@
-"""searchsorted in an array that varies fails an assertion beside an axis that is not manual, unless by sorting."""
+"""searchsorted in an array that varies fails an assertion beside an axis that is not manual."""
 
 import sys
 

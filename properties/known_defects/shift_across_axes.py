@@ -1,4 +1,5 @@
 """XLA aborts where rows that were shifted move to an axis of another size: it cannot slice a dimension."""
+# seen on JAX 0.12.0.1
 
 import subprocess
 import sys

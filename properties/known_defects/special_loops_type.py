@@ -1,4 +1,4 @@
-"""expi and random.binomial raise where an operand varies: their loops begin with constants, which they do not cast."""
+"""expi and random.binomial raise where an operand varies: their loops begin with constants."""
 
 import sys
 

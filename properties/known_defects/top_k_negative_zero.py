@@ -1,4 +1,4 @@
-"""XLA:CPU: top_k takes -0 for less than 0, and so a later index for the first of equal elements, which JAX promises."""
+"""XLA:CPU: top_k takes -0 for less than 0, and so not the first of equal elements, as JAX promises."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Results that a varying predicate or trip count chooses are typed invariant, and pass as such through out_specs."""
+"""What a varying predicate or trip count chooses is typed invariant: cond, switch, while_loop, fori_loop."""
 
 import sys
 

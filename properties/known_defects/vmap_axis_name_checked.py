@@ -1,4 +1,4 @@
-"""Inside shard_map, psum over a named axis of vmap is its sum, 3; under check_vma=True it fails an assertion."""
+"""Inside shard_map with check_vma=True, collectives over a named axis of vmap fail an assertion."""
 
 import sys
 

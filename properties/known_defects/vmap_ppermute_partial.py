@@ -1,4 +1,4 @@
-"""In a ppermute, what receives nothing is zero; over a vmapped axis a perm with too few pairs is refused."""
+"""ppermute over a vmapped axis fails an assertion unless every participant sends, and zero-fills nothing."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""ppermute over a vmapped axis and a mesh axis numbers both; instead the vmapped one is dropped, so all rows send."""
+"""ppermute over a tuple of a vmapped axis and a mesh axis silently drops the vmapped one."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Under vmap with spmd_axis_name, a scan in a shard_map with check_vma=True raises: its carry is not typed varying."""
+"""vmap with spmd_axis_name of a shard_map that has a loop, a branch or remat in it raises for its types."""
 
 import sys
 

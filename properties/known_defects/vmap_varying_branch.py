@@ -1,4 +1,4 @@
-"""vmap of a cond whose mapped predicate varies raises where a branch casts an operand that does not vary."""
+"""vmap of a cond whose predicate is mapped and varies raises if a branch casts an operand to vary."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A NumPy constant keeps, while any program holds it, the dtype of its first trace: jit fails once x64 was enabled."""
+"""A NumPy constant keeps the dtype of its first trace while a program holds it: jit fails after enable_x64."""
 
 import sys
 
@@ -12,9 +12,9 @@ with jax.enable_x64(True):
     wide = jax.make_jaxpr(lambda x: x * table)(np.ones(3))
 try:
     jax.jit(lambda x: x * table)(np.ones(3, np.float32))
-    told = ""
+    problem = ""
 except ValueError as error:
-    told = str(error).partition("\n")[0]
-wrong = told.startswith("Cannot lower jaxpr with verifier errors")
-print(f"defect: {told} float32 times float64, of {wide}" if wrong else "fixed")
+    problem = str(error).partition("\n")[0]
+wrong = problem.startswith("Cannot lower jaxpr with verifier errors")
+print(f"defect: {problem} float32 times float64, of {wide}" if wrong else "fixed")
 sys.exit(wrong)

@@ -16,7 +16,7 @@ from shardproof.properties.contracts.contract import FEATURES
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.engines.simulate import RULES
 from shardproof.properties.known_defects import DEFECTS
-from shardproof.properties.known_defects.registry import RECORDED
+from shardproof.properties.known_defects.registry import EXCUSING
 from shardproof.properties.laws import LAWS
 from shardproof.properties.performance.commands import tpu
 from shardproof.properties.performance.shaped import KNOWN
@@ -72,7 +72,7 @@ def links() -> str:
 
 def defects() -> str:
     """The known defects of JAX and XLA."""
-    rows = [(f"`{d.name}`", d.sentence, ", ".join(d.seen_on), "" if d in RECORDED else "yes") for d in DEFECTS.values()]
+    rows = [(f"`{d.name}`", d.sentence, ", ".join(d.seen_on), "yes" if d in EXCUSING else "") for d in DEFECTS.values()]
     return markdown(("script", "defect", "JAX", "excuses"), rows)
 
 

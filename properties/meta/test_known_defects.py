@@ -9,18 +9,18 @@ import jax
 import pytest
 
 from shardproof.properties.known_defects import DEFECTS, Defect, release
+from shardproof.properties.known_defects.registry import OWN
 from shardproof.properties.meta.runs import forked
 from shardproof.properties.meta.test_rooms import imported
 from shardproof.properties.runner.platforms import BACKENDS
 
 FOLDER = next(iter(DEFECTS.values())).script.parent
-REGISTRY = {"__init__", "excuses", "faults", "registry", "repairs", "shown"}
 ENTRIES = pytest.mark.parametrize("defect", DEFECTS.values(), ids=lambda defect: defect.name)
 
 
 def test_every_defect_has_a_script_and_every_script_an_entry() -> None:
     """The scripts in the folder are those of the registry."""
-    assert {path.stem for path in FOLDER.glob("*.py")} - REGISTRY == set(DEFECTS)
+    assert {path.stem for path in FOLDER.glob("*.py")} - OWN == set(DEFECTS)
     assert all(name == defect.name for name, defect in DEFECTS.items())
 
 

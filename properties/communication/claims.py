@@ -10,7 +10,7 @@ import jax
 from shardproof.properties.communication.hlo import collectives
 from shardproof.properties.engines.simulate.collectives import COLLECTIVE_KINDS, axes_of
 from shardproof.properties.engines.simulate.errors import location
-from shardproof.properties.engines.simulate.liveness import opened, subjaxprs
+from shardproof.properties.engines.simulate.liveness import open_jaxpr, subjaxprs
 
 
 def no_communication(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
@@ -63,7 +63,7 @@ def _connected(groups: Any) -> str:
 
 def _traced(jaxpr: Any, sizes: dict[str, int]) -> Iterator[tuple[str, int]]:
     """The collectives that a traced program asks for, one line each, and how many devices each connects."""
-    body, _ = opened(jaxpr)
+    body, _ = open_jaxpr(jaxpr)
     for equation in body.eqns:
         if equation.primitive.name in COLLECTIVE_KINDS:
             axes = axes_of(equation)

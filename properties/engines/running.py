@@ -26,7 +26,7 @@ from shardproof.properties.engines.engine import Compiled, InTwo, abstract_mesh
 from shardproof.properties.engines.simulate import Simulated, raised_in
 from shardproof.properties.engines.simulate.exchange import divide
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.engines.simulate.prepare import giving
+from shardproof.properties.engines.simulate.prepare import select_results
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Program, Seen, WrongResult, answering, forward
@@ -111,7 +111,7 @@ def values_and_gradients(implementation: Implementation, case: Case, engine: Eng
     made = _with_gradients(implementation, case, engine)
     jaxpr, values, gradients = made.prepared.jaxpr, len(made.placements), len(case.contract.call.moving(case))
     tangents = len(jaxpr.out_avals) - values - gradients
-    return giving(jaxpr, [True] * values + [False] * tangents + [True] * gradients)
+    return select_results(jaxpr, [True] * values + [False] * tangents + [True] * gradients)
 
 
 def _with_gradients(implementation: Implementation, case: Case, engine: Engine) -> Ready:

@@ -11,19 +11,19 @@ from jax.extend import core
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines.simulate.collectives import axes_of
-from shardproof.properties.engines.simulate.liveness import equations, opened, scan_counts, subjaxprs
+from shardproof.properties.engines.simulate.liveness import equations, open_jaxpr, scan_counts, subjaxprs
 
 
 def of_constants(program: Any) -> list[Any]:
     """The equations all of whose operands are the same whatever the program is given."""
     found: list[Any] = []
-    _follow(program, [False] * len(opened(program)[0].invars), found)
+    _follow(program, [False] * len(open_jaxpr(program)[0].invars), found)
     return found
 
 
 def _follow(jaxpr: Any, known: Sequence[bool], found: list[Any]) -> list[bool]:
     """Which results of a jaxpr are constant, given which of its arguments are; collects equations of constants."""
-    body, _ = opened(jaxpr)
+    body, _ = open_jaxpr(jaxpr)
     constant = {*body.constvars, *(v for v, is_known in zip(body.invars, known, strict=True) if is_known)}
 
     def is_constant(atom: Any) -> bool:
@@ -37,7 +37,7 @@ def _follow(jaxpr: Any, known: Sequence[bool], found: list[Any]) -> list[bool]:
         if equation.primitive.name == "scan":
             outputs = _carried(equation, inputs, found)
         for inner in () if equation.primitive.name == "scan" else subjaxprs(equation):
-            arguments, results = len(opened(inner)[0].invars), len(opened(inner)[0].outvars)
+            arguments, results = len(open_jaxpr(inner)[0].invars), len(open_jaxpr(inner)[0].outvars)
             same = arguments == len(inputs) and results == len(outputs)
             flags = _follow(inner, inputs if same else [False] * arguments, found)
             if same and equation.primitive.name != "while":  # whose arguments change from step to step
@@ -107,7 +107,7 @@ def nests(equation: Any) -> bool:
 
 def of_nothing(equation: Any) -> bool:
     """Whether a `shard_map` has a result and reads operands, none of which has an element: XLA refuses some."""
-    operands = _read(opened(equation.params["jaxpr"])[0])
+    operands = _read(open_jaxpr(equation.params["jaxpr"])[0])
     return bool(operands) and not any(map(_elements, operands)) and any(map(_elements, equation.outvars))
 
 
@@ -144,7 +144,7 @@ def product_over_three_axes(case: Case, program: Any) -> Any:
 
 def constant_result(case: Case, program: Any) -> Any:
     """What makes a result of numbers that no operand changes."""
-    body, _ = opened(program)
+    body, _ = open_jaxpr(program)
     made = (e for e in body.eqns if all(isinstance(v, core.Literal) for v in e.invars))
     return next((e.primitive for e in made if any(v in e.outvars for v in body.outvars)), None)
 
@@ -152,7 +152,7 @@ def constant_result(case: Case, program: Any) -> Any:
 def update_of_itself(case: Case, program: Any) -> Any:
     """An update of an array by what was made of the same values: of as many, which it may write over."""
     bodies = [program, *(inner for equation in equations(program) for inner in subjaxprs(equation))]
-    for body in map(opened, bodies):
+    for body in map(open_jaxpr, bodies):
         made = {out: equation for equation in body[0].eqns for out in equation.outvars}
         for equation in body[0].eqns:
             if (update := UPDATES.get(equation.primitive.name)) is None:
@@ -304,7 +304,7 @@ def _partly_manual(
     jaxpr: Any, manual: frozenset[str] = frozenset(), mesh: Mapping[str, int] = MappingProxyType({})
 ) -> Iterator[tuple[Any, frozenset[str], Mapping[str, int]]]:
     """The equations beside an axis left to the compiler, with the axes that are manual, and all with their sizes."""
-    for equation in opened(jaxpr)[0].eqns:
+    for equation in open_jaxpr(jaxpr)[0].eqns:
         inside, among = manual, mesh
         if equation.primitive.name == "shard_map":
             inside |= frozenset(equation.params["newly_manual_axes"])

@@ -29,7 +29,7 @@ from shardproof.properties.communication.counted import (
 from shardproof.properties.contracts.numbers import COUNTED, operands
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import check_results, differentiating, ready, reverse_mode
-from shardproof.properties.engines.simulate.liveness import opened, subjaxprs
+from shardproof.properties.engines.simulate.liveness import open_jaxpr, subjaxprs
 from shardproof.properties.laws.law import Checked, Law, without_chain
 from shardproof.properties.programs.expectation import Expectation, Stated
 from shardproof.properties.programs.implementations import Implementation
@@ -95,7 +95,7 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
 
 def computes_outside(jaxpr: Any) -> bool:
     """Whether anything is computed from global arrays outside of `shard_map`: the compiler lays it out as it likes."""
-    for equation in opened(jaxpr)[0].eqns:
+    for equation in open_jaxpr(jaxpr)[0].eqns:
         if equation.primitive.name != "shard_map":
             inner = [*subjaxprs(equation)]
             if any(map(computes_outside, inner)) if inner else any(v.aval.shape for v in equation.invars):

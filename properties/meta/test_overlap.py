@@ -23,7 +23,7 @@ from shardproof.properties.meta.test_collective_matmul import case_of, way_of
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import hunt
 from shardproof.properties.performance.operations import Operation, operations_of
-from shardproof.properties.performance.routes import Loads, Untold, permuted
+from shardproof.properties.performance.routes import Loads, Undetermined, permuted
 from shardproof.properties.performance.timeline import Balanced, timeline
 from shardproof.properties.programs.built_in import OVERLAPPED
 from shardproof.properties.programs.expectation import ExpectationError, Overlap, limit
@@ -161,7 +161,7 @@ def test_what_cannot_be_told_is_no_pass() -> None:
     with pytest.raises(NotRun, match=r"what hides what cannot be told: the iterations of the while at .* depend on"):
         check_overlap(mine, case, SimulateEngine())
     whole = forward(case, mine, Seen())
-    with pytest.raises(Untold, match="there is no shard_map in it"):
+    with pytest.raises(Undetermined, match="there is no shard_map in it"):
         operations_of(dataclasses.replace(whole, build=lambda mesh: lambda *arrays: arrays), case.mesh)
 
 

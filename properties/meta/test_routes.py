@@ -11,7 +11,7 @@ from jax import Array, lax
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.performance.operations import operations_of
-from shardproof.properties.performance.routes import Link, Loads, Untold, exchanged, spread
+from shardproof.properties.performance.routes import Link, Loads, Undetermined, exchanged, spread
 from shardproof.properties.programs.bare import bare, parse_arrays
 
 NAMES = ("a", "b", "c")
@@ -116,6 +116,6 @@ def test_exchanges_in_groups_are_not_priced() -> None:
     """Within groups pieces do not go as far, and load some links more than others."""
     groups = [[0, 1], [2, 3]]
     program = lambda x, a: lax.all_to_all(x, a, 0, 0, tiled=True, axis_index_groups=groups)  # noqa: E731
-    with pytest.raises(Untold, match="all_to_all has axis_index_groups: expected none"):
+    with pytest.raises(Undetermined, match="all_to_all has axis_index_groups: expected none"):
         loads_of_only(program, "16@ax2", grid((4,)))
     assert jax.tree.leaves(groups) == [0, 1, 2, 3]

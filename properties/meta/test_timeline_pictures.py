@@ -248,22 +248,3 @@ def test_other_failures_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "scheduled", lambda *_: 1 / 0)
     assert in_letters(broken) == []
     assert drawing(broken) == ""
-
-
-def test_crossovers_are_printed() -> None:
-    """The best form by size is printed, and below it a line for each size with all forms and the floor."""
-    given = ["all_gather_matmul_lhs", "--sides", "4096,8192,8192", "--vary", "k", "--machine", "v5e"]
-    lines = command("crossover", *given).stdout.splitlines()
-    assert lines[0] == "all_gather_matmul_lhs on v5e, by k:"
-    assert lines[1].startswith("  64 to ")
-    assert lines[1].endswith(": naive, the plain form")
-    assert not lines[2].endswith("the plain form")
-    assert [*map(str.strip, lines[4].strip("┃").split("┃"))] == [
-        "k",
-        "naive",
-        "bidirectional",
-        "ring",
-        "paired",
-        "floor",
-    ]
-    assert (lines[6].split()[1], lines[-2].split()[1]) == ("64", "65,536")

@@ -11,7 +11,7 @@ from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.performance.chips import Chip, chip, in_words
 from shardproof.properties.performance.compiled import OWN, Known, known_of
 from shardproof.properties.performance.operations import Operation, operations_of
-from shardproof.properties.performance.routes import Untold
+from shardproof.properties.performance.routes import Undetermined
 from shardproof.properties.performance.shaped import Shapes, laid_out_for, shaped
 from shardproof.properties.performance.timeline import timeline
 from shardproof.properties.performance.tpu_compiler.process import COMPILER, FORWARD, WAYS
@@ -203,7 +203,7 @@ def choice(case: Case, machine: Chip, *, gradient: bool = False) -> Choice:
             continue
         try:
             told = timeline(scheduled(one, laid_out_for(case, one.layouts), gradient=gradient), machine)
-        except (NotImplementedError, Untold) as error:
+        except (NotImplementedError, Undetermined) as error:
             unsupported.append((one, str(error)))
             continue
         plain = told if one.name in PLAIN else plain

@@ -53,7 +53,7 @@ class Loads:
         return bool(self.bytes)
 
 
-class Untold(Exception):
+class Undetermined(Exception):
     """What a program does cannot be told from its trace; the message says why."""
 
 
@@ -65,7 +65,7 @@ def loads_of(equation: Any, mesh: MeshCase) -> Loads:
     axes, groups = mesh.in_mesh_order(axes_of(equation)), parameters.get("axis_index_groups")
     if name in EXCHANGES:
         if groups:
-            raise Untold(f"{name} has axis_index_groups: expected none, as links are not loaded alike")
+            raise Undetermined(f"{name} has axis_index_groups: expected none, as links are not loaded alike")
         return exchanged(axes, mesh, bytes_of(equation.invars[0].aval))  # a ragged one reads more, which it keeps
     size = sum(bytes_of(v.aval) for v in equation.invars)
     if name == "ppermute":

@@ -1,4 +1,4 @@
-"""The equations at fault: each function takes a case and its traced program, and gives the primitive at fault in it."""
+"""The equations at fault: each `Fault` takes a case and its traced program, and returns the primitive at fault."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,14 +15,14 @@ from shardproof.properties.engines.simulate.liveness import equations, open_jaxp
 
 
 def of_constants(program: Any) -> list[Any]:
-    """The equations all of whose operands are the same whatever the program is given."""
+    """The equations whose operands do not depend on the program's arguments."""
     found: list[Any] = []
     _follow(program, [False] * len(open_jaxpr(program)[0].invars), found)
     return found
 
 
 def _follow(jaxpr: Any, known: Sequence[bool], found: list[Any]) -> list[bool]:
-    """Which results of a jaxpr are constant, given which of its arguments are; collects equations of constants."""
+    """Finds which results of a jaxpr are constant, given which arguments are; collects equations of constants."""
     body, _ = open_jaxpr(jaxpr)
     constant = {*body.constvars, *(v for v, is_known in zip(body.invars, known, strict=True) if is_known)}
 
@@ -40,28 +40,28 @@ def _follow(jaxpr: Any, known: Sequence[bool], found: list[Any]) -> list[bool]:
             arguments, results = len(open_jaxpr(inner)[0].invars), len(open_jaxpr(inner)[0].outvars)
             same = arguments == len(inputs) and results == len(outputs)
             flags = _follow(inner, inputs if same else [False] * arguments, found)
-            if same and equation.primitive.name != "while":  # whose arguments change from step to step
+            if same and equation.primitive.name != "while":  # its arguments change from step to step
                 outputs = flags
         constant.update(v for v, is_known in zip(equation.outvars, outputs, strict=True) if is_known)
     return [is_constant(atom) for atom in body.outvars]
 
 
 def _carried(equation: Any, inputs: Sequence[bool], found: list[Any]) -> list[bool]:
-    """The same of a scan: what it carries is constant if it begins so, and every step leaves it so."""
+    """The same for a scan: a carry is constant if it begins so and every step leaves it so."""
     (inner,), (consts, carried) = subjaxprs(equation), scan_counts(equation)
     flags = list(inputs)
     while True:
         inside: list[Any] = []
         results = _follow(inner, flags, inside)
-        kept = [flag and left for flag, left in zip(flags[consts : consts + carried], results, strict=False)]
-        if kept == flags[consts : consts + carried]:
+        carry = [flag and left for flag, left in zip(flags[consts : consts + carried], results, strict=False)]
+        if carry == flags[consts : consts + carried]:
             found.extend(inside)
-            return [*kept, *results[carried:]]
-        flags[consts : consts + carried] = kept
+            return [*carry, *results[carried:]]
+        flags[consts : consts + carried] = carry
 
 
 def is_empty_product(equation: Any) -> bool:
-    """Whether it is a product that adds up nothing, so that it is zero."""
+    """True for a product over an empty dimension, which is zero."""
     if equation.primitive.name != "dot_general":
         return False
     (contracted, _), _ = equation.params["dimension_numbers"]
@@ -72,10 +72,10 @@ SUMS = ("psum", "psum_invariant", "reduce_scatter")
 Fault = Callable[[Case, Any], Any]
 SCATTERS = ("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max")
 UPDATES = {"dynamic_update_slice": 1, **dict.fromkeys(SCATTERS, 2)}
-"""What writes to a part of an array, and where what it writes is among its operands."""
+"""Primitives that write to a part of an array, and the place of the update among their operands."""
 
 MANY = 4096
-"""The elements from which XLA:CPU takes a maximum in another way (`reduce_max_loses_nan.py`)."""
+"""The number of elements from which XLA:CPU computes a maximum in another way (`reduce_max_loses_nan.py`)."""
 
 
 def first(program: Any, condition: Callable[[Any], bool]) -> Any:
@@ -89,32 +89,32 @@ def having(*names: str, where: Callable[[Any], Any] = lambda equation: True) -> 
 
 
 def of_floats(equation: Any) -> bool:
-    """Whether its first operand is of floating, or complex, numbers."""
+    """True if its first operand has floating, or complex, numbers."""
     return dtype(equation).kind not in "iub"
 
 
 def along_nothing(equation: Any) -> bool:
-    """Whether a tiled gather or scatter is along an empty dimension."""
+    """True if a tiled gather or scatter is along an empty dimension."""
     params = equation.params
     along = params["all_gather_dimension"] if "all_gather_dimension" in params else params["scatter_dimension"]
     return bool(params["tiled"]) and shape(equation)[along] == 0
 
 
 def nests(equation: Any) -> bool:
-    """Whether another `shard_map` is inside of this one."""
+    """True if another `shard_map` is inside of this one."""
     return first(equation.params["jaxpr"], lambda e: e.primitive.name == "shard_map") is not None
 
 
 def of_nothing(equation: Any) -> bool:
-    """Whether a `shard_map` has a result and reads operands, none of which has an element: XLA refuses some."""
+    """True if a `shard_map` with a result reads only empty operands, some of which XLA refuses."""
     operands = _read(open_jaxpr(equation.params["jaxpr"])[0])
     return bool(operands) and not any(map(_elements, operands)) and any(map(_elements, equation.outvars))
 
 
 def relaid_in_front(case: Case, program: Any) -> Any:
-    """A change of layout that takes an axis of one dimension to another in front of an axis there, or away from there.
+    """A change of layout that moves an axis to another dimension in front of an axis there, or away from there.
 
-    On automatic axes the layout before is any that an operand of as many dimensions has.
+    On automatic axes the layout before may be that of any operand with as many dimensions.
     """
 
     def relaid(equation: Any) -> bool:
@@ -129,7 +129,7 @@ def relaid_in_front(case: Case, program: Any) -> Any:
 
 
 def product_over_three_axes(case: Case, program: Any) -> Any:
-    """A product, where an array is sharded over several axes along one dimension, and along another one as well."""
+    """A product in a program where an array is sharded over several axes along one dimension, and along another one."""
     specs: list[Any] = [operand.placement.spec for operand in case.operands]
     for equation in equations(program):
         named = (equation.params.get(name) for name in ("sharding", "dst_sharding", "out_sharding"))
@@ -143,14 +143,14 @@ def product_over_three_axes(case: Case, program: Any) -> Any:
 
 
 def constant_result(case: Case, program: Any) -> Any:
-    """What makes a result of numbers that no operand changes."""
+    """The primitive of a result that depends on no operand."""
     body, _ = open_jaxpr(program)
     made = (e for e in body.eqns if all(isinstance(v, core.Literal) for v in e.invars))
     return next((e.primitive for e in made if any(v in e.outvars for v in body.outvars)), None)
 
 
 def update_of_itself(case: Case, program: Any) -> Any:
-    """An update of an array by what was made of the same values: of as many, which it may write over."""
+    """An update of an array by a value that depends on the same values, as many as it may overwrite."""
     bodies = [program, *(inner for equation in equations(program) for inner in subjaxprs(equation))]
     for body in map(open_jaxpr, bodies):
         made = {out: equation for equation in body[0].eqns for out in equation.outvars}
@@ -190,7 +190,7 @@ def sum_of_complex_constant(case: Case, program: Any) -> Any:
 
 
 def _read(body: Any) -> list[Any]:
-    """The arguments of a jaxpr that its results depend on: what has no element depends on none that has one."""
+    """The arguments of a jaxpr that its results depend on; an empty value depends only on empty ones."""
     alive = {v for v in body.outvars if not isinstance(v, core.Literal)}
     for equation in reversed(body.eqns):
         if found := alive.intersection(equation.outvars):
@@ -224,7 +224,7 @@ def dtype(equation: Any) -> np.dtype:
 
 
 def in_front(held: Entries, wanted: Entries) -> bool:
-    """Whether an axis goes to another dimension, in front of one that does not come along, or leaves one."""
+    """True if an axis moves to another dimension in front of one that stays there, or away from in front of one."""
     return _arrives(held, wanted, stays=False) or _arrives(wanted, held, stays=True)
 
 
@@ -254,9 +254,9 @@ def nested_out_of_order(case: Case, program: Any) -> Any:
 
 
 def scatter_beside_explicit(case: Case, program: Any) -> Any:
-    """A psum_scatter in a `shard_map` that leaves an explicit axis to the compiler, or what it is the transpose of.
+    """A psum_scatter in a `shard_map` that leaves an explicit axis to the compiler, or the gather that it transposes.
 
-    An untiled one is not even traced, so that of its gather no gradient is.
+    An untiled one cannot be traced, and so neither can the gradient of its gather.
     """
     types = case.mesh.types
     if not case.manual or all(types[name] != "explicit" for name in types if name not in case.manual):
@@ -289,7 +289,7 @@ def along_one_explicit(case: Case, program: Any) -> Any:
 
 
 def gather_beside_two_automatic(case: Case, program: Any) -> Any:
-    """A part taken of an array that can be sharded along two dimensions, over two axes left to the compiler."""
+    """A gather of a part of an array that can be sharded along two dimensions, over two axes left to the compiler."""
     for equation, manual, mesh in _partly_manual(program):
         left = sum(size > 1 for name, size in mesh.items() if name not in manual)
         if equation.primitive.name == "gather" and left > 1 and math.prod(mesh[name] for name in manual) > 1:
@@ -316,14 +316,14 @@ def _partly_manual(
 
 
 NARROW = {"int4": 4, "uint4": 4}
-"""The dtypes whose elements are no whole bytes, and their bits, of those that cases have."""
+"""The dtypes of cases whose elements are less than a byte, and their bits."""
 
 STARTS = {"dynamic_slice": 1, "dynamic_update_slice": 2}
-"""What reads or writes a part of an array, and where among its operands the indices of the part begin."""
+"""Primitives that read or write a part of an array, and the place of its first index among their operands."""
 
 
 def narrow_product(equation: Any) -> bool:
-    """Whether a product is of floats of 16 bits that are added up in wider ones."""
+    """True for a product of 16-bit floats that is summed in wider ones."""
     return (
         all(v.aval.dtype.name in ("bfloat16", "float16") for v in equation.invars)
         and equation.outvars[0].aval.dtype.itemsize > 2
@@ -331,7 +331,7 @@ def narrow_product(equation: Any) -> bool:
 
 
 def rows_of_bits(case: Case, program: Any) -> Any:
-    """A loop that reads or writes parts of an array which are no whole number of bytes apart."""
+    """A loop that reads or writes parts of an array at steps that are no whole number of bytes."""
     for loop in equations(program):
         if loop.primitive.name in ("scan", "while"):
             inside = (equation for body in subjaxprs(loop) for equation in equations(body))
@@ -341,9 +341,9 @@ def rows_of_bits(case: Case, program: Any) -> Any:
 
 
 def _indexed(equation: Any) -> Iterator[tuple[Any, int]]:
-    """The arrays of which an equation reads or writes a part, each with a dimension along which that may be anywhere.
+    """The arrays of which an equation reads or writes a part, each with a dimension along which its place may vary.
 
-    Of a gather or scatter these are all that are indexed.
+    For a gather or scatter these are all indexed dimensions.
     """
     name = equation.primitive.name
     dimensions: tuple[int, ...] = ()
@@ -364,5 +364,5 @@ def _indexed(equation: Any) -> Iterator[tuple[Any, int]]:
 
 
 def _steps_over_bits(array: Any, along: int) -> bool:
-    """Whether one step along a dimension of an array is no whole number of bytes."""
+    """True if one step along a dimension of an array is no whole number of bytes."""
     return math.prod(array.aval.shape[along + 1 :]) * NARROW.get(array.aval.dtype.name, 8) % 8 != 0

@@ -1,4 +1,4 @@
-"""The known defects, those that may excuse a case with what is at fault, how it shows, and what takes it away."""
+"""The known defects; entries for those that may excuse a case, with the fault, how it shows, and the repair."""
 
 import math
 import re
@@ -35,23 +35,21 @@ class Defect:
     """
 
     name: str  # that of its script, which says what is wrong and on which versions it was seen
-    engine: str = ""  # `xla` where the interpreter does not have it; empty: it is in what JAX does while it traces
+    engine: str = ""  # `xla` if the interpreter does not have it; empty: it is in JAX's tracing
     platform: str = ""  # the platform whose compiler has it; empty: any
-    # case and traced program to the primitive at fault, if it is in the program with the parameters that it takes
+    # case and traced program to the primitive at fault, with the parameters at fault, or None
     at_fault: Callable[[Case, Any], Any] = lambda case, program: None
-    # case and exception to whether this is how it shows, given that the program is at fault
+    # whether an exception on a case is how it shows, given that the program is at fault
     shows: Callable[[Case, Exception], bool] = lambda case, error: False
-    # the cases on which it may end the process, which is then not risked where the program is at fault; None: no case
+    # the cases on which it may end the process if the program is at fault; None: no case
     aborts: Callable[[Case], bool] | None = None
-    last_words: bytes = b""  # what it prints when it ends a process after all
-    # as `at_fault`, of a program on which it showed, or a process ended with these words: it may take more for
-    # the cause, since the compiler makes more of a program than was traced. Without it, what is `at_fault`.
+    last_words: bytes = b""  # its output when it ends a process
+    # replaces `at_fault` for a program on which it showed, or a process ended with these words: a wider condition,
+    # since a compiler may compute constants that the trace does not show
     suspect: Callable[[Case, Any], Any] | None = None
-    # given the primitive at fault, rids JAX or XLA of the defect for as long as it is entered; None: the
-    # interpreter is without it
+    # given the primitive at fault, a context without the defect; None: the interpreter does not have it
     repair: Callable[[Any], AbstractContextManager[None]] | None = None
-    # whether the compiler must hold too, once repaired: where what is at fault need not show it
-    confirmed: bool = False
+    confirmed: bool = False  # whether the law must hold on the repaired compiler too, since the fault may not show
 
     @property
     def script(self) -> Path:
@@ -79,7 +77,7 @@ class Defect:
         return versions[0] <= release(version) <= versions[-1]
 
     def is_in(self, engine: Engine) -> bool:
-        """Whether this version of JAX has it, on this engine and platform."""
+        """True if this version of JAX has it, on this engine and platform."""
         if not self.in_version(jax.__version__):
             return False
         if self.platform:
@@ -103,7 +101,7 @@ Shows = Callable[[Case, Exception], bool]
 def _raised(
     kind: type[Exception], words: str = "", *, by: str = "", when: Callable[[Case], bool] = lambda case: True
 ) -> Shows:
-    """Whether an exception of this very type has such words, a pattern, and was raised by a module of this prefix."""
+    """Matches an exception of this very type, a pattern of its words, and the module that raised it, by prefix."""
     return lambda case, error: (
         when(case)
         and type(error) is kind
@@ -113,12 +111,12 @@ def _raised(
 
 
 def _refused(words: str) -> Shows:
-    """Whether it is the compiler that refuses a program, in these words."""
+    """Matches a refusal by the compiler in these words."""
     return lambda case, error: isinstance(error, jax.errors.JaxRuntimeError) and words in str(error)
 
 
 def _under_vmap(case: Case) -> bool:
-    """Whether something is mapped: the call, or its derivative."""
+    """True if the call or its derivative is mapped."""
     return any("vmap" in name or name == "jacobian" for name in case.chain)
 
 
@@ -131,21 +129,21 @@ def _wrong_values(case: Case, error: Exception) -> bool:
 
 
 def _backward(case: Case, error: Exception) -> bool:
-    """Whether a gradient is wrong, or the exchange that computes it contradicts itself."""
+    """True if a gradient is wrong, or the metadata of its exchange contradicts itself."""
     if isinstance(error, Broken):
         return error.of == "gradient" and error.kind not in ("communication", "overlap")
     return isinstance(error, RaggedMetadata)
 
 
 def _typed_invariant(case: Case, error: Exception) -> bool:
-    """Whether a result varies that is typed invariant, or JAX finds its cotangent to be of another type."""
+    """True if a result that is typed invariant varies, or JAX finds another type of its cotangent."""
     if isinstance(error, Broken):
         return error.kind == "replicas"
     return type(error) is ValueError and str(error).startswith("Expected cotangent type")
 
 
 def _loses_nan(case: Case, error: Exception) -> bool:
-    """Whether elements are wrong only where they should be NaN."""
+    """True if elements are wrong only where they should be NaN."""
     difference = error.difference if isinstance(error, Broken) else None
     if difference is None or not difference.comparable:
         return False
@@ -181,7 +179,7 @@ EXCUSING = (
         platform="cpu",
         at_fault=faults.having("top_k", where=faults.of_floats),
         shows=_wrong_values,
-        repair=repairs.zeros_alike,
+        repair=repairs.zeros_equal,
         confirmed=True,
     ),
     Defect(

@@ -22,7 +22,7 @@ from shardproof.properties.engines.simulate import (
     raised_in,
 )
 from shardproof.properties.engines.simulate.liveness import steps_of
-from shardproof.properties.known_defects import DEFECTS, Defect, aborting, at_fault, excused, spared
+from shardproof.properties.known_defects import DEFECTS, Defect, aborting, at_fault, excuse_without_compiling, excused
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.gradient import check_gradient
 from shardproof.properties.laws.law import Checked
@@ -230,7 +230,7 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
             return _ended(law, implementation, case, engine, DEFECTS[ended_by])
         defect = aborting(law, implementation, case, engine)
         if defect is not None:
-            return spared(defect, law, implementation, case)
+            return excuse_without_compiling(defect, law, implementation, case)
         return _held(law.check(implementation, case, engine))
     except InterpreterLimit as error:
         return Verdict("not run", f"the interpreter cannot run {error.lacks}")
@@ -323,7 +323,7 @@ def _broken(law: Law, case: Case, error: Exception) -> Broken:
 def _ended(law: Law, implementation: Implementation, case: Case, engine: Engine, defect: Defect) -> Verdict:
     if at_fault(defect, law, implementation, case, engine, ended=True) is None:
         raise Broken("ended", ABORTS)
-    return spared(defect, law, implementation, case)
+    return excuse_without_compiling(defect, law, implementation, case)
 
 
 def declines(implementation: Implementation, case: Case) -> bool:

@@ -1,4 +1,4 @@
-"""Every collective matrix product as XLA:TPU schedules it: modelled time, exposed communication, memory."""
+"""Tables of XLA:TPU's schedules of collective matrix products: time, exposed communication, memory."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -36,19 +36,19 @@ RECORDED_COLUMNS = (
     "MB naive", "MB ours",
 )  # fmt: skip
 Found = Figures | str
-"""The figures of a program, or a sentence on why there are none."""
+"""The figures of a program, or the reason why there are none."""
 
 
 def found_of(records: Records, work: Work, form: str) -> Found:
-    """What is known of a form of a product once it is compiled."""
+    """The figures of a form of a product, or the reason why there are none."""
     try:
         return records.of(work, form)
-    except (NotCompiled, NoTpuCompiler, ValueError) as error:  # the row says so, and the others follow
+    except (NotCompiled, NoTpuCompiler, ValueError) as error:  # the row says so
         return str(error)
 
 
 def rows(records: Records, work: Work, forms: Sequence[Implementation]) -> Iterator[tuple[str, ...]]:
-    """The local product, the floor, what XLA makes of the product by itself, the naive form, and every form of it."""
+    """The rows of the local product, the floor, XLA's own product, the naive form, and all other forms."""
     alone = found_of(records, work, UNSHARDED)
 
     def row(form: str, found: Found) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ def rows(records: Records, work: Work, forms: Sequence[Implementation]) -> Itera
 
 
 def recorded() -> str:
-    """A Markdown table of the products that are recorded in full: the fastest form and those that do not overlap."""
+    """A Markdown table of the fully recorded products: the fastest form and those that do not overlap."""
     known, lines = read(RECORDED), []
     for way in WAYS:
         for contract in [one.contract.name for one in PRODUCTS]:
@@ -91,12 +91,12 @@ def recorded() -> str:
 
 
 def forms_of(contract: str) -> list[Implementation]:
-    """The naive form and those that overlap, over one axis."""
+    """The naive form of a product and those that overlap, over one axis."""
     return [one for one in (*PRODUCTS, *OVERLAPPED) if one.contract.name == contract]
 
 
 def print_steps(console: Console, work: Work, form: str) -> None:
-    """Prints what a form of a product becomes, or why it cannot be compiled."""
+    """Prints the schedule of a form of a product, or why it cannot be compiled."""
     one = next((one for one in forms_of(work.contract) if form_of(one) == form), None)
     if one is None:
         known = ", ".join(map(form_of, forms_of(work.contract)))
@@ -128,14 +128,14 @@ def print_schedules(
             raise RequestError(f"--contract={name}: expected a product; {suggestion.meant(name, products)}")
     if (reason := missing()) and (steps or not recorded):
         raise RequestError(reason)
-    console, asked = Console(width=140), contract or products
+    console, contracts = Console(width=140), contract or products
     if steps:
-        for name, size, direction in itertools.product(asked, shape or SHAPES, way or WAYS):
+        for name, size, direction in itertools.product(contracts, shape or SHAPES, way or WAYS):
             print_steps(console, Work(name, size, place, direction), steps)
         return
     with Records(RECORDED if recorded else None) as records:
         for size, direction in itertools.product(shape or SHAPES, way or WAYS):
-            works = [Work(name, size, place, direction) for name in asked]
+            works = [Work(name, size, place, direction) for name in contracts]
             lines = [line for work in works for line in rows(records, work, forms_of(work.contract))]
             title = f"{size} {SHAPES[size]}, {direction}, bfloat16, {place.topology}, model axis {place.model}"
             console.print(table(title, COLUMNS, lines))

@@ -1,1 +1,1 @@
-"""What is measured on accelerators and read off what XLA:TPU schedules, with pytest's markers."""
+"""Measurements on accelerators, and checks of XLA:TPU's schedules, for tests with pytest's markers."""

@@ -46,7 +46,7 @@ def lower_bound(contract: str, p: int, n: float | Fraction) -> Bound:
     """The bound of a collective of p participants on n bytes; raises ValueError for a contract without one.
 
     A permute is assumed to move at least one block to another device, and a shift not to wrap to its start; see
-    `needed` for cases.
+    `needed_bound` for cases.
     """
     if contract in ("permute", "ring_shift"):
         return NOTHING if p < 2 or n == 0 else Bound(1, Fraction(n))
@@ -65,7 +65,7 @@ def full_bytes(case: Case) -> int:
     return math.ceil(operand_bits(case, packed=False) / 8) * (case.group_size if gathers else 1)
 
 
-def needed(case: Case) -> Bound:
+def needed_bound(case: Case) -> Bound:
     """The bound of a case: nothing where nothing must be sent, or where that is uncertain.
 
     Operands replicated along the axis tuple need no sending, nor does a permute that gives every participant its own
@@ -101,7 +101,7 @@ def nothing_must_move(case: Case) -> bool:
     return alone or empty or _stays(case) or (case.contract.name in KNOWN and replicated)
 
 
-def moved(collectives: Iterable[tuple[str, int, int]]) -> Fraction | None:
+def bytes_moved(collectives: Iterable[tuple[str, int, int]]) -> Fraction | None:
     """The bytes that pass a device in collectives of (kind, participants, operand bytes), each at its own bound.
 
     None if the traffic of one of them depends on data.
@@ -152,7 +152,7 @@ def sizes_of(case: Case, wanted: Collection[str] | None = None) -> dict[str, Any
     return {**own, **{name: one for name, one in options.items() if name not in own}, **named}
 
 
-def stated_of(terms: Terms, case: Case) -> Stated:
+def stated_values(terms: Terms, case: Case) -> Stated:
     """The values of terms in a case; for a tree, those of each leaf by itself."""
     leaves = [dataclasses.replace(case, operands=(o,), tree=False) for o in case.operands] if case.tree else [case]
     first, *others = (terms.stated(sizes_of(leaf, terms.names())) for leaf in leaves)
@@ -296,7 +296,7 @@ def _branch(contents: Sequence[tuple[CompiledCollective, tuple[Loop | Branch, ..
     return _cost([(c.kind, times, times * c.own_bytes) for c, times in _runs(contents).items()])
 
 
-def worded(cost: Cost) -> str:
+def describe_cost(cost: Cost) -> str:
     """`4 permutes of 64 bytes in all`."""
     parts = []
     for kind, count in cost.counts:
@@ -305,7 +305,7 @@ def worded(cost: Cost) -> str:
     return " and ".join(parts) or "no communication"
 
 
-def worded_stated(stated: Stated, said: object, names: Collection[str], sizes: Mapping[str, Any]) -> str:
+def describe_stated(stated: Stated, said: object, names: Collection[str], sizes: Mapping[str, Any]) -> str:
     """`permute=3, bytes=48 (from permute=p-1,bytes=(p-1)*n/p with p=4, n=64)`; p and n always, others if named.
 
     Arguments:

@@ -341,7 +341,7 @@ def _over_batch(
     places: Sequence[Place] | None = None,
     results: Sequence[int] | None = None,
 ) -> list[np.ndarray]:
-    """An oracle's function of blocks of operands, and of others, on each input of the batch.
+    """An oracle's function of blocks of operands, and more blocks, on each input of the batch.
 
     Arguments:
         places: the operands whose dimensions the `others` have; None if they have those of results.

@@ -2,11 +2,26 @@
 
 A law is never adapted to a backend. A case that fails because of a defect with an entry in `registry` is excused, and
 counted as such, if the law holds on this very case without the defect; everything else that fails is a failure. A
-script in plain JAX exits with 1 while its defect is there and with 0 once it is fixed; a test runs them all, and so
-notices the day of the repair.
+script in plain JAX exits with 1, or aborts, while its defect is there, and exits with 0 once it is fixed; a test runs
+them all, and so notices the day of the repair.
 """
 
-from shardproof.properties.known_defects.excuses import aborting, at_fault, excuse_without_compiling, excused, fatal
+from shardproof.properties.known_defects.excuses import (
+    at_fault,
+    excuse,
+    excuse_without_compiling,
+    find_aborting,
+    find_fatal,
+)
 from shardproof.properties.known_defects.registry import DEFECTS, Defect, release
 
-__all__ = ["DEFECTS", "Defect", "aborting", "at_fault", "excuse_without_compiling", "excused", "fatal", "release"]
+__all__ = [
+    "DEFECTS",
+    "Defect",
+    "at_fault",
+    "excuse",
+    "excuse_without_compiling",
+    "find_aborting",
+    "find_fatal",
+    "release",
+]

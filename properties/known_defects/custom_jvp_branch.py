@@ -21,5 +21,4 @@ try:
     problem = "" if (found == 2).all() else f"gradient {found}"
 except (TypeError, ValueError) as error:
     problem = f"{type(error).__name__}: {str(error)[:60]}"
-print(f"defect: {problem}" if problem else "fixed")
-sys.exit(bool(problem))
+sys.exit(f"defect: {problem}" if problem else 0)

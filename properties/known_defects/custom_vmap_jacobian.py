@@ -12,5 +12,4 @@ try:
     problem = "" if (jax.jacfwd(double)(jnp.ones(3)) == 2 * jnp.eye(3)).all() else "wrong derivatives"
 except ValueError as error:
     problem = f"ValueError: {error}"
-print(f"defect: {problem}" if problem else "fixed")
-sys.exit(bool(problem))
+sys.exit(f"defect: {problem}" if problem else 0)

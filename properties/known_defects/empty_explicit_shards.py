@@ -13,5 +13,4 @@ mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
 
 x = jax.device_put(jnp.zeros((2, 0)), jax.sharding.NamedSharding(mesh, P("d")))
 shapes = [shard.data.shape for shard in jax.jit(lambda x: x)(x).addressable_shards]
-print(f"defect: the shards have shapes {shapes}" if shapes != [(1, 0)] * 2 else "fixed")
-sys.exit(shapes != [(1, 0)] * 2)
+sys.exit(f"defect: the shards have shapes {shapes}" if shapes != [(1, 0)] * 2 else 0)

@@ -18,5 +18,4 @@ for f in (product, lambda x, y: jax.jvp(squares, (x,), (y.T,))[1]):
         problem += "" if (jax.jit(f)(jnp.ones((2, 0)), jnp.ones((0, 2))) == 0).all() else "not zero "
     except jax.errors.JaxRuntimeError as error:
         problem += f"{str(error).splitlines()[0]} "
-print(f"defect: {problem}" if problem else "fixed")
-sys.exit(bool(problem))
+sys.exit(f"defect: {problem}" if problem else 0)

@@ -24,7 +24,7 @@ def in_the_interpreter(law: Law) -> Check:
     return law.alone or law.check
 
 
-def excused(
+def excuse(
     law: Law,
     implementation: Implementation,
     case: Case,
@@ -35,7 +35,7 @@ def excused(
     """The verdict on a failure that a known defect, other than the `repaired` ones, explains.
 
     Returns:
-        `excused` if the law holds without the defect; `not run` if that cannot be determined, and the compiler refuses
+        `excuse` if the law holds without the defect; `not run` if that cannot be determined, and the compiler refuses
         the program; None if no defect explains the failure.
     """
     for defect in DEFECTS.values():
@@ -47,7 +47,7 @@ def excused(
         verdict = _without(defect, primitive, law, implementation, case, engine)
         if verdict is not None and defect.confirmed and verdict.kind == "excused":
             assert defect.repair is not None, defect.name
-            others = partial(excused, law, implementation, case, engine, repaired=repaired | {defect.name})
+            others = partial(excuse, law, implementation, case, engine, repaired=repaired | {defect.name})
             with defect.repair(primitive):
                 verdict = _judged(defect, partial(law.check, implementation, case, engine), others)
         if verdict is not None:
@@ -55,7 +55,7 @@ def excused(
     return None
 
 
-def aborting(law: Law, implementation: Implementation, case: Case, engine: Engine) -> Defect | None:
+def find_aborting(law: Law, implementation: Implementation, case: Case, engine: Engine) -> Defect | None:
     """The known defect that would end the process on this case, if there is one.
 
     If a user's function runs in this process, a suspected defect is enough.
@@ -67,7 +67,7 @@ def aborting(law: Law, implementation: Implementation, case: Case, engine: Engin
     return next(found, None)
 
 
-def fatal(case: Case, words: bytes) -> Defect | None:
+def find_fatal(case: Case, words: bytes) -> Defect | None:
     """The known defect that may have ended a process on this case, by the process's last words, if there is one.
 
     It may be of any engine, since programs without a rule in the interpreter are compiled in its process. `at_fault`
@@ -87,7 +87,7 @@ def excuse_without_compiling(defect: Defect, law: Law, implementation: Implement
         Exception: if the law does not hold in the interpreter either.
     """
     if law.alone is None and not law.asks(implementation, INTERPRETER.name):
-        return _undecided(defect, f"what the law of {law.name} asks of a compiler")
+        return _undecided(defect, f"what the law of {law.name} checks of a compiler")
     try:
         in_the_interpreter(law)(implementation, case, INTERPRETER)
     except InterpreterLimit as limit:
@@ -164,7 +164,7 @@ def _without(
         # it fails without the defect as well, which explains nothing unless another defect explains the rest
         if inside_jax or engine.name == INTERPRETER.name:
             return None
-        return excused(law, implementation, case, INTERPRETER, error)
+        return excuse(law, implementation, case, INTERPRETER, error)
 
     return _judged(defect, checked, otherwise)
 

@@ -17,5 +17,4 @@ try:
     problem = f"typed {typed}, expected {expected}" if typed != expected else ""
 except ValueError as error:
     problem = str(error).partition(". ")[0]
-print(f"defect: {problem}" if problem else "fixed")
-sys.exit(bool(problem))
+sys.exit(f"defect: {problem}" if problem else 0)

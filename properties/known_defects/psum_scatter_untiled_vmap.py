@@ -16,5 +16,4 @@ try:
     problem = "" if (jax.jit(f)(jnp.ones((2, 6))) == 2).all() else "wrong sums"
 except IndexError as error:
     problem = f"IndexError: {error}"
-print(f"defect: {problem}" if problem else "fixed")
-sys.exit(bool(problem))
+sys.exit(f"defect: {problem}" if problem else 0)

@@ -14,8 +14,6 @@ send = lambda x: lax.ragged_all_to_all(x, jnp.zeros_like(x), zero, one, zero, on
 spec = P(None, "d")
 
 try:
-    print(jax.make_jaxpr(jax.shard_map(jax.vmap(send), mesh=mesh, in_specs=spec, out_specs=spec))(jnp.ones((2, 1))))
+    jax.make_jaxpr(jax.shard_map(jax.vmap(send), mesh=mesh, in_specs=spec, out_specs=spec))(jnp.ones((2, 1)))
 except AssertionError:
-    print("defect: an assertion fails")
-    sys.exit(1)
-print("fixed")
+    sys.exit("defect: an assertion fails")

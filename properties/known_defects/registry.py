@@ -2,6 +2,7 @@
 
 import math
 import re
+import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -66,6 +67,17 @@ class Defect:
         """The JAX versions on which the script showed it: those of its comment, or `MOST`."""
         stated = re.search("^# seen on JAX (.+)$", self._text, re.MULTILINE)
         return tuple(stated[1].split(", ")) if stated else MOST
+
+    @cached_property
+    def abort_words(self) -> str:
+        """The words with which the script aborts while the defect is there, from its comment; may be empty."""
+        stated = re.search("^# aborts with: (.+)$", self._text, re.MULTILINE)
+        return stated[1] if stated else ""
+
+    def is_shown(self, exitcode: int | None, output: str) -> bool:
+        """True if the script, run, exited with 1 and said so, or aborted with its words."""
+        aborted = exitcode in (-signal.SIGABRT, -signal.SIGSEGV) and self.abort_words in output
+        return aborted or (exitcode == 1 and re.search("^defect: ", output, re.MULTILINE) is not None)
 
     @cached_property
     def _text(self) -> str:

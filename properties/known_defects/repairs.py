@@ -34,7 +34,7 @@ def forget() -> None:
 
 
 @contextmanager
-def changed(*patches: AbstractContextManager[Any]) -> Iterator[None]:
+def apply_patches(*patches: AbstractContextManager[Any]) -> Iterator[None]:
     """JAX or XLA with some patches."""
     forget()
     try:
@@ -47,12 +47,12 @@ def changed(*patches: AbstractContextManager[Any]) -> Iterator[None]:
 
 
 def _in_place(rules: MutableMapping[Any, Any], primitive: Any, rule: Callable[..., Any]) -> Without:
-    return changed(mock.patch.dict(rules, {primitive: rule}))
+    return apply_patches(mock.patch.dict(rules, {primitive: rule}))
 
 
-def bound(binds: Mapping[Any, Callable[..., Any]]) -> Without:
+def replace_bind(binds: Mapping[Any, Callable[..., Any]]) -> Without:
     """Replaces the `bind` of primitives."""
-    return changed(*(mock.patch.object(primitive, "bind", bind) for primitive, bind in binds.items()))
+    return apply_patches(*(mock.patch.object(primitive, "bind", bind) for primitive, bind in binds.items()))
 
 
 def exchange_transposed(primitive: Any) -> Without:
@@ -99,7 +99,7 @@ def custom_vmap_mapped(primitive: Any) -> Without:
 def operands_as_typed(primitive: Any) -> Without:
     """Operands of a mapped branch do not vary with the predicate: the branch was traced without that."""
     rule = batching.fancy_primitive_batchers[lax.cond_p]
-    return changed(mock.patch.dict(rule.__globals__, {"_bcast_select": lambda predicate, x, stopped: x}))
+    return apply_patches(mock.patch.dict(rule.__globals__, {"_bcast_select": lambda predicate, x, stopped: x}))
 
 
 def error_function(primitive: Any) -> Without:
@@ -113,7 +113,7 @@ def error_function(primitive: Any) -> Without:
         return derived
 
     rules = {lax.erf_p: rule(lax.erf_p, 1), lax.erfc_p: rule(lax.erfc_p, -1)}
-    return changed(mock.patch.dict(ad.primitive_jvps, rules))
+    return apply_patches(mock.patch.dict(ad.primitive_jvps, rules))
 
 
 def search_typed(primitive: Any) -> Without:
@@ -128,7 +128,7 @@ def search_typed(primitive: Any) -> Without:
         return original.typeof(cast_varying(jnp.zeros(x.shape, x.dtype), varying))
 
     sound = SimpleNamespace(**{**vars(original), "typeof": typed})
-    return changed(mock.patch.object(module, "core", sound))
+    return apply_patches(mock.patch.object(module, "core", sound))
 
 
 def ragged_exchange(primitive: Any) -> Without:
@@ -167,7 +167,7 @@ def ragged_exchange(primitive: Any) -> Without:
         pulled = dict(zip(linear, pullback(cast_varying(cotangent, varying(result))), strict=True))
         return [pulled.get(0), pulled.get(1), None, None, None, None]
 
-    return changed(
+    return apply_patches(
         mock.patch.object(primitive, "bind", typed),
         mock.patch.dict(batching.fancy_primitive_batchers, {primitive: batch}),
         mock.patch.dict(ad.primitive_transposes, {primitive: transpose}),
@@ -177,7 +177,7 @@ def ragged_exchange(primitive: Any) -> Without:
 def nothing_fused(primitive: Any) -> Without:
     """XLA fuses nothing, so that no loop reads what it has overwritten."""
     options = {"xla_disable_hlo_passes": "fusion"}
-    return changed(mock.patch.object(XlaEngine, "compiler_options", options))
+    return apply_patches(mock.patch.object(XlaEngine, "compiler_options", options))
 
 
 def zeros_equal(primitive: Any) -> Without:
@@ -188,7 +188,7 @@ def zeros_equal(primitive: Any) -> Without:
         _, places = original(jnp.where(x == 0, jnp.zeros_like(x), x), **params)
         return [jnp.take_along_axis(x, places, axis=params.get("axis", -1)), places]
 
-    return bound({primitive: bind})
+    return replace_bind({primitive: bind})
 
 
 def products_added_up(primitive: Any) -> Without:
@@ -210,7 +210,7 @@ def products_added_up(primitive: Any) -> Without:
         total = jnp.sum(left.astype(wide) * right.astype(wide), axis=range(result.ndim, left.ndim), dtype=wide)
         return _laid_out(total.astype(result.dtype), getattr(result.sharding, "spec", ()))
 
-    return bound({primitive: bind})
+    return replace_bind({primitive: bind})
 
 
 def _laid_out(x: Any, spec: Any) -> Any:
@@ -230,7 +230,7 @@ def maximum_of_gathered(primitive: Any) -> Without:
         return jnp.where(jnp.isnan(every).any(axis=0), jnp.nan, reduce(every, axis=0))
 
     reductions: dict[Any, Any] = {lax.pmax_p: jnp.max, lax.pmin_p: jnp.min}
-    return bound({p: partial(gathered, reduce, p.bind) for p, reduce in reductions.items()})
+    return replace_bind({p: partial(gathered, reduce, p.bind) for p, reduce in reductions.items()})
 
 
 def widened_first(primitive: Any) -> Without:
@@ -242,4 +242,4 @@ def widened_first(primitive: Any) -> Without:
             operands = tuple(x.astype(jnp.promote_types(x.dtype, preferred_element_type)) for x in operands)
         return original(*operands, preferred_element_type=preferred_element_type, **params)
 
-    return bound({primitive: bind})
+    return replace_bind({primitive: bind})

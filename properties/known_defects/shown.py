@@ -20,7 +20,7 @@ def verdict(defect: Defect) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:
         return "no answer"
-    shows = done.returncode == 1 and done.stdout.startswith("defect: ")
+    shows = defect.is_shown(done.returncode, done.stdout + done.stderr)
     return "shows" if shows else "fixed" if done.returncode == 0 else "cannot run"
 
 

@@ -16,5 +16,4 @@ try:
     problem = "" if (gradient == 0).all() else "not zero"
 except ValueError as error:
     problem = f"ValueError: {error}"
-print(f"defect: {problem}" if problem else "fixed")
-sys.exit(bool(problem))
+sys.exit(f"defect: {problem}" if problem else 0)

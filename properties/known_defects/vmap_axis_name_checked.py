@@ -16,5 +16,4 @@ try:
     problem = "" if jax.jit(f)(jnp.array([[1, 1], [2, 2]])).tolist() == [3, 3] else "wrong sums"
 except AssertionError as error:
     problem = f"AssertionError: {error}"
-print(f"defect: {problem}" if problem else "fixed")
-sys.exit(bool(problem))
+sys.exit(f"defect: {problem}" if problem else 0)

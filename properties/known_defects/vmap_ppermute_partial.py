@@ -14,5 +14,4 @@ try:
     problem = "" if jax.jit(f)(jnp.ones(2)).tolist() == [0, 1] else "wrong values"
 except AssertionError as error:
     problem = f"AssertionError: {error}"
-print(f"defect: {problem}" if problem else "fixed")
-sys.exit(bool(problem))
+sys.exit(f"defect: {problem}" if problem else 0)

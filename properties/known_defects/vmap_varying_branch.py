@@ -21,5 +21,4 @@ try:
     problem = "" if result == [0, 0, 0, 1, 2, 1] else f"{result}"
 except ValueError as error:
     problem = f"ValueError: {error}"
-print(f"defect: {problem}" if problem else "fixed")
-sys.exit(bool(problem))
+sys.exit(f"defect: {problem}" if problem else 0)

@@ -16,15 +16,13 @@ from shardproof.properties.communication.counted import (
     NOTHING,
     Counted,
     Unknown,
+    bytes_moved,
     count,
     full_bytes,
-    moved,
-    needed,
+    needed_bound,
     nothing_must_move,
     sizes_of,
-    stated_of,
-    worded,
-    worded_stated,
+    stated_values,
 )
 from shardproof.properties.contracts.numbers import COUNTED, operands
 from shardproof.properties.engines import Engine
@@ -135,7 +133,7 @@ def has_own_gradient(case: Case, *, whole: bool = False) -> bool:
 def has_bound(case: Case) -> bool:
     """Whether anything is known of what must be sent: where nothing must be, that is known."""
     known = case.contract.name in KNOWN or case.contract.least is not None
-    return needed(case) != NOTHING or (known and nothing_must_move(case))
+    return needed_bound(case) != NOTHING or (known and nothing_must_move(case))
 
 
 def compared_with(implementation: Implementation, case: Case) -> str:
@@ -153,8 +151,8 @@ def _in_vain(case: Case, cost: Cost) -> str:
 
 
 def _check_bound(case: Case, counted: Counted) -> None:
-    bound = needed(case)
-    passed = moved(counted.participants)
+    bound = needed_bound(case)
+    passed = bytes_moved(counted.participants)
     if bound == NOTHING or passed is None:
         return
     cost = counted.cost
@@ -172,7 +170,7 @@ def stated_by(implementation: Implementation, case: Case, *, backward: bool) -> 
     said = implementation.communication
     if isinstance(said, Expectation):
         terms = said.backward if backward else said.forward
-        return None if terms is None else stated_of(terms, case)
+        return None if terms is None else stated_values(terms, case)
     return None if said is None else Stated.of(said(case, backward))
 
 
@@ -251,7 +249,7 @@ def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: in
     empty = all(0 in operand.block for operand in case.operands)
     if empty:  # which may be sent as often as one likes
         return own <= size + filled
-    if counted.rewritten and (case.roles or case.contract.name not in KNOWN or needed(case) == NOTHING):
+    if counted.rewritten and (case.roles or case.contract.name not in KNOWN or needed_bound(case) == NOTHING):
         return min(numbers) <= count and own <= (size + filled) * widest(case, counted)
     right_bytes = abs(own - size) <= filled or size <= wide <= (size + filled) * widest(case, counted)
     right_count = count in numbers or (counted.rewritten and case.tree and (count > 0) == (numbers[0] > 0))

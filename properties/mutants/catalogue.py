@@ -1,4 +1,4 @@
-"""What a planted bug is, and how it enters the catalogue."""
+"""The planted bugs' class, and their registration."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from shardproof.properties.programs.expectation import Expectation
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Said = str | Expectation | Communication
-"""What is said of communication: as text, as text that was read, or by a formula."""
+"""A claim about communication: text, parsed text, or a formula."""
 
 RUNS = ("drawn", "large", "isolated")
 """Where a bug shows: on meshes that every run draws, only on large ones, or not without ending the process."""
@@ -69,7 +69,7 @@ MUTANTS: dict[str, Mutant] = {}
 
 
 def formula_of(contract: str, implementation: str) -> Said:
-    """What an implementation is said to send, for a bug that sends something else."""
+    """The claimed communication of an implementation, for a bug that sends something else."""
     found = {one.name: one.communication for one in IMPLEMENTATIONS if one.contract.name == contract}[implementation]
     assert found is not None
     return found

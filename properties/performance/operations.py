@@ -63,7 +63,7 @@ class Operation:
 
     @property
     def transfers(self) -> bool:
-        """Whether it is a transfer."""
+        """True for a transfer."""
         return bool(self.loads)
 
 

@@ -61,15 +61,17 @@ def loads_of(equation: Any, mesh: MeshCase) -> Loads:
     if name in EXCHANGES:
         if groups:
             raise Undetermined(f"{name} has axis_index_groups: expected none, since links have different loads")
-        return exchanged(axes, mesh, bytes_of(equation.invars[0].aval))  # a ragged one also reads lists, which stay
+        return exchange_loads(
+            axes, mesh, bytes_of(equation.invars[0].aval)
+        )  # a ragged one also reads lists, which stay
     size = sum(bytes_of(v.aval) for v in equation.invars)
     if name == "ppermute":
-        loads = permuted([mesh.shape[a] for a in axes], axes, parameters["perm"], size)
+        loads = permute_loads([mesh.shape[a] for a in axes], axes, parameters["perm"], size)
         return replace(loads, side=min((side for v in equation.invars for side in v.aval.shape), default=1))
-    return spread(axes, mesh, len(groups[0]) if groups else mesh.axis_size(axes), name, size)
+    return ring_loads(axes, mesh, len(groups[0]) if groups else mesh.axis_size(axes), name, size)
 
 
-def permuted(sizes: list[int], axes: tuple[str, ...], pairs: Any, size: int) -> Loads:
+def permute_loads(sizes: list[int], axes: tuple[str, ...], pairs: Any, size: int) -> Loads:
     """Blocks of `size` bytes between pairs of participants, numbered in mesh order.
 
     Each takes the shorter way round; if both are equal, every other block takes the other way, except between two
@@ -96,7 +98,7 @@ def permuted(sizes: list[int], axes: tuple[str, ...], pairs: Any, size: int) -> 
     return Loads(loads, int(hops.max()), sent=Fraction(size))
 
 
-def spread(axes: tuple[str, ...], mesh: MeshCase, participants: int, name: str, size: int) -> Loads:
+def ring_loads(axes: tuple[str, ...], mesh: MeshCase, participants: int, name: str, size: int) -> Loads:
     """The loads of a collective of operands of `size` bytes over all links of its axes."""
     links = links_of(axes, mesh)
     if not links or participants < 2:
@@ -107,7 +109,7 @@ def spread(axes: tuple[str, ...], mesh: MeshCase, participants: int, name: str, 
     return Loads(dict.fromkeys(links, received / len(links)), hops, sent=received, stages=rounds * (participants - 1))
 
 
-def exchanged(axes: tuple[str, ...], mesh: MeshCase, size: int) -> Loads:
+def exchange_loads(axes: tuple[str, ...], mesh: MeshCase, size: int) -> Loads:
     """The loads of an all-to-all of operands of `size` bytes."""
     links, p = links_of(axes, mesh), mesh.axis_size(axes)
     crossed = {a: Fraction(mesh.shape[a] ** 2 // 4, mesh.shape[a]) * size for a in axes}

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.communication.counted import Bound, Unknown, moved, needed
+from shardproof.properties.communication.counted import Bound, Unknown, bytes_moved, needed_bound
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws.communication import communication_of, stated_by
 from shardproof.properties.programs.examples import COLUMNS as WIDTH
@@ -48,8 +48,8 @@ def _row(implementation: Implementation, p: int) -> Row | None:
         found = communication_of(implementation, case, SimulateEngine())
     except (NotImplementedError, Unknown):  # it does not support the example, or what it sends cannot be told
         return None
-    bound = needed(case)
-    cost, passed = found.cost, moved(found.participants)
+    bound = needed_bound(case)
+    cost, passed = found.cost, bytes_moved(found.participants)
     stated = stated_by(implementation, case, backward=False)
     # how many collectives follow one another if nothing else is said can be told where permutes are all there is
     told = None if set(dict(cost.counts)) - {"permute"} else cost.count("permute")

@@ -25,7 +25,7 @@ import cloudpickle
 from jax.extend.core import Primitive
 
 from shardproof.properties.cases.case import Case
-from shardproof.properties.known_defects import fatal
+from shardproof.properties.known_defects import find_fatal
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.law import LARGE
 from shardproof.properties.programs.implementations import Implementation
@@ -212,7 +212,7 @@ def unending(task: Task) -> str:
 def _past_known_defects(task: Task, tell: Tell) -> tuple[Finding, Death | None]:
     ended: dict[str, tuple[Finding, Death]] = {}
     found, died = _run(task, tell)
-    while died and found.violation and (defect := fatal(found.violation.case, died.words)):
+    while died and found.violation and (defect := find_fatal(found.violation.case, died.words)):
         text = found.violation.case.to_json()
         if text in task.known or len(task.known) == MOST_KNOWN:
             break

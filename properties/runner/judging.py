@@ -22,7 +22,14 @@ from shardproof.properties.engines.simulate import (
     raised_in,
 )
 from shardproof.properties.engines.simulate.liveness import steps_of
-from shardproof.properties.known_defects import DEFECTS, Defect, aborting, at_fault, excuse_without_compiling, excused
+from shardproof.properties.known_defects import (
+    DEFECTS,
+    Defect,
+    at_fault,
+    excuse,
+    excuse_without_compiling,
+    find_aborting,
+)
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.gradient import check_gradient
 from shardproof.properties.laws.law import Checked
@@ -228,7 +235,7 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
     try:
         if ended_by:
             return _ended(law, implementation, case, engine, DEFECTS[ended_by])
-        defect = aborting(law, implementation, case, engine)
+        defect = find_aborting(law, implementation, case, engine)
         if defect is not None:
             return excuse_without_compiling(defect, law, implementation, case)
         return _held(law.check(implementation, case, engine))
@@ -248,7 +255,7 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
             return Verdict("unsupported", f"{error}{_line_of(error)}", underived=True)
         return Verdict("unsupported", first, declined=declined)
     except Exception as error:
-        verdict = excused(law, implementation, case, engine, error)
+        verdict = excuse(law, implementation, case, engine, error)
         if verdict is not None:
             return verdict
         if case.chain and declines(implementation, dataclasses.replace(case, chain=())):

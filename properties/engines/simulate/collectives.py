@@ -37,7 +37,7 @@ COLLECTIVE_KINDS: dict[str, str] = {
 
 
 def may_diverge(jaxpr: Any) -> bool:
-    """Whether a collective is inside a branch or loop, in which devices may diverge."""
+    """True if a collective is inside a branch or loop, in which devices may diverge."""
     branching = (equation for equation in equations(jaxpr) if equation.primitive.name in ("cond", "while"))
     inner = (one for equation in branching for body in subjaxprs(equation) for one in equations(body))
     return any(one.primitive.name in COLLECTIVE_KINDS for one in inner)

@@ -109,7 +109,7 @@ def mask_active(env: Env, mask: np.ndarray) -> np.ndarray:
 
 
 def unanimous(env: Env, mask: np.ndarray) -> bool:
-    """Whether all active devices are in `mask` `[*lead]`, or for a mapped predicate `[*lead, *batch]`."""
+    """True if all active devices are in `mask`, `[*lead]` or for a mapped predicate `[*lead, *batch]`."""
     return bool((mask_active(env, np.ones((1,) * mask.ndim, bool)) <= mask).all())
 
 

@@ -155,8 +155,8 @@ def scatter_windows(
     block = x.shape[env.lead :]
     gone = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
     window_dimensions = [env.lead + d for d in numbers.update_window_dims]
-    kept = iter([updates.shape[d] for d in window_dimensions])
-    sizes = [1 if d in gone else next(kept) for d in range(len(block))]
+    others = iter([updates.shape[d] for d in window_dimensions])
+    sizes = [1 if d in gone else next(others) for d in range(len(block))]
     lead = x.shape[: env.lead]
     updates = broadcast_lead(env, lead, updates)
     batch_dimensions = [d for d in range(env.lead, updates.ndim) if d not in window_dimensions]

@@ -178,7 +178,7 @@ class _Arrangement:
                 self.sources.update((v, places) for v in equation.outvars)
 
     def _is_elsewhere(self, name: str, v: Any) -> bool:
-        """Whether a variable, the result of this primitive, needs no place of its own."""
+        """True if a variable, the result of this primitive, needs no place of its own."""
         if name in RENAMED:
             return True
         if v in self.results:
@@ -188,7 +188,7 @@ class _Arrangement:
         return name == "dot_general" and self._goes_into(v)
 
     def _goes_into(self, v: Any) -> bool:
-        """Whether a product is only added, or written into a larger block."""
+        """True if a product is only added, or written into a larger block."""
         readers = self.readers.get(v, [])
         if v in self.results or len(readers) != 1:
             return False

@@ -15,6 +15,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.communication.counted import OUT, sizes_of
 from shardproof.properties.contracts import sequence_parallel
 from shardproof.properties.performance.chips import Chip, in_words
+from shardproof.properties.performance.compiled import CUT
 from shardproof.properties.performance.scheduled import Schedule, Sent, schedule
 from shardproof.properties.performance.shaped import shaped_case
 from shardproof.properties.performance.tpu_compiler import Compiled, Topology
@@ -33,18 +34,8 @@ SIDE = 512
 RING = 4
 """The chips of a ring: a square of them is one on every topology."""
 
-LONG: dict[str, int] = {
-    "all_gather_matmul_lhs_contracting": 2,
-    "all_gather_matmul_lhs": 2,
-    "all_gather_matmul_rhs": 0,
-    "matmul_reduce_scatter": 1,
-    "matmul_all_reduce": 1,
-    "transformer_block": 2,
-}
-"""The one of rows, contracted size and columns on a device that does not change what is sent."""
-
 MLP, NORMALISED = sequence_parallel.CONTRACTS
-KNOWN = (*LONG, MLP.name, NORMALISED.name)
+KNOWN = (*CUT, MLP.name, NORMALISED.name)
 
 
 def case_with_room(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...], chip: Chip) -> Case:
@@ -53,10 +44,11 @@ def case_with_room(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ..
         raise ValueError(f"contract={contract!r}: expected one of {', '.join(KNOWN)}")
     # the side that makes room: a multiply-add of it takes as long as one element of float32 under way
     long = SIDE * math.ceil(ROOM * 4 / chip.link * chip.rate("bfloat16") / 2 / SIDE)
-    if contract in LONG:
-        m_k_n = [SIDE] * 3
-        m_k_n[LONG[contract]] = long
-        return product_case(contract, mesh, axis_name, (m_k_n[0], m_k_n[1], m_k_n[2]), dtype="bfloat16")
+    if contract in CUT:
+        among, gathered = CUT[contract]
+        (free,) = {*among} - {gathered}  # what is sent does not depend on this side
+        m, k, n = (long if i == free else SIDE for i in range(3))
+        return product_case(contract, mesh, axis_name, (m, k, n), dtype="bfloat16")
     p = mesh.axis_size((axis_name,) if isinstance(axis_name, str) else axis_name)
     scale = [(SIDE,)] if contract == NORMALISED.name else []
     return shaped_case(

@@ -27,7 +27,7 @@ from shardproof.properties.contracts.numbers import is_moved, operands
 from shardproof.properties.engines.running import all_blocks, oracle_blocks
 from shardproof.properties.performance import tables
 from shardproof.properties.performance.chips import CHIPS, Chip
-from shardproof.properties.performance.compiled import product_on
+from shardproof.properties.performance.compiled import UNSHARDED, product_on
 from shardproof.properties.performance.shaped import shaped_case
 from shardproof.properties.performance.tables import form_of
 from shardproof.properties.programs.built_in import ALGORITHMS, BUILT_IN, OVERLAPPED, PRODUCTS
@@ -243,7 +243,7 @@ def _seconds(function: Callable[[], Any], calls: int, clock: Clock) -> float:
     return clock() - start
 
 
-UNSHARDED, NAIVE = "unsharded", "naive"
+NAIVE = "naive"
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "ring_shift")
 """The measured collectives: those that nccl-tests defines; a shift is its sendrecv."""

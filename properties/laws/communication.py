@@ -18,6 +18,8 @@ from shardproof.properties.communication.counted import (
     Unknown,
     bytes_moved,
     count,
+    describe_cost,
+    describe_stated,
     full_bytes,
     needed_bound,
     nothing_must_move,
@@ -159,10 +161,10 @@ def _check_bound(case: Case, counted: Counted) -> None:
     if passed < bound.bytes:
         least = f"{float(bound.bytes):g} byte{'s' * (bound.bytes != 1)} must pass every device (lower bound)"
         sent = f", by which {float(passed):g} pass a device" if cost.total_bytes else ""
-        raise Broken("communication", f"{worded(cost)}{sent}: {least}")
+        raise Broken("communication", f"{describe_cost(cost)}{sent}: {least}")
     steps = bound.steps
     if set(dict(cost.counts)) == {"permute"} and cost.count("permute") < steps:
-        raise Broken("communication", f"{worded(cost)}: expected at least {steps} (lower bound)")
+        raise Broken("communication", f"{describe_cost(cost)}: expected at least {steps} (lower bound)")
 
 
 def stated_by(implementation: Implementation, case: Case, *, backward: bool) -> Stated | None:
@@ -201,7 +203,8 @@ def _check_claim(implementation: Implementation, case: Case, counted: Counted, *
         sizes = sizes_of(case, names)
     raise Broken(
         "communication",
-        f"{GRADIENT * backward}{worded(cost)}{waiting}{where}: expected {worded_stated(stated, said, names, sizes)}",
+        f"{GRADIENT * backward}{describe_cost(cost)}{waiting}{where}: "
+        f"expected {describe_stated(stated, said, names, sizes)}",
         of="gradient" if backward else "result",
     )
 

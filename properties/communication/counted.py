@@ -209,11 +209,7 @@ def count(prepared: Prepared, arrays: Sequence[np.ndarray]) -> Counted:
 
 
 def of_record(record: Record) -> Counted:
-    """The communication of an interpreted run, a mean over devices that take different branches.
-
-    Raises:
-        Unknown: if a mean is not a whole number.
-    """
+    """The mean communication of devices in an interpreted run; raises Unknown if it is not a whole number."""
     totals: dict[tuple[str, int, int], Fraction] = defaultdict(Fraction)
     for c in record.collectives:
         totals[c.kind, c.participants, c.operand_bytes] += Fraction(c.devices, c.mesh.size)
@@ -225,12 +221,7 @@ def of_record(record: Record) -> Counted:
 
 
 def of_compiled(text: str) -> Counted:
-    """The communication in a compiled program's text.
-
-    Raises:
-        HloError: if the text cannot be read.
-        Unknown: if it does not say how often each collective runs.
-    """
+    """The communication in a compiled program's text; raises HloError if it cannot be read, and what `_runs` does."""
     found = collectives(text)
     promoted = sum(c.operand_bytes != c.own_bytes for c in found)
     notes = []
@@ -266,8 +257,7 @@ def _participants(collective: CompiledCollective) -> int:
 def _runs(found: Sequence[tuple[CompiledCollective, tuple[Loop | Branch, ...]]]) -> Counter[CompiledCollective]:
     """How often each collective runs, given the rest of its path.
 
-    Raises:
-        Unknown: if a loop does not say how often, or the branches of a conditional do not cost the same.
+    Raises Unknown if a loop's trips are not known, or the branches of a conditional do not cost the same.
     """
     runs: Counter[CompiledCollective] = Counter()
     inside: dict[Loop | Branch, list[tuple[CompiledCollective, tuple[Loop | Branch, ...]]]] = {}

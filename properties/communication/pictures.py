@@ -97,11 +97,7 @@ def columns(mesh: MeshCase, axes: tuple[str, ...]) -> list[int]:
 
 
 def picture(title: str, found: list[Step], mesh: MeshCase, axes: tuple[str, ...]) -> Any:
-    """A drawing of collectives over an axis tuple: each round leads from one row of devices to the next.
-
-    Raises:
-        ModuleNotFoundError: if drawsvg is not installed.
-    """
+    """A drawing of collectives over an axis tuple: each round leads from one row of devices to the next."""
     import drawsvg
 
     def text(words: str, size: float, x: float, y: float, **options: Any) -> None:

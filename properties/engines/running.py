@@ -347,9 +347,7 @@ def _over_batch(
         places: the operands whose dimensions the `others` have; None if they have those of results.
         results: the operands whose dimensions the function's results have; None if they have those of results.
 
-    Raises:
-        NotDifferentiable: if it is the derivative of a user's reference, and JAX has none in that mode.
-        SuiteError: if it fails.
+    Raises SuiteError if it fails, except for a derivative of a user's reference that JAX does not have.
     """
     lead, count = len(case.mesh.sizes), len(operands)
     all_places: Sequence[Place] = [*range(count), *(places or [None] * len(others))]

@@ -73,8 +73,8 @@ def find_fatal(case: Case, words: bytes) -> Defect | None:
     It may be of any engine, since programs without a rule in the interpreter are compiled in its process. `at_fault`
     decides in a process of its own whether the program is at fault.
     """
-    said = (one for one in DEFECTS.values() if one.last_words and one.last_words in words)
-    dangerous = (one for one in said if one.aborts is not None and one.aborts(case))
+    dangerous = (one for one in DEFECTS.values() if one.aborts is not None and one.aborts(case))
+    dangerous = (one for one in dangerous if one.abort_words and one.abort_words.encode() in words)
     return next((one for one in dangerous if any(one.is_in(engine()) for engine in ENGINES.values())), None)
 
 

@@ -44,8 +44,7 @@ class Defect:
     shows: Callable[[Case, Exception], bool] = lambda case, error: False
     # the cases on which it may end the process if the program is at fault; None: no case
     aborts: Callable[[Case], bool] | None = None
-    last_words: bytes = b""  # its output when it ends a process
-    # replaces `at_fault` for a program on which it showed, or a process ended with these words: a wider condition,
+    # replaces `at_fault` for a program on which it showed, or a process ended with its words: a wider condition,
     # since a compiler may compute constants that the trace does not show
     suspect: Callable[[Case, Any], Any] | None = None
     # given the primitive at fault, a context without the defect; None: the interpreter does not have it
@@ -310,7 +309,6 @@ EXCUSING = (
         platform="cpu",
         at_fault=faults.sum_of_complex_constant,
         aborts=_of_complex,
-        last_words=b"Check failed: buffer != nullptr",
         suspect=faults.having(*faults.SUMS, where=lambda e: faults.dtype(e).kind == "c"),
     ),
     Defect(
@@ -373,7 +371,6 @@ EXCUSING = (
         at_fault=faults.sum_of_complex_constant,
         shows=_refused("SameElementType(broadcast->shape(), operand_shape)"),
         aborts=_of_complex,
-        last_words=b"Check failed: buffer != nullptr",
         suspect=faults.having(*faults.SUMS, where=lambda e: faults.dtype(e).kind == "c"),
     ),
     Defect(

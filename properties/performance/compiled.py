@@ -169,10 +169,7 @@ class Records(ExitStack):
     def of(self, work: Work, form: str) -> Figures:
         """The figures of a form of a product, `UNSHARDED`, or `COMPILER`.
 
-        Raises:
-            NotCompiled: if it cannot be compiled, or its text not be read; the message says why.
-            NoTpuCompiler: if it is not recorded, and libtpu is not installed.
-            ValueError: if the model axis does not divide the devices, or the devices the sizes.
+        Raises NotCompiled or NoTpuCompiler, and ValueError if the sizes do not divide.
         """
         key = key_of(work, form)
         if key not in self.known:

@@ -179,11 +179,7 @@ Unit = Callable[[Fraction], str]
 
 
 def gantt(title: Sequence[str], lanes: Lanes, unit: Unit = in_words) -> Any:
-    """A drawing of lanes under the lines of a title.
-
-    Raises:
-        ModuleNotFoundError: if drawsvg is not installed.
-    """
+    """A drawing of lanes under the lines of a title."""
     import drawsvg
 
     names = {lane: lane_name(lane) for lane in lanes.names}

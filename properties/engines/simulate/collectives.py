@@ -150,11 +150,8 @@ rule("pbroadcast")(collective_rule("broadcast", root="source"))
 def ppermute(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """Each source's block, on its destination; zeros where nothing arrives.
 
-    The pairs number the participants in mesh order, whatever the order of the tuple, as in JAX 0.10; later versions
-    refuse a tuple in another order.
-
-    Raises:
-        SimulationError: for a tuple whose participants are not in mesh order, where JAX refuses it.
+    The pairs number the participants in mesh order, whatever the order of the tuple, as in JAX 0.10; where later
+    versions refuse a tuple in another order, it raises SimulationError.
     """
     axes = axes_of(equation)
     ordered = env.mesh.in_mesh_order(axes)
@@ -180,12 +177,7 @@ def axis_index(env: Env, equation: Any) -> np.ndarray:
 
 @rule("ragged_all_to_all")
 def ragged_all_to_all(env: Env, equation: Any, *operands: np.ndarray) -> np.ndarray:
-    """Rows, each at the offset in the receiver's output that its sender states.
-
-    Raises:
-        RaggedMetadata: if the participants' offsets and sizes contradict each other, or have several dtypes, which XLA
-            does not compile.
-    """
+    """Rows, each at the offset in the receiver's output that its sender states; raises RaggedMetadata."""
     if len(kinds := dict.fromkeys(x.dtype.name for x in operands[2:])) > 1:
         raise RaggedMetadata(
             f"ragged_all_to_all: input_offsets, send_sizes, output_offsets and recv_sizes are {' and '.join(kinds)}: "

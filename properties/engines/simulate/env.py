@@ -56,7 +56,7 @@ def check_determined(
     again: Sequence[np.ndarray],
     left: Callable[[Choice | None], Left],
 ) -> None:
-    """Checks that the results do not depend on a choice.
+    """Raises UnwrittenRead or OrderDependent if the results depend on a choice.
 
     Arguments:
         choice: what is undetermined.
@@ -64,10 +64,6 @@ def check_determined(
         results: the program's results for one choice.
         again: those for the other.
         left: the blocks that the program's `shard_map`s leave, for the other choice or for the first (None).
-
-    Raises:
-        UnwrittenRead: naming the first element that differs, its device, and what allocated the memory.
-        OrderDependent: the same, and what scatters or gathers.
     """
     for number, (one, other) in enumerate(zip(results, again, strict=True)):
         at = first_difference(one, other)

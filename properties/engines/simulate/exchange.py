@@ -51,10 +51,7 @@ def process_groups(mesh: MeshCase, axes: Sequence[str], groups: Groups = None) -
     """The devices of every process group, in the order of their numbers along `axes`: `[copies, participants]` each.
 
     One array holds the same group on all positions along the other axes of the mesh, in mesh order. There are several
-    if `groups` divides the participants.
-
-    Raises:
-        InvalidGroups: if `groups` is no partition of the participants.
+    if `groups` divides the participants; raises InvalidGroups if it is no partition of them.
     """
     devices = _participants(tuple(mesh.shape.items()), tuple(axes))
     if groups is None:
@@ -105,11 +102,7 @@ def join(blocks: np.ndarray, mesh: MeshCase, entries: Entries) -> np.ndarray:
 
 
 def first_replica(blocks: np.ndarray, mesh: MeshCase, dimension: int) -> np.ndarray:
-    """Blocks `[*lead, *block]` of the first device along a mesh axis along which all must be equal.
-
-    Raises:
-        UnequalReplicas: naming the first two devices that do not.
-    """
+    """Blocks `[*lead, *block]` of the first device along a mesh axis; raises UnequalReplicas unless all are equal."""
     if blocks.shape[dimension] == 1:
         return blocks
     first = blocks.take([0], axis=dimension)
@@ -201,11 +194,7 @@ def broadcast(blocks: np.ndarray, root: int) -> np.ndarray:
 
 
 def _pieces(blocks: np.ndarray, parts: int, dimension: int, tiled: bool) -> np.ndarray:
-    """`[groups, senders, *block]` cut along a dimension of the block: `[groups, parts, senders, *piece]`.
-
-    Raises:
-        InvalidGroups: if there is no piece for each of the participants.
-    """
+    """`[groups, senders, *block]` cut along a dimension of the block: `[groups, parts, senders, *piece]`."""
     at = dimension + 2
     size = blocks.shape[at]
     if size % parts if tiled else size != parts:
@@ -227,9 +216,6 @@ class Slices:
     Arguments:
         lists: input offsets, send sizes, output offsets and receive sizes: `[devices, entries]` each. Entry
             j * k + i of p * k is of slice i to, or from, participant j.
-
-    Raises:
-        RaggedMetadata: if the entries do not divide among the participants.
     """
 
     def __init__(self, lists: Sequence[np.ndarray], mesh: MeshCase, axes: Sequence[str], groups: Groups) -> None:
@@ -248,11 +234,7 @@ class Slices:
         self.source, self.destination, self.start, self.size, self.target, self.announced = map(np.concatenate, columns)
 
     def check(self, mesh: MeshCase, over: str, rows_in: int, rows_out: int) -> None:
-        """Checks that all participants' lists agree, and that every slice that is not empty lies inside its buffers.
-
-        Raises:
-            RaggedMetadata: naming the devices and the numbers that contradict each other.
-        """
+        """Raises RaggedMetadata unless all lists agree, and every nonempty slice lies inside its buffers."""
         ends = self.start + self.size, self.target + self.size
         inside = (self.start >= 0) & (ends[0] <= rows_in) & (self.target >= 0) & (ends[1] <= rows_out)
         wrong = (self.size != self.announced) | (self.size < 0) | (self.size > 0) & ~inside
@@ -285,13 +267,8 @@ class Slices:
 def ragged_all_to_all(operand: np.ndarray, output: np.ndarray, slices: Slices, mesh: MeshCase, over: str) -> np.ndarray:
     """Every slice at its sender's offset in its receiver's output; all other rows are those of `output`.
 
-    Arguments:
-        operand: `[devices, rows, …]`.
-        output: `[devices, rows, …]`.
-        over: the exchange, for messages.
-
-    Raises:
-        RaggedMetadata: if the lists contradict each other, or a row is written twice.
+    Operand and output are `[devices, rows, …]`; `over` is the exchange, for messages. Raises RaggedMetadata if the
+    lists contradict each other, or a row is written twice.
     """
     rows_in, rows_out = operand.shape[1], output.shape[1]
     slices.check(mesh, over, rows_in, rows_out)

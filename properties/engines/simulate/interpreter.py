@@ -64,12 +64,7 @@ def constant(env: Env, value: np.ndarray) -> np.ndarray:
 
 
 def run(env: Env, equation: Any, operands: list[np.ndarray]) -> Sequence[np.ndarray]:
-    """The results of one equation.
-
-    Raises:
-        UnknownPrimitive: if its primitive has no rule.
-        SimulationError: if the rule returns another shape or dtype than was traced.
-    """
+    """The results of one equation; raises SimulationError for another shape or dtype than was traced."""
     name, arithmetic = equation.primitive.name, env.arithmetic
     if name not in RULES:
         raise UnknownPrimitive(name, location(equation))
@@ -95,10 +90,6 @@ def evaluate(env: Env, jaxpr: Any, args: Sequence[np.ndarray], rounds: Sequence[
     Arguments:
         rounds: for the recorder, if there is one: the rounds after which each operand is known. Without it, everything
             in the jaxpr waits for all operands of the current equation.
-
-    Raises:
-        UnknownPrimitive: if an equation's primitive has no rule.
-        SimulationError: if a rule returns another shape or dtype than was traced.
     """
     body, consts = open_jaxpr(jaxpr)
     values = dict(zip(body.invars, args, strict=True))

@@ -150,12 +150,7 @@ class Simulated(Prepared):
             return self.live().run_recorded(*arrays)[1]
 
     def run(self, *args: PyTree, record: Recorder | None = None) -> PyTree:
-        """The results on one data set: a tree of ndarrays.
-
-        Raises:
-            TypeError: if an argument's shape is not what was traced.
-            Whatever `interpret` raises.
-        """
+        """The results on one data set, a tree of ndarrays; raises what `interpret` does."""
         values = [as_value(leaf) for leaf in jax.tree.leaves(args)]
         return jax.tree.unflatten(self.structure, interpret(self.closed_jaxpr, *self.typed(values), record=record))
 

@@ -85,11 +85,7 @@ class Compiled:
 
 @final
 class TpuCompiler(ExitStack):
-    """The TPU compiler in a process of its own, which lives as long as the `with` statement.
-
-    Raises:
-        NoTpuCompiler: if libtpu is not installed.
-    """
+    """The TPU compiler in a process of its own, which lives as long as the `with` statement; raises NoTpuCompiler."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         if reason := missing():
@@ -116,11 +112,7 @@ class TpuCompiler(ExitStack):
                 stream.close()
 
     def compile(self, request: Request) -> Compiled:
-        """Compiles a program.
-
-        Raises:
-            NotCompiled: if it cannot be built, compiled, or not in time.
-        """
+        """Compiles a program; raises NotCompiled if it cannot be built or compiled in time."""
         requests, answers = self._process.stdin, self._process.stdout
         assert requests is not None
         assert answers is not None

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.layout import device_name, logical_index
+from shardproof.oracles.layout import device_name
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.engines.simulate.exchange import process_groups
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
 
@@ -91,9 +92,8 @@ SHOWN = 3
 
 def columns(mesh: MeshCase, axes: tuple[str, ...]) -> list[int]:
     """The devices by column: one process group after the other, each in the order of the axis tuple."""
-    rest = [i for i, name in enumerate(mesh.axis_names) if name not in axes]
-    places = list(np.ndindex(*mesh.sizes))
-    return sorted(range(mesh.size), key=lambda i: ([places[i][d] for d in rest], logical_index(mesh, places[i], axes)))
+    (devices,) = process_groups(mesh, axes)
+    return [int(device) for device in devices.ravel()]
 
 
 def picture(title: str, found: list[Step], mesh: MeshCase, axes: tuple[str, ...]) -> Any:

@@ -14,7 +14,7 @@ from shardproof.properties.engines.simulate.collectives import axes_of
 from shardproof.properties.engines.simulate.liveness import equations, open_jaxpr, scan_counts, subjaxprs
 
 
-def of_constants(program: Any) -> list[Any]:
+def equations_of_constants(program: Any) -> list[Any]:
     """The equations whose operands do not depend on the program's arguments."""
     found: list[Any] = []
     _follow(program, [False] * len(open_jaxpr(program)[0].invars), found)
@@ -83,29 +83,29 @@ def first(program: Any, condition: Callable[[Any], bool]) -> Any:
     return next((equation.primitive for equation in equations(program) if condition(equation)), None)
 
 
-def having(*names: str, where: Callable[[Any], Any] = lambda equation: True) -> Fault:
+def any_of(*names: str, where: Callable[[Any], Any] = lambda equation: True) -> Fault:
     """One of these primitives, in an equation that satisfies a condition."""
     return lambda case, program: first(program, lambda e: e.primitive.name in names and where(e))
 
 
-def of_floats(equation: Any) -> bool:
+def has_floats(equation: Any) -> bool:
     """True if its first operand has floating, or complex, numbers."""
     return dtype(equation).kind not in "iub"
 
 
-def along_nothing(equation: Any) -> bool:
+def along_empty(equation: Any) -> bool:
     """True if a tiled gather or scatter is along an empty dimension."""
     params = equation.params
     along = params["all_gather_dimension"] if "all_gather_dimension" in params else params["scatter_dimension"]
     return bool(params["tiled"]) and shape(equation)[along] == 0
 
 
-def nests(equation: Any) -> bool:
+def has_inner_shard_map(equation: Any) -> bool:
     """True if another `shard_map` is inside of this one."""
     return first(equation.params["jaxpr"], lambda e: e.primitive.name == "shard_map") is not None
 
 
-def of_nothing(equation: Any) -> bool:
+def has_empty_operands(equation: Any) -> bool:
     """True if a `shard_map` with a result reads only empty operands, some of which XLA refuses."""
     operands = _read(open_jaxpr(equation.params["jaxpr"])[0])
     return bool(operands) and not any(map(_elements, operands)) and any(map(_elements, equation.outvars))
@@ -125,7 +125,7 @@ def relaid_in_front(case: Case, program: Any) -> Any:
         ends = [[_long(spec, case) for spec in (held, wanted)] for held in layouts if len(held) == len(wanted)]
         return any(in_front(*both) for both in ends)
 
-    return having("reshard", "sharding_constraint", where=relaid)(case, program)
+    return any_of("reshard", "sharding_constraint", where=relaid)(case, program)
 
 
 def product_over_three_axes(case: Case, program: Any) -> Any:
@@ -179,13 +179,13 @@ def _made_of(variable: Any, made: Mapping[Any, Any]) -> set[Any]:
 def cast_in_a_branch(case: Case, program: Any) -> Any:
     """A cast to a varying type in a branch that a varying predicate chooses."""
     chosen = (e for e in equations(program) if e.primitive.name == "cond" and e.invars[0].aval.manual_axis_type.varying)
-    casts = (having("pvary")(case, branch.jaxpr) for equation in chosen for branch in equation.params["branches"])
+    casts = (any_of("pvary")(case, branch.jaxpr) for equation in chosen for branch in equation.params["branches"])
     return next((found for found in casts if found is not None), None)
 
 
 def sum_of_complex_constant(case: Case, program: Any) -> Any:
     """A sum over devices of complex numbers that depend on no argument."""
-    found = (e.primitive for e in of_constants(program) if e.primitive.name in SUMS and dtype(e).kind == "c")
+    found = (e.primitive for e in equations_of_constants(program) if e.primitive.name in SUMS and dtype(e).kind == "c")
     return next(found, None)
 
 
@@ -262,7 +262,7 @@ def scatter_beside_explicit(case: Case, program: Any) -> Any:
     if not case.manual or all(types[name] != "explicit" for name in types if name not in case.manual):
         return None
     kinds = "reduce_scatter", "all_gather"
-    return having(*kinds, where=lambda e: e.primitive.name == kinds[0] or not e.params["tiled"])(case, program)
+    return any_of(*kinds, where=lambda e: e.primitive.name == kinds[0] or not e.params["tiled"])(case, program)
 
 
 def bfloat16_beside_automatic(case: Case, program: Any) -> Any:
@@ -285,7 +285,7 @@ def along_one_explicit(case: Case, program: Any) -> Any:
     axes = {(kind, case.mesh.shape[name] > 1) for name, kind in case.mesh.types.items()}
     if "eager" not in case.chain or not {("explicit", False), ("auto", True)} <= axes:
         return None
-    return having("shard_map")(case, program)
+    return any_of("shard_map")(case, program)
 
 
 def gather_beside_two_automatic(case: Case, program: Any) -> Any:

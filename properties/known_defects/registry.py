@@ -165,7 +165,7 @@ EXCUSING = (
     Defect(
         "pmax_loses_nan",
         platform="cpu",
-        at_fault=faults.having("pmax", "pmin", where=faults.of_floats),
+        at_fault=faults.any_of("pmax", "pmin", where=faults.has_floats),
         shows=_loses_nan,
         repair=repairs.maximum_of_gathered,
     ),
@@ -188,7 +188,7 @@ EXCUSING = (
     Defect(
         "top_k_negative_zero",
         platform="cpu",
-        at_fault=faults.having("top_k", where=faults.of_floats),
+        at_fault=faults.any_of("top_k", where=faults.has_floats),
         shows=_wrong_values,
         repair=repairs.zeros_equal,
         confirmed=True,
@@ -196,16 +196,16 @@ EXCUSING = (
     Defect(
         "reduce_max_loses_nan",
         platform="cpu",
-        at_fault=faults.having(
+        at_fault=faults.any_of(
             "reduce_max",
             "reduce_min",
-            where=lambda e: faults.of_floats(e) and math.prod(faults.shape(e)) >= faults.MANY,
+            where=lambda e: faults.has_floats(e) and math.prod(faults.shape(e)) >= faults.MANY,
         ),
         shows=_loses_nan,
     ),
     Defect(
         "all_to_all_untiled_transpose",
-        at_fault=faults.having(
+        at_fault=faults.any_of(
             "all_to_all", where=lambda e: not e.params["tiled"] and e.params["split_axis"] != e.params["concat_axis"]
         ),
         shows=_raised(ValueError, "Expected cotangent type"),
@@ -213,13 +213,13 @@ EXCUSING = (
     ),
     Defect(
         "psum_scatter_untiled_vmap",
-        at_fault=faults.having("reduce_scatter", where=lambda e: not e.params["tiled"]),
+        at_fault=faults.any_of("reduce_scatter", where=lambda e: not e.params["tiled"]),
         shows=_raised(IndexError, when=_under_vmap),
         repair=repairs.scatter_batched,
     ),
     Defect(
         "custom_vmap_jacobian",
-        at_fault=faults.having("custom_vmap_call"),
+        at_fault=faults.any_of("custom_vmap_call"),
         shows=lambda case, error: "jacobian" in case.chain and not isinstance(error, Broken),
         repair=repairs.custom_vmap_mapped,
     ),
@@ -231,20 +231,20 @@ EXCUSING = (
     ),
     Defect(
         "searchsorted_partial_manual",
-        at_fault=faults.having("jit", "pjit", where=lambda e: e.params.get("name") == "searchsorted"),
+        at_fault=faults.any_of("jit", "pjit", where=lambda e: e.params.get("name") == "searchsorted"),
         shows=_raised(AssertionError, r"^ManualAxisType\(", when=lambda case: bool(case.manual)),
         repair=repairs.search_typed,
     ),
     Defect(
         "erf_gradient",
-        at_fault=faults.having("erf", "erfc"),
+        at_fault=faults.any_of("erf", "erfc"),
         shows=_raised(ValueError, "^Primitive polynomial requires varying manual axes"),
         repair=repairs.error_function,
     ),
     Defect(
         "nested_shard_map_eager",
         engine="xla",
-        at_fault=faults.having("shard_map", where=faults.nests),
+        at_fault=faults.any_of("shard_map", where=faults.has_inner_shard_map),
         shows=_raised(ValueError, by="jax.", when=lambda case: "eager" in case.chain),
     ),
     Defect(
@@ -256,7 +256,7 @@ EXCUSING = (
     Defect(
         "empty_all_gather",
         engine="xla",
-        at_fault=faults.having("all_gather", "all_gather_invariant", "reduce_scatter", where=faults.along_nothing),
+        at_fault=faults.any_of("all_gather", "all_gather_invariant", "reduce_scatter", where=faults.along_empty),
         shows=_raised(ValueError, "verifier errors"),
     ),
     Defect(
@@ -301,7 +301,7 @@ EXCUSING = (
     Defect(
         "empty_product",
         engine="xla",
-        at_fault=faults.having("shard_map", where=faults.of_nothing),
+        at_fault=faults.any_of("shard_map", where=faults.has_empty_operands),
         shows=_refused("expected at least one operand of"),
     ),
     Defect(
@@ -309,7 +309,7 @@ EXCUSING = (
         platform="cpu",
         at_fault=faults.sum_of_complex_constant,
         aborts=_of_complex,
-        suspect=faults.having(*faults.SUMS, where=lambda e: faults.dtype(e).kind == "c"),
+        suspect=faults.any_of(*faults.SUMS, where=lambda e: faults.dtype(e).kind == "c"),
     ),
     Defect(
         "unused_explicit_operand",
@@ -324,37 +324,37 @@ EXCUSING = (
     Defect(
         "ragged_all_to_all_cpu",
         platform="cpu",
-        at_fault=faults.having("ragged_all_to_all"),
+        at_fault=faults.any_of("ragged_all_to_all"),
         shows=_refused("HLO opcode `ragged-all-to-all` is not supported"),
     ),
     Defect(
         "ragged_all_to_all_vmap",
-        at_fault=faults.having("ragged_all_to_all"),
+        at_fault=faults.any_of("ragged_all_to_all"),
         shows=_raised(AssertionError, when=_under_vmap),
         repair=repairs.ragged_exchange,
     ),
     Defect(
         "ragged_all_to_all_type",
-        at_fault=faults.having("ragged_all_to_all"),
+        at_fault=faults.any_of("ragged_all_to_all"),
         shows=_typed_invariant,
         repair=repairs.ragged_exchange,
     ),
     Defect(
         "ragged_all_to_all_output_gradient",
-        at_fault=faults.having("ragged_all_to_all"),
+        at_fault=faults.any_of("ragged_all_to_all"),
         shows=lambda case, error: _backward(case, error) and not isinstance(error, RaggedMetadata),
         repair=repairs.ragged_exchange,
     ),
     Defect(
         "ragged_all_to_all_operand_gradient",
-        at_fault=faults.having("ragged_all_to_all"),
+        at_fault=faults.any_of("ragged_all_to_all"),
         shows=_backward,
         repair=repairs.ragged_exchange,
     ),
     Defect(
         "gpu_small_product",
         platform="gpu",
-        at_fault=faults.having("dot_general", where=faults.narrow_product),
+        at_fault=faults.any_of("dot_general", where=faults.narrow_product),
         shows=_wrong_values,
         repair=repairs.widened_first,
         confirmed=True,
@@ -371,12 +371,12 @@ EXCUSING = (
         at_fault=faults.sum_of_complex_constant,
         shows=_refused("SameElementType(broadcast->shape(), operand_shape)"),
         aborts=_of_complex,
-        suspect=faults.having(*faults.SUMS, where=lambda e: faults.dtype(e).kind == "c"),
+        suspect=faults.any_of(*faults.SUMS, where=lambda e: faults.dtype(e).kind == "c"),
     ),
     Defect(
         "gpu_scalar_permute",
         platform="gpu",
-        at_fault=faults.having(
+        at_fault=faults.any_of(
             "ppermute", where=lambda e: any(not v.aval.shape and v.aval.dtype.name in faults.NARROW for v in e.invars)
         ),
         aborts=lambda case: any(operand.dtype in faults.NARROW for operand in case.operands),
@@ -384,7 +384,7 @@ EXCUSING = (
     Defect(
         "gpu_ragged_all_to_all_bool",
         platform="gpu",
-        at_fault=faults.having("ragged_all_to_all", where=lambda e: faults.dtype(e).kind == "b"),
+        at_fault=faults.any_of("ragged_all_to_all", where=lambda e: faults.dtype(e).kind == "b"),
         shows=_refused("RaggedAllToAll fallback to NCCL is not allowed"),
     ),
 )

@@ -281,9 +281,9 @@ def _of_mesh(text: str) -> Groups:
     named = [_part(part, sizes) for part in split(rest[opens + 1 : closing(rest, opens)])]
     pieces = _pieces(sizes, named)
     chosen = [i for name, start, end in named for i, p in enumerate(pieces) if p[0] == name and start <= p[1] < end]
-    rest = [i for i in range(len(pieces)) if i not in chosen]
+    others = [i for i in range(len(pieces)) if i not in chosen]
     table = devices.reshape([end // start for _, start, end in pieces])
-    participants = table.transpose(*rest, *chosen).reshape(-1, math.prod(end // start for _, start, end in named))
+    participants = table.transpose(*others, *chosen).reshape(-1, math.prod(end // start for _, start, end in named))
     return tuple(tuple(map(int, row)) for row in participants)
 
 

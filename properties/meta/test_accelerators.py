@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from shardproof.properties.meta.runs import ROOT, pytest_apart
-from shardproof.properties.performance.measured.work import NAIVE, UNSHARDED
+from shardproof.properties.performance.compiled import UNSHARDED
+from shardproof.properties.performance.measured.work import NAIVE
 
 MEASURING = """
 import time

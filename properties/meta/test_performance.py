@@ -13,13 +13,13 @@ from jax import Array, lax
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.performance.chips import CHIPS
+from shardproof.properties.performance.compiled import UNSHARDED
 from shardproof.properties.performance.measured.work import (
     COLLECTIVES,
     KINDS,
     MEASURED,
     NAIVE,
     TABLE,
-    UNSHARDED,
     Form,
     Row,
     Traffic,

@@ -105,10 +105,6 @@ class Compiled(Prepared):
         """The program of these results alone, compiled separately."""
         return Compiled(core.jaxpr_as_fun(simulate.select_results(self.jaxpr, wanted)), self.avals, self.options)
 
-    def since(self, place: int) -> "Compiled":
-        """The program of the results from this place on, compiled separately."""
-        return self.select_results([i >= place for i in range(len(self.jaxpr.out_avals))])
-
 
 class InTwo(Prepared):
     """A program under `jit` compiled in two parts: the results before a place, and those from there on.
@@ -117,9 +113,9 @@ class InTwo(Prepared):
     """
 
     def __init__(self, whole: Compiled, place: int) -> None:
-        self.first = whole.select_results([i < place for i in range(len(whole.jaxpr.out_avals))])
+        first = whole.select_results([i < place for i in range(len(whole.jaxpr.out_avals))])
         self.second, self.place = whole.since(place), place
-        super().__init__(lambda arrays: [*self.first(arrays), *self.second(arrays)], whole.jaxpr)
+        super().__init__(lambda arrays: [*first(arrays), *self.second(arrays)], whole.jaxpr)
 
     def since(self, place: int) -> Prepared:
         """The second part."""

@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Protocol
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.performance.chips import Chip
 from shardproof.properties.performance.operations import Operation, flops_in, within
 from shardproof.properties.performance.routes import Link
 
@@ -71,16 +71,6 @@ def length(times: Times) -> Fraction:
     return sum((end - start for start, end in times), Fraction(0))
 
 
-class Machine(Protocol):
-    """The time of an operation, and the links that it uses."""
-
-    def seconds(self, operation: Operation) -> Fraction:
-        """The time of an operation alone."""
-
-    def links(self, operation: Operation) -> tuple[Link, ...]:
-        """The links of a transfer; none of anything else."""
-
-
 @dataclass(frozen=True)
 class Balanced:
     """Only products and links take time, and the busiest link needs just as long as p-1 of p products.
@@ -127,6 +117,8 @@ def loads_in(operations: Sequence[Operation]) -> dict[Link, Fraction]:
             found[link] = found.get(link, Fraction(0)) + times * size
     return found
 
+
+Machine = Chip | Balanced
 
 COMPUTE = "compute"
 """The device's arithmetic, beside its links."""

@@ -50,9 +50,13 @@ class Prepared:
         """The record of a run on these global arrays, or the compiled text, of which collectives are counted."""
         raise NotImplementedError("a function that is not under jit is not one program")
 
-    def since(self, place: int) -> "Prepared":
-        """The program of the results from this place on, and only what they need."""
+    def select_results(self, wanted: Sequence[bool]) -> "Prepared":
+        """The program of these results, and only what they need."""
         raise NotImplementedError("a function that is not under jit is not one program")
+
+    def since(self, place: int) -> "Prepared":
+        """The program of the results from this place on."""
+        return self.select_results([i >= place for i in range(len(self.jaxpr.out_avals))])
 
 
 OWN = ("shardproof.properties.engines.simulate.", "shardproof.properties.precision.")
@@ -140,9 +144,9 @@ class Simulated(Prepared):
         with failing_as_a_limit():
             return [np.asarray(result) for result in jax.tree.leaves(self.run(*arrays))]
 
-    def since(self, place: int) -> "Simulated":
-        """The program of the results from this place on."""
-        return Simulated(select_results(self.jaxpr, [i >= place for i in range(len(self.jaxpr.out_avals))]))
+    def select_results(self, wanted: Sequence[bool]) -> "Simulated":
+        """The program of these results."""
+        return Simulated(select_results(self.jaxpr, wanted))
 
     def evidence(self, arrays: Sequence[np.ndarray]) -> Record:
         """The record of a run, without what nothing reads and `jit` would not run."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import pytest
 
-from shardproof.properties.performance.measured.work import (
+from shardproof.properties.performance.measured import (
     MEASURED,
     chip_of,
     forms,

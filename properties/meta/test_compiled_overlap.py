@@ -14,17 +14,17 @@ from shardproof.properties.meta.test_accelerators import run_pytest
 from shardproof.properties.meta.test_scheduled import DONE, NOTHING, PAIRS, START, X, by_hand, product
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.performance.chips import CHIPS
-from shardproof.properties.performance.measured.compiled_overlap import (
+from shardproof.properties.performance.tpu_compiler import Compiled, Request, Topology, TpuCompiler
+from shardproof.properties.performance.tpu_compiler.process import BACKWARD, FORWARD
+from shardproof.properties.programs.expectation import Overlap, names_of
+from shardproof.properties.programs.violation import Broken
+from shardproof.properties.suite.compiled_overlap import (
     FOR_ITSELF,
     WITH_ROOM,
     case_with_room,
     check_compiled_overlap,
     place,
 )
-from shardproof.properties.performance.tpu_compiler import Compiled, Request, Topology, TpuCompiler
-from shardproof.properties.performance.tpu_compiler.process import BACKWARD, FORWARD
-from shardproof.properties.programs.expectation import Overlap, names_of
-from shardproof.properties.programs.violation import Broken
 
 ROOT = Path(__file__).resolve().parents[2]
 SAVED = Path(__file__).parent / "saved_hlo"

@@ -14,7 +14,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.compiled import UNSHARDED
-from shardproof.properties.performance.measured.work import (
+from shardproof.properties.performance.measured import (
     COLLECTIVES,
     KINDS,
     MEASURED,

@@ -6,17 +6,17 @@ Needs libtpu, and no TPU: `tox -e tpu-compiler`, or `pytest -m tpu_compiler` whe
 import pytest
 
 from shardproof.properties.performance.chips import chip
-from shardproof.properties.performance.measured.compiled_overlap import (
-    case_with_room,
-    check_compiled_overlap,
-    place,
-    share_of,
-)
 from shardproof.properties.performance.tpu_compiler import Request, Topology, TpuCompiler
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD, FORWARD, WAYS
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
+from shardproof.properties.suite.compiled_overlap import (
+    case_with_room,
+    check_compiled_overlap,
+    place,
+    share_of,
+)
 
 CLAIMING = [one for one in IMPLEMENTATIONS if one.overlap is not None]
 MAIN, OTHER = "v5e:2x4", "v6e:2x4"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import jax
 import pytest
 
-from shardproof.properties.performance.measured.work import (
+from shardproof.properties.performance.measured import (
     COLLECTIVES,
     chip_of,
     forms,

@@ -15,10 +15,8 @@ from shardproof.properties.performance.compiled import (
     Place,
     Records,
     Work,
-    key_of,
-    read,
 )
-from shardproof.properties.performance.tables import form_of, markdown, table
+from shardproof.properties.performance.tables import form_of, table
 from shardproof.properties.performance.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, TpuCompiler, missing
 from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS
 from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
@@ -28,13 +26,7 @@ from shardproof.properties.programs.implementations import Implementation
 COLUMNS = (
     "product", "form", "us", "of unsharded", "compute", "exposed", "permutes", "synchronous", "others", "temporary MB",
 )  # fmt: skip
-FLOOR, NAIVE = "floor", "naive"
-OTHERS = (UNSHARDED, NAIVE, COMPILER)
-PLACE = Place(Topology.parse("v5e:2x4"), 4)
-RECORDED_COLUMNS = (
-    "product", "shape", "best of ours", "unsharded us", "floor", "naive", "XLA's own", "ours", "exposed", "permutes",
-    "MB naive", "MB ours",
-)  # fmt: skip
+FLOOR = "floor"
 Found = Figures | str
 """The figures of a program, or the reason why there are none."""
 
@@ -66,28 +58,6 @@ def rows(records: Records, work: Work, forms: Sequence[Implementation]) -> Itera
     yield row(OWN, found_of(records, work, COMPILER))
     for one in forms:
         yield row(form_of(one) or one.name, found_of(records, work, one.name))
-
-
-def recorded() -> str:
-    """A Markdown table of the fully recorded products: the fastest form and those that do not overlap."""
-    known, lines = read(RECORDED), []
-    for way in WAYS:
-        for contract in [one.contract.name for one in PRODUCTS]:
-            for shape in SHAPES:
-                forms = (UNSHARDED, COMPILER, *(one.name for one in forms_of(contract)))
-                found = {form: known.get(key_of(Work(contract, shape, PLACE, way), form)) for form in forms}
-                figures = {form: one for form, one in found.items() if isinstance(one, Figures)}
-                ours = [form for form in figures if form not in OTHERS]
-                if None in found.values() or not ours or not figures.keys() >= {*OTHERS}:
-                    continue
-                alone, fastest = figures[UNSHARDED], min(ours, key=lambda form: figures[form].total)
-                one, short = figures[fastest], fastest.removesuffix(contract).rstrip("_")
-                least = f"{float(Work(contract, shape, PLACE, way).floor(alone.seconds)):.2f}"
-                times = (f"{figures[form].total / alone.total:.2f}" for form in (NAIVE, COMPILER, fastest))
-                sizes = (f"{figures[form].temporary_bytes / 1e6:.1f}" for form in (NAIVE, fastest))
-                counts = f"{one.share:.0%}", str(one.permutes)
-                lines.append((contract, f"{shape} {way}", short, f"{alone.total:.0f}", least, *times, *counts, *sizes))
-    return markdown(RECORDED_COLUMNS, lines, left=3)
 
 
 def forms_of(contract: str) -> list[Implementation]:

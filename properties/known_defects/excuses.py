@@ -20,7 +20,7 @@ INTERPRETER = ENGINES["simulate"]()
 
 
 def in_the_interpreter(law: Law) -> Check:
-    """The check of a law by the interpreter alone; of the agreement of both engines, its part of it."""
+    """The check of a law by the interpreter alone; for the agreement of both engines, its part."""
     return law.alone or law.check
 
 

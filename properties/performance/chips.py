@@ -54,7 +54,7 @@ class Chip:
     name: str
     peak: Mapping[str, int]  # multiplications and additions a second, by the dtype of what is multiplied
     memory: int  # bytes a second, of the device's own memory
-    link: int  # bytes a second over one link, one way; of a switch, from one device in all
+    link: int  # bytes a second over one link, one way; with a switch, from one device in all
     latency: Fraction  # seconds for a hop
     dimensions: int  # of the torus of its links; 0: a switch
     sources: Mapping[str, str]  # of each figure: `memory`, `link`, `latency`, `cycle`, and `peak:` with a dtype
@@ -87,7 +87,7 @@ class Chip:
         return tuple(operation.loads.bytes) if self.dimensions else (SWITCH,)
 
     def bandwidth(self, mesh: MeshCase, axes: Sequence[str]) -> int:
-        """Bytes a second to a device over all its links along some axes; of two devices, each has one link."""
+        """Bytes a second to a device over all its links along some axes; an axis of two devices has one link."""
         ways = sum(2 if mesh.shape[axis] > 2 else mesh.shape[axis] - 1 for axis in axes)
         return self.link * (ways if self.dimensions else min(ways, 1))
 
@@ -188,7 +188,7 @@ CHIPS: dict[str, Chip] = {
         }),
     )
 }  # fmt: skip
-"""By name; the pages were read in November 2026. Of links, one way: Google's pages have the sum of all, both ways."""
+"""By name; the pages were read in November 2026. Links are one way; Google's pages have the sum of all, both ways."""
 
 
 def chip(name: str) -> Chip:

@@ -55,7 +55,7 @@ def bits_of(x: np.ndarray) -> np.ndarray:
 
 
 def divide(x: Numbers, y: Numbers) -> Numbers:
-    """The quotient; of integers truncated, all bits set for division by zero, wrapping for MIN / -1."""
+    """The quotient; integers are truncated, with all bits set for division by zero, and wrap for MIN / -1."""
     if not is_integer(x.dtype):
         return np.divide(x, y)
     quotient = np.floor_divide(x, y)

@@ -1,11 +1,9 @@
 """The environment of an equation, the table of rules, and results that JAX leaves undetermined.
 
-A value is one ndarray `[*lead, *block]`. In global view there are no leading dimensions. Inside
-`shard_map` there is one per manual mesh axis, in mesh order, and its size is that of the axis, or 1
-where the value is the same on all devices along it. So a value that no device-dependent
-computation has touched is held once, however many devices there are, and NumPy's broadcasting
-does the rest. A rule, one small function per primitive, is called with the environment, the equation and the operands,
-and returns the result or results in the same form.
+A value is one ndarray `[*lead, *block]`. In global view there are no leading dimensions. Inside `shard_map` there is
+one per manual mesh axis, in mesh order, of the size of the axis, or 1 where the value is the same on all devices along
+it. So a value that does not depend on the device is held once, and NumPy broadcasts it. A rule, one small function per
+primitive, takes the environment, the equation and the operands, and returns the result or results in the same form.
 
 No result may depend on what JAX leaves undetermined, even if one machine always decides it the same way:
 

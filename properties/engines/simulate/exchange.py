@@ -69,7 +69,7 @@ def device_name(mesh: MeshCase, device: int | Sequence[int]) -> str:
 
 
 Entries = Sequence[Sequence[str]]
-"""The mesh axes that split each dimension, the last varying fastest; of the last dimensions they may be left out."""
+"""The mesh axes that split each dimension, the last varying fastest; the last dimensions may be left out."""
 
 
 def divide(x: np.ndarray, mesh: MeshCase, entries: Entries) -> np.ndarray:

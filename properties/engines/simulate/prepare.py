@@ -47,7 +47,7 @@ class Prepared:
         return self._run(arrays)
 
     def evidence(self, arrays: Sequence[np.ndarray]) -> Record | str:
-        """The record of a run on these global arrays, or the compiled text, of which collectives are counted."""
+        """The record of a run on these global arrays, or the compiled text, for counting collectives."""
         raise NotImplementedError("a function that is not under jit is not one program")
 
     def select_results(self, wanted: Sequence[bool]) -> "Prepared":

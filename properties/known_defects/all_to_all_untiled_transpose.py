@@ -1,6 +1,5 @@
 """The gradient of an untiled all_to_all raises ValueError unless split_axis equals concat_axis."""
-
-import sys
+# fails with: ValueError: Expected cotangent type
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +12,5 @@ mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
 f = jax.shard_map(
     lambda x: lax.all_to_all(x, "d", split_axis=0, concat_axis=1), mesh=mesh, in_specs=P("d"), out_specs=P("d")
 )
-try:
-    gradient = jax.grad(lambda x: jax.jit(f)(x).sum())(jnp.zeros((4, 3)))
-    problem = "" if (gradient == 1).all() else f"the gradient is {gradient}"
-except ValueError as error:
-    problem = str(error)
-sys.exit(f"defect: {problem}" if problem else 0)
+gradient = jax.grad(lambda x: jax.jit(f)(x).sum())(jnp.zeros((4, 3)))
+assert (gradient == 1).all()

@@ -1,5 +1,5 @@
 """XLA:CPU aborts while it compiles a bfloat16 reduction over devices beside an axis that is not manual."""
-# aborts with: Invalid binary instruction opcode copy
+# fails with: Invalid binary instruction opcode copy
 
 import jax
 import jax.numpy as jnp

@@ -1,5 +1,5 @@
 """XLA:CPU aborts while it compiles the psum or psum_scatter of a complex constant."""
-# aborts with: Check failed: buffer != nullptr
+# fails with: Check failed: buffer != nullptr
 
 import jax
 import jax.numpy as jnp

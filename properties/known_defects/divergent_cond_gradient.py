@@ -1,5 +1,5 @@
 """The gradient of a cond whose predicate varies waits for ever where one branch uses a replica."""
-# aborts with: Termination timeout for
+# fails with: Termination timeout for
 
 import os
 

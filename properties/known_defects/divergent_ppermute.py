@@ -1,5 +1,5 @@
 """XLA:CPU: a ppermute over one axis, under a predicate that differs only along another, never ends."""
-# aborts with: Termination timeout for
+# fails with: Termination timeout for
 
 import os
 

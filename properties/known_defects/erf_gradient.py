@@ -1,7 +1,6 @@
 """The gradient of erf and erfc, and so of an exact GELU, raises where the operand varies."""
 # seen on JAX 0.12.0.1
-
-import sys
+# fails with: ValueError: Primitive polynomial requires varying manual axes to match
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +10,4 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
 mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
 slope = jax.grad(lambda x: jax.nn.gelu(x, approximate=False).sum())
-try:
-    jax.eval_shape(jax.shard_map(slope, mesh=mesh, in_specs=P("x"), out_specs=P("x")), jnp.ones(2))
-    problem = ""
-except ValueError as error:
-    problem = str(error)
-wrong = problem.startswith("Primitive polynomial requires varying manual axes to match")
-sys.exit(f"defect: {problem[:100]}" if wrong else 0)
+jax.eval_shape(jax.shard_map(slope, mesh=mesh, in_specs=P("x"), out_specs=P("x")), jnp.ones(2))

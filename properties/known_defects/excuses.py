@@ -74,7 +74,7 @@ def find_fatal(case: Case, words: bytes) -> Defect | None:
     decides in a process of its own whether the program is at fault.
     """
     dangerous = (one for one in DEFECTS.values() if one.aborts is not None and one.aborts(case))
-    dangerous = (one for one in dangerous if one.abort_words and one.abort_words.encode() in words)
+    dangerous = (one for one in dangerous if one.words and one.words.encode() in words)
     return next((one for one in dangerous if any(one.is_in(engine()) for engine in ENGINES.values())), None)
 
 

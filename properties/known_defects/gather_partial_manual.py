@@ -1,5 +1,5 @@
 """XLA aborts while it compiles a gather from an array that two axes left to it shard, beside a manual axis."""
-# aborts with: device_groups.num_devices_per_group()
+# fails with: device_groups.num_devices_per_group()
 
 from functools import partial
 

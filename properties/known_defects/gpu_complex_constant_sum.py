@@ -1,6 +1,6 @@
 """XLA:GPU raises INTERNAL, or aborts, while it compiles the psum or psum_scatter of a complex constant."""
 # seen on JAX 0.11.2
-# aborts with: Check failed: buffer != nullptr
+# fails with: Check failed: buffer != nullptr
 
 import sys
 

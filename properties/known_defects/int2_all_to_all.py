@@ -1,5 +1,5 @@
 """XLA:CPU: all_to_all of int2 aborts the process."""
-# aborts with: Check failed: bit_offset != nullptr
+# fails with: Check failed: bit_offset != nullptr
 
 import contextlib
 

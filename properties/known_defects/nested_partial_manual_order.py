@@ -1,6 +1,6 @@
 """XLA aborts while it compiles a shard_map in one of a later axis, beside an axis that is not manual."""
 # seen on JAX 0.11.2, 0.12.0.1
-# aborts with: Manual axes must be sorted by mesh axis index
+# fails with: Manual axes must be sorted by mesh axis index
 
 import jax
 import jax.numpy as jnp

@@ -1,7 +1,6 @@
 """pmax and pmin over an empty axis tuple raise where types are checked; psum and pmean do nothing."""
 # seen on JAX 0.10.2
-
-import sys
+# fails with: ValueError: psum is a variant->invariant collective
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,4 @@ over_nothing = {
 }
 
 assert over_nothing["sum"](jnp.arange(2.0)).tolist() == [0, 1]
-try:
-    assert over_nothing["maximum"](jnp.arange(2.0)).tolist() == [0, 1]
-except ValueError as error:
-    sys.exit(f"defect: {error}")
+assert over_nothing["maximum"](jnp.arange(2.0)).tolist() == [0, 1]

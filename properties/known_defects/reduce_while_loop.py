@@ -1,5 +1,5 @@
 """XLA:CPU: compiling lax.reduce with a while_loop in its function aborts the process."""
-# aborts with: Check failed: operand_maps.size() == 1
+# fails with: Check failed: operand_maps.size() == 1
 
 import jax
 import jax.numpy as jnp

@@ -68,15 +68,17 @@ class Defect:
         return tuple(stated[1].split(", ")) if stated else MOST
 
     @cached_property
-    def abort_words(self) -> str:
-        """The words with which the script aborts while the defect is there, from its comment; may be empty."""
-        stated = re.search("^# aborts with: (.+)$", self._text, re.MULTILINE)
+    def words(self) -> str:
+        """The words with which the script raises or aborts, from its comment; empty if it states none."""
+        stated = re.search("^# fails with: (.+)$", self._text, re.MULTILINE)
         return stated[1] if stated else ""
 
     def is_shown(self, exitcode: int | None, output: str) -> bool:
-        """True if the script, run, exited with 1 and said so, or aborted with its words."""
-        aborted = exitcode in (-signal.SIGABRT, -signal.SIGSEGV) and self.abort_words in output
-        return aborted or (exitcode == 1 and re.search("^defect: ", output, re.MULTILINE) is not None)
+        """True if the script failed with its words, reported the defect, or without any words aborted."""
+        if exitcode == 1 and re.search("^defect: ", output, re.MULTILINE):
+            return True
+        aborted = exitcode in (-signal.SIGABRT, -signal.SIGSEGV)
+        return (aborted or (exitcode == 1 and bool(self.words))) and self.words in output
 
     @cached_property
     def _text(self) -> str:

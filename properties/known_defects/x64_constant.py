@@ -1,6 +1,5 @@
 """A NumPy constant keeps the dtype of its first trace while a program holds it: jit fails after enable_x64."""
-
-import sys
+# fails with: ValueError: Cannot lower jaxpr with verifier errors
 
 import jax
 import numpy as np
@@ -10,10 +9,4 @@ jax.config.update("jax_num_cpu_devices", 1)
 table = np.arange(3) / 7
 with jax.enable_x64(True):
     wide = jax.make_jaxpr(lambda x: x * table)(np.ones(3))
-try:
-    jax.jit(lambda x: x * table)(np.ones(3, np.float32))
-    problem = ""
-except ValueError as error:
-    problem = str(error).partition("\n")[0]
-wrong = problem.startswith("Cannot lower jaxpr with verifier errors")
-sys.exit(f"defect: {problem} float32 times float64, of {wide}" if wrong else 0)
+jax.jit(lambda x: x * table)(np.ones(3, np.float32))

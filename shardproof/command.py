@@ -17,15 +17,16 @@ HELD, VIOLATED, USAGE, NOTHING = range(4)
 CODES = "Exit codes: 0 it held, 1 a law is violated, 2 the command cannot be carried out, 3 nothing was checked."
 SECTIONS = {
     "Check": ("check", "suite", "replay", "conformance"),
-    "Time": ("timeline", "choose", "crossover", "tpu"),
+    "Time": ("timeline", "choose", "tpu"),
     "Look": ("report", "compare", "draw", "defects", "doctor"),
 }
 """The commands by section, as `--help` lists them."""
 
 CHIPS = ("v4", "v5e", "v5p", "v6e", "tpu7x", "h100")
-SHAPES, SIDES, WAYS = ("book", "large", "wide"), ("m", "k", "n"), ("forward", "backward")
-"""The names in `performance.chips.CHIPS`, `programs.examples.SHAPES`, `performance.commands.crossover` and
-`performance.tpu_compiler`, whose import would take JAX."""
+"""The names of `performance.chips.CHIPS`, which would take JAX to import."""
+
+SHAPES, WAYS = ("book", "large", "wide"), ("forward", "backward")
+"""Those of `programs.examples.SHAPES` and `performance.tpu_compiler`."""
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -61,11 +62,11 @@ class Command(click.Command):
 def refusal(error: Exception, given: dict[str, Any]) -> str:
     """The message of an error that is about the arguments; empty for others."""
     from shardproof.properties.cases.suggestion import RequestError
-    from shardproof.properties.performance.routes import Untold
+    from shardproof.properties.performance.routes import Undetermined
 
     if isinstance(error, RequestError):
         return str(error).removeprefix("" if given.get("impl") else "--impl=").replace("--expect-", "--")
-    if isinstance(error, Untold):
+    if isinstance(error, Undetermined):
         return f"{given['name']}: what hides what is unknown: {error}"
     if isinstance(error, NotImplementedError) and "mesh" in given:
         return f"{given['name']} does not support --mesh={given['mesh']}: {error}"
@@ -281,19 +282,6 @@ def choose(name: str, mesh: str, axis: str, machine: str, dtype: str, gradient: 
     contract, on = name if name in CONTRACTS else find(name, KNOWN).contract.name, parse_mesh(mesh)
     shapes, axes, of = parse_shapes(shape) if shape else None, parse_axes(axis, on), parse_dtype(dtype)
     click.echo(choose(contract, shapes, machine, mesh=on, axis_name=axes, dtype=of, gradient=gradient))
-
-
-@main.command()
-@click.argument("contract")
-@MESH
-@MACHINE
-@click.option("--sides", default="512,2048,8192", show_default=True, metavar="M,K,N", help="Of whole arrays.")
-@click.option("--vary", type=click.Choice(SIDES), default="m", show_default=True, help="Which of them grows.")
-def crossover(**given: Any) -> None:
-    """Print the fastest form for every size, and the times of all."""
-    from shardproof.properties.performance.commands.crossover import print_crossover
-
-    print_crossover(**given)
 
 
 @main.command()

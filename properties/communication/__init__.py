@@ -1,1 +1,1 @@
-"""What programs send: counted in the trace and in compiled text, and bounded from below."""
+"""The communication of programs: counted in the trace and in compiled text, and bounded from below."""

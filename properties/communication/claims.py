@@ -1,4 +1,4 @@
-"""Claims about communication that a test of one's own can make."""
+"""Claims about communication for users' own tests."""
 
 import math
 import warnings
@@ -10,17 +10,17 @@ import jax
 from shardproof.properties.communication.hlo import collectives
 from shardproof.properties.engines.simulate.collectives import COLLECTIVE_KINDS, axes_of
 from shardproof.properties.engines.simulate.errors import location
-from shardproof.properties.engines.simulate.liveness import opened, subjaxprs
+from shardproof.properties.engines.simulate.liveness import open_jaxpr, subjaxprs
 
 
 def no_communication(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     """Asserts that a function sends nothing from device to device.
 
-    Both the compiled program and the traced one are looked at: what a `shard_map` in it says, and what
-    the compiler adds to a function of global arrays.
+    Both the trace and the compiled program are searched: a `shard_map` has collectives in its trace, and the compiler
+    adds them to a function of global arrays.
 
     Arguments:
-        fn: any function that `jax.jit` takes, or one that is under `jit` already, with shardings of its own.
+        fn: any function that `jax.jit` takes, or one under `jit` with its own shardings.
         *args: its arguments, or `jax.ShapeDtypeStruct`s with shardings in their place.
         **kwargs: as `*args`.
 
@@ -29,14 +29,14 @@ def no_communication(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         ValueError: if it runs on one device, where nothing can be sent.
 
     Warns:
-        UserWarning: of collectives over axes of one device, which send something where an axis is longer.
+        UserWarning: for collectives over axes of one device, which send something if an axis is longer.
 
     Example:
         no_communication(jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=P("x"), out_specs=P("x")), x)
     """
     __tracebackhide__ = True
     name = getattr(fn, "__name__", repr(fn))
-    asked = list(_traced(jax.make_jaxpr(fn)(*args, **kwargs), {}))
+    in_trace = list(_traced(jax.make_jaxpr(fn)(*args, **kwargs), {}))
     function: Any = fn if hasattr(fn, "lower") else jax.jit(fn)
     program = function.lower(*args, **kwargs).compile()
     shardings = jax.tree.leaves((program.input_shardings, program.output_shardings))
@@ -47,9 +47,9 @@ def no_communication(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         for c in collectives(program.as_text())
         if not c.moves_nothing
     ]
-    traced = [line for line, devices in asked if devices > 1]
+    traced = [line for line, devices in in_trace if devices > 1]
     if not traced and not compiled:
-        for line, _ in asked:
+        for line, _ in in_trace:
             warnings.warn(f"{name}: {line} sends nothing over 1 device: expected an axis of several", stacklevel=2)
         return
     parts = [f"  traced: {line}" for line in traced] + [f"  compiled: {line}" for line in compiled]
@@ -57,13 +57,13 @@ def no_communication(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
 
 
 def _connected(groups: Any) -> str:
-    """Which devices a collective connects, as its line says it."""
+    """The devices that a collective connects, as HLO writes them."""
     return "{" + ",".join("{" + ",".join(map(str, group)) + "}" for group in groups or ()) + "}"
 
 
 def _traced(jaxpr: Any, sizes: dict[str, int]) -> Iterator[tuple[str, int]]:
-    """The collectives that a traced program asks for, one line each, and how many devices each connects."""
-    body, _ = opened(jaxpr)
+    """The collectives of a traced program, one line each, with the number of devices that each connects."""
+    body, _ = open_jaxpr(jaxpr)
     for equation in body.eqns:
         if equation.primitive.name in COLLECTIVE_KINDS:
             axes = axes_of(equation)

@@ -1,12 +1,12 @@
-"""The communication of one program: counted by formula, by the interpreter, by the compiler, and the least of its case.
+"""The communication of one program: counted from its run or its compiled text, stated, and the lower bound of its case.
 
-The least is the oracle's bound, with its conditions. An expectation may speak of the participants of a case, and of the
-bytes of what it is called with and gives.
+The bound is the oracle's, with its conditions. An expectation may use the participants of a case, and the bytes of
+operands and results.
 """
 
 import dataclasses
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -28,7 +28,7 @@ from shardproof.properties.programs.expectation import OF_KIND, Block, Expectati
 
 @dataclass(frozen=True)
 class Bound:
-    """What a collective costs at least: operations after one another, and bytes that pass each device."""
+    """The least cost of a collective: operations one after another, and bytes that each device sends or receives."""
 
     steps: int
     bytes: Fraction
@@ -36,8 +36,7 @@ class Bound:
 
 NOTHING = Bound(0, Fraction(0))
 PARTS = {"all_gather": 1, "all_gather_invariant": 1, "reduce_scatter": 1, "all_to_all": 1, "all_reduce": 2}
-"""Of the contracts that exchange parts: how often all but one's own of the p parts pass a device."""
-
+"""How often a contract moves all but a device's own of the p parts past it."""
 
 KNOWN = (*PARTS, "broadcast", "permute", "ring_shift")
 """The contracts that have a bound."""
@@ -46,8 +45,8 @@ KNOWN = (*PARTS, "broadcast", "permute", "ring_shift")
 def lower_bound(contract: str, p: int, n: float | Fraction) -> Bound:
     """The bound of a collective of p participants on n bytes; raises ValueError for a contract without one.
 
-    A permute is taken to move at least one block to another device, and a shift not to wrap to where
-    it started; see `needed` for cases.
+    A permute is assumed to move at least one block to another device, and a shift not to wrap to its start; see
+    `needed_bound` for cases.
     """
     if contract in ("permute", "ring_shift"):
         return NOTHING if p < 2 or n == 0 else Bound(1, Fraction(n))
@@ -55,12 +54,9 @@ def lower_bound(contract: str, p: int, n: float | Fraction) -> Bound:
 
 
 def operand_bits(case: Case, *, packed: bool) -> int:
-    """The bits of all operands' blocks on one device; a bool counts as 8, or `packed` as the one that it is."""
-    total = 0
-    for operand in case.operands:
-        bits = 1 if packed and operand.dtype == "bool" else width(operand.numpy_dtype)
-        total += math.prod(operand.block) * bits
-    return total
+    """The bits of all operands' blocks on one device; a bool has 8, or 1 if `packed`."""
+    widths = [1 if packed and o.dtype == "bool" else width(o.numpy_dtype) for o in case.operands]
+    return sum(math.prod(o.block) * bits for o, bits in zip(case.operands, widths, strict=True))
 
 
 def full_bytes(case: Case) -> int:
@@ -69,12 +65,11 @@ def full_bytes(case: Case) -> int:
     return math.ceil(operand_bits(case, packed=False) / 8) * (case.group_size if gathers else 1)
 
 
-def needed(case: Case) -> Bound:
-    """The bound of a case: nothing where nothing must be sent, or where it is not certain.
+def needed_bound(case: Case) -> Bound:
+    """The bound of a case: nothing where nothing must be sent, or where that is uncertain.
 
-    Operands that are replicated along the axis tuple are known everywhere. A permute that gives every
-    participant its own block or none moves nothing, nor does a shift by a multiple of p. A bool may be sent
-    as a bit. A contract may know a bound of its own.
+    Operands replicated along the axis tuple need no sending, nor does a permute that gives every participant its own
+    block or none, nor a shift by a multiple of p. A bool may be sent as a bit. A contract may have its own bound.
     """
     own = case.contract.least
     if own is not None:
@@ -90,26 +85,26 @@ def needed(case: Case) -> Bound:
 
 
 def _stays(case: Case) -> bool:
-    """Whether it is a permute of which every participant keeps its block, or a shift by a multiple of them."""
-    params = case.keywords
-    kept = case.contract.name == "permute" and all(source == target for source, target in params["perm"])
-    return kept or (case.contract.name == "ring_shift" and params["offset"] % case.participants == 0)
+    """True for a permute in which every participant keeps its block, and a shift by a multiple of p."""
+    if case.contract.name == "permute":
+        return all(source == target for source, target in case.keywords["perm"])
+    return case.contract.name == "ring_shift" and case.keywords["offset"] % case.participants == 0
 
 
 def nothing_must_move(case: Case) -> bool:
-    """Whether every participant has all that it needs: it is alone, all is empty, it keeps its block, or all have it.
+    """True if every participant has all that it needs: p is 1, an operand is empty, or blocks are replicated or stay.
 
-    Products need nothing as soon as one operand is empty: what is left of them is zeros.
+    A product with an empty operand is empty, or zeros.
     """
     alone, empty = case.group_size == 1, any(0 in operand.block for operand in case.operands)
-    alike = not any(set(case.axes) & operand.placement.axes for operand in case.operands)
-    return alone or empty or _stays(case) or (case.contract.name in KNOWN and alike)
+    replicated = not any(set(case.axes) & operand.placement.axes for operand in case.operands)
+    return alone or empty or _stays(case) or (case.contract.name in KNOWN and replicated)
 
 
-def moved(collectives: Iterable[tuple[str, int, int]]) -> Fraction | None:
+def bytes_moved(collectives: Iterable[tuple[str, int, int]]) -> Fraction | None:
     """The bytes that pass a device in collectives of (kind, participants, operand bytes), each at its own bound.
 
-    None where one is among them whose traffic depends on data.
+    None if the traffic of one of them depends on data.
     """
     total = Fraction(0)
     for kind, p, size in collectives:
@@ -128,12 +123,12 @@ OUT = "out"
 
 
 def sizes_of(case: Case, wanted: Collection[str] | None = None) -> dict[str, Any]:
-    """What those names stand for in a case: participants, also of a role, and bytes of the full vector and of blocks.
+    """The values of names in a case: participants, also of a role, and bytes of the full vector and of blocks.
 
-    Of a pytree, `x` and `out` are all leaves together.
+    `x` and `out` of a pytree are the sums over all leaves.
 
     Arguments:
-        wanted: the names that are wanted, where others need not be known; None: all.
+        wanted: the names that need a value; None: all.
     """
     contract = case.contract
     along = set(case.axes).union(*(operand.placement.axes for operand in case.operands))
@@ -157,8 +152,8 @@ def sizes_of(case: Case, wanted: Collection[str] | None = None) -> dict[str, Any
     return {**own, **{name: one for name, one in options.items() if name not in own}, **named}
 
 
-def stated_of(terms: Terms, case: Case) -> Stated:
-    """What terms say of a case: of a tree, of each leaf by itself."""
+def stated_values(terms: Terms, case: Case) -> Stated:
+    """The values of terms in a case; for a tree, those of each leaf by itself."""
     leaves = [dataclasses.replace(case, operands=(o,), tree=False) for o in case.operands] if case.tree else [case]
     first, *others = (terms.stated(sizes_of(leaf, terms.names())) for leaf in leaves)
     for other in others:
@@ -182,16 +177,16 @@ def _bytes(block: tuple[int, ...], dtype: np.dtype) -> int:
 
 @dataclass(frozen=True)
 class Counted:
-    """What one device sends in one run of a program.
+    """The communication of one device in one run of a program.
 
     Arguments:
-        cost: counts and bytes by kind, of the types that the program asked for.
-        separate: the same, every array of a combined collective counted by itself.
-        sent: the same, with the bytes of the types that the compiler sends in their place.
+        cost: counts and bytes by kind, in the types of the program.
+        separate: the same, with every array of a combined collective counted separately.
+        sent: the same, in the types that the compiler sends in their place.
         participants: (kind, participants of a group, bytes) of each collective, as often as it runs.
-        rounds: how many must at least follow one another; None where the count does not tell.
-        rewritten: whether a compiler was at work: one may leave out what moves nothing.
-        notes: what a reader should know of the numbers.
+        rounds: the length of the longest chain of collectives that need one another; None if unknown.
+        rewritten: whether it is compiled; a compiler may leave out collectives that move nothing.
+        notes: explanations of the numbers for a reader.
     """
 
     cost: Cost
@@ -204,28 +199,20 @@ class Counted:
 
 
 class Unknown(Exception):
-    """A count that cannot be told; the message says why."""
+    """A count that is not known; the message says why."""
 
 
 def count(prepared: Prepared, arrays: Sequence[np.ndarray]) -> Counted:
-    """What a program sends on these global arrays; raises Unknown if that cannot be told."""
+    """The communication of a program on these global arrays; raises Unknown if it is not known."""
     evidence = prepared.evidence(arrays)
     return of_compiled(evidence) if isinstance(evidence, str) else of_record(evidence)
 
 
 def of_record(record: Record) -> Counted:
-    """What the interpreter saw executed.
-
-    Where devices go separate ways, it is what one does in the mean.
-
-    Raises:
-        Unknown: if that is no whole number.
-    """
-    shares = [(c, Fraction(c.devices, c.mesh.size)) for c in record.collectives]
-    totals: dict[tuple[str, int, int], Fraction] = {}
-    for c, share in shares:
-        what = (c.kind, c.participants, c.operand_bytes)
-        totals[what] = totals.get(what, Fraction(0)) + share
+    """The mean communication of devices in an interpreted run; raises Unknown if it is not a whole number."""
+    totals: dict[tuple[str, int, int], Fraction] = defaultdict(Fraction)
+    for c in record.collectives:
+        totals[c.kind, c.participants, c.operand_bytes] += Fraction(c.devices, c.mesh.size)
     if any(share.denominator != 1 for share in totals.values()):
         raise Unknown("devices execute different collectives")
     cost = _cost([(kind, int(share), int(share) * size) for (kind, _, size), share in totals.items()])
@@ -234,12 +221,7 @@ def of_record(record: Record) -> Counted:
 
 
 def of_compiled(text: str) -> Counted:
-    """What a compiled program's text says that it sends.
-
-    Raises:
-        HloError: if the text cannot be read.
-        Unknown: if it does not say how often each collective runs.
-    """
+    """The communication in a compiled program's text; raises HloError if it cannot be read, and what `_runs` does."""
     found = collectives(text)
     promoted = sum(c.operand_bytes != c.own_bytes for c in found)
     notes = []
@@ -272,17 +254,14 @@ def _participants(collective: CompiledCollective) -> int:
     return max((len(group) for group in collective.groups or ()), default=0)
 
 
-def _runs(
-    placed: Sequence[tuple[CompiledCollective, tuple[Loop | Branch, ...]]],
-) -> Counter[CompiledCollective]:
-    """How often each collective runs, given what is left of its path.
+def _runs(found: Sequence[tuple[CompiledCollective, tuple[Loop | Branch, ...]]]) -> Counter[CompiledCollective]:
+    """How often each collective runs, given the rest of its path.
 
-    Raises:
-        Unknown: if a loop does not say how often, or the branches of a conditional do not cost the same.
+    Raises Unknown if a loop's trips are not known, or the branches of a conditional do not cost the same.
     """
     runs: Counter[CompiledCollective] = Counter()
     inside: dict[Loop | Branch, list[tuple[CompiledCollective, tuple[Loop | Branch, ...]]]] = {}
-    for collective, path in placed:
+    for collective, path in found:
         if path:
             inside.setdefault(path[0], []).append((collective, path[1:]))
         else:
@@ -307,7 +286,7 @@ def _branch(contents: Sequence[tuple[CompiledCollective, tuple[Loop | Branch, ..
     return _cost([(c.kind, times, times * c.own_bytes) for c, times in _runs(contents).items()])
 
 
-def worded(cost: Cost) -> str:
+def describe_cost(cost: Cost) -> str:
     """`4 permutes of 64 bytes in all`."""
     parts = []
     for kind, count in cost.counts:
@@ -316,11 +295,11 @@ def worded(cost: Cost) -> str:
     return " and ".join(parts) or "no communication"
 
 
-def worded_stated(stated: Stated, said: Expectation, names: Collection[str], sizes: Mapping[str, Any]) -> str:
+def describe_stated(stated: Stated, said: Expectation, names: Collection[str], sizes: Mapping[str, Any]) -> str:
     """`permute=3, bytes=48 (from permute=p-1,bytes=(p-1)*n/p with p=4, n=64)`; p and n always, others if named.
 
     Arguments:
-        names: the names that the expectation speaks of.
+        names: the names in it.
     """
     parts = [f"{kind}={number(count)}" for kind, count in stated.counts.items() if count]
     if stated.bytes is None:
@@ -329,8 +308,8 @@ def worded_stated(stated: Stated, said: Expectation, names: Collection[str], siz
         parts += [f"bytes={number(stated.bytes)}"]
     parts += [] if stated.steps is None else [f"steps={number(stated.steps)}"]
     text = ", ".join(parts) or "none"
-    told = {name: size for name, size in sizes.items() if name in ("p", "n") or name in names}
-    return f"{text} (from {said} with {', '.join(f'{name}={number(Fraction(size))}' for name, size in told.items())})"
+    shown = {name: size for name, size in sizes.items() if name in ("p", "n") or name in names}
+    return f"{text} (from {said} with {', '.join(f'{name}={number(Fraction(size))}' for name, size in shown.items())})"
 
 
 def number(value: Fraction) -> str:

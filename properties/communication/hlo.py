@@ -1,14 +1,13 @@
-"""The collectives of a compiled program, read from its text (HLO) of any backend.
+"""The collectives of a compiled program, from its text (HLO) on any backend.
 
-Every collective that is reached from ENTRY is listed, once for each place that it is reached from, with
-the loops and branches around it. What cannot be read raises and names the line; nothing is left out.
+Every collective that is reached from ENTRY is listed, once for each place that it is reached from, with the loops and
+branches around it. A line that cannot be read raises an error that has it; nothing is left out.
 
-The type that a program asked for may be narrower than what is sent. XLA:CPU has no collectives of bfloat16 (they are
-sent as float32), of float8 (float16) and of int4 (int8): it converts before and after. A program may convert by itself
-as well, and that is no promotion. What tells them apart: the reducer of a promoted sum of bfloat16 is called
-`…_promoted`; what JAX converts is mostly named `convert_element_type` in the metadata; and what the compiler widens it
-narrows again. A program that widens, moves and narrows by itself may still be taken for one whose type was promoted
-(JAX 0.10 loses the name), which is why both numbers are kept.
+A compiler may promote a type: XLA:CPU sends bfloat16 as float32, float8 as float16 and int4 as int8, and converts
+before and after. Three signs distinguish this from a conversion by the program: the reducer of a promoted sum of
+bfloat16 is called `…_promoted`; most of JAX's own conversions are named `convert_element_type` in the metadata; and the
+compiler narrows again what it widens. A program that widens, moves and narrows may still look like a promotion (JAX
+0.10 loses the name), so both numbers are returned.
 """
 
 import json
@@ -35,13 +34,13 @@ from shardproof.properties.communication.text import (
 MOVES = frozenset(
     {"bitcast", "copy", "reshape", "transpose", "slice", "dynamic-slice", "get-tuple-element", "optimization-barrier"}
 )
-"""What changes where elements are, and not their type."""
+"""Opcodes that change the places of elements, and not their type."""
 
 WIDENED = {"bf16": ("f32",), "s4": ("s8",), "u4": ("u8",), "s2": ("s8",), "u2": ("u8",)}
 
 
 def promoted_from(module: Module, computation: Computation, collective: Instruction, operand: str) -> str:
-    """The type that the program asked to send, if the operand is of a wider one; empty otherwise."""
+    """The type in which the program sends an operand, if the compiler promoted it; empty otherwise."""
     reducer = collective.called("to_apply")
     convert = conversion(module, computation, operand)
     if convert is None:
@@ -55,13 +54,13 @@ def promoted_from(module: Module, computation: Computation, collective: Instruct
     if (reducer and narrow == "bf16") or not _narrowed_again(module, narrow, wide):
         return ""
     widened = wide in WIDENED.get(narrow, ("f16", "f32") if narrow.startswith("f8") else ())
-    asked = 'convert_element_type"' in instruction.attributes.get("metadata", "").replace(" ", '" ')
+    of_jax = 'convert_element_type"' in instruction.attributes.get("metadata", "").replace(" ", '" ')
     again = inside.instructions[bare(instruction.operands[0])].opcode == "convert"  # no program narrows, then widens
-    return narrow if widened and (again or not asked) else ""
+    return narrow if widened and (again or not of_jax) else ""
 
 
 def _narrowed_again(module: Module, narrow: str, wide: str) -> bool:
-    """Whether the text converts from the wide type to the narrow one anywhere."""
+    """True if the text converts from the wide type to the narrow one anywhere."""
     return any(
         i.opcode == "convert" and element_type(i) == narrow and source_type(c, i) == wide
         for c in module.computations.values()
@@ -82,7 +81,7 @@ def source_type(computation: Computation, convert: Instruction) -> str:
 
 
 def conversion(module: Module, computation: Computation, name: str) -> tuple[Computation, Instruction] | None:
-    """The conversion that an operand comes from with nothing but moves in between, and where it stands."""
+    """The conversion that an operand comes from, with only moves in between, and its computation."""
     instruction = computation.instructions.get(name)
     while instruction is not None:
         if instruction.opcode == "convert":
@@ -108,7 +107,7 @@ OPCODES = {
 """The kinds of `shardproof.oracles.communication`, as HLO spells them."""
 
 LATER = ("-done", "-update")
-"""What ends or goes on with an operation whose start has been counted."""
+"""Suffixes of opcodes that continue or end an operation whose start has been counted."""
 
 CALLS = ("to_apply", "calls", "called_computations")
 SUSPECTS = ("all-", "collective-", "reduce-scatter", "ragged-all")
@@ -117,7 +116,7 @@ PAIRS = "_xla_send_recv_source_target_pairs"
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop around a collective: how often it runs what is in it, or None where the text does not say."""
+    """A loop around a collective, and its trips, None if the text does not say."""
 
     name: str
     trips: int | None
@@ -125,7 +124,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Branch:
-    """A branch around a collective, of which one per conditional is taken."""
+    """A branch around a collective; one per conditional is taken."""
 
     conditional: str
     index: int
@@ -138,10 +137,10 @@ class CompiledCollective:
 
     Arguments:
         kind: one of `shardproof.oracles.communication.KINDS`.
-        name: what the text calls it.
+        name: its name in the text.
         operand_bytes: the bytes of all its operands on one device, as they are sent.
-        own_bytes: the bytes that the program asked for: fewer where the compiler promoted the type.
-        operands: how many arrays were combined into it; the pieces of one all-to-all count as one.
+        own_bytes: the same in the program's type: fewer if the compiler promoted it.
+        operands: the number of arrays combined into it; the pieces of one all-to-all count as one.
         groups: the replica groups; None for a permute, empty where all devices are one group.
         pairs: the source-target pairs of a permute.
         form: `synchronous`, `start and done`, `wrapped in async-start` or `fused asynchronously`.
@@ -161,7 +160,7 @@ class CompiledCollective:
 
     @property
     def moves_nothing(self) -> bool:
-        """Whether no device sends anything to another."""
+        """True if no device sends anything to another."""
         connected = self.pairs if self.pairs is not None else self.groups
         if self.pairs is None and not self.groups:  # no groups given: all devices
             return self.operand_bytes == 0
@@ -196,7 +195,7 @@ def _reached(
 
 
 def _called(instruction: Instruction) -> Iterator[tuple[str, tuple[Loop | Branch, ...]]]:
-    """The computations that an instruction runs, and what that puts around what is in them."""
+    """The computations that an instruction runs, and the loop or branch that it puts around them."""
     attributes = instruction.attributes
     if instruction.opcode == "while":
         trips = known_trips(instruction)
@@ -215,7 +214,7 @@ def _called(instruction: Instruction) -> Iterator[tuple[str, tuple[Loop | Branch
 
 
 def known_trips(instruction: Instruction) -> int | None:
-    """The trips of a while loop, None where the text has none; raises HloError if it has what cannot be read."""
+    """The trips of a while loop, None if the text has none; raises HloError if they cannot be read."""
     text = instruction.attributes.get("backend_config", "")
     if not text.startswith("{"):
         return None
@@ -228,10 +227,10 @@ def known_trips(instruction: Instruction) -> int | None:
 
 
 def _continues(module: Module, computation: Computation, instruction: Instruction) -> bool:
-    """Whether this goes on with a collective that another line starts.
+    """True for a further step of a collective that another line starts.
 
-    XLA:TPU fuses steps of one asynchronous collective with other work and repeats its line in each of
-    these fusions, with one `chain_id`. The first is what `AsyncCollectiveStart` takes.
+    XLA:TPU fuses steps of one asynchronous collective with other work and repeats its line in each of these fusions,
+    with one `chain_id`. The first is an operand of `AsyncCollectiveStart`.
     """
     if "async_collective_fusion_config" not in instruction.attributes.get("backend_config", ""):
         return False
@@ -264,7 +263,7 @@ def _read(
         names = _sent(kind, instruction)
         shapes = [_operand(computation, name) for name in names]
         own = [promoted_from(module, computation, instruction, name) for name in names]
-        asked = [replace(s, dtype=d or s.dtype) for s, d in zip(shapes, own, strict=True)] if own else shapes
+        own_shapes = [replace(s, dtype=d or s.dtype) for s, d in zip(shapes, own, strict=True)]
         pairs = lists(attributes["source_target_pairs"]) if kind == "permute" else None
         groups = None if kind == "permute" else replica_groups(_groups(attributes))
     except KeyError as error:
@@ -276,7 +275,7 @@ def _read(
         kind=kind,
         name=instruction.name,
         operand_bytes=_bytes(kind, shapes),
-        own_bytes=_bytes(kind, asked),
+        own_bytes=_bytes(kind, own_shapes),
         operands=1 if kind == "all_to_all" else len(shapes),
         groups=groups,
         pairs=pairs,
@@ -287,10 +286,10 @@ def _read(
 
 
 def _groups(attributes: Mapping[str, str]) -> str:
-    """The groups as they are written; the devices of a mesh that is not in their order follow behind a comma."""
+    """The text of the groups; the devices of a mesh in another order follow behind a comma."""
     text = attributes["replica_groups"]
-    apart = text.startswith("mesh[") and text.endswith("]") and "device_ids" in attributes
-    return f"{text}, device_ids={attributes['device_ids']}" if apart else text
+    reordered = text.startswith("mesh[") and text.endswith("]") and "device_ids" in attributes
+    return f"{text}, device_ids={attributes['device_ids']}" if reordered else text
 
 
 def _sent(kind: str, instruction: Instruction) -> list[str]:
@@ -300,7 +299,7 @@ def _sent(kind: str, instruction: Instruction) -> list[str]:
     if not instruction.operands:
         raise HloError("expected an operand")
     names = [bare(operand) for operand in instruction.operands]
-    return names[:1] if kind == "ragged_all_to_all" else names  # the others say where it goes, and how much
+    return names[:1] if kind == "ragged_all_to_all" else names  # the others are offsets and sizes
 
 
 def _operand(computation: Computation, name: str) -> Shape:

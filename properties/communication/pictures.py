@@ -1,4 +1,4 @@
-"""The picture of an algorithm: devices side by side, rounds downwards, an arrow for everything that is sent."""
+"""The picture of an algorithm: devices side by side, rounds downwards, an arrow for every message."""
 
 import dataclasses
 import itertools
@@ -10,31 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.layout import device_name, logical_index
+from shardproof.oracles.layout import device_name
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.engines.simulate.exchange import process_groups
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
 
 
 @dataclass(frozen=True)
 class Step:
-    """One collective.
-
-    Arguments:
-        kind: which one.
-        bytes: the bytes of its operand on each device.
-        links: (source, destination) devices by their position in the mesh; empty where an algorithm that
-            the program does not show decides.
-        round: what it has to wait for: those of one round may be under way at the same time.
-    """
+    """One collective."""
 
     kind: str
-    bytes: int
-    links: tuple[tuple[int, int], ...]
-    round: int
+    bytes: int  # those of its operand on each device
+    links: tuple[tuple[int, int], ...]  # from device to device, by position in the mesh; empty if the backend chooses
+    round: int  # those of one round may run at the same time
 
     def __str__(self) -> str:
         size = f"{self.kind} of {self.bytes:,} bytes"
@@ -68,21 +61,21 @@ def text(implementation: Implementation, case: Case, found: list[Step]) -> str:
 
 
 def repeated(found: list[Step]) -> list[tuple[int, int, list[Step]]]:
-    """The rounds by the number of the first, how many alike follow one another, and the collectives of one."""
+    """Runs of equal rounds: the number of the first, how many there are, and the collectives of one."""
     rounds = [[*steps] for _, steps in itertools.groupby(found, key=lambda step: step.round)]
     number, runs = 1, list[tuple[int, int, list[Step]]]()
-    for _, alike in itertools.groupby(rounds, key=lambda steps: [dataclasses.replace(s, round=0) for s in steps]):
-        steps, *others = alike
+    for _, equal in itertools.groupby(rounds, key=lambda steps: [dataclasses.replace(s, round=0) for s in steps]):
+        steps, *others = equal
         runs.append((number, 1 + len(others), steps))
         number += runs[-1][1]
     return runs
 
 
-def describe(drawing: Any, title: str, told: str) -> None:
-    """Gives a drawing what a screen reader, or a pointer, is told of it: `<title>` and `<desc>`."""
+def describe(drawing: Any, title: str, description: str) -> None:
+    """Adds the `<title>` and `<desc>` of a drawing, for screen readers and tooltips."""
     import drawsvg
 
-    for tag, words in (("desc", told), ("title", title)):
+    for tag, words in (("desc", description), ("title", title)):
         drawing.elements.insert(0, drawsvg.Raw(f"<{tag}>{escape(words)}</{tag}>"))
 
 
@@ -90,26 +83,21 @@ COLUMN, ROW, MARGIN, HEAD = 70, 80, 40, 58
 UP, DOWN, NEUTRAL = "#0072b2", "#d55e00", "#999999"
 """Towards higher indices, towards lower ones (each the shorter way round the ring), and a backend's choice."""
 DASHES = (None, "7 4", "2 3")
-"""How the arrows of the first, second and third collective of a round are drawn; of more, in turn."""
+"""The dashes of the arrows of the first, second and third collective of a round, and again from the first."""
 LETTER = 0.62
-"""The width of a letter of a sans-serif font, as a part of its size; the widest on average."""
+"""The mean width of a letter of a wide sans-serif font, relative to its size."""
 SHOWN = 3
-"""How many of the collectives of one round are named."""
+"""The number of collectives of one round that are named."""
 
 
 def columns(mesh: MeshCase, axes: tuple[str, ...]) -> list[int]:
     """The devices by column: one process group after the other, each in the order of the axis tuple."""
-    rest = [i for i, name in enumerate(mesh.axis_names) if name not in axes]
-    places = list(np.ndindex(*mesh.sizes))
-    return sorted(range(mesh.size), key=lambda i: ([places[i][d] for d in rest], logical_index(mesh, places[i], axes)))
+    (devices,) = process_groups(mesh, axes)
+    return [int(device) for device in devices.ravel()]
 
 
 def picture(title: str, found: list[Step], mesh: MeshCase, axes: tuple[str, ...]) -> Any:
-    """A drawing of collectives over an axis tuple: each round leads from one row of devices to the next.
-
-    Raises:
-        ModuleNotFoundError: if drawsvg is not installed.
-    """
+    """A drawing of collectives over an axis tuple: each round leads from one row of devices to the next."""
     import drawsvg
 
     def text(words: str, size: float, x: float, y: float, **options: Any) -> None:
@@ -162,9 +150,9 @@ def picture(title: str, found: list[Step], mesh: MeshCase, axes: tuple[str, ...]
             for (source, target), colour in zip(step.links, colours(step), strict=True):
                 begin, end = order.index(source), order.index(target)
                 at, to = left + begin * pitch, left + end * pitch
-                apart = 5 * (nth - (len(steps) - 1) / 2)  # side by side, where two go the same way
+                shift = 5 * (nth - (len(steps) - 1) / 2)  # arrows along the same way are drawn side by side
                 aside = math.copysign(3, to - at) if at != to else 0
-                ends = (at + apart + aside, start + 12, to + apart - aside, start + ROW - 16)
+                ends = (at + shift + aside, start + 12, to + shift - aside, start + ROW - 16)
                 arrow(ends, colour, DASHES[nth % len(DASHES)])
     for column, name in enumerate(names):
         x = left + column * pitch
@@ -187,7 +175,7 @@ def picture(title: str, found: list[Step], mesh: MeshCase, axes: tuple[str, ...]
 
 
 def _labels(number: int, times: int, steps: list[Step], colours: Callable[[Step], list[str]]) -> list[tuple[str, str]]:
-    """What is sent in a round, each with the colour of its arrows, if they have one."""
+    """The collectives of a round in words, each with the colour of its arrows, black if they have several."""
     lines = []
     for step in steps[:SHOWN]:
         its = {*colours(step)} or {NEUTRAL}
@@ -198,28 +186,21 @@ def _labels(number: int, times: int, steps: list[Step], colours: Callable[[Step]
 
 
 def _legend(rounds: list[list[Step]], drawn: Collection[str]) -> list[tuple[str, str | None, str]]:
-    """The colour, the dashes and the meaning of what is drawn, in arrows of these colours."""
-    lines: list[tuple[str, str | None, str]] = [
-        ("black", None, "a device by its position in the mesh; columns are in the order of the axis tuple")
-    ]
-    if UP in drawn:
-        lines.append((UP, None, "sent towards higher indices, from the last to the first as well"))
-    if DOWN in drawn:
-        lines.append((DOWN, None, "sent towards lower indices, from the first to the last as well"))
-    if any(not step.links for steps in rounds for step in steps):
-        lines.append((NEUTRAL, None, "who sends to whom is the backend's choice"))
-    several = min(len(DASHES), max((sum(bool(step.links) for step in steps) for steps in rounds), default=0))
-    for nth, name in list(enumerate(("first", "second", "third")))[1:several]:
-        lines.append(
-            (
-                UP if UP in drawn else DOWN,
-                DASHES[nth],
-                f"the {name} collective of a round, at the same time as the first",
-            )
-        )
-    return lines
+    """The colour, dashes and meaning of all that is drawn, given the colours of the arrows."""
+    neutral = {NEUTRAL} if any(not step.links for steps in rounds for step in steps) else set()
+    meanings = {
+        "black": "a device by its position in the mesh; columns are in the order of the axis tuple",
+        UP: "sent towards higher indices, from the last to the first as well",
+        DOWN: "sent towards lower indices, from the first to the last as well",
+        NEUTRAL: "who sends to whom is the backend's choice",
+    }
+    lines = [(colour, None, words) for colour, words in meanings.items() if colour in {"black", *drawn} | neutral]
+    several = max((sum(bool(step.links) for step in steps) for steps in rounds), default=0)
+    others = list(zip(("first", "second", "third"), DASHES, strict=True))[1:several]
+    arrow = UP if UP in drawn else DOWN
+    return lines + [(arrow, d, f"the {nth} collective of a round, at the same time as the first") for nth, d in others]
 
 
 def direction(source: int, target: int, devices: int) -> str:
-    """The colour of an arrow, given logical indices: which way round the ring is shorter."""
+    """The colour of an arrow between logical indices, by the shorter way round the ring."""
     return UP if (target - source) % devices <= devices / 2 else DOWN

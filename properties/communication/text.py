@@ -1,8 +1,7 @@
-"""Compiled text (HLO) as computations of instructions: a tokenizer that knows brackets, strings and comments.
+"""A parser of compiled text (HLO), as `jax.stages.Compiled.as_text` returns it on any backend.
 
-Only the shape of the text is known here, not what an instruction means, but for the devices that a collective connects:
-three spellings of replica groups, and source-target pairs. The text is what `jax.stages.Compiled.as_text` gives, on any
-backend.
+It reads computations, instructions, types, and the devices that a collective connects: three spellings of replica
+groups, and source-target pairs. The meaning of instructions is in `hlo`.
 """
 
 import itertools
@@ -28,10 +27,10 @@ class Instruction:
     """One line of a computation.
 
     Arguments:
-        name: what other lines call it.
+        name: its name in other lines.
         shape: the text of its result's type.
-        operands: the operands as they stand there.
-        attributes: what follows the operands, `name=value`, values as they stand there.
+        operands: the operands as text.
+        attributes: the `name=value` behind the operands, values as text.
         root: whether it is the computation's result.
     """
 
@@ -57,25 +56,25 @@ class Computation:
 
     @property
     def root(self) -> Instruction:
-        """The instruction that gives its result."""
+        """The instruction of its result."""
         return next(i for i in self.instructions.values() if i.root)
 
 
 @dataclass(frozen=True)
 class Module:
-    """A whole text: its computations by name, and which of them is run."""
+    """A whole text: its computations by name, and the one that runs."""
 
     computations: Mapping[str, Computation]
     entry: Computation
 
 
 def bare(name: str) -> str:
-    """A name without what marks it as one: `%x` and `f32[2]{0} %x` are both `x`."""
+    """A name without `%` and type: `%x` and `f32[2]{0} %x` are both `x`."""
     return name.strip().rpartition(" ")[2].removeprefix("%")
 
 
 def unquoted(text: str, start: int = 0) -> Iterator[tuple[int, str, int]]:
-    """The characters that stand in no string, with their indices and how many brackets are open behind them."""
+    """The characters outside of strings, with their indices and the number of brackets open behind them."""
     depth, quoted = 0, False
     for i in range(start, len(text)):
         if text[i] == '"' and (i == 0 or text[i - 1] != "\\"):
@@ -86,12 +85,12 @@ def unquoted(text: str, start: int = 0) -> Iterator[tuple[int, str, int]]:
 
 
 def closing(text: str, start: int = 0) -> int:
-    """The index of the bracket that closes the one at `start`; -1 if nothing does."""
+    """The index of the bracket that closes the one at `start`; -1 if none does."""
     return next((i for i, character, depth in unquoted(text, start) if character in CLOSING and depth == 0), -1)
 
 
 def split(text: str, separator: str = ",") -> list[str]:
-    """The parts between separators that stand in no bracket and no string, stripped; none of an empty text."""
+    """The parts between separators outside of brackets and strings, stripped; none of an empty text."""
     ends = [i for i, character, depth in unquoted(text) if character == separator and depth == 0]
     parts = [text[start + 1 : end].strip() for start, end in itertools.pairwise([-1, *ends, len(text)])]
     return parts if parts[-1] or len(parts) > 1 else []
@@ -152,13 +151,8 @@ def read(text: str) -> Module:
     return Module(MappingProxyType(computations), computations[entry])
 
 
-BITS = {
-    "pred": 8, "token": 0, "opaque": 0,
-    "s1": 1, "u1": 1, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16,
-    "s32": 32, "u32": 32, "s64": 64, "u64": 64,
-    "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128,
-}  # fmt: skip
-"""Bits of an element; those of `f4…` and `f8…` are in the name. Sub-byte types are counted packed."""
+BITS = {"pred": 8, "token": 0, "opaque": 0}
+"""The bits of elements whose type's name does not state them."""
 
 
 @dataclass(frozen=True)
@@ -180,16 +174,16 @@ class Shape:
 
 
 def element_bits(dtype: str) -> int:
-    """The bits of an element; raises HloError for a type that is not known."""
+    """The bits of an element, packed below a byte; raises HloError for an unknown type."""
     if dtype in BITS:
         return BITS[dtype]
-    if dtype[:2] in ("f4", "f8") and dtype[2:3] == "e":
-        return int(dtype[1])
+    if found := re.fullmatch(r"(?:s|u|bf|c)(\d+)|f(\d+)(?:e\w+)?", dtype):
+        return int(found[1] or found[2])
     raise HloError(f"element type {dtype!r}: not known")
 
 
 def arrays(text: str) -> Iterator[Shape]:
-    """The arrays of a type, those of a tuple in turn, without layouts; raises HloError if it is none."""
+    """The arrays of a type, without layouts, or those in a tuple; raises HloError for anything else."""
     text = text.strip()
     if text.startswith("("):
         for part in split(text[1 : closing(text)]):
@@ -230,10 +224,10 @@ def numbers(text: str) -> tuple[int, ...]:
 def replica_groups(text: str) -> Groups:
     """The groups of a collective, in any of the three spellings; raises HloError for any other text.
 
-    `{{0,1},{2,3}}` lists them. `[2,4]<=[8]` is iota: the numbers below 8, as 2 groups of 4; with
-    `T(1,0)` they are shaped as on the right, transposed, and then cut. `mesh['a'=2,'b'=4] {'a'}` names
-    the axes of a mesh over which devices are connected, the last one varying fastest; which devices these are
-    may be said in between, as in `mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}`, or `device_ids=(0,2,1,3)`.
+    `{{0,1},{2,3}}` lists them. `[2,4]<=[8]` is iota: the numbers below 8, as 2 groups of 4; with `T(1,0)` they are
+    shaped as on the right, transposed, and then cut. `mesh['a'=2,'b'=4] {'a'}` names the axes of a mesh over which
+    devices are connected, the last one varying fastest; the devices may stand in between, as in
+    `mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}`, or `device_ids=(0,2,1,3)`.
     """
     text = text.strip()
     try:
@@ -287,14 +281,14 @@ def _of_mesh(text: str) -> Groups:
     named = [_part(part, sizes) for part in split(rest[opens + 1 : closing(rest, opens)])]
     pieces = _pieces(sizes, named)
     chosen = [i for name, start, end in named for i, p in enumerate(pieces) if p[0] == name and start <= p[1] < end]
-    kept = [i for i in range(len(pieces)) if i not in chosen]
+    others = [i for i in range(len(pieces)) if i not in chosen]
     table = devices.reshape([end // start for _, start, end in pieces])
-    participants = table.transpose(*kept, *chosen).reshape(-1, math.prod(end // start for _, start, end in named))
+    participants = table.transpose(*others, *chosen).reshape(-1, math.prod(end // start for _, start, end in named))
     return tuple(tuple(map(int, row)) for row in participants)
 
 
 def _part(text: str, sizes: dict[str, int]) -> tuple[str, int, int]:
-    """An axis and the products of sizes between which the part of it is: `'dp':(2)4` is dp from 2 to 8."""
+    """A part of an axis, as its name and the products of sizes at its ends: `'dp':(2)4` is dp from 2 to 8."""
     name, of_one, part = text.partition(":")
     name = name.strip().strip("'\"")
     if not of_one:
@@ -308,7 +302,7 @@ def _part(text: str, sizes: dict[str, int]) -> tuple[str, int, int]:
 
 
 def _pieces(sizes: dict[str, int], named: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
-    """All axes, cut where parts of them begin and end, as such parts."""
+    """All axes, cut into such parts where the named ones begin and end."""
     found = []
     for name, size in sizes.items():
         edges = sorted({1, size, *(edge for other, *both in named if other == name for edge in both)})

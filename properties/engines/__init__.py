@@ -1,4 +1,4 @@
-"""Engines: what runs a program. A law never knows which one ran; an engine never knows which law asked."""
+"""Engines, which run programs. A law never knows which one ran; an engine never knows which law needs it."""
 
 from shardproof.properties.engines.engine import ENGINES, Engine, SimulateEngine, XlaEngine, engine_named
 from shardproof.properties.engines.simulate.prepare import Prepared, Sets

@@ -1,4 +1,4 @@
-"""What every engine does, and the two: one compiles with XLA, one interprets in NumPy, on meshes of any size."""
+"""The two engines: one compiles with XLA, the other interprets in NumPy, on meshes of any size."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,6 +22,12 @@ def abstract_mesh(mesh: MeshCase) -> AbstractMesh:
     return AbstractMesh(mesh.sizes, mesh.axis_names, axis_types=tuple(AXIS_TYPES[t] for t in mesh.axis_types))
 
 
+def trace(program: Program, mesh: MeshCase) -> Any:
+    """The closed jaxpr of a program under an abstract mesh."""
+    abstract = abstract_mesh(mesh)
+    return jax.make_jaxpr(program.build(abstract))(*program.abstract_arguments(abstract))
+
+
 def device_mesh(mesh: MeshCase) -> Mesh:
     """The mesh over real (or virtual) devices; raises ValueError if it names one that is not there."""
     devices = jax.devices()
@@ -32,17 +38,17 @@ def device_mesh(mesh: MeshCase) -> Mesh:
 
 
 class Engine:
-    """Makes programs ready and runs them."""
+    """Traces, compiles and runs programs."""
 
     name: str
     clear_after: int
-    """Programs after which JAX's caches are dropped: they keep every traced one alive."""
+    """The number of programs after which JAX's caches are cleared: they hold every traced one."""
 
     def __init__(self) -> None:
         self.traces = self.compilations = 0
 
     def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
-        """Traces a program for a mesh; what tracing refuses is refused here."""
+        """Traces a program for a mesh, and raises what tracing raises."""
         raise NotImplementedError
 
     def _count(self) -> None:
@@ -57,12 +63,12 @@ class XlaEngine(Engine):
     name = "xla"
     clear_after = 400
     compiler_options: ClassVar[Mapping[str, Any]] = {}
-    """What XLA is told of how to compile: nothing, unless a known defect is looked for."""
+    """Options for XLA; none, unless a known defect is repaired."""
 
     def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
-        """Traces a program for a mesh. It is compiled at the first run.
+        """Traces a program for a mesh; the first run compiles it.
 
-        Run, it raises `CollectiveMismatch` where the interpreter says that devices would wait for one another.
+        A run raises `CollectiveMismatch` where the interpreter finds a deadlock.
         """
         devices = device_mesh(mesh)
         function: Any = program.build(devices)
@@ -75,48 +81,44 @@ class XlaEngine(Engine):
 
 
 class Compiled(Prepared):
-    """A program under `jit`, traced here, and compiled once: where it is first run or read."""
+    """A program under `jit`, traced at once, and compiled when it is first run or read."""
 
     def __init__(
         self, function: Callable[..., Any], avals: list[jax.ShapeDtypeStruct], options: Mapping[str, Any]
     ) -> None:
-        # the arguments of the text say which devices there are
+        # unused arguments stay, so that the compiled text has all devices
         self.function: Any = jax.jit(function, keep_unused=True, compiler_options=dict(options) or None)
         self.avals, self.options, self.traced = avals, options, self.function.trace(*avals)
-        self.parts = simulate.may_part(self.traced.jaxpr)
+        self.diverges = simulate.may_diverge(self.traced.jaxpr)
         super().__init__(self._compiled, self.traced.jaxpr)
 
     def evidence(self, arrays: Sequence[np.ndarray]) -> str:
-        """The compiled program as text; the arrays are not looked at."""
+        """The compiled program as text, whatever the arrays."""
         return str(self.traced.lower().compile().as_text())
 
     def _compiled(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        if self.parts:  # devices that wait for one another for ever would end the process
+        if self.diverges:  # a deadlock would end the process
             simulate.check_that_all_meet(self.jaxpr, arrays)
         return _run(self.function, self.avals, arrays)
 
-    def giving(self, wanted: Sequence[bool]) -> "Compiled":
-        """The program of the results that are wanted, compiled by itself."""
-        return Compiled(core.jaxpr_as_fun(simulate.giving(self.jaxpr, wanted)), self.avals, self.options)
-
-    def since(self, place: int) -> "Compiled":
-        """The program of the results from this place on, compiled by itself."""
-        return self.giving([i >= place for i in range(len(self.jaxpr.out_avals))])
+    def select_results(self, wanted: Sequence[bool]) -> "Compiled":
+        """The program of these results alone, compiled separately."""
+        return Compiled(core.jaxpr_as_fun(simulate.select_results(self.jaxpr, wanted)), self.avals, self.options)
 
 
 class InTwo(Prepared):
-    """A program under `jit` that is compiled as two: of the results before a place, and of those from there on.
+    """A program under `jit` compiled in two parts: the results before a place, and those from there on.
 
-    So are a derivative's two modes, of which the law of communication reads the second.
+    A derivative's two modes are compiled so, since the law of communication reads the second.
     """
 
     def __init__(self, whole: Compiled, place: int) -> None:
-        self.first = whole.giving([i < place for i in range(len(whole.jaxpr.out_avals))])
+        first = whole.select_results([i < place for i in range(len(whole.jaxpr.out_avals))])
         self.second, self.place = whole.since(place), place
-        super().__init__(lambda arrays: [*self.first(arrays), *self.second(arrays)], whole.jaxpr)
+        super().__init__(lambda arrays: [*first(arrays), *self.second(arrays)], whole.jaxpr)
 
     def since(self, place: int) -> Prepared:
-        """The second program."""
+        """The second part."""
         assert place == self.place
         return self.second
 
@@ -124,9 +126,9 @@ class InTwo(Prepared):
 def _run(
     function: Callable[..., Any], avals: list[jax.ShapeDtypeStruct], arrays: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    placed: list[Any] = jax.device_put(list(arrays), [aval.sharding for aval in avals])
-    # of an empty array JAX up to 0.10 cannot put the shards together, and need not
-    return [np.asarray(y) if y.size else np.zeros(y.shape, y.dtype) for y in function(*placed)]
+    on_devices: list[Any] = jax.device_put(list(arrays), [aval.sharding for aval in avals])
+    # JAX up to 0.10 cannot read a sharded empty array
+    return [np.asarray(y) if y.size else np.zeros(y.shape, y.dtype) for y in function(*on_devices)]
 
 
 class SimulateEngine(Engine):

@@ -1,15 +1,15 @@
-"""Running a case: programs made ready once per structure, and their results as blocks, beside those of oracles.
+"""Runs of a case: programs prepared once per structure, and their results and those of oracles as blocks.
 
-Under a chain of transformations an oracle is asked of one input of the batch after the other, and what is not kept is
-zeros. Of calls that feed one another oracles are composed: derivatives by the chain rule.
+Under a chain of transformations an oracle computes one input of the batch after the other; results that the chain drops
+are zeros. For composed calls oracles are composed too, and their derivatives by the chain rule.
 """
 
 import dataclasses
-import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial, reduce
 from traceback import walk_tb
 from typing import Any
 
@@ -22,22 +22,22 @@ from shardproof.oracles.dtypes import is_float, round_to, wide
 from shardproof.properties.cases.case import Case, Placement, stacked_axes
 from shardproof.properties.contracts import is_listed
 from shardproof.properties.engines import Engine, Prepared, SimulateEngine, XlaEngine
-from shardproof.properties.engines.engine import Compiled, InTwo, abstract_mesh
+from shardproof.properties.engines.engine import Compiled, InTwo, trace
 from shardproof.properties.engines.simulate import Simulated, raised_in
 from shardproof.properties.engines.simulate.exchange import divide
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.engines.simulate.prepare import giving
+from shardproof.properties.engines.simulate.prepare import select_results
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Program, Seen, WrongResult, forward, readable_errors
 from shardproof.properties.programs.transformations import composed_operands, next_operands
 from shardproof.properties.programs.violation import NotDifferentiable, SuiteError
 
-KEPT = 32
-"""How many structures stay compiled: Hypothesis tries one again and again while it shrinks."""
+MAX_READY = 32
+"""The number of structures that stay compiled: Hypothesis tries one again and again while it shrinks."""
 
 MODES = {"gradient": (True, True), "reverse gradient": (False, True), "forward gradient": (True, False)}
-"""What is made ready of a derivative: whether forward mode, and whether reverse mode."""
+"""The kinds of derivatives: with forward mode or not, and with reverse mode or not."""
 
 NO_FORWARD_MODE = "a custom_vjp has no forward mode"
 
@@ -46,7 +46,7 @@ _ready: OrderedDict[tuple[object, ...], "Ready"] = OrderedDict()
 
 @dataclass(frozen=True)
 class Ready:
-    """A structure made ready: what runs it, and what was seen of it."""
+    """A structure's prepared program, and what its trace returned."""
 
     prepared: Prepared
     seen: Seen
@@ -54,35 +54,35 @@ class Ready:
 
 
 def traced(program: Program, case: Case) -> Any:
-    """The jaxpr of a program under an abstract mesh: what it must refuse is refused here, before anything runs."""
-    mesh = abstract_mesh(case.mesh)
-    with readable_errors():  # the rules of derivatives as well
-        return jax.make_jaxpr(program.build(mesh))(*program.abstract_arguments(mesh))
+    """The jaxpr of a program under an abstract mesh; raises what the function refuses, before anything runs."""
+    with readable_errors():  # also the function's own rules of derivatives
+        return trace(program, case.mesh)
 
 
 def ready(kind: str, implementation: Implementation, case: Case, engine: Engine) -> Ready:
-    """The structure of `case` made ready as `kind`: `value`, `placed`, or one of `MODES`.
+    """The program of a case's structure: `value`, `placed`, or one of `MODES`, prepared once.
 
     Raises:
-        NotDifferentiable: if JAX has no derivative of the function in a mode that is asked for.
-        WrongResult: if what the function returns has another tree, or in a derivative other shapes, than it should.
+        NotDifferentiable: if JAX has no derivative of the function in this mode.
+        WrongResult: if the function returns another tree, or in a derivative other shapes, than the contract says.
     """
     structure = case.structure if kind == "placed" else _without_out(case)
     key = (kind, implementation, structure, engine.name)
     if key in _ready:
         _ready.move_to_end(key)
         return _ready[key]
-    made = _make(kind, implementation, case, engine)
-    _keep(key, made)
+    made = _ready[key] = _make(kind, implementation, case, engine)
     jaxpr = made.prepared.jaxpr
-    if engine.name == XlaEngine.name and jaxpr is not None:  # of which the interpreter need not trace its own
-        as_well = (kind, implementation, structure, SimulateEngine.name)
-        _keep(as_well, dataclasses.replace(made, prepared=Simulated(jaxpr)))
+    if engine.name == XlaEngine.name and jaxpr is not None:  # the interpreter takes the same trace
+        of_interpreter = (kind, implementation, structure, SimulateEngine.name)
+        _ready[of_interpreter] = dataclasses.replace(made, prepared=Simulated(jaxpr))
+    while len(_ready) > MAX_READY:
+        _ready.popitem(last=False)
     return made
 
 
 def derived(implementation: Implementation, case: Case, engine: Engine) -> tuple[str, Ready]:
-    """The derivative in both modes, or in the one that there is, and which; raises NotImplementedError for none.
+    """The derivative's kind and program, in both modes if JAX has both; raises NotImplementedError if it has none.
 
     A custom_vjp has no forward mode, a while_loop no reverse mode.
     """
@@ -111,7 +111,7 @@ def values_and_gradients(implementation: Implementation, case: Case, engine: Eng
     made = _with_gradients(implementation, case, engine)
     jaxpr, values, gradients = made.prepared.jaxpr, len(made.placements), len(case.contract.call.moving(case))
     tangents = len(jaxpr.out_avals) - values - gradients
-    return giving(jaxpr, [True] * values + [False] * tangents + [True] * gradients)
+    return select_results(jaxpr, [True] * values + [False] * tangents + [True] * gradients)
 
 
 def _with_gradients(implementation: Implementation, case: Case, engine: Engine) -> Ready:
@@ -119,25 +119,19 @@ def _with_gradients(implementation: Implementation, case: Case, engine: Engine) 
     return ready("gradient" if both else "reverse gradient", implementation, case, engine)
 
 
-def _keep(key: tuple[object, ...], made: Ready) -> None:
-    _ready[key] = made
-    if len(_ready) > KEPT:
-        _ready.popitem(last=False)
-
-
 def _without_out(case: Case) -> Case:
     return dataclasses.replace(case.structure, out=None)
 
 
 def forget() -> None:
-    """Makes every structure ready anew: JAX's rules are others than they were."""
+    """Drops all prepared programs, since JAX's rules have changed."""
     _ready.clear()
 
 
 def _make(kind: str, implementation: Implementation, case: Case, engine: Engine) -> Ready:
     seen = Seen()
     if kind == "value":
-        with differentiating():  # where a link of its chain does
+        with differentiating():  # a link of its chain may differentiate
             return Ready(engine.prepare(forward(case, implementation, seen), case.mesh), seen)
     if kind == "placed":
         return Ready(engine.prepare(forward(case, implementation, seen, out="placed"), case.mesh), seen)
@@ -151,9 +145,9 @@ def _make(kind: str, implementation: Implementation, case: Case, engine: Engine)
     check_results(case, seen)
     program, placements = derivatives(case, implementation, seen, forward_mode=forward_mode, reverse_mode=reverse_mode)
     with differentiating():
-        with readable_errors():  # the rules of derivatives
+        with readable_errors():  # the function's own rules of derivatives
             prepared = engine.prepare(program, case.mesh)
-        # jvp of a custom_vjp is traced all the same, to a primitive that nothing can run
+        # the jvp of a custom_vjp traces to a primitive that nothing can run
         jaxpr = traced(program, case) if prepared.jaxpr is None else prepared.jaxpr
         if forward_mode and any(equation.primitive.name == "custom_lin" for equation in equations(jaxpr)):
             raise NotDifferentiable(NO_FORWARD_MODE)
@@ -164,7 +158,7 @@ def _make(kind: str, implementation: Implementation, case: Case, engine: Engine)
 
 @contextmanager
 def whole_tracebacks() -> Iterator[None]:
-    """JAX leaves its own frames in tracebacks: they tell its exceptions from those of a function."""
+    """Leaves JAX's own frames in tracebacks, which distinguish its exceptions from those of a function."""
     before = getattr(jax.config, "jax_traceback_filtering")  # noqa: B009 (mypy does not know of it)
     jax.config.update("jax_traceback_filtering", "off")
     try:
@@ -175,13 +169,10 @@ def whole_tracebacks() -> Iterator[None]:
 
 @contextmanager
 def differentiating() -> Iterator[None]:
-    """Tells what JAX has no derivative of from any other exception: by where, or with which words, it was raised.
+    """Raises NotDifferentiable in place of what JAX raises for a derivative that it does not have.
 
-    That is what it has no rule for, the transpose of a while_loop, forward mode of a custom_vjp where it is mapped, and
-    what has no rule that keeps values apart from derivatives, as a custom_vmap.
-
-    Raises:
-        NotDifferentiable: in place of what JAX raises.
+    That is: no rule, the transpose of a while_loop, forward mode of a mapped custom_vjp, and no rule that separates
+    values from derivatives, as for a custom_vmap.
     """
     try:
         with whole_tracebacks():
@@ -205,7 +196,7 @@ def differentiating() -> Iterator[None]:
 
 
 def check_results(case: Case, seen: Seen) -> None:
-    """Raises WrongResult unless results have the shapes and dtypes of the oracle's."""
+    """Raises WrongResult unless the results' blocks have the shapes and dtypes of the oracle's."""
     zeros = [
         np.zeros((*case.mesh.sizes, *case.batch_of(i), *o.block), o.numpy_dtype) for i, o in enumerate(case.operands)
     ]
@@ -220,14 +211,14 @@ def check_results(case: Case, seen: Seen) -> None:
 
 
 def all_blocks(case: Case, stacked: np.ndarray) -> np.ndarray:
-    """A stacked result as blocks of the whole mesh; over axes that it is not stacked over it is one value."""
+    """A stacked result as blocks of the whole mesh; over axes that it is not stacked over, all are equal."""
     missing = tuple(i for i, name in enumerate(case.mesh.axis_names) if name not in stacked_axes(case))
     spread = np.expand_dims(stacked, missing)
     return np.broadcast_to(spread, (*case.mesh.sizes, *spread.shape[len(case.mesh.sizes) :]))
 
 
 def placed_blocks(case: Case, array: np.ndarray, placement: Placement) -> np.ndarray:
-    """A global array that leaves by type, as blocks `[*mesh.sizes, *block]`."""
+    """A global array with the layout of its type, as blocks `[*mesh.sizes, *block]`."""
     held = divide(array, case.mesh, placement.partition())
     rank = len(case.mesh.sizes)
     block = held.shape[rank + len(placement.stacked) :]
@@ -237,7 +228,7 @@ def placed_blocks(case: Case, array: np.ndarray, placement: Placement) -> np.nda
 Arrays = Sequence[np.ndarray]
 
 Place = int | None
-"""The operand whose dimensions an array has, or None of one that has those of a result."""
+"""The operand whose dimensions an array has, or None if they are those of a result."""
 
 
 def reference_blocks(case: Case, operands: Arrays) -> list[np.ndarray]:
@@ -265,59 +256,46 @@ def oracle_blocks(case: Case, operands: Arrays) -> list[np.ndarray]:
 
 def value_over_batch(case: Case, operands: Arrays) -> list[np.ndarray]:
     """The oracle's results, given blocks of the operands."""
-    return _over_batch(
-        case, operands, range(len(operands)), lambda blocks: case.contract.oracle.value(case, _calls(case, blocks)[-1])
-    )
+    value = case.contract.oracle.value
+    return _over_batch(case, operands, lambda blocks, _: value(case, _calls(case, blocks)[-1]))
 
 
 def unrelated_over_batch(case: Case, operands: Arrays, results: Arrays) -> list[str]:
-    """What is wrong with results that are right only up to a relation, on each input of the batch; given all blocks."""
-    count, holds, found = len(operands), case.contract.oracle.holds, list[str]()
+    """The errors of results that need only satisfy a relation, on each input of the batch; given all blocks."""
+    holds, found = case.contract.oracle.holds, list[str]()
     assert holds is not None
 
-    def relate(blocks: list[np.ndarray]) -> Arrays:
-        found.append(holds(case, blocks[:count], blocks[count:]))
+    def relate(blocks: Arrays, of_results: Arrays) -> Arrays:
+        found.append(holds(case, blocks, of_results))
         return []
 
-    _over_batch(case, [*operands, *results], [*range(count), *(None for _ in results)], relate)
+    _over_batch(case, operands, relate, results)
     return list(filter(None, found))
 
 
 def nearby_blocks(case: Case, operands: Arrays, leaf: int) -> np.ndarray:
     """One of the oracle's results as far off as its own doubles may be, as `reference_blocks` has them."""
-    near, wide = case.contract.oracle.nearby, widened_operands(case, operands)
+    near = case.contract.oracle.nearby
     assert near is not None
-    return _over_batch(case, wide, range(len(wide)), lambda blocks: near(case, _calls(case, blocks)[-1]))[leaf]
+    wide = widened_operands(case, operands)
+    return _over_batch(case, wide, lambda blocks, _: near(case, _calls(case, blocks)[-1]))[leaf]
 
 
 def pushed_over_batch(case: Case, operands: Arrays, tangents: Arrays) -> list[np.ndarray]:
-    """The results' tangents, given blocks of the operands and of the tangents of those that move."""
-    count, moving = len(operands), case.contract.call.moving(case)
-    return _over_batch(
-        case,
-        [*operands, *tangents],
-        [*range(count), *moving],
-        lambda blocks: _pushed(case, blocks[:count], blocks[count:]),
-    )
+    """The results' tangents, given blocks of the operands and of the tangents of the differentiable ones."""
+    return _over_batch(case, operands, partial(_pushed, case), tangents, case.contract.call.moving(case))
 
 
 def pulled_over_batch(case: Case, operands: Arrays, cotangents: Arrays) -> list[np.ndarray]:
-    """The cotangents of the operands that move, given blocks of the operands and of the results' cotangents.
+    """The cotangents of the differentiable operands, given blocks of the operands and of the results' cotangents.
 
-    Of an operand that a part of the batch shares they are added up.
+    Those of an operand that a part of the batch shares are summed.
     """
-    count, moving = len(operands), case.contract.call.moving(case)
-    return _over_batch(
-        case,
-        [*operands, *cotangents],
-        [*range(count), *(None for _ in cotangents)],
-        lambda blocks: _pulled(case, blocks[:count], blocks[count:]),
-        moving,
-    )
+    return _over_batch(case, operands, partial(_pulled, case), cotangents, results=case.contract.call.moving(case))
 
 
 def _calls(case: Case, blocks: Arrays) -> list[Arrays]:
-    """The operands of every call, each but the first fed by the one before it."""
+    """The operands of every call; each call takes results of the one before it."""
     calls = [blocks]
     while len(calls) < case.calls:
         calls.append(next_operands(composed_operands(case), calls[-1], case.contract.oracle.value(case, calls[-1])))
@@ -325,11 +303,11 @@ def _calls(case: Case, blocks: Arrays) -> list[Arrays]:
 
 
 def _pushed(case: Case, blocks: Arrays, tangents: Arrays) -> Arrays:
-    """The tangents of the results of the last call: those of one are tangents of the operands that it feeds."""
+    """The tangents of the results of the last call, by the chain rule."""
     if case.calls == 1:
         return case.contract.oracle.pushforward(case, blocks, tangents)
-    moving, fed = case.contract.call.moving(case), composed_operands(case)
-    among = {moving.index(place): number for place, number in fed.items()}
+    moving, composed = case.contract.call.moving(case), composed_operands(case)
+    among = {moving.index(place): number for place, number in composed.items()}
     first, *rest = _calls(case, blocks)
     pushed = case.contract.oracle.pushforward(case, first, tangents)
     for operands in rest:
@@ -338,47 +316,51 @@ def _pushed(case: Case, blocks: Arrays, tangents: Arrays) -> Arrays:
 
 
 def _pulled(case: Case, blocks: Arrays, cotangents: Arrays) -> Arrays:
-    """The cotangents of the operands of the first call, with those of what all calls share, which add up."""
+    """The cotangents of the operands of the first call; those of operands that all calls share are summed."""
     if case.calls == 1:
         return case.contract.oracle.pullback(case, blocks, cotangents)
-    moving, fed = case.contract.call.moving(case), composed_operands(case)
+    moving, composed = case.contract.call.moving(case), composed_operands(case)
     first, *rest = _calls(case, blocks)
     every: list[Arrays] = []
     for operands in reversed(rest):
         pulled = dict(zip(moving, case.contract.oracle.pullback(case, operands, cotangents), strict=True))
         cotangents = [np.zeros_like(ct) for ct in cotangents]
-        for place, number in fed.items():
+        for place, number in composed.items():
             cotangents[number] = pulled[place]
-        every.append([np.zeros_like(ct) if place in fed else ct for place, ct in pulled.items()])
+        every.append([np.zeros_like(ct) if place in composed else ct for place, ct in pulled.items()])
     every.append(case.contract.oracle.pullback(case, first, cotangents))
     with np.errstate(invalid="ignore", over="ignore"):
-        return [functools.reduce(np.add, one) for one in zip(*every, strict=True)]
+        return [reduce(np.add, one) for one in zip(*every, strict=True)]
 
 
 def _over_batch(
     case: Case,
-    arrays: Arrays,
-    places: Sequence[Place],
-    function: Callable[[list[np.ndarray]], Arrays],
+    operands: Arrays,
+    function: Callable[[Arrays, Arrays], Arrays],
+    others: Arrays = (),
+    places: Sequence[Place] | None = None,
     results: Sequence[int] | None = None,
 ) -> list[np.ndarray]:
-    """An oracle's `function` of blocks on each input of the batch; what it gives is like operands, or like results.
+    """An oracle's function of blocks of operands, and more blocks, on each input of the batch.
 
-    Raises:
-        NotDifferentiable: if it is the derivative of a user's reference, of which JAX has none in that mode.
-        SuiteError: if it fails.
+    Arguments:
+        places: the operands whose dimensions the `others` have; None if they have those of results.
+        results: the operands whose dimensions the function's results have; None if they have those of results.
+
+    Raises SuiteError if it fails, except for a derivative of a user's reference that JAX does not have.
     """
-    lead = len(case.mesh.sizes)
+    lead, count = len(case.mesh.sizes), len(operands)
+    all_places: Sequence[Place] = [*range(count), *(places or [None] * len(others))]
     every: list[list[np.ndarray] | None] = []
     try:
         for at in np.ndindex(*case.batch):
             blocks = []
-            for array, place in zip(arrays, places, strict=True):
+            for array, place in zip([*operands, *others], all_places, strict=True):
                 shared = () if place is None else case.shared_dimensions(place)
                 chosen = tuple(i for d, i in enumerate(at) if d not in shared)
                 blocks.append(np.asarray(array[(slice(None),) * lead + chosen]))
             with differentiating():
-                every.append(list(function(blocks)) if case.keeps(at) else None)
+                every.append(list(function(blocks[:count], blocks[count:])) if case.keeps(at) else None)
     except NotDifferentiable:
         raise
     except Exception as error:
@@ -389,12 +371,11 @@ def _over_batch(
     if not case.batch:
         assert every[0] is not None
         return every[0]
-    kept = next(found for found in every if found is not None)
     whole = []
-    for i, one in enumerate(kept):
+    for i, one in enumerate(next(found for found in every if found is not None)):
         stack = np.stack([np.zeros_like(one) if found is None else found[i] for found in every], axis=lead)
-        spread = stack.reshape(*one.shape[:lead], *case.batch, *one.shape[lead:])
+        over_batch = stack.reshape(*one.shape[:lead], *case.batch, *one.shape[lead:])
         shared = () if results is None else case.shared_dimensions(results[i])
         with np.errstate(invalid="ignore", over="ignore"):
-            whole.append(spread.sum(axis=tuple(lead + d for d in shared)) if shared else spread)
+            whole.append(over_batch.sum(axis=tuple(lead + d for d in shared)) if shared else over_batch)
     return whole

@@ -5,15 +5,15 @@ from collections.abc import Callable
 import jax
 import pytest
 
-from shardproof.properties.performance.measured.work import (
+from shardproof.properties.performance.measured import (
     MEASURED,
-    broken,
     chip_of,
     forms,
     measure,
     mesh_of,
     table,
-    tracing,
+    tracer,
+    violations,
 )
 from shardproof.properties.report.session import GIVEN
 
@@ -30,14 +30,14 @@ def test_given_performance(platform: str, pytestconfig: pytest.Config, record_ta
         if contract not in MEASURED:
             continue
         measured += 1
-        trace = tracing(pytestconfig.getoption("--profile"), contract)
+        trace = tracer(pytestconfig.getoption("--profile"), contract)
         try:
             rows = measure(forms(contract, mesh, more=given), devices, trace=trace)
         except NotImplementedError as error:
             pytest.skip(f"{contract}: unsupported on mesh {mesh}, at the size that is measured: {error}")
         record_table(table([*rows.values()], f"{contract} on {len(devices)} {devices[0].device_kind}, mesh {mesh}"))
         claims = all(one.overlap is not None for one in given)
-        failures += broken(rows, mesh, chip_of(devices[0]), hides=claims)
+        failures += violations(rows, mesh, chip_of(devices[0]), hides=claims)
     if not measured:
         pytest.skip(f"none of the given functions is measured: expected one of {', '.join(MEASURED)}")
     if failures:

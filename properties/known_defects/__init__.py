@@ -1,12 +1,27 @@
-"""Defects of JAX and XLA that the laws found, each with the exact condition under which it shows.
+"""Defects of JAX and XLA that the laws found, each with a script, and some with the condition under which they excuse.
 
-A law is never bent to what a backend happens to do. A case that fails because of a defect listed
-here is counted and reported as such, if without the defect the law holds on this very case; everything
-else that fails is a failure. Each entry has a script of the same name in plain JAX that exits with 1
-while the defect is there and with 0 once it is fixed; a test runs them all, so the day of the repair is noticed.
+A law is never adapted to a backend. A case that fails because of a defect with an entry in `registry` is excused, and
+counted as such, if the law holds on this very case without the defect; everything else that fails is a failure. A
+script in plain JAX exits with 1, or aborts, while its defect is there, and exits with 0 once it is fixed; a test runs
+them all, and so notices the day of the repair.
 """
 
-from shardproof.properties.known_defects.excuses import aborting, at_fault, excused, fatal, spared
+from shardproof.properties.known_defects.excuses import (
+    at_fault,
+    excuse,
+    excuse_without_compiling,
+    find_aborting,
+    find_fatal,
+)
 from shardproof.properties.known_defects.registry import DEFECTS, Defect, release
 
-__all__ = ["DEFECTS", "Defect", "aborting", "at_fault", "excused", "fatal", "release", "spared"]
+__all__ = [
+    "DEFECTS",
+    "Defect",
+    "at_fault",
+    "excuse",
+    "excuse_without_compiling",
+    "find_aborting",
+    "find_fatal",
+    "release",
+]

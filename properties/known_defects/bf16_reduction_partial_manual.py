@@ -1,14 +1,5 @@
-"""XLA:CPU aborts the process while it compiles a bfloat16 psum, pmax or psum_scatter beside an automatic mesh axis."""
-
-import signal
-import subprocess
-import sys
-
-if len(sys.argv) == 1:
-    child = subprocess.run([sys.executable, __file__, "run"], capture_output=True)
-    aborts = child.returncode == -signal.SIGABRT and b"Invalid binary instruction opcode copy" in child.stderr
-    print("defect: the compiler aborts" if aborts else f"unclear: {child.stderr!r}" if child.returncode else "fixed")
-    sys.exit(1 if aborts else 2 * bool(child.returncode))
+"""XLA:CPU aborts while it compiles a bfloat16 reduction over devices beside an axis that is not manual."""
+# fails with: Invalid binary instruction opcode copy
 
 import jax
 import jax.numpy as jnp
@@ -18,4 +9,4 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
 mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 total = jax.shard_map(lambda x: lax.psum(x, "a"), mesh=mesh, in_specs=P("a"), out_specs=P(), axis_names={"a"})
-print(jax.jit(total)(jnp.ones(2, jnp.bfloat16)))  # float16 and float32 are compiled
+jax.jit(total)(jnp.ones(2, jnp.bfloat16))  # float16 and float32 are compiled

@@ -1,4 +1,5 @@
 """XLA reads a dynamic_slice of a sharded dimension that starts behind its end from the wrong place."""
+# seen on JAX 0.10.2
 
 import sys
 
@@ -19,6 +20,4 @@ y = jax.jit(f, out_shardings=jax.NamedSharding(mesh, P("a")))(x, i)
 for shard in y.addressable_shards:
     got, expected = np.ravel(shard.data), np.ravel(right[shard.index])
     if (got != expected).any():
-        print(f"defect: four elements at 9 of 8: {got[:9]}, expected {expected[:9]}")
-        sys.exit(1)
-print("fixed")
+        sys.exit(f"defect: four elements at 9 of 8: {got[:9]}, expected {expected[:9]}")

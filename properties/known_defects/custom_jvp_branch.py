@@ -1,6 +1,5 @@
-"""The gradient of a vmap of a cond raises if a custom_jvp in a branch has a mapped tangent and no mapped result."""
-
-import sys
+"""The gradient of a vmap of a cond raises if a branch's custom_jvp has a mapped tangent, but no mapped result."""
+# fails with: TypeError: broadcast_in_dim broadcast_dimensions must have length
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +15,5 @@ def _chosen(x: jax.Array) -> jax.Array:
     return lax.cond(lax.optimization_barrier(True), zero, jnp.sin, x)
 
 
-try:
-    found = jax.grad(lambda x: jax.vmap(_chosen)(x).sum())(jnp.ones(3))
-    problem = "" if (found == 2).all() else f"gradient {found}"
-except (TypeError, ValueError) as error:
-    problem = f"{type(error).__name__}: {str(error)[:60]}"
-print(f"defect: {problem}" if problem else "fixed")
-sys.exit(bool(problem))
+found = jax.grad(lambda x: jax.vmap(_chosen)(x).sum())(jnp.ones(3))
+assert (found == 2).all()

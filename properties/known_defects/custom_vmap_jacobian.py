@@ -1,6 +1,5 @@
-"""jacfwd of a function with a custom_vmap raises ValueError: its rule is called although its operand is not batched."""
-
-import sys
+"""jacfwd of a custom_vmap calls its rule with an operand that is not batched, which most rules cannot take."""
+# fails with: ValueError: scan got no values to scan over
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +7,4 @@ import jax.numpy as jnp
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 1)
 double = jax.custom_batching.sequential_vmap(lambda x: 2 * x)
-try:
-    problem = "" if (jax.jacfwd(double)(jnp.ones(3)) == 2 * jnp.eye(3)).all() else "wrong derivatives"
-except ValueError as error:
-    problem = f"ValueError: {error}"
-print(f"defect: {problem}" if problem else "fixed")
-sys.exit(bool(problem))
+assert (jax.jacfwd(double)(jnp.ones(3)) == 2 * jnp.eye(3)).all()

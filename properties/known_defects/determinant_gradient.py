@@ -1,6 +1,6 @@
 """On explicit axes the gradient of the determinants of a sharded batch is refused."""
-
-import sys
+# seen on JAX 0.12.0.1
+# fails with: ShardingTypeError: All inputs to triangular_solve must have the same batch sharding
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,5 @@ mesh = jax.make_mesh((2,), ("a",), axis_types=(jax.sharding.AxisType.Explicit,) 
 x = jax.device_put(np.ones((4, 3, 3)) + np.eye(3), jax.NamedSharding(mesh, P("a")))
 f = lambda x: jnp.linalg.det(x)
 with jax.set_mesh(mesh):
-    found, y = "", None
-    try:
-        y = jax.jit(f)(x)  # this is accepted
-        jax.eval_shape(lambda x, y: jax.vjp(f, x)[1](y), x, y)
-    except Exception as error:  # a sharding type error has no public name
-        found = f"{type(error).__name__}: {error}".partition("\n")[0] if y is not None else ""
-print(f"defect: {found[:150]}" if found else "fixed")
-sys.exit(bool(found))
+    y = jax.jit(f)(x)  # this is accepted
+    jax.eval_shape(lambda x, y: jax.vjp(f, x)[1](y), x, y)

@@ -1,4 +1,5 @@
-"""Half of a [2, 0] array is [1, 0]; where the axis is Explicit its shards are [2, 0], and it cannot be read."""
+"""An empty array sharded over an explicit axis has shards of the global shape and cannot be read."""
+# seen on JAX 0.10.2
 
 import sys
 
@@ -12,5 +13,4 @@ mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
 
 x = jax.device_put(jnp.zeros((2, 0)), jax.sharding.NamedSharding(mesh, P("d")))
 shapes = [shard.data.shape for shard in jax.jit(lambda x: x)(x).addressable_shards]
-print(f"defect: the shards have shapes {shapes}" if shapes != [(1, 0)] * 2 else "fixed")
-sys.exit(shapes != [(1, 0)] * 2)
+sys.exit(f"defect: the shards have shapes {shapes}" if shapes != [(1, 0)] * 2 else 0)

@@ -1,6 +1,6 @@
-"""The gradient of erf and erfc, and so of an exact GELU, raises where the operand varies: a polynomial does not."""
-
-import sys
+"""The gradient of erf and erfc, and so of an exact GELU, raises where the operand varies."""
+# seen on JAX 0.12.0.1
+# fails with: ValueError: Primitive polynomial requires varying manual axes to match
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,4 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
 mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
 slope = jax.grad(lambda x: jax.nn.gelu(x, approximate=False).sum())
-try:
-    jax.eval_shape(jax.shard_map(slope, mesh=mesh, in_specs=P("x"), out_specs=P("x")), jnp.ones(2))
-    told = ""
-except ValueError as error:
-    told = str(error)
-wrong = told.startswith("Primitive polynomial requires varying manual axes to match")
-print(f"defect: {told[:100]}" if wrong else "fixed")
-sys.exit(wrong)
+jax.eval_shape(jax.shard_map(slope, mesh=mesh, in_specs=P("x"), out_specs=P("x")), jnp.ones(2))

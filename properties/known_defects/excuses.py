@@ -1,4 +1,4 @@
-"""What is excused by a known defect: only what holds without it, on the very same case."""
+"""Excuses by known defects: only for what holds without the defect, on the very same case."""
 
 import contextlib
 import dataclasses
@@ -20,11 +20,11 @@ INTERPRETER = ENGINES["simulate"]()
 
 
 def in_the_interpreter(law: Law) -> Check:
-    """What checks a law by the interpreter alone: of the agreement of both engines, its part."""
+    """The check of a law by the interpreter alone; for the agreement of both engines, its part."""
     return law.check_simulated or law.check
 
 
-def excused(
+def excuse(
     law: Law,
     implementation: Implementation,
     case: Case,
@@ -32,11 +32,11 @@ def excused(
     error: Exception,
     repaired: frozenset[str] = frozenset(),
 ) -> Verdict | None:
-    """Whether a known defect, other than one that is `repaired`, and nothing else makes a law fail on a case.
+    """The verdict on a failure that a known defect, other than the `repaired` ones, explains.
 
     Returns:
-        `excused` if the law holds without the defect; `not run` if that cannot be found out, and it is the compiler
-        that refuses the program; None if no defect explains the failure.
+        `excuse` if the law holds without the defect; `not run` if that cannot be determined, and the compiler refuses
+        the program; None if no defect explains the failure.
     """
     for defect in DEFECTS.values():
         if defect.name in repaired or not defect.is_in(engine) or not defect.shows(case, error):
@@ -47,7 +47,7 @@ def excused(
         verdict = _without(defect, primitive, law, implementation, case, engine)
         if verdict is not None and defect.confirmed and verdict.kind == "excused":
             assert defect.repair is not None, defect.name
-            others = partial(excused, law, implementation, case, engine, repaired=repaired | {defect.name})
+            others = partial(excuse, law, implementation, case, engine, repaired=repaired | {defect.name})
             with defect.repair(primitive):
                 verdict = _judged(defect, partial(law.check, implementation, case, engine), others)
         if verdict is not None:
@@ -55,11 +55,10 @@ def excused(
     return None
 
 
-def aborting(law: Law, implementation: Implementation, case: Case, engine: Engine) -> Defect | None:
+def find_aborting(law: Law, implementation: Implementation, case: Case, engine: Engine) -> Defect | None:
     """The known defect that would end the process on this case, if there is one.
 
-    A user's function that runs in this process is not risked where the defect is only suspected: it would take
-    the process along.
+    If a user's function runs in this process, a suspected defect is enough.
     """
     here = not implementation.built_in and implementation.given is None
     dangerous = (defect for defect in DEFECTS.values() if defect.aborts is not None and defect.aborts(case))
@@ -68,27 +67,27 @@ def aborting(law: Law, implementation: Implementation, case: Case, engine: Engin
     return next(found, None)
 
 
-def fatal(case: Case, words: bytes) -> Defect | None:
-    """The known defect that may have ended a process on this case, given what the process printed, if there is one.
+def find_fatal(case: Case, words: bytes) -> Defect | None:
+    """The known defect that may have ended a process on this case, by the process's last words, if there is one.
 
-    On any engine: what the interpreter lacks is compiled in the process that was to interpret it. Whether the program
-    is at fault is for `at_fault` to say, in a process of its own.
+    It may be of any engine, since programs without a rule in the interpreter are compiled in its process. `at_fault`
+    decides in a process of its own whether the program is at fault.
     """
-    said = (one for one in DEFECTS.values() if one.last_words and one.last_words in words)
-    dangerous = (one for one in said if one.aborts is not None and one.aborts(case))
+    dangerous = (one for one in DEFECTS.values() if one.aborts is not None and one.aborts(case))
+    dangerous = (one for one in dangerous if one.words and one.words.encode() in words)
     return next((one for one in dangerous if any(one.is_in(engine()) for engine in ENGINES.values())), None)
 
 
-def spared(defect: Defect, law: Law, implementation: Implementation, case: Case) -> Verdict:
-    """The verdict on a case that is not run because a defect would end the process: the interpreter's, if it has one.
+def excuse_without_compiling(defect: Defect, law: Law, implementation: Implementation, case: Case) -> Verdict:
+    """The interpreter's verdict on a case that is not compiled because a defect would end the process.
 
-    What a compiler is left to send is in no traced program.
+    Communication that a compiler inserts is in no trace.
 
     Raises:
-        Exception: whatever the law raises there: then it does not hold, and the defect is not what is wrong.
+        Exception: if the law does not hold in the interpreter either.
     """
     if law.check_simulated is None and not law.applies_to(implementation, INTERPRETER.name):
-        return _undecided(defect, f"what the law of {law.name} asks of a compiler")
+        return _undecided(defect, f"what the law of {law.name} checks of a compiler")
     try:
         in_the_interpreter(law)(implementation, case, INTERPRETER)
     except InterpreterLimit as limit:
@@ -97,38 +96,41 @@ def spared(defect: Defect, law: Law, implementation: Implementation, case: Case)
 
 
 def _undecided(defect: Defect, lacks: str) -> Verdict:
-    told = f"known defect {defect.name}: {defect.sentence.rstrip('.')}"
-    return Verdict("not run", f"{told}; and the interpreter cannot run {lacks}")
+    return Verdict("not run", f"{_named(defect)}; and the interpreter cannot run {lacks}")
+
+
+def _named(defect: Defect) -> str:
+    return f"known defect {defect.name}: {defect.sentence.rstrip('.')}"
 
 
 def at_fault(
     defect: Defect, law: Law, implementation: Implementation, case: Case, engine: Engine, *, ended: bool = False
 ) -> Any:
-    """The primitive at fault, if it is in one of the programs of the case; `ended`: it showed, or may end a process."""
+    """The primitive at fault in a program of a case, or None; `ended`: the defect showed, or may end a process."""
     condition = defect.suspect if ended and defect.suspect is not None else defect.at_fault
     found = (condition(case, program) for program in _programs(law, implementation, case, engine))
     return next((primitive for primitive in found if primitive is not None), None)
 
 
 def _programs(law: Law, implementation: Implementation, case: Case, engine: Engine) -> Iterator[Any]:
-    """The very programs that are run: values under the chain, if JAX can trace that, and derivatives in both modes."""
+    """The programs of a law on a case: values under the chain, if JAX can trace that, and derivatives in both modes."""
     plain = dataclasses.replace(case, chain=(), manual=())
     try:
         yield _traced("value", implementation, case, engine)
-    except Exception:  # a transformation may be what fails: the function is looked at without it
-        with contextlib.suppress(Exception):  # it fails without any: then no defect is at fault
+    except Exception:  # a transformation may fail: the function is traced without it
+        with contextlib.suppress(Exception):  # if that fails too, no defect is at fault
             yield _traced("value", implementation, plain, engine)
         return
-    for one in (case, plain) if law.derives else ():  # what is at fault may be in what cannot be traced, or in neither
+    for one in (case, plain) if law.derives else ():  # one may fail to trace
         for kind in MODES:
             with contextlib.suppress(Exception):
                 yield _traced(kind, implementation, one, engine)
-                if kind == "gradient":  # in which both modes are
+                if kind == "gradient":  # it has both modes
                     return
 
 
 def _traced(kind: str, implementation: Implementation, case: Case, engine: Engine) -> Any:
-    """The jaxpr of a program, which without `jit` is traced for this alone."""
+    """The jaxpr of a program; without `jit`, that of the interpreter."""
     jaxpr = ready(kind, implementation, case, engine).prepared.jaxpr
     return ready(kind, implementation, case, INTERPRETER).prepared.jaxpr if jaxpr is None else jaxpr
 
@@ -138,18 +140,18 @@ def _without(
 ) -> Verdict | None:
     """The verdict without the defect: in the interpreter, or where that lacks a rule, by the compiler and repaired.
 
-    A case may meet a defect of the compiler and one of JAX: without the one, the other has to explain what is left.
+    A case may meet a defect of the compiler and one of JAX: without the one, the other must explain the failure.
     """
     inside_jax = not defect.engine and not defect.platform
     repaired = defect.repair(primitive) if defect.repair is not None else None
-    check, told = in_the_interpreter(law), f"known defect {defect.name}: {defect.sentence.rstrip('.')}"
+    check = in_the_interpreter(law)
 
     def checked() -> Verdict | None:
         with repaired if inside_jax and repaired is not None else contextlib.nullcontext():
             try:
                 check(implementation, case, INTERPRETER)
             except InterpreterLimit as limit:
-                # without a repair the compiler refuses the program, which is nothing that a function does
+                # without a repair the compiler refuses the program, whatever the function does
                 if repaired is None or (inside_jax and engine.name == INTERPRETER.name):
                     return _undecided(defect, limit.lacks)
                 with contextlib.nullcontext() if inside_jax else repaired:
@@ -158,11 +160,11 @@ def _without(
 
     def otherwise(error: Exception) -> Verdict | None:
         if inside_jax and repaired is None and defect.shows(case, error) and raised_in(error).startswith("jax."):
-            return Verdict("not run", f"{told}; and JAX cannot trace it")
-        # without the defect it fails as well, so the defect explains nothing, unless another one explains the rest
+            return Verdict("not run", f"{_named(defect)}; and JAX cannot trace it")
+        # it fails without the defect as well, which explains nothing unless another defect explains the rest
         if inside_jax or engine.name == INTERPRETER.name:
             return None
-        return excused(law, implementation, case, INTERPRETER, error)
+        return excuse(law, implementation, case, INTERPRETER, error)
 
     return _judged(defect, checked, otherwise)
 
@@ -170,7 +172,7 @@ def _without(
 def _judged(
     defect: Defect, check: Callable[[], object], otherwise: Callable[[Exception], Verdict | None]
 ) -> Verdict | None:
-    """What a check without the defect says; excused, if it holds; otherwise what is said of how it does not."""
+    """The verdict of a check without the defect: excused if it holds, otherwise that on its failure."""
     try:
         found = check()
     except SuiteError:

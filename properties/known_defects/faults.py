@@ -1,4 +1,4 @@
-"""The equations at fault: each function takes a case and its traced program, and gives the primitive at fault in it."""
+"""The equations at fault: each `Fault` takes a case and its traced program, and returns the primitive at fault."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,19 +11,19 @@ from jax.extend import core
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines.simulate.collectives import axes_of
-from shardproof.properties.engines.simulate.liveness import equations, opened, scan_counts, subjaxprs
+from shardproof.properties.engines.simulate.liveness import equations, open_jaxpr, scan_counts, subjaxprs
 
 
-def of_constants(program: Any) -> list[Any]:
-    """The equations all of whose operands are the same whatever the program is given."""
+def equations_of_constants(program: Any) -> list[Any]:
+    """The equations whose operands do not depend on the program's arguments."""
     found: list[Any] = []
-    _follow(program, [False] * len(opened(program)[0].invars), found)
+    _follow(program, [False] * len(open_jaxpr(program)[0].invars), found)
     return found
 
 
 def _follow(jaxpr: Any, known: Sequence[bool], found: list[Any]) -> list[bool]:
-    """Which results of a jaxpr are constant, given which of its arguments are; collects equations of constants."""
-    body, _ = opened(jaxpr)
+    """Finds which results of a jaxpr are constant, given which arguments are; collects equations of constants."""
+    body, _ = open_jaxpr(jaxpr)
     constant = {*body.constvars, *(v for v, is_known in zip(body.invars, known, strict=True) if is_known)}
 
     def is_constant(atom: Any) -> bool:
@@ -37,31 +37,31 @@ def _follow(jaxpr: Any, known: Sequence[bool], found: list[Any]) -> list[bool]:
         if equation.primitive.name == "scan":
             outputs = _carried(equation, inputs, found)
         for inner in () if equation.primitive.name == "scan" else subjaxprs(equation):
-            arguments, results = len(opened(inner)[0].invars), len(opened(inner)[0].outvars)
+            arguments, results = len(open_jaxpr(inner)[0].invars), len(open_jaxpr(inner)[0].outvars)
             same = arguments == len(inputs) and results == len(outputs)
             flags = _follow(inner, inputs if same else [False] * arguments, found)
-            if same and equation.primitive.name != "while":  # whose arguments change from step to step
+            if same and equation.primitive.name != "while":  # its arguments change from step to step
                 outputs = flags
         constant.update(v for v, is_known in zip(equation.outvars, outputs, strict=True) if is_known)
     return [is_constant(atom) for atom in body.outvars]
 
 
 def _carried(equation: Any, inputs: Sequence[bool], found: list[Any]) -> list[bool]:
-    """The same of a scan: what it carries is constant if it begins so, and every step leaves it so."""
+    """The same for a scan: a carry is constant if it begins so and every step leaves it so."""
     (inner,), (consts, carried) = subjaxprs(equation), scan_counts(equation)
     flags = list(inputs)
     while True:
         inside: list[Any] = []
         results = _follow(inner, flags, inside)
-        kept = [flag and left for flag, left in zip(flags[consts : consts + carried], results, strict=False)]
-        if kept == flags[consts : consts + carried]:
+        carry = [flag and left for flag, left in zip(flags[consts : consts + carried], results, strict=False)]
+        if carry == flags[consts : consts + carried]:
             found.extend(inside)
-            return [*kept, *results[carried:]]
-        flags[consts : consts + carried] = kept
+            return [*carry, *results[carried:]]
+        flags[consts : consts + carried] = carry
 
 
 def is_empty_product(equation: Any) -> bool:
-    """Whether it is a product that adds up nothing, so that it is zero."""
+    """True for a product over an empty dimension, which is zero."""
     if equation.primitive.name != "dot_general":
         return False
     (contracted, _), _ = equation.params["dimension_numbers"]
@@ -72,10 +72,10 @@ SUMS = ("psum", "psum_invariant", "reduce_scatter")
 Fault = Callable[[Case, Any], Any]
 SCATTERS = ("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max")
 UPDATES = {"dynamic_update_slice": 1, **dict.fromkeys(SCATTERS, 2)}
-"""What writes to a part of an array, and where what it writes is among its operands."""
+"""Primitives that write to a part of an array, and the place of the update among their operands."""
 
 MANY = 4096
-"""The elements from which XLA:CPU takes a maximum in another way (`reduce_max_loses_nan.py`)."""
+"""The number of elements from which XLA:CPU computes a maximum in another way (`reduce_max_loses_nan.py`)."""
 
 
 def first(program: Any, condition: Callable[[Any], bool]) -> Any:
@@ -83,38 +83,38 @@ def first(program: Any, condition: Callable[[Any], bool]) -> Any:
     return next((equation.primitive for equation in equations(program) if condition(equation)), None)
 
 
-def having(*names: str, where: Callable[[Any], Any] = lambda equation: True) -> Fault:
+def any_of(*names: str, where: Callable[[Any], Any] = lambda equation: True) -> Fault:
     """One of these primitives, in an equation that satisfies a condition."""
     return lambda case, program: first(program, lambda e: e.primitive.name in names and where(e))
 
 
-def of_floats(equation: Any) -> bool:
-    """Whether its first operand is of floating, or complex, numbers."""
+def has_floats(equation: Any) -> bool:
+    """True if its first operand has floating, or complex, numbers."""
     return dtype(equation).kind not in "iub"
 
 
-def along_nothing(equation: Any) -> bool:
-    """Whether a tiled gather or scatter is along an empty dimension."""
+def along_empty(equation: Any) -> bool:
+    """True if a tiled gather or scatter is along an empty dimension."""
     params = equation.params
     along = params["all_gather_dimension"] if "all_gather_dimension" in params else params["scatter_dimension"]
     return bool(params["tiled"]) and shape(equation)[along] == 0
 
 
-def nests(equation: Any) -> bool:
-    """Whether another `shard_map` is inside of this one."""
+def has_inner_shard_map(equation: Any) -> bool:
+    """True if another `shard_map` is inside of this one."""
     return first(equation.params["jaxpr"], lambda e: e.primitive.name == "shard_map") is not None
 
 
-def of_nothing(equation: Any) -> bool:
-    """Whether a `shard_map` has a result and reads operands, none of which has an element: XLA refuses some."""
-    operands = _read(opened(equation.params["jaxpr"])[0])
+def has_empty_operands(equation: Any) -> bool:
+    """True if a `shard_map` with a result reads only empty operands, some of which XLA refuses."""
+    operands = _read(open_jaxpr(equation.params["jaxpr"])[0])
     return bool(operands) and not any(map(_elements, operands)) and any(map(_elements, equation.outvars))
 
 
 def relaid_in_front(case: Case, program: Any) -> Any:
-    """A change of layout that takes an axis of one dimension to another in front of an axis there, or away from there.
+    """A change of layout that moves an axis to another dimension in front of an axis there, or away from there.
 
-    On automatic axes the layout before is any that an operand of as many dimensions has.
+    On automatic axes the layout before may be that of any operand with as many dimensions.
     """
 
     def relaid(equation: Any) -> bool:
@@ -125,11 +125,11 @@ def relaid_in_front(case: Case, program: Any) -> Any:
         ends = [[_long(spec, case) for spec in (held, wanted)] for held in layouts if len(held) == len(wanted)]
         return any(in_front(*both) for both in ends)
 
-    return having("reshard", "sharding_constraint", where=relaid)(case, program)
+    return any_of("reshard", "sharding_constraint", where=relaid)(case, program)
 
 
 def product_over_three_axes(case: Case, program: Any) -> Any:
-    """A product, where an array is sharded over several axes along one dimension, and along another one as well."""
+    """A product in a program where an array is sharded over several axes along one dimension, and along another one."""
     specs: list[Any] = [operand.placement.spec for operand in case.operands]
     for equation in equations(program):
         named = (equation.params.get(name) for name in ("sharding", "dst_sharding", "out_sharding"))
@@ -143,16 +143,16 @@ def product_over_three_axes(case: Case, program: Any) -> Any:
 
 
 def constant_result(case: Case, program: Any) -> Any:
-    """What makes a result of numbers that no operand changes."""
-    body, _ = opened(program)
+    """The primitive of a result that depends on no operand."""
+    body, _ = open_jaxpr(program)
     made = (e for e in body.eqns if all(isinstance(v, core.Literal) for v in e.invars))
     return next((e.primitive for e in made if any(v in e.outvars for v in body.outvars)), None)
 
 
 def update_of_itself(case: Case, program: Any) -> Any:
-    """An update of an array by what was made of the same values: of as many, which it may write over."""
+    """An update of an array by a value that depends on the same values, as many as it may overwrite."""
     bodies = [program, *(inner for equation in equations(program) for inner in subjaxprs(equation))]
-    for body in map(opened, bodies):
+    for body in map(open_jaxpr, bodies):
         made = {out: equation for equation in body[0].eqns for out in equation.outvars}
         for equation in body[0].eqns:
             if (update := UPDATES.get(equation.primitive.name)) is None:
@@ -179,18 +179,18 @@ def _made_of(variable: Any, made: Mapping[Any, Any]) -> set[Any]:
 def cast_in_a_branch(case: Case, program: Any) -> Any:
     """A cast to a varying type in a branch that a varying predicate chooses."""
     chosen = (e for e in equations(program) if e.primitive.name == "cond" and e.invars[0].aval.manual_axis_type.varying)
-    casts = (having("pvary")(case, branch.jaxpr) for equation in chosen for branch in equation.params["branches"])
+    casts = (any_of("pvary")(case, branch.jaxpr) for equation in chosen for branch in equation.params["branches"])
     return next((found for found in casts if found is not None), None)
 
 
 def sum_of_complex_constant(case: Case, program: Any) -> Any:
     """A sum over devices of complex numbers that depend on no argument."""
-    found = (e.primitive for e in of_constants(program) if e.primitive.name in SUMS and dtype(e).kind == "c")
+    found = (e.primitive for e in equations_of_constants(program) if e.primitive.name in SUMS and dtype(e).kind == "c")
     return next(found, None)
 
 
 def _read(body: Any) -> list[Any]:
-    """The arguments of a jaxpr that its results depend on: what has no element depends on none that has one."""
+    """The arguments of a jaxpr that its results depend on; an empty value depends only on empty ones."""
     alive = {v for v in body.outvars if not isinstance(v, core.Literal)}
     for equation in reversed(body.eqns):
         if found := alive.intersection(equation.outvars):
@@ -224,7 +224,7 @@ def dtype(equation: Any) -> np.dtype:
 
 
 def in_front(held: Entries, wanted: Entries) -> bool:
-    """Whether an axis goes to another dimension, in front of one that does not come along, or leaves one."""
+    """True if an axis moves to another dimension in front of one that stays there, or away from in front of one."""
     return _arrives(held, wanted, stays=False) or _arrives(wanted, held, stays=True)
 
 
@@ -254,15 +254,15 @@ def nested_out_of_order(case: Case, program: Any) -> Any:
 
 
 def scatter_beside_explicit(case: Case, program: Any) -> Any:
-    """A psum_scatter in a `shard_map` that leaves an explicit axis to the compiler, or what it is the transpose of.
+    """A psum_scatter in a `shard_map` that leaves an explicit axis to the compiler, or the gather that it transposes.
 
-    An untiled one is not even traced, so that of its gather no gradient is.
+    An untiled one cannot be traced, and so neither can the gradient of its gather.
     """
     types = case.mesh.types
     if not case.manual or all(types[name] != "explicit" for name in types if name not in case.manual):
         return None
     kinds = "reduce_scatter", "all_gather"
-    return having(*kinds, where=lambda e: e.primitive.name == kinds[0] or not e.params["tiled"])(case, program)
+    return any_of(*kinds, where=lambda e: e.primitive.name == kinds[0] or not e.params["tiled"])(case, program)
 
 
 def bfloat16_beside_automatic(case: Case, program: Any) -> Any:
@@ -285,11 +285,11 @@ def along_one_explicit(case: Case, program: Any) -> Any:
     axes = {(kind, case.mesh.shape[name] > 1) for name, kind in case.mesh.types.items()}
     if "eager" not in case.chain or not {("explicit", False), ("auto", True)} <= axes:
         return None
-    return having("shard_map")(case, program)
+    return any_of("shard_map")(case, program)
 
 
 def gather_beside_two_automatic(case: Case, program: Any) -> Any:
-    """A part taken of an array that can be sharded along two dimensions, over two axes left to the compiler."""
+    """A gather of a part of an array that can be sharded along two dimensions, over two axes left to the compiler."""
     for equation, manual, mesh in _partly_manual(program):
         left = sum(size > 1 for name, size in mesh.items() if name not in manual)
         if equation.primitive.name == "gather" and left > 1 and math.prod(mesh[name] for name in manual) > 1:
@@ -304,7 +304,7 @@ def _partly_manual(
     jaxpr: Any, manual: frozenset[str] = frozenset(), mesh: Mapping[str, int] = MappingProxyType({})
 ) -> Iterator[tuple[Any, frozenset[str], Mapping[str, int]]]:
     """The equations beside an axis left to the compiler, with the axes that are manual, and all with their sizes."""
-    for equation in opened(jaxpr)[0].eqns:
+    for equation in open_jaxpr(jaxpr)[0].eqns:
         inside, among = manual, mesh
         if equation.primitive.name == "shard_map":
             inside |= frozenset(equation.params["newly_manual_axes"])
@@ -316,14 +316,14 @@ def _partly_manual(
 
 
 NARROW = {"int4": 4, "uint4": 4}
-"""The dtypes whose elements are no whole bytes, and their bits, of those that cases have."""
+"""The dtypes of cases whose elements are less than a byte, and their bits."""
 
 STARTS = {"dynamic_slice": 1, "dynamic_update_slice": 2}
-"""What reads or writes a part of an array, and where among its operands the indices of the part begin."""
+"""Primitives that read or write a part of an array, and the place of its first index among their operands."""
 
 
 def narrow_product(equation: Any) -> bool:
-    """Whether a product is of floats of 16 bits that are added up in wider ones."""
+    """True for a product of 16-bit floats that is summed in wider ones."""
     return (
         all(v.aval.dtype.name in ("bfloat16", "float16") for v in equation.invars)
         and equation.outvars[0].aval.dtype.itemsize > 2
@@ -331,7 +331,7 @@ def narrow_product(equation: Any) -> bool:
 
 
 def rows_of_bits(case: Case, program: Any) -> Any:
-    """A loop that reads or writes parts of an array which are no whole number of bytes apart."""
+    """A loop that reads or writes parts of an array at steps that are no whole number of bytes."""
     for loop in equations(program):
         if loop.primitive.name in ("scan", "while"):
             inside = (equation for body in subjaxprs(loop) for equation in equations(body))
@@ -341,9 +341,9 @@ def rows_of_bits(case: Case, program: Any) -> Any:
 
 
 def _indexed(equation: Any) -> Iterator[tuple[Any, int]]:
-    """The arrays of which an equation reads or writes a part, each with a dimension along which that may be anywhere.
+    """The arrays of which an equation reads or writes a part, each with a dimension along which its place may vary.
 
-    Of a gather or scatter these are all that are indexed.
+    For a gather or scatter these are all indexed dimensions.
     """
     name = equation.primitive.name
     dimensions: tuple[int, ...] = ()
@@ -364,5 +364,5 @@ def _indexed(equation: Any) -> Iterator[tuple[Any, int]]:
 
 
 def _steps_over_bits(array: Any, along: int) -> bool:
-    """Whether one step along a dimension of an array is no whole number of bytes."""
+    """True if one step along a dimension of an array is no whole number of bytes."""
     return math.prod(array.aval.shape[along + 1 :]) * NARROW.get(array.aval.dtype.name, 8) % 8 != 0

@@ -1,4 +1,5 @@
-"""XLA:GPU runs no ragged_all_to_all of booleans: it raises INVALID_ARGUMENT, naming a fallback that is off."""
+"""XLA:GPU runs no ragged_all_to_all of booleans: it raises INVALID_ARGUMENT."""
+# seen on JAX 0.11.2
 
 import sys
 
@@ -12,8 +13,6 @@ zero, one = jnp.zeros(1, int), jnp.ones(1, int)
 send = lambda x: lax.ragged_all_to_all(x, jnp.zeros_like(x), zero, one, zero, one, axis_name="d")
 
 try:
-    result = jax.jit(jax.shard_map(send, mesh=mesh, in_specs=P("d"), out_specs=P("d")))(jnp.ones(1, bool))
-    print(f"fixed\n{result}")
+    jax.jit(jax.shard_map(send, mesh=mesh, in_specs=P("d"), out_specs=P("d")))(jnp.ones(1, bool))
 except jax.errors.JaxRuntimeError as error:
-    print(f"defect: {str(error).splitlines()[0]}")
-    sys.exit(1)
+    sys.exit(f"defect: {str(error).splitlines()[0]}")

@@ -1,14 +1,5 @@
-"""XLA:GPU crashes while it compiles the ppermute of a scalar of less than a byte."""
-
-import signal
-import subprocess
-import sys
-
-if len(sys.argv) == 1:
-    child = subprocess.run([sys.executable, __file__, "run"], capture_output=True)
-    crashes = child.returncode == -signal.SIGSEGV
-    print("defect: the compiler crashes" if crashes else f"unclear: {child.stderr!r}" if child.returncode else "fixed")
-    sys.exit(1 if crashes else 2 * bool(child.returncode))
+"""XLA:GPU crashes while it compiles the ppermute of a scalar of less than a byte, as of int4."""
+# seen on JAX 0.11.2
 
 import jax
 import jax.numpy as jnp
@@ -18,4 +9,4 @@ jax.config.update("jax_platforms", "cuda")
 mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
 send = lambda x: lax.ppermute(x, "d", [(0, 0)])
 program = jax.shard_map(send, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
-print(jax.jit(program)(jnp.zeros((), jnp.int4)))  # of int8, or of shape [1], it is compiled
+jax.jit(program)(jnp.zeros((), jnp.int4))  # of int8, or of shape [1], it is compiled

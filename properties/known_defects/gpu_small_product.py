@@ -1,4 +1,5 @@
 """XLA:GPU rounds each term of a small batched product of 16-bit floats to those, though its result is float32."""
+# seen on JAX 0.11.2
 
 import sys
 
@@ -13,8 +14,5 @@ product = jax.jit(lambda x, y: jnp.einsum("qhd,khd->hqk", x, y, preferred_elemen
 result = np.asarray(product(jnp.array(x, jnp.bfloat16), jnp.array(x, jnp.bfloat16)))
 
 expected = 2 * (1 + 2**-7) ** 2
-if (result == expected).all():
-    print("fixed")
-else:
-    print(f"defect: {result[0, 0, 0]:.7f}, expected {expected:.7f}")
-    sys.exit(1)
+if (result != expected).any():
+    sys.exit(f"defect: {result[0, 0, 0]:.7f}, expected {expected:.7f}")

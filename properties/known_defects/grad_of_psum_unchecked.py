@@ -1,4 +1,4 @@
-"""The gradient of psum(w * x) with respect to w is the sum of all x, here 3; under check_vma=False it is 2."""
+"""With check_vma=False, the gradient taken inside shard_map of a psum is silently wrong."""
 
 import sys
 
@@ -13,5 +13,4 @@ mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
 gradient = jax.grad(lambda w, x: lax.psum(jnp.sum(w * x), "d"))
 f = jax.shard_map(gradient, mesh=mesh, in_specs=(P(), P("d")), out_specs=P(), check_vma=False)
 result = jax.jit(f)(1.0, jnp.array([1.0, 2.0]))
-print(f"defect: the gradient is {result}, and not 3" if result != 3 else "fixed")
-sys.exit(bool(result != 3))
+sys.exit(f"defect: the gradient is {result}, and not 3" if result != 3 else 0)

@@ -1,6 +1,5 @@
 """XLA:CPU compiles no top_k of int4: it raises INVALID_ARGUMENT."""
-
-import sys
+# fails with: INVALID_ARGUMENT: during context [hlo verifier]
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +7,4 @@ from jax import lax
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 1)
-try:
-    jax.jit(lambda x: lax.top_k(x, 2))(jnp.arange(4).astype(jnp.int4))
-    found = ""
-except jax.errors.JaxRuntimeError as error:
-    found = str(error).partition("\n")[0]
-print(f"defect: {found[:150]}" if found else "fixed")
-sys.exit(bool(found))
+jax.jit(lambda x: lax.top_k(x, 2))(jnp.arange(4).astype(jnp.int4))

@@ -1,9 +1,5 @@
 """XLA aborts while it compiles a pad between elements that takes away the first, along a sharded dimension."""
 
-import subprocess
-import sys
-
-PROGRAM = """
 import jax
 import jax.numpy as jnp
 from jax import P, lax
@@ -14,7 +10,3 @@ mesh = jax.make_mesh((4,), ("a",), axis_types=(jax.sharding.AxisType.Auto,) * 1)
 x = jax.device_put(jnp.arange(8), jax.NamedSharding(mesh, P("a")))
 f = lambda x: lax.pad(x, 0, [(-1, 0, 2)])
 jax.jit(f)(x)
-"""
-done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
-print(f"defect: it ends by signal {-done.returncode}" if done.returncode < 0 else "fixed")
-sys.exit(done.returncode < 0)

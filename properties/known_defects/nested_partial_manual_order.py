@@ -1,14 +1,6 @@
-"""A shard_map inside one of a later axis of the mesh, beside an axis that is left to the compiler: XLA aborts."""
-
-import signal
-import subprocess
-import sys
-
-if len(sys.argv) == 1:
-    child = subprocess.run([sys.executable, __file__, "run"], capture_output=True)
-    aborts = child.returncode == -signal.SIGABRT and b"Manual axes must be sorted by mesh axis index" in child.stderr
-    print("defect: the compiler aborts" if aborts else f"unclear: {child.stderr!r}" if child.returncode else "fixed")
-    sys.exit(1 if aborts else 2 * bool(child.returncode))
+"""XLA aborts while it compiles a shard_map in one of a later axis, beside an axis that is not manual."""
+# seen on JAX 0.11.2, 0.12.0.1
+# fails with: Manual axes must be sorted by mesh axis index
 
 import jax
 import jax.numpy as jnp

@@ -1,6 +1,6 @@
-"""The gradient of a shard_map inside of another cannot be lowered: residuals name an axis that the outer one has."""
+"""The gradient of a shard_map inside of another raises, or hangs: residuals name axes of the outer one."""
+# fails with: ValueError: Cannot lower jaxpr with verifier errors
 
-import sys
 from typing import Any
 
 import jax
@@ -15,9 +15,4 @@ f: Any = jax.shard_map(
     lambda x: jax.shard_map(jnp.sin, **inside)(x), mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"}
 )
 x = jnp.arange(8.0)
-try:
-    problem = "" if jnp.allclose(jax.jit(jax.grad(lambda x: f(x).sum()))(x), jnp.cos(x)) else "wrong gradient"
-except ValueError as error:
-    problem = f"ValueError: {' '.join(str(error).split()[:14])}"
-print(f"defect: {problem}" if problem else "fixed")
-sys.exit(bool(problem))
+assert jnp.allclose(jax.jit(jax.grad(lambda x: f(x).sum()))(x), jnp.cos(x))

@@ -1,4 +1,4 @@
-"""XLA:CPU: an update of x by an overlapping part of x, under jit with `[None]` behind it, reads what it has written."""
+"""XLA:CPU: `x.at[1:].set(x[:-1])[None]`, or add, under jit reads of x what it has written already."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""Over no axis at all, psum and pmean return what they are given; pmax and pmin raise, with an error about psum."""
-
-import sys
+"""pmax and pmin over an empty axis tuple raise where types are checked; psum and pmean do nothing."""
+# seen on JAX 0.10.2
+# fails with: ValueError: psum is a variant->invariant collective
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,4 @@ over_nothing = {
 }
 
 assert over_nothing["sum"](jnp.arange(2.0)).tolist() == [0, 1]
-try:
-    assert over_nothing["maximum"](jnp.arange(2.0)).tolist() == [0, 1]
-except ValueError as error:
-    print(f"defect: {error}")
-    sys.exit(1)
-print("fixed")
+assert over_nothing["maximum"](jnp.arange(2.0)).tolist() == [0, 1]

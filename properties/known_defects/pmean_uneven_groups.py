@@ -1,4 +1,4 @@
-"""The mean over a group of one device is its own value, 6; pmean divides every group by the first one's size."""
+"""pmean over axis_index_groups of different sizes divides the sum of each by the size of the first."""
 
 import sys
 
@@ -15,5 +15,4 @@ mean = jax.shard_map(
     lambda x: lax.pmean(x, "d", axis_index_groups=groups), mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False
 )
 result = jax.jit(mean)(jnp.array([1.0, 2.0, 3.0, 6.0])).tolist()
-print(f"defect: the means are {result}" if result != [2, 2, 2, 6] else "fixed")
-sys.exit(result != [2, 2, 2, 6])
+sys.exit(f"defect: the means are {result}" if result != [2, 2, 2, 6] else 0)

@@ -1,9 +1,5 @@
 """XLA aborts while it compiles the JVP of a maximum over padded windows beside an axis of three."""
 
-import subprocess
-import sys
-
-PROGRAM = """
 import jax
 import jax.numpy as jnp
 from jax import P, lax
@@ -15,7 +11,3 @@ x = jax.device_put(jnp.arange(72.0).reshape(4, 6, 3), jax.NamedSharding(mesh, P(
 pool = lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (2, 3, 1), (1, 1, 1), [(0, 0), (3, 1), (0, 0)])
 f = lambda x: jax.jvp(pool, (x,), (x,))[1]
 jax.jit(f, out_shardings=jax.NamedSharding(mesh, P("b", "a")))(x)
-"""
-done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
-print(f"defect: it ends by signal {-done.returncode}" if done.returncode < 0 else "fixed")
-sys.exit(done.returncode < 0)

@@ -1,6 +1,5 @@
 """XLA:CPU compiles no ragged_all_to_all: it raises UNIMPLEMENTED."""
-
-import sys
+# fails with: UNIMPLEMENTED: HLO opcode `ragged-all-to-all` is not supported
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +11,4 @@ mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
 zero, one = jnp.zeros(1, int), jnp.ones(1, int)
 send = lambda x: lax.ragged_all_to_all(x, jnp.zeros_like(x), zero, one, zero, one, axis_name="d")
 
-try:
-    result = jax.jit(jax.shard_map(send, mesh=mesh, in_specs=P("d"), out_specs=P("d")))(jnp.ones(1))
-    print(f"fixed: {result}")
-except jax.errors.JaxRuntimeError as error:
-    print(f"defect: {str(error).splitlines()[0]}")
-    sys.exit(1)
+jax.jit(jax.shard_map(send, mesh=mesh, in_specs=P("d"), out_specs=P("d")))(jnp.ones(1))

@@ -1,4 +1,4 @@
-"""Device 0 sends its row twice, so its gradient is 2: the transpose writes what comes back, and adds nothing up."""
+"""The gradient of ragged_all_to_all by `operand` keeps one cotangent of a row that was sent several times."""
 
 import sys
 
@@ -17,5 +17,4 @@ gradient = jax.shard_map(
 )  # fmt: skip
 body = jax.make_jaxpr(gradient)(jnp.ones(2), jnp.ones(2), *[jnp.zeros(4, int)] * 4).eqns[0].params["jaxpr"]
 last = next(e.primitive.name for e in body.eqns if body.outvars[0] in e.outvars)
-print(f"defect: the gradient is what {last} wrote into zeros" if last == "ragged_all_to_all" else "fixed")
-sys.exit(last == "ragged_all_to_all")
+sys.exit(f"defect: the gradient is what {last} wrote into zeros" if last == "ragged_all_to_all" else 0)

@@ -1,4 +1,4 @@
-"""Where ragged_all_to_all overwrites `output` its gradient is 0, here [0, 0, 1]; an empty slice makes it all ones."""
+"""The gradient of ragged_all_to_all by `output` is wrong where an empty slice has the offset of another."""
 
 import sys
 
@@ -17,5 +17,4 @@ gradient = jax.shard_map(
     mesh=mesh, in_specs=P("d"), out_specs=P("d"),
 )  # fmt: skip
 result = jax.jit(gradient)(jnp.ones(6), jnp.ones(6), *sizes).tolist()
-print(f"defect: the gradient is {result}" if result != [0, 0, 1] * 2 else "fixed")
-sys.exit(result != [0, 0, 1] * 2)
+sys.exit(f"defect: the gradient is {result}" if result != [0, 0, 1] * 2 else 0)

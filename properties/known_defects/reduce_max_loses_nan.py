@@ -1,4 +1,4 @@
-"""XLA:CPU: the maximum or minimum of an array of 4,096 elements or more ignores NaN, which jax.numpy propagates."""
+"""XLA:CPU: the maximum or minimum of an array of 4,096 elements or more ignores NaN."""
 
 import sys
 
@@ -11,5 +11,4 @@ jax.config.update("jax_num_cpu_devices", 1)
 few, many = (jnp.ones((4, n)).at[0].set(jnp.nan) for n in (1000, 1024))
 assert jnp.isnan(few.max(axis=0)).all()
 problem = "" if jnp.isnan(many.max(axis=0)).all() else f"max of NaN and ones is {many.max(axis=0)[0]}"
-print(f"defect: {problem}" if problem else "fixed")
-sys.exit(bool(problem))
+sys.exit(f"defect: {problem}" if problem else 0)

@@ -1,7 +1,7 @@
-"""JAX or XLA without one of its defects, for as long as it takes to judge a case.
+"""Contexts in which JAX or XLA is without one of its defects.
 
-What is put in place of a rule of JAX's is the rule as it should be, for that primitive alone. Whatever was traced or
-derived by the one or the other is forgotten on the way in and out.
+Each replaces a rule of JAX's by the right one, for one primitive alone. What was traced is dropped on the way in and
+out.
 """
 
 import math
@@ -34,8 +34,8 @@ def forget() -> None:
 
 
 @contextmanager
-def changed(*patches: AbstractContextManager[Any]) -> Iterator[None]:
-    """JAX or XLA as it is with some changes."""
+def apply_patches(*patches: AbstractContextManager[Any]) -> Iterator[None]:
+    """JAX or XLA with some patches."""
     forget()
     try:
         with ExitStack() as stack:
@@ -47,16 +47,16 @@ def changed(*patches: AbstractContextManager[Any]) -> Iterator[None]:
 
 
 def _in_place(rules: MutableMapping[Any, Any], primitive: Any, rule: Callable[..., Any]) -> Without:
-    return changed(mock.patch.dict(rules, {primitive: rule}))
+    return apply_patches(mock.patch.dict(rules, {primitive: rule}))
 
 
-def bound(binds: Mapping[Any, Callable[..., Any]]) -> Without:
-    """Primitives that are bound in another way, each by a function that hides the method of its class."""
-    return changed(*(mock.patch.object(primitive, "bind", bind) for primitive, bind in binds.items()))
+def replace_bind(binds: Mapping[Any, Callable[..., Any]]) -> Without:
+    """Replaces the `bind` of primitives."""
+    return apply_patches(*(mock.patch.object(primitive, "bind", bind) for primitive, bind in binds.items()))
 
 
 def exchange_transposed(primitive: Any) -> Without:
-    """The transpose of an all_to_all is the one with its axes exchanged, of the primitive and not of the function."""
+    """The transpose of an all_to_all is the primitive with its axes exchanged, and not the function."""
 
     def transpose(cotangent: Any, x: Any, *, split_axis: int, concat_axis: int, **params: Any) -> list[Any]:
         if type(cotangent) is ad.Zero:
@@ -97,13 +97,13 @@ def custom_vmap_mapped(primitive: Any) -> Without:
 
 
 def operands_as_typed(primitive: Any) -> Without:
-    """Operands of a branch that is mapped do not vary where the predicate does: the branch was traced without that."""
+    """Operands of a mapped branch do not vary with the predicate: the branch was traced without that."""
     rule = batching.fancy_primitive_batchers[lax.cond_p]
-    return changed(mock.patch.dict(rule.__globals__, {"_bcast_select": lambda predicate, x, stopped: x}))
+    return apply_patches(mock.patch.dict(rule.__globals__, {"_bcast_select": lambda predicate, x, stopped: x}))
 
 
 def error_function(primitive: Any) -> Without:
-    """The slope of erf is 2 / sqrt(pi) exp(-x^2), and that of its complement the same, falling."""
+    """The derivative of erf is 2 / sqrt(pi) exp(-x^2), and that of erfc its negative."""
 
     def rule(of: Any, sign: int) -> Callable[..., Any]:
         def derived(primals: Any, tangents: Any, **params: Any) -> Any:
@@ -113,11 +113,11 @@ def error_function(primitive: Any) -> Without:
         return derived
 
     rules = {lax.erf_p: rule(lax.erf_p, 1), lax.erfc_p: rule(lax.erfc_p, -1)}
-    return changed(mock.patch.dict(ad.primitive_jvps, rules))
+    return apply_patches(mock.patch.dict(ad.primitive_jvps, rules))
 
 
 def search_typed(primitive: Any) -> Without:
-    """What a search in a sorted array returns is on the mesh that it is traced on, and not on none."""
+    """The result of searchsorted is typed on the mesh under which it is traced."""
     module = getattr(jnp.searchsorted, "__wrapped__").__globals__["hijax"]  # noqa: B009
     original = module.core
 
@@ -128,14 +128,14 @@ def search_typed(primitive: Any) -> Without:
         return original.typeof(cast_varying(jnp.zeros(x.shape, x.dtype), varying))
 
     sound = SimpleNamespace(**{**vars(original), "typeof": typed})
-    return changed(mock.patch.object(module, "core", sound))
+    return apply_patches(mock.patch.object(module, "core", sound))
 
 
 def ragged_exchange(primitive: Any) -> Without:
     """A ragged_all_to_all without any of its defects: a function that meets one of them may meet another.
 
-    Its result varies along all axes along which any operand does, an operand that is not mapped is the same for every
-    input of the batch, and its transpose is that of the gathered form, in which what was sent twice adds up.
+    Its result varies along all axes along which any operand does, an operand that is not mapped is broadcast to the
+    batch, and its transpose is that of the gathered form, which sums cotangents of rows that were sent twice.
     """
     bind = primitive.bind
     batched, transposed = batching.fancy_primitive_batchers[primitive], ad.primitive_transposes[primitive]
@@ -167,7 +167,7 @@ def ragged_exchange(primitive: Any) -> Without:
         pulled = dict(zip(linear, pullback(cast_varying(cotangent, varying(result))), strict=True))
         return [pulled.get(0), pulled.get(1), None, None, None, None]
 
-    return changed(
+    return apply_patches(
         mock.patch.object(primitive, "bind", typed),
         mock.patch.dict(batching.fancy_primitive_batchers, {primitive: batch}),
         mock.patch.dict(ad.primitive_transposes, {primitive: transpose}),
@@ -175,24 +175,24 @@ def ragged_exchange(primitive: Any) -> Without:
 
 
 def nothing_fused(primitive: Any) -> Without:
-    """XLA writes the result of every operation to memory of its own: no loop reads what it has written over."""
+    """XLA fuses nothing, so that no loop reads what it has overwritten."""
     options = {"xla_disable_hlo_passes": "fusion"}
-    return changed(mock.patch.object(XlaEngine, "compiler_options", options))
+    return apply_patches(mock.patch.object(XlaEngine, "compiler_options", options))
 
 
-def zeros_alike(primitive: Any) -> Without:
-    """What is largest is found among elements of which none is -0."""
+def zeros_equal(primitive: Any) -> Without:
+    """top_k compares elements with -0 replaced by 0."""
     original = primitive.bind
 
     def bind(x: Any, **params: Any) -> Any:
         _, places = original(jnp.where(x == 0, jnp.zeros_like(x), x), **params)
         return [jnp.take_along_axis(x, places, axis=params.get("axis", -1)), places]
 
-    return bound({primitive: bind})
+    return replace_bind({primitive: bind})
 
 
 def products_added_up(primitive: Any) -> Without:
-    """A product is the sum of what its elements are multiplied to; on explicit axes every device makes all of it."""
+    """A product is a sum of elementwise products; on explicit axes every device computes all of it."""
     original = primitive.bind
 
     def bind(x: Any, y: Any, *, dimension_numbers: Any, **params: Any) -> Any:
@@ -210,27 +210,27 @@ def products_added_up(primitive: Any) -> Without:
         total = jnp.sum(left.astype(wide) * right.astype(wide), axis=range(result.ndim, left.ndim), dtype=wide)
         return _laid_out(total.astype(result.dtype), getattr(result.sharding, "spec", ()))
 
-    return bound({primitive: bind})
+    return replace_bind({primitive: bind})
 
 
 def _laid_out(x: Any, spec: Any) -> Any:
-    """The array in a layout, where its mesh has axes of which types tell one."""
+    """The array in a layout, if its mesh has explicit axes."""
     mesh = jax.typeof(x).sharding.mesh
     return jax.reshard(x, jax.NamedSharding(mesh, jax.P(*spec))) if mesh.explicit_axes else x
 
 
 def maximum_of_gathered(primitive: Any) -> Without:
-    """A maximum (or minimum) over devices is that of the gathered blocks, for maxima and minima alike."""
+    """Maxima and minima over devices are those of the gathered blocks."""
 
     def gathered(reduce: Any, original: Any, x: Any, *, axes: Any, axis_index_groups: Any = None) -> Any:
         if axis_index_groups is not None:
             return original(x, axes=axes, axis_index_groups=axis_index_groups)
         every = lax.all_gather(x, axes, to="invarying")
-        # said of NaN by itself, which XLA:CPU loses in a maximum of many elements as well
+        # NaN separately: XLA:CPU loses it in a maximum of many elements as well
         return jnp.where(jnp.isnan(every).any(axis=0), jnp.nan, reduce(every, axis=0))
 
     reductions: dict[Any, Any] = {lax.pmax_p: jnp.max, lax.pmin_p: jnp.min}
-    return bound({p: partial(gathered, reduce, p.bind) for p, reduce in reductions.items()})
+    return replace_bind({p: partial(gathered, reduce, p.bind) for p, reduce in reductions.items()})
 
 
 def widened_first(primitive: Any) -> Without:
@@ -242,4 +242,4 @@ def widened_first(primitive: Any) -> Without:
             operands = tuple(x.astype(jnp.promote_types(x.dtype, preferred_element_type)) for x in operands)
         return original(*operands, preferred_element_type=preferred_element_type, **params)
 
-    return bound({primitive: bind})
+    return replace_bind({primitive: bind})

@@ -1,4 +1,4 @@
-"""XLA sends 1.5 times what a gather takes where an axis of two gives way to another one, in another dimension."""
+"""XLA sends up to 1.5 times what a gather takes where axes of two give way to one, in another dimension."""
 
 import sys
 
@@ -14,5 +14,4 @@ wanted = jax.NamedSharding(mesh, P(None, "b"))
 program = str(jax.jit(lambda x: lax.with_sharding_constraint(x, wanted)).lower(x).compile().as_text())
 # an all_gather would bring 4 rows of 8; the permute brings as many, after an all_to_all that brings 2 more
 more = all(f" {sent}(" in program for sent in ("all-to-all", "collective-permute"))
-print("defect: an all_to_all and a permute" if more else "fixed")
-sys.exit(more)
+sys.exit("defect: an all_to_all and a permute" if more else 0)

@@ -1,4 +1,4 @@
-"""scatter_add with empty index vectors should add every update to element 0; XLA:CPU adds the second to element 1."""
+"""XLA:CPU: scatter_add with empty index vectors writes to the wrong elements."""
 
 import sys
 
@@ -11,6 +11,4 @@ jax.config.update("jax_num_cpu_devices", 1)
 numbers = lax.ScatterDimensionNumbers(update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=())
 indices = jnp.zeros((2, 0), jnp.int32)
 got = lax.scatter_add(jnp.array([2.0, 1.0]), indices, jnp.array([2.0, -2.0]), numbers).tolist()
-sound = got == [2.0, 1.0]
-print("fixed" if sound else f"defect: {got} where [2.0, 1.0] is right")
-sys.exit(0 if sound else 1)
+sys.exit(f"defect: {got} where [2.0, 1.0] is right" if got != [2.0, 1.0] else 0)

@@ -1,4 +1,5 @@
 """A scatter_min by indices and updates over one axis leaves infinity where nothing is written."""
+# seen on JAX 0.10.2
 
 import sys
 
@@ -17,9 +18,6 @@ x = jax.device_put(x, jax.NamedSharding(mesh, P(None, None, "a")))
 i = jax.device_put(i, jax.NamedSharding(mesh, P("a", "b")))
 u = jax.device_put(u, jax.NamedSharding(mesh, P("b")))
 y = jax.jit(f, out_shardings=jax.NamedSharding(mesh, P(None, "b", "a")))(x, i, u)
-for shard in y.addressable_shards:
-    got, expected = np.ravel(shard.data), np.ravel(right[shard.index])
-    if (got != expected).any():
-        print(f"defect: zeros: {got[:9]}, expected {expected[:9]}")
-        sys.exit(1)
-print("fixed")
+parts = [(np.ravel(shard.data), np.ravel(right[shard.index])) for shard in y.addressable_shards]
+wrong = [f"{got[:9]}, expected {expected[:9]}" for got, expected in parts if (got != expected).any()]
+sys.exit(f"defect: zeros: {wrong[0]}" if wrong else 0)

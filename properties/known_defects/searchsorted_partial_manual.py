@@ -1,4 +1,4 @@
-"""searchsorted in an array that varies fails an assertion beside an axis that is not manual, unless by sorting."""
+"""searchsorted in an array that varies fails an assertion beside an axis that is not manual."""
 
 import sys
 
@@ -18,5 +18,4 @@ for method in ("scan", "sort"):
     except AssertionError as error:
         found[method] = f"AssertionError: {error}"
 wrong = found["scan"].startswith("AssertionError") and found["sort"] == "[0 1 0 1]"
-print(f"defect: {found}" if wrong else "fixed")
-sys.exit(wrong)
+sys.exit(f"defect: {found}" if wrong else 0)

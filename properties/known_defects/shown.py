@@ -1,4 +1,4 @@
-"""Which of the known defects this JAX has here: their scripts run, each in a process of its own."""
+"""Runs the scripts of known defects, each in a process of its own, to see which of them this JAX has."""
 
 import os
 import subprocess
@@ -10,17 +10,17 @@ from shardproof.properties.cases.suggestion import RequestError, did_you_mean
 from shardproof.properties.known_defects.registry import DEFECTS, Defect
 
 PATIENCE_SECONDS = 300
-"""How long a script may take; those of what waits for ever give up by themselves."""
+"""The time limit of a script; those that show a deadlock have their own."""
 
 
 def verdict(defect: Defect) -> str:
-    """Whether a defect shows here."""
+    """The verdict of a defect's script: `shows`, `fixed`, `cannot run` or `no answer`."""
     command = [sys.executable, str(defect.script)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:
         return "no answer"
-    shows = done.returncode == 1 and done.stdout.startswith("defect: ")
+    shows = defect.is_shown(done.returncode, done.stdout + done.stderr)
     return "shows" if shows else "fixed" if done.returncode == 0 else "cannot run"
 
 

@@ -1,6 +1,5 @@
-"""A NumPy constant keeps, while any program holds it, the dtype of its first trace: jit fails once x64 was enabled."""
-
-import sys
+"""A NumPy constant keeps the dtype of its first trace while a program holds it: jit fails after enable_x64."""
+# fails with: ValueError: Cannot lower jaxpr with verifier errors
 
 import jax
 import numpy as np
@@ -10,11 +9,4 @@ jax.config.update("jax_num_cpu_devices", 1)
 table = np.arange(3) / 7
 with jax.enable_x64(True):
     wide = jax.make_jaxpr(lambda x: x * table)(np.ones(3))
-try:
-    jax.jit(lambda x: x * table)(np.ones(3, np.float32))
-    told = ""
-except ValueError as error:
-    told = str(error).partition("\n")[0]
-wrong = told.startswith("Cannot lower jaxpr with verifier errors")
-print(f"defect: {told} float32 times float64, of {wide}" if wrong else "fixed")
-sys.exit(wrong)
+jax.jit(lambda x: x * table)(np.ones(3, np.float32))

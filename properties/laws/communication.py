@@ -16,20 +16,20 @@ from shardproof.properties.communication.counted import (
     NOTHING,
     Counted,
     Unknown,
+    bytes_moved,
     count,
+    describe_cost,
+    describe_stated,
     full_bytes,
-    moved,
-    needed,
+    needed_bound,
     nothing_must_move,
     sizes_of,
-    stated_of,
-    worded,
-    worded_stated,
+    stated_values,
 )
 from shardproof.properties.contracts.numbers import COUNTED, operands
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import check_results, differentiating, ready, reverse_mode
-from shardproof.properties.engines.simulate.liveness import opened, subjaxprs
+from shardproof.properties.engines.simulate.liveness import open_jaxpr, subjaxprs
 from shardproof.properties.laws.law import Checked, Law, without_chain
 from shardproof.properties.programs.expectation import Stated, Terms
 from shardproof.properties.programs.implementations import Implementation
@@ -72,7 +72,7 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
         raise NotRun("what is sent outside of `shard_map`, which is up to the compiler")
     _check_bound(case, counted)
     has_bound = case.contract.name in KNOWN or case.contract.least is not None
-    bounded = needed(case) != NOTHING or (has_bound and nothing_must_move(case))
+    bounded = needed_bound(case) != NOTHING or (has_bound and nothing_must_move(case))
     against = "lower bound" if bounded else "nothing"
     if implementation.communication is not None:
         against = "claim" if implementation.built_in else f"expectation {implementation.communication}"
@@ -90,7 +90,7 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
 
 def computes_outside(jaxpr: Any) -> bool:
     """True if anything is computed from global arrays outside of `shard_map`, where the compiler chooses layouts."""
-    for equation in opened(jaxpr)[0].eqns:
+    for equation in open_jaxpr(jaxpr)[0].eqns:
         if equation.primitive.name != "shard_map":
             inner = [*subjaxprs(equation)]
             if any(map(computes_outside, inner)) if inner else any(v.aval.shape for v in equation.invars):
@@ -134,18 +134,18 @@ def _redundant_collectives(case: Case, cost: Cost) -> str:
 
 
 def _check_bound(case: Case, counted: Counted) -> None:
-    bound = needed(case)
-    passed = moved(counted.participants)
+    bound = needed_bound(case)
+    passed = bytes_moved(counted.participants)
     if bound == NOTHING or passed is None:
         return
     cost = counted.cost
     if passed < bound.bytes:
         least = f"{float(bound.bytes):g} byte{'s' * (bound.bytes != 1)} must pass every device (lower bound)"
         sent = f", by which {float(passed):g} pass a device" if cost.total_bytes else ""
-        raise Broken("communication", f"{worded(cost)}{sent}: {least}")
+        raise Broken("communication", f"{describe_cost(cost)}{sent}: {least}")
     steps = bound.steps
     if set(dict(cost.counts)) == {"permute"} and cost.count("permute") < steps:
-        raise Broken("communication", f"{worded(cost)}: expected at least {steps} (lower bound)")
+        raise Broken("communication", f"{describe_cost(cost)}: expected at least {steps} (lower bound)")
 
 
 def stated_terms(implementation: Implementation, *, backward: bool) -> Terms | None:
@@ -157,7 +157,7 @@ def stated_terms(implementation: Implementation, *, backward: bool) -> Terms | N
 def stated_by(implementation: Implementation, case: Case, *, backward: bool) -> Stated | None:
     """The expectation of a pass, in numbers."""
     terms = stated_terms(implementation, backward=backward)
-    return None if terms is None else stated_of(terms, case)
+    return None if terms is None else stated_values(terms, case)
 
 
 def _check_claim(implementation: Implementation, case: Case, counted: Counted, *, backward: bool = False) -> None:
@@ -168,7 +168,7 @@ def _check_claim(implementation: Implementation, case: Case, counted: Counted, *
     expectation, terms = implementation.communication, stated_terms(implementation, backward=backward)
     if expectation is None or terms is None:
         return
-    stated, cost = stated_of(terms, case), counted.cost
+    stated, cost = stated_values(terms, case), counted.cost
     # Where a jitted function's result is sharded over explicit and automatic axes, JAX (0.10 and 0.12) pins it to the
     # explicit ones alone, and the compiler changes its layout after `shard_map`: with an all-gather, or with permutes.
     # Results leave stacked; gradients leave as their operands are laid out.
@@ -181,10 +181,10 @@ def _check_claim(implementation: Implementation, case: Case, counted: Counted, *
     waiting = f", {counted.rounds} of which {WAITING}" if slow and right else ""
     where = " in the compiled program" if counted.rewritten else ""
     names = terms.names()
-    expected = worded_stated(stated, expectation, names, sizes_of(case, names))
+    expected = describe_stated(stated, expectation, names, sizes_of(case, names))
     raise Broken(
         "communication",
-        f"{GRADIENT * backward}{worded(cost)}{waiting}{where}: expected {expected}",
+        f"{GRADIENT * backward}{describe_cost(cost)}{waiting}{where}: expected {expected}",
         of="gradient" if backward else "result",
     )
 
@@ -232,7 +232,7 @@ def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: in
     empty = all(0 in operand.block for operand in case.operands)
     if empty:  # which may be sent as often as one likes
         return own <= size + filled
-    if counted.rewritten and (case.roles or case.contract.name not in KNOWN or needed(case) == NOTHING):
+    if counted.rewritten and (case.roles or case.contract.name not in KNOWN or needed_bound(case) == NOTHING):
         return min(numbers) <= count and own <= (size + filled) * widest(case, counted)
     right_bytes = abs(own - size) <= filled or size <= wide <= (size + filled) * widest(case, counted)
     right_count = count in numbers or (counted.rewritten and case.tree and (count > 0) == (numbers[0] > 0))

@@ -11,7 +11,7 @@ from shardproof.properties.engines.running import check_results, ready, values_a
 from shardproof.properties.laws.communication import has_own_gradient
 from shardproof.properties.laws.law import Law, without_chain
 from shardproof.properties.performance.operations import Operation, flops_in, operations_in, peak_in, within
-from shardproof.properties.performance.routes import Untold
+from shardproof.properties.performance.routes import Undetermined
 from shardproof.properties.performance.timeline import (
     Balanced,
     Timeline,
@@ -55,7 +55,7 @@ def check_overlap(implementation: Implementation, case: Case, engine: Engine) ->
             return 1
         machine = machine if machine.bytes else Balanced.of(both, case.mesh, case.axes)
         _check(case, stated, sizes, both, machine, backward=True)
-    except Untold as error:
+    except Undetermined as error:
         raise NotRun(f"overlap is not known: {error}") from error
     return 2
 

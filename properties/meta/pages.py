@@ -1,6 +1,7 @@
 """Writes the tables of the pages: `python -m shardproof.properties.meta.pages`; with `--check` it compares them."""
 
 import argparse
+import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -16,17 +17,21 @@ from shardproof.properties.contracts.contract import FEATURES
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.engines.simulate import RULES
 from shardproof.properties.known_defects import DEFECTS
-from shardproof.properties.known_defects.registry import RECORDED
+from shardproof.properties.known_defects.registry import EXCUSING
 from shardproof.properties.laws import LAWS
-from shardproof.properties.performance.commands import tpu
+from shardproof.properties.performance.commands.tpu import forms_of
+from shardproof.properties.performance.compiled import UNSHARDED, Figures, Place, Work, key_of, recorded
 from shardproof.properties.performance.shaped import KNOWN
 from shardproof.properties.performance.tables import markdown
+from shardproof.properties.performance.tpu_compiler import Topology
+from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS
 from shardproof.properties.precision.arithmetic import PATIENCE, ULPS
 from shardproof.properties.precision.comparison import VACUOUS
 from shardproof.properties.precision.formats import COARSE
 from shardproof.properties.precision.judge import DRIFT, FACTOR
 from shardproof.properties.precision.runs import MANY, SAMPLES
-from shardproof.properties.programs.built_in import IMPLEMENTATIONS
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS, PRODUCTS
+from shardproof.properties.programs.examples import SHAPES
 from shardproof.properties.runner.given import signature_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +57,12 @@ WORST = (
 )
 """Defects that give wrong numbers or types without an error, for the front page."""
 
+COMPILED_COLUMNS = (
+    "product", "shape", "best of ours", "unsharded us", "floor", "naive", "XLA's own", "ours", "exposed", "permutes",
+    "MB naive", "MB ours",
+)  # fmt: skip
+PLAIN_FORMS = (UNSHARDED, "naive", COMPILER)
+
 OF_NO_ARRAYS = {"after_all", "call", "create_token", "custom_lin", "dce_sink", "get", "stage", "swap"}
 """Primitives of tokens and references, and what JAX itself takes out of every program; each version has its own."""
 
@@ -72,7 +83,7 @@ def links() -> str:
 
 def defects() -> str:
     """The known defects of JAX and XLA."""
-    rows = [(f"`{d.name}`", d.sentence, ", ".join(d.seen_on), "" if d in RECORDED else "yes") for d in DEFECTS.values()]
+    rows = [(f"`{d.name}`", d.sentence, ", ".join(d.seen_on), "yes" if d in EXCUSING else "") for d in DEFECTS.values()]
     return markdown(("script", "defect", "JAX", "excuses"), rows)
 
 
@@ -138,8 +149,24 @@ def without_timelines() -> str:
 
 
 def compiled() -> str:
-    """The products as XLA:TPU schedules them, from the recorded figures."""
-    return tpu.recorded()
+    """The recorded products as XLA:TPU schedules them: the fastest form and those that do not overlap."""
+    place, lines = Place(Topology.parse("v5e:2x4"), 4), []
+    for way, one, shape in itertools.product(WAYS, PRODUCTS, SHAPES):
+        contract = one.contract.name
+        work = Work(contract, shape, place, way)
+        forms = (UNSHARDED, COMPILER, *(form.name for form in forms_of(contract)))
+        known = {form: recorded().get(key_of(work, form)) for form in forms}
+        figures = {form: found for form, found in known.items() if isinstance(found, Figures)}
+        ours = [form for form in figures if form not in PLAIN_FORMS]
+        if None in known.values() or not ours or not figures.keys() >= {*PLAIN_FORMS}:
+            continue
+        alone, fastest = figures[UNSHARDED], min(ours, key=lambda form: figures[form].total)
+        name, least = fastest.removesuffix(contract).rstrip("_"), f"{float(work.floor(alone.seconds)):.2f}"
+        times = (f"{figures[form].total / alone.total:.2f}" for form in ("naive", COMPILER, fastest))
+        sizes = (f"{figures[form].temporary_bytes / 1e6:.1f}" for form in ("naive", fastest))
+        counts = f"{figures[fastest].share:.0%}", str(figures[fastest].permutes)
+        lines.append((contract, f"{shape} {way}", name, f"{alone.total:.0f}", least, *times, *counts, *sizes))
+    return markdown(COMPILED_COLUMNS, lines, left=3)
 
 
 def rows_of(text: str) -> list[dict[str, str]]:

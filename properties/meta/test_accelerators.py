@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from shardproof.properties.meta.runs import ROOT, pytest_apart
-from shardproof.properties.performance.measured.work import NAIVE, UNSHARDED
+from shardproof.properties.performance.compiled import UNSHARDED
+from shardproof.properties.performance.measured import NAIVE
 
 MEASURING = """
 import time
@@ -100,9 +101,9 @@ def gathered(lhs, rhs, axis_name):
     return jnp.matmul(rows, rhs, preferred_element_type=jnp.float32).astype(lhs.dtype)
 """
 SMALLER = """
-import shardproof.properties.performance.measured.work as work
+import shardproof.properties.performance.measured as measured
 
-work.SHAPES = {"wide": (64, 64, 64)}
+measured.SHAPES = {"wide": (64, 64, 64)}
 """
 
 

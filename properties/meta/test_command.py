@@ -9,7 +9,6 @@ from shardproof import command as module
 from shardproof.command import main
 from shardproof.properties.meta.runs import ROOT, command, python
 from shardproof.properties.performance.chips import CHIPS
-from shardproof.properties.performance.commands.crossover import SIDES
 from shardproof.properties.performance.tpu_compiler.process import WAYS
 from shardproof.properties.programs.examples import SHAPES
 
@@ -30,7 +29,6 @@ def test_choices_are_those_of_the_suite() -> None:
     """The values that `--help` lists are those that there are."""
     assert tuple(CHIPS) == module.CHIPS
     assert tuple(SHAPES) == module.SHAPES
-    assert module.SIDES == SIDES
     assert module.WAYS == WAYS
 
 
@@ -42,7 +40,6 @@ def test_choices_are_those_of_the_suite() -> None:
             ["tpu", "--recorded", "--shape", "book", "--way", "forward", "--contract", "matmul_all_reduce"],
             " book (1024,",
         ),
-        (["crossover", "matmul_all_reduce"], "matmul_all_reduce on v5e, by m:"),
     ],
     ids=lambda given: given[0] if isinstance(given, list) else "",
 )
@@ -153,7 +150,7 @@ def test_the_doctor_says_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
         (["draw", "mine:shift"], "name='mine:shift': expected CONTRACT=mine:shift"),
         (["tpu", "--recorded", "--contract", "matmul"], "--contract=matmul: expected a product; did you mean"),
         (["tpu", "--recorded", "--topology", "v5e:2"], "topology='v5e:2': expected one of"),
-        (["crossover"], "Missing argument 'CONTRACT'."),
+        (["choose"], "Missing argument 'NAME'."),
         (["timelines"], "No such command 'timelines'."),
     ],
 )

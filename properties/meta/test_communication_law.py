@@ -18,8 +18,8 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.communication.counted import (
     NOTHING,
     Unknown,
-    moved,
-    needed,
+    bytes_moved,
+    needed_bound,
     nothing_must_move,
     of_record,
     sizes_of,
@@ -157,16 +157,16 @@ def test_what_need_not_be_sent() -> None:
     replicated = dataclasses.replace(gather, operands=(Operand((2, 4), "float32", Placement(((), ()))),))
     empty = dataclasses.replace(gather, operands=(Operand((0, 4), "float32", Placement((("dp",), ()))),))
     bools = dataclasses.replace(gather, operands=(Operand((2, 4), "bool", Placement((("dp",), ()))),))
-    assert [needed(case) for case in (identity, whole, replicated, empty)] == [NOTHING] * 4
-    assert needed(gather).bytes == 96
-    assert needed(bools).bytes == 3
-    assert needed(permute).bytes == 32
+    assert [needed_bound(case) for case in (identity, whole, replicated, empty)] == [NOTHING] * 4
+    assert needed_bound(gather).bytes == 96
+    assert needed_bound(bools).bytes == 3
+    assert needed_bound(permute).bytes == 32
 
 
 def test_what_built_in_collectives_move() -> None:
     """Each kind counts by its own bound; what depends on data is not told."""
-    assert moved([("all_gather", 4, 8), ("permute", 4, 8), ("reduce_scatter", 4, 8), ("all_reduce", 4, 8)]) == 50
-    assert moved([("permute", 4, 8), ("ragged_all_to_all", 4, 8)]) is None
+    assert bytes_moved([("all_gather", 4, 8), ("permute", 4, 8), ("reduce_scatter", 4, 8), ("all_reduce", 4, 8)]) == 50
+    assert bytes_moved([("permute", 4, 8), ("ragged_all_to_all", 4, 8)]) is None
 
 
 @pytest.mark.parametrize(

@@ -14,23 +14,23 @@ from shardproof.properties.meta.test_accelerators import run_pytest
 from shardproof.properties.meta.test_scheduled import DONE, NOTHING, PAIRS, START, X, by_hand, product
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.performance.chips import CHIPS
-from shardproof.properties.performance.measured.compiled_overlap import (
-    FOR_ITSELF,
-    WITH_ROOM,
-    check_compiled_overlap,
-    place,
-    roomy,
-)
 from shardproof.properties.performance.tpu_compiler import Compiled, Request, Topology, TpuCompiler
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD, FORWARD
 from shardproof.properties.programs.expectation import Overlap, names_of
 from shardproof.properties.programs.violation import Broken
+from shardproof.properties.suite.compiled_overlap import (
+    FOR_ITSELF,
+    WITH_ROOM,
+    case_with_room,
+    check_compiled_overlap,
+    place,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 SAVED = Path(__file__).parent / "saved_hlo"
 V5E = Topology.parse("v5e:2x4")
 MESH, AXIS = place(V5E)
-CASE = roomy("all_gather_matmul_lhs", MESH, AXIS, CHIPS["v5e"])
+CASE = case_with_room("all_gather_matmul_lhs", MESH, AXIS, CHIPS["v5e"])
 
 
 def compiled(text: str, temporary: int = 0) -> Compiled:
@@ -160,7 +160,7 @@ def test_every_planted_bug_has_its_place() -> None:
 def test_planted_bugs_are_not_hidden_by_the_compiler(name: str, tpu_compiler: TpuCompiler) -> None:
     """A planted bug of overlap is reported in its compiled schedule."""
     mutant, (way, told) = MUTANTS[name], BROKEN[name]
-    case = roomy(mutant.contract, MESH, AXIS, CHIPS["v5e"])
+    case = case_with_room(mutant.contract, MESH, AXIS, CHIPS["v5e"])
     found = tpu_compiler.compile(Request(str(V5E), case, f"{mutant.function.__module__}:{name}", way))
     with pytest.raises(Broken, match=told):
         check_compiled_overlap(

@@ -23,7 +23,7 @@ from shardproof.properties.meta.test_collective_matmul import case_of, way_of
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import hunt
 from shardproof.properties.performance.operations import Operation, operations_of
-from shardproof.properties.performance.routes import Loads, Untold, permuted
+from shardproof.properties.performance.routes import Loads, Undetermined, permute_loads
 from shardproof.properties.performance.timeline import Balanced, timeline
 from shardproof.properties.programs.built_in import OVERLAPPED
 from shardproof.properties.programs.expectation import ExpectationError, Overlap, value
@@ -86,13 +86,13 @@ def test_what_is_scheduled_when(
 def test_blocks_take_the_shorter_way() -> None:
     """Blocks take the shorter way round each axis, and shared links carry all of them."""
     ahead, two_back = [(i, (i + 1) % 5) for i in range(5)], [(i, (i - 2) % 5) for i in range(5)]
-    assert permuted([5], ("tp",), ahead, 6) == Loads({("tp", 1): Fraction(6)}, 1)
-    assert permuted([5], ("tp",), two_back, 6) == Loads({("tp", -1): Fraction(12)}, 2)
-    assert permuted([2], ("tp",), [(0, 1), (1, 0)], 6) == Loads(RING, 1)
+    assert permute_loads([5], ("tp",), ahead, 6) == Loads({("tp", 1): Fraction(6)}, 1)
+    assert permute_loads([5], ("tp",), two_back, 6) == Loads({("tp", -1): Fraction(12)}, 2)
+    assert permute_loads([2], ("tp",), [(0, 1), (1, 0)], 6) == Loads(RING, 1)
     opposite = [(i, (i + 2) % 4) for i in range(4)]
-    assert permuted([4], ("tp",), opposite, 6) == Loads({("tp", 1): Fraction(6), ("tp", -1): Fraction(6)}, 2)
-    assert not permuted([3], ("tp",), [(i, i) for i in range(3)], 6)
-    along_both = permuted([2, 3], ("dp", "tp"), [(i, (i + 1) % 6) for i in range(6)], 6)
+    assert permute_loads([4], ("tp",), opposite, 6) == Loads({("tp", 1): Fraction(6), ("tp", -1): Fraction(6)}, 2)
+    assert not permute_loads([3], ("tp",), [(i, i) for i in range(3)], 6)
+    along_both = permute_loads([2, 3], ("dp", "tp"), [(i, (i + 1) % 6) for i in range(6)], 6)
     assert along_both == Loads({("tp", 1): Fraction(6), ("dp", 1): Fraction(6)}, 2)
 
 
@@ -160,7 +160,7 @@ def test_what_cannot_be_told_is_no_pass() -> None:
     with pytest.raises(NotRun, match=r"overlap is not known: the iterations of the while at .* depend on"):
         check_overlap(mine, case, SimulateEngine())
     whole = forward(case, mine, Seen())
-    with pytest.raises(Untold, match="there is no shard_map in it"):
+    with pytest.raises(Undetermined, match="there is no shard_map in it"):
         operations_of(dataclasses.replace(whole, build=lambda mesh: lambda *arrays: arrays), case.mesh)
 
 

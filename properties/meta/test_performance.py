@@ -13,31 +13,31 @@ from jax import Array, lax
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.performance.chips import CHIPS
-from shardproof.properties.performance.measured.work import (
+from shardproof.properties.performance.compiled import UNSHARDED
+from shardproof.properties.performance.measured import (
     COLLECTIVES,
     KINDS,
     MEASURED,
     NAIVE,
     TABLE,
-    UNSHARDED,
     Form,
     Row,
     Traffic,
     Wrong,
-    broken,
     chip_of,
     collective_case,
     exact,
-    expected,
     forms,
     measure,
     medians,
     mesh_of,
-    placed,
+    mesh_over,
+    right_blocks,
+    sparsen,
     table,
-    thinned,
-    tracing,
+    tracer,
     traffic,
+    violations,
 )
 from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.examples import SHARDED, product_case
@@ -138,7 +138,7 @@ def test_a_wrong_function_shows_wrong_elements() -> None:
     assert [*rows] == [UNSHARDED, NAIVE, "mine"]
     assert rows[NAIVE].wrong.count == 0
     assert 0 < rows["mine"].wrong.count <= rows["mine"].wrong.elements == 4 * 32 * 8
-    (told,) = broken(rows, MESH, None, hides=False)
+    (told,) = violations(rows, MESH, None, hides=False)
     assert told.startswith(f"all_gather_matmul_lhs: mine: {rows['mine'].wrong.count:,} of 1,024 elements wrong; ")
     assert "the first: element [0, " in told
     assert " on device (data=0, model=0) is " in told
@@ -147,14 +147,14 @@ def test_a_wrong_function_shows_wrong_elements() -> None:
 @pytest.mark.either_end
 def test_sums_of_what_is_checked_are_exact() -> None:
     """Data of 8,192 terms is sparse enough for exact partial sums in bfloat16."""
-    ones = thinned(jax.numpy.ones((4, 8192), "bfloat16").__array__(), -1, 256)
+    ones = sparsen(jax.numpy.ones((4, 8192), "bfloat16").__array__(), -1, 256)
     assert ones.astype(float).sum(axis=1).tolist() == [256.0] * 4
     assert (ones != 0).any(axis=0).sum() == 4 * 256  # at other places in every row
     case = product_case("transformer_block", MESH, "model", (4, 256, 64), dtype="bfloat16")
     numbers = exact(case)
     assert (abs(numbers[0].astype(float)).sum(axis=-1) <= 16).all()
     assert (abs(numbers[2].astype(float)).sum(axis=0) <= 16).all()
-    (right,) = expected(case, numbers)
+    (right,) = right_blocks(case, numbers)
     assert (abs(right.astype(float)) <= 256).all()
     assert len({*right.astype(float).ravel().tolist()}) > 8
 
@@ -174,25 +174,25 @@ def rows_of(*found: Row) -> dict[str, Row]:
 def test_a_slow_form_breaks_its_ratio() -> None:
     """The fastest form is reported with its ratio if it is slower than the naive form."""
     fast = rows_of(row(UNSHARDED, 1e-3), row(NAIVE, 1.4e-3), row("ring", 1.1e-3), row("joined", 9e-3))
-    assert not broken(fast, MESH, CHIPS["v5e"])
+    assert not violations(fast, MESH, CHIPS["v5e"])
     slow = {**fast, "ring": row("ring", 1.5e-3)}
-    (naive,) = broken(slow, MESH, CHIPS["v5e"])
+    (naive,) = violations(slow, MESH, CHIPS["v5e"])
     assert naive == (
         "all_gather_matmul_lhs: ring takes 1.07 times what naive takes (1500 us over 1400 us, medians of one run): "
         "expected at most 1.00: the naive form takes 1.40 local products, of which it waits for all that it sends"
     )
-    assert broken(slow, MESH, None) == [naive]
-    assert not broken(slow, MESH, None, hides=False)
+    assert violations(slow, MESH, None) == [naive]
+    assert not violations(slow, MESH, None, hides=False)
 
 
 @pytest.mark.either_end
 def test_more_than_links_have_is_no_measurement() -> None:
     """A bandwidth above that of the links is reported, unless a switch may add up."""
     fast = rows_of(row("lax", 1e-3, bus=100_000_000, contract="all_reduce"))
-    (told,) = broken(fast, MESH, CHIPS["v5e"])
+    (told,) = violations(fast, MESH, CHIPS["v5e"])
     assert "bus bandwidth of 100 GB/s: expected at most 90 GB/s, which the links of v5e along model have" in told
-    assert not broken(fast, MESH, CHIPS["v5p"])
-    assert not broken(rows_of(row("lax", 1e-4, bus=10**8, contract="all_reduce")), MESH, CHIPS["h100"])
+    assert not violations(fast, MESH, CHIPS["v5p"])
+    assert not violations(rows_of(row("lax", 1e-4, bus=10**8, contract="all_reduce")), MESH, CHIPS["h100"])
 
 
 def device(kind: str) -> Any:
@@ -203,7 +203,7 @@ def device(kind: str) -> Any:
 @pytest.mark.either_end
 def test_devices_are_known_chips() -> None:
     """Every kind is a published chip, and meshes are laid over the devices by JAX."""
-    assert placed(MESH, jax.devices()[:4]).devices.shape == (1, 4)
+    assert mesh_over(MESH, jax.devices()[:4]).devices.shape == (1, 4)
     assert {chip_of(device(kind)).name for kind in KINDS} == set(KINDS.values())  # type: ignore[union-attr]
     assert chip_of(device("Some new chip")) is None
     assert chip_of(device("NVIDIA H100 80GB HBM3")) is CHIPS["h100"]
@@ -235,10 +235,10 @@ def test_forms_have_names_and_sizes_that_fit() -> None:
 
 def test_profiles_are_written(tmp_path: Path) -> None:
     """A profile is written for every measured row."""
-    trace = tracing(str(tmp_path), "ring_shift")
+    trace = tracer(str(tmp_path), "ring_shift")
     measure(forms("ring_shift", MESH, size=(16, 4)), jax.devices()[:4], trace=trace, rounds=1, least=0.0)
     assert [*(tmp_path / "ring_shift" / "lax").rglob("*.xplane.pb")]
-    assert tracing(None, "ring_shift") is None
+    assert tracer(None, "ring_shift") is None
 
 
 @pytest.mark.either_end

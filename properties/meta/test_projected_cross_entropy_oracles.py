@@ -14,7 +14,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.meta.blockwise import simulated
-from shardproof.properties.performance.operations import peak_of
+from shardproof.properties.performance.operations import peak_in
 from shardproof.properties.programs.program import Argument, Program
 
 TOKENS, FEATURES, CLASSES, CHUNK = 512, 4, 256, 16
@@ -76,4 +76,4 @@ def test_the_logits_are_never_there(dtype: str) -> None:
         sizes = [math.prod(v.aval.shape) for body in bodies for e in equations(body) for v in e.outvars]
         assert (max(sizes) >= logits) == has_them
         assert has_them or max(sizes) < logits / 4
-        assert (peak_of(one, PARTICIPANTS) >= 4 * logits) == has_them
+        assert (peak_in(traced) >= 4 * logits) == has_them

@@ -11,7 +11,7 @@ from jax import Array, lax
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.performance.operations import operations_of
-from shardproof.properties.performance.routes import Link, Loads, Untold, exchanged, spread
+from shardproof.properties.performance.routes import Link, Loads, Undetermined, exchange_loads, ring_loads
 from shardproof.properties.programs.bare import bare, parse_arrays
 
 NAMES = ("a", "b", "c")
@@ -54,7 +54,7 @@ def ways(sizes: tuple[int, ...]) -> dict[Link, Fraction]:
 def test_an_all_to_all_loads_links_as_its_pieces_do(sizes: tuple[int, ...]) -> None:
     """On rings of odd and even length, of two, and on tori whose axes are as long or not."""
     mesh, size = grid(sizes), 240
-    loads = exchanged(mesh.axis_names, mesh, size)
+    loads = exchange_loads(mesh.axis_names, mesh, size)
     assert dict(loads.bytes) == {link: load * size for link, load in ways(sizes).items()}
     p = mesh.size
     assert loads.sent == Fraction(p - 1, p) * size * bool(loads)
@@ -68,7 +68,7 @@ def test_another_axis_does_not_change_a_link(n: int, operands: Fraction) -> None
     """An eighth of an operand for each device along the axis of a link, on a ring as on a torus."""
     for sizes in ((n,), (n, n), (n, 2)):
         mesh = grid(sizes)
-        assert exchanged(mesh.axis_names, mesh, 1).bytes["a", 1] == operands
+        assert exchange_loads(mesh.axis_names, mesh, 1).bytes["a", 1] == operands
 
 
 @pytest.mark.either_end
@@ -77,11 +77,11 @@ def test_rings_have_their_steps() -> None:
     mesh = grid((4, 2))
     seven = Fraction(7)
     for name, steps, sent in (("all_gather", 7, seven), ("reduce_scatter", 7, seven / 8), ("psum", 14, seven / 4)):
-        loads = spread(mesh.axis_names, mesh, 8, name, 1)
+        loads = ring_loads(mesh.axis_names, mesh, 8, name, 1)
         assert (loads.stages, loads.sent) == (steps, sent)
         assert sum(loads.bytes.values()) == sent
-    assert spread(("a",), grid((4,)), 2, "psum", 8).stages == 2  # groups of two
-    assert spread(("a",), grid((4,)), 1, "psum", 8) == Loads()
+    assert ring_loads(("a",), grid((4,)), 2, "psum", 8).stages == 2  # groups of two
+    assert ring_loads(("a",), grid((4,)), 1, "psum", 8) == Loads()
 
 
 def exchange(x: Array, axes: tuple[str, ...]) -> Array:
@@ -107,15 +107,15 @@ def loads_of_only(function: object, arrays: str, mesh: MeshCase) -> Loads:
 def test_traced_exchanges() -> None:
     """Over a tuple of axes, and a ragged one, of whose arrays the first alone is sent."""
     mesh = grid((4, 2))
-    assert loads_of_only(exchange, "64@ax8", mesh) == exchanged(mesh.axis_names, mesh, 16 * 8 * 4)
+    assert loads_of_only(exchange, "64@ax8", mesh) == exchange_loads(mesh.axis_names, mesh, 16 * 8 * 4)
     ring = grid((4,))
-    assert loads_of_only(ragged, "16@ax2", ring) == exchanged(("a",), ring, 4 * 2 * 4)
+    assert loads_of_only(ragged, "16@ax2", ring) == exchange_loads(("a",), ring, 4 * 2 * 4)
 
 
 def test_exchanges_in_groups_are_not_priced() -> None:
     """Within groups pieces do not go as far, and load some links more than others."""
     groups = [[0, 1], [2, 3]]
     program = lambda x, a: lax.all_to_all(x, a, 0, 0, tiled=True, axis_index_groups=groups)  # noqa: E731
-    with pytest.raises(Untold, match="all_to_all has axis_index_groups: expected none"):
+    with pytest.raises(Undetermined, match="all_to_all has axis_index_groups: expected none"):
         loads_of_only(program, "16@ax2", grid((4,)))
     assert jax.tree.leaves(groups) == [0, 1, 2, 3]

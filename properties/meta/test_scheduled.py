@@ -13,7 +13,7 @@ import pytest
 from shardproof.properties.communication.text import HloError, read
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.compiled import Place, Work
-from shardproof.properties.performance.scheduled import Frames, Schedule, schedule, trips
+from shardproof.properties.performance.scheduled import Schedule, read_frames, schedule, trips
 from shardproof.properties.performance.tpu_compiler import NoTpuCompiler, Request, Topology, TpuCompiler
 
 SAVED = Path(__file__).parent / "saved_hlo"
@@ -145,7 +145,7 @@ def test_trip_counts_that_are_not_told() -> None:
 }""",
     )
     module = read(loop)
-    with pytest.raises(HloError, match="how often the loop w runs is not told"):
+    with pytest.raises(HloError, match="the number of trips of the loop w is not in the text"):
         trips(module, module.entry, module.entry.instructions["w"])
 
 
@@ -198,7 +198,7 @@ StackFrames
     lines = by_hand(X, START + ', metadata={op_name="f" stack_frame_id=2}', DONE).partition("\n")[2]
     (sent,) = schedule(text + lines, V5E, RINGS).sends
     assert sent.where == "mine.py:7 in inner, called at mine.py:3 in outer"
-    assert not Frames.read("").places
+    assert not read_frames("")
 
 
 def test_without_libtpu_the_engine_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,11 @@ from jax import Array, lax
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.performance.chips import CHIPS, REGISTER, Chip, Unpublished, chip, in_words
-from shardproof.properties.performance.choosing import scheduled
-from shardproof.properties.performance.lanes import MOST_BARS, laid_out, text
+from shardproof.properties.performance.choosing import operations_for
+from shardproof.properties.performance.lanes import MOST_BARS, lay_out, text
 from shardproof.properties.performance.operations import Operation, operations_of
 from shardproof.properties.performance.routes import Loads
-from shardproof.properties.performance.shaped import shaped
+from shardproof.properties.performance.shaped import shaped_case
 from shardproof.properties.performance.timeline import COMPUTE, Timeline, timeline
 from shardproof.properties.programs.bare import bare, parse_arrays
 from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
@@ -212,8 +212,8 @@ def test_a_switch_knows_no_distance() -> None:
 def test_lanes_are_the_timeline(one: Implementation) -> None:
     """The lanes of a picture add up to the timeline, and no lane has two bars at once."""
     for gradient in (False, True):
-        found = timeline(scheduled(one, shaped(one.contract.name, RING, "tp"), gradient=gradient), V5E)
-        lanes = laid_out(found)
+        found = timeline(operations_for(one, shaped_case(one.contract.name, RING, "tp"), gradient=gradient), V5E)
+        lanes = lay_out(found)
         assert not lanes.cuts
         assert lanes.total == found.total == max(bar.end for bar in lanes.bars)
         assert sum(end - start for start, end in lanes.exposed) == found.exposed
@@ -227,9 +227,9 @@ def test_lanes_are_the_timeline(one: Implementation) -> None:
 def test_thousands_of_devices_take_no_longer() -> None:
     """A loop of thousands of iterations is scheduled once, and its picture says how many are left out."""
     one = next(one for one in OVERLAPPED if one.name == "ring_all_gather_matmul_lhs")
-    case = shaped(one.contract.name, MeshCase(("tp",), (4096,)), "tp", ((65536, 2048), (2048, 65536)))
-    found = timeline(scheduled(one, case), V5E)
-    lanes = laid_out(found)
+    case = shaped_case(one.contract.name, MeshCase(("tp",), (4096,)), "tp", ((65536, 2048), (2048, 65536)))
+    found = timeline(operations_for(one, case), V5E)
+    lanes = lay_out(found)
     assert len(lanes.bars) <= MOST_BARS
     assert [left_out for _, _, left_out in lanes.cuts] == [4096 - 2 - 3]
     assert found.communication >= 4095 * MICRO
@@ -240,13 +240,13 @@ def test_thousands_of_devices_take_no_longer() -> None:
 def test_lanes_in_letters() -> None:
     """A lane in letters has a letter for each part of the time."""
     loop = Operation("scan", "", frozenset(), body=(product(A_MICROSECOND), sent(45_000)), times=2)
-    lanes = laid_out(timeline([loop, product(2 * A_MICROSECOND), sent(225_000, way=-1)], V5E))
+    lanes = lay_out(timeline([loop, product(2 * A_MICROSECOND), sent(225_000, way=-1)], V5E))
     assert text(lanes, 20) == [
         "compute  ##..##..####........",
         "tp ->    ==!!==!!............",
         "tp <-    ........====!!!!!!!!",
     ]
-    assert text(laid_out(timeline([], V5E))) == []
+    assert text(lay_out(timeline([], V5E))) == []
 
 
 def test_a_function_of_blocks_is_called_as_it_can_be() -> None:

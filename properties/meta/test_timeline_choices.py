@@ -7,9 +7,9 @@ import pytest
 import shardproof
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.performance.chips import CHIPS
-from shardproof.properties.performance.choosing import Choice, choice, choose, scheduled
+from shardproof.properties.performance.choosing import Choice, choice, choose, operations_for
 from shardproof.properties.performance.operations import flops_in
-from shardproof.properties.performance.shaped import KNOWN, shaped
+from shardproof.properties.performance.shaped import KNOWN, shaped_case
 from shardproof.properties.programs.built_in import PRODUCTS
 
 
@@ -105,11 +105,11 @@ def ratios_to_unsharded(dtype: str) -> tuple[float, float]:
 
     The published program multiplies integers of 32 bits, whose peak is not published: it follows from the third figure.
     """
-    case = shaped("all_gather_matmul_lhs_contracting", MeshCase(("tp",), (4,)), "tp", dtype=dtype)
+    case = shaped_case("all_gather_matmul_lhs_contracting", MeshCase(("tp",), (4,)), "tp", dtype=dtype)
     machine = CHIPS["v5e"]
     if dtype == "int32":
         (plain,) = [one for one in PRODUCTS if one.contract is case.contract]
-        flops = flops_in(scheduled(plain, case))
+        flops = flops_in(operations_for(plain, case))
         machine = replace(machine, peak={**machine.peak, dtype: round(flops / (PUBLISHED[2] * 1e-6))})
     on_line, on_ring = choice(case, replace(machine, link=machine.link // 2)), choice(case, machine)
     naive = next(row for row in on_line.rows if row.implementation.name == "naive")

@@ -18,7 +18,7 @@ from shardproof.properties.meta.runs import command
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.performance.chips import CHIPS
-from shardproof.properties.performance.lanes import gantt, laid_out
+from shardproof.properties.performance.lanes import gantt, lay_out
 from shardproof.properties.performance.operations import Operation
 from shardproof.properties.performance.routes import Loads
 from shardproof.properties.performance.timeline import timeline
@@ -200,7 +200,7 @@ def test_without_drawsvg_figures_are_printed(mine: Path, monkeypatch: pytest.Mon
 def test_a_bar_says_what_it_is() -> None:
     """A bar has its source line, time and bytes, and a long title is not clipped."""
     send = Operation("ppermute", "mine.py:7", frozenset(), loads=Loads({("tp", 1): Fraction(45_000)}, 1))
-    lanes = laid_out(timeline([send], CHIPS["v5e"]))
+    lanes = lay_out(timeline([send], CHIPS["v5e"]))
     svg = str(gantt(["a title that is long " * 12, "and more"], lanes).as_svg())
     check_nothing_is_clipped(svg)
     assert "<title>a title that is long " in svg
@@ -245,25 +245,6 @@ def test_other_failures_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert drawing(other) == ""
     broken = violation("one_place_too_far")
     assert in_letters(broken)
-    monkeypatch.setattr(lanes, "scheduled", lambda *_: 1 / 0)
+    monkeypatch.setattr(lanes, "operations_for", lambda *_: 1 / 0)
     assert in_letters(broken) == []
     assert drawing(broken) == ""
-
-
-def test_crossovers_are_printed() -> None:
-    """The best form by size is printed, and below it a line for each size with all forms and the floor."""
-    given = ["all_gather_matmul_lhs", "--sides", "4096,8192,8192", "--vary", "k", "--machine", "v5e"]
-    lines = command("crossover", *given).stdout.splitlines()
-    assert lines[0] == "all_gather_matmul_lhs on v5e, by k:"
-    assert lines[1].startswith("  64 to ")
-    assert lines[1].endswith(": naive, the plain form")
-    assert not lines[2].endswith("the plain form")
-    assert [*map(str.strip, lines[4].strip("┃").split("┃"))] == [
-        "k",
-        "naive",
-        "bidirectional",
-        "ring",
-        "paired",
-        "floor",
-    ]
-    assert (lines[6].split()[1], lines[-2].split()[1]) == ("64", "65,536")

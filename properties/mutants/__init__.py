@@ -1,6 +1,6 @@
 """Implementations that are wrong on purpose, and right ones that look odd.
 
-A suite that cannot fail proves nothing: each wrong one must be reported, by the law that is meant for
+A suite that cannot fail proves nothing: each wrong one must be reported, by the law that is registered for
 it and on the smallest mesh that shows it. A suite that cries wolf proves nothing either: of the right
 ones, none may be. Every module of this package enters its functions into the catalogue by being there.
 """

@@ -1,4 +1,4 @@
-"""What the planted bugs ask of the mesh that they run under."""
+"""The mesh and axes that planted bugs run under."""
 
 from collections.abc import Iterable
 

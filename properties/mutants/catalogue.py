@@ -1,4 +1,4 @@
-"""What a planted bug is, and how it enters the catalogue."""
+"""The planted bugs' class, and their registration."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ MUTANTS: dict[str, Mutant] = {}
 
 
 def formula_of(contract: str, implementation: str) -> Said:
-    """What an implementation is said to send, for a bug that sends something else."""
+    """The claimed communication of an implementation, for a bug that sends something else."""
     found = {one.name: one.communication for one in IMPLEMENTATIONS if one.contract.name == contract}[implementation]
     assert found is not None
     return found

@@ -1,4 +1,4 @@
-"""Kinds of changes of a traced equation that make a program wrong: one function for each."""
+"""Kinds of changes of a traced equation that make a program wrong, each one function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,9 +10,10 @@ from jax import Array, lax
 from jax.extend.core import Literal
 
 from shardproof.impl.collectives import cast_varying
+from shardproof.properties.engines.simulate.collectives import axes_of
 
 Results = list[Any] | None
-"""What an equation gives instead; None: what it did, since the change has no meaning there."""
+"""Other results of an equation; None: its own, since the change does not apply."""
 
 Change = Callable[[Any, list[Any]], Results]
 """From an equation and its operands."""
@@ -25,7 +26,7 @@ ORDERED = (*GATHERS, "reduce_scatter", "all_to_all")
 
 COLLECTIVES = (*SUMS, *EXTREMA, *ORDERED, "ppermute", "ragged_all_to_all")
 NARROWER = {"float64": "float32", "float32": "bfloat16"}
-"""The dtype in which a sum is added up instead."""
+"""The narrower dtype of a sum, by its own."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,12 @@ class Kind:
     """One way to change an equation.
 
     Arguments:
-        name: what it is called on the command line.
+        name: that on the command line.
         law: the law that catches it.
         primitives: those that it changes.
-        sentence: what it does to a `{primitive}`.
-        change: the equation's results instead.
-        applies: which equations of these primitives it may change.
+        sentence: the change of a `{primitive}`, in words.
+        change: the equation's other results.
+        applies: whether it may change an equation of these primitives.
     """
 
     name: str
@@ -47,12 +48,6 @@ class Kind:
     sentence: str
     change: Change
     applies: Callable[[Any], bool] = lambda equation: True
-
-
-def axes_of(equation: Any) -> tuple[str, ...]:
-    """The axis tuple of a collective."""
-    axes = equation.params.get("axes", equation.params.get("axis_name"))
-    return (axes,) if isinstance(axes, str) else tuple(axes)
 
 
 def again(equation: Any, operands: list[Any], **params: Any) -> list[Any]:
@@ -67,7 +62,7 @@ def with_axes(equation: Any, operands: list[Any], axes: tuple[str, ...]) -> list
 
 
 def drop(equation: Any, operands: list[Any]) -> Results:
-    """Everyone's own block, in the form of the result."""
+    """Every participant's own block, in the shape of the result."""
     (x, *_), params = operands, equation.params
     name, p = equation.primitive.name, lax.axis_size(axes_of(equation))
     if params.get("axis_index_groups") is not None:
@@ -141,7 +136,7 @@ def subtract(equation: Any, operands: list[Any]) -> Results:
 
 
 def ignore_the_mask(equation: Any, operands: list[Any]) -> Results:
-    """What is selected where the mask is True, everywhere."""
+    """The operand of a True mask, everywhere."""
     return [operands[2]] if len(operands) == 3 else None
 
 
@@ -180,14 +175,14 @@ def scale_the_gradient(equation: Any, operands: list[Any]) -> Results:
 
 
 def with_gradient(forward: Callable[[Array], Array], backward: Callable[[Array], Array], x: Array) -> list[Array]:
-    """What a function gives, with another function of the cotangent for its gradient."""
+    """The result of a function, with another function of the cotangent as its gradient."""
     function = jax.custom_vjp(forward)
     function.defvjp(lambda x: (forward(x), None), lambda _, ct: (backward(ct),))
     return [function(x)]
 
 
 def leave_the_gradient_unsummed(equation: Any, operands: list[Any]) -> Results:
-    """A gradient of the first participant's cotangent, or of everyone's own, where all are to be added up."""
+    """A gradient by the first participant's cotangent, or each one's own, in place of the sum of all."""
     (x, *_), params, axes = operands, equation.params, axes_of(equation)
     if not jnp.issubdtype(jnp.result_type(x), jnp.inexact) or lax.axis_size(axes) == 1:
         return None
@@ -208,13 +203,13 @@ def leave_the_gradient_unsummed(equation: Any, operands: list[Any]) -> Results:
 
 
 def has_a_gradient(equation: Any) -> bool:
-    """Whether an equation's first operand is one of floats that the program computes."""
+    """True if the program computes an equation's first operand, of floats."""
     x = equation.invars[0]
     return not isinstance(x, Literal) and jnp.issubdtype(x.aval.dtype, jnp.inexact)
 
 
 def send_the_gradient_the_same_way(equation: Any, operands: list[Any]) -> Results:
-    """A permute whose cotangent is permuted as the blocks are, not back."""
+    """A permute whose cotangent is permuted the same way as the blocks, and not back."""
     pairs = [(int(source), int(to)) for source, to in equation.params["perm"]]
     if sorted(pairs) == sorted((to, source) for source, to in pairs):
         return None
@@ -293,9 +288,9 @@ KINDS = (
         send_the_gradient_the_same_way,
     ),
 )
-"""All that change an equation."""
+"""All kinds that change an equation."""
 
 MESH_ORDER = Kind(
     "mesh order", "value", (), "Takes axis tuples in the order of the mesh", lambda equation, operands: None
 )
-"""One that changes what the function is called with."""
+"""A kind that changes the function's arguments."""

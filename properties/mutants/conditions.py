@@ -99,7 +99,7 @@ def shift_over_a_batch(x: Array, axis_name: AxisName, *, offset: int = 1) -> Arr
 
 @mutant("all_gather_matmul_rhs", smallest=(1,))
 def product_that_folds_the_batch(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Its own rule for vmap folds a batch into the rows if all share the weights, and takes it apart the other way."""
+    """Its own rule for vmap folds a batch into the rows if all share the weights, and unfolds it the other way."""
 
     @jax.custom_batching.custom_vmap
     def multiply(lhs: Array, rhs: Array) -> Array:
@@ -137,7 +137,7 @@ def reduce_ignores_unknown_axes(x: Array, axis_name: AxisName, *, op: str = "sum
 
 
 _last: list[Array] = []
-"""What one of these gave last."""
+"""The last result of one of these."""
 
 
 def _shifted(x: Array, axis_name: AxisName, offset: int) -> Array:

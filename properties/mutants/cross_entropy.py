@@ -79,6 +79,6 @@ def loss_of_turned_tokens(logits: Array, labels: Array, axis_name: AxisName, **o
 
 @mutant("vocab_parallel_cross_entropy", smallest=(1,))
 def loss_of_a_narrow_ignore_index(logits: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
-    """What is ignored is cast to the labels' dtype: of 8 bits without a sign, -1 is the last of 256 classes."""
+    """Casts the ignored label to the labels' dtype: in uint8, -1 is the last of 256 classes."""
     cast = int(np.asarray(options["ignore_index"]).astype(labels.dtype))
     return loss_with(logits, labels, axis_name, **{**options, "ignore_index": cast})

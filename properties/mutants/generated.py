@@ -1,7 +1,7 @@
-"""Planted bugs that a machine makes: our own implementations, traced, with one line of the program changed.
+"""Generated planted bugs: this project's implementations, traced, with one line of the program changed.
 
-Each is an ordinary device-local function again, which both engines run and differentiate: it traces the implementation
-and evaluates the jaxpr, in which all equations of one primitive that come from one line do something else.
+Each is an ordinary device-local function, which both engines run and differentiate: it traces the implementation and
+evaluates the jaxpr with changed results of all equations of one primitive from one line.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import Jaxpr, Literal
 
 from shardproof.impl.collectives import cast_varying, varying
 from shardproof.properties.cases.case import Case
@@ -22,7 +22,7 @@ from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.running import ready
 from shardproof.properties.engines.simulate.errors import location
-from shardproof.properties.engines.simulate.liveness import scan_counts
+from shardproof.properties.engines.simulate.liveness import open_jaxpr, scan_counts, subjaxprs
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.gradient import cotangents, tangents_of
 from shardproof.properties.mutants.axes import in_mesh_order, mesh_names, names
@@ -34,20 +34,20 @@ from shardproof.properties.programs.program import precision_of
 from shardproof.properties.runner.search import Finding, find_violation
 
 TRACED = 6
-"""How many cases are drawn to see which lines an implementation has."""
+"""The number of cases that are drawn to find the lines of an implementation."""
 
 INLINED = ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2")
 """Calls in whose place their jaxpr is evaluated."""
 
 JITTED = ("jit", "pjit")
-"""Calls whose jaxprs are cached: JAX's own say from where they were first called, so the line is that of the call."""
+"""Calls whose jaxprs are cached with the place of their first call, so that the line is that of this call."""
 
 Rewrite = Callable[[Any, list[Any], str], list[Any] | None]
-"""From an equation, its operands and its place to other results; None: its own."""
+"""From an equation, its operands and its place to other results; None: its own results."""
 
 
 def place_of(equation: Any) -> str:
-    """`impl/FILE:LINE:COLUMN` of the line that an equation was traced from; empty if it is none of `impl`."""
+    """`impl/FILE:LINE:COLUMN` of an equation's line; empty if it is not in `impl`."""
     path, _, rest = location(equation).rpartition("/impl/")
     return f"impl/{rest.partition(' ')[0]}" if path else ""
 
@@ -55,9 +55,9 @@ def place_of(equation: Any) -> str:
 def evaluate(
     jaxpr: Jaxpr, constants: Sequence[Any], operands: Sequence[Any], rewrite: Rewrite, place: str = ""
 ) -> list[Any]:
-    """The results of a jaxpr whose equations are rewritten, those of loops, branches and calls included.
+    """The results of a jaxpr with all equations rewritten, those in loops, branches and calls included.
 
-    All of them are at the `place` that is given, if one is.
+    With a `place`, all of them are there.
     """
     values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *operands), strict=True))
 
@@ -75,12 +75,12 @@ def evaluate(
 
 
 def bind(equation: Any, operands: list[Any], rewrite: Rewrite, place: str) -> list[Any]:
-    """The results of an equation; operands are cast to be varying along the same axes, which a change may undo."""
+    """The results of an equation, with operands cast to vary along the same axes, since a change may undo that."""
     name, params = equation.primitive.name, equation.params
     if name in INLINED or name in ("custom_jvp_call", "custom_vjp_call"):
         inner = params.get("jaxpr", params.get("call_jaxpr"))
         if name in INLINED or changes_inside(inner, rewrite):
-            return evaluate(*opened(inner), operands, rewrite, place if name in JITTED else "")
+            return evaluate(*open_jaxpr(inner), operands, rewrite, place if name in JITTED else "")
     if name == "scan":
         return bind_scan(equation, operands, rewrite)
     if name == "while":
@@ -99,44 +99,31 @@ def bind(equation: Any, operands: list[Any], rewrite: Rewrite, place: str) -> li
     return list(results) if equation.primitive.multiple_results else [results]
 
 
-def opened(jaxpr: Any) -> tuple[Jaxpr, Sequence[Any]]:
-    """A jaxpr, and its constants."""
-    return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, ClosedJaxpr) else (jaxpr, ())
-
-
 def evaluate_flat(jaxpr: Any, rewrite: Rewrite, *operands: Any) -> list[Any]:
     """The results of a closed jaxpr."""
-    return evaluate(*opened(jaxpr), operands, rewrite)
+    return evaluate(*open_jaxpr(jaxpr), operands, rewrite)
 
 
 def changes_inside(jaxpr: Any, rewrite: Rewrite, place: str = "") -> bool:
-    """Whether a jaxpr has an equation that is changed: a derivative by hand is then one of the program as it is."""
+    """True if a jaxpr has a changed equation, so that its custom derivative does not apply."""
     changes = getattr(rewrite, "changes", lambda equation, place: True)
-    inner, _ = opened(jaxpr)
+    inner, _ = open_jaxpr(jaxpr)
     for equation in inner.eqns:
         here = place or place_of(equation)
         within = here if equation.primitive.name in JITTED else ""
-        if changes(equation, here) or any(changes_inside(sub, rewrite, within) for sub in jaxprs_in(equation)):
+        if changes(equation, here) or any(changes_inside(sub, rewrite, within) for sub in subjaxprs(equation)):
             return True
     return False
 
 
-def jaxprs_in(equation: Any) -> Iterator[Any]:
-    """All jaxprs that are parameters of an equation."""
-    for value in equation.params.values():
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, (Jaxpr, ClosedJaxpr)):
-                yield one
-
-
 def same_axes(operands: Sequence[Any]) -> list[Any]:
-    """Operands that all vary along the axes that one of them varies along."""
+    """Operands cast to vary along the axes of all."""
     axes = frozenset().union(*(varying(x) for x in operands)) if operands else frozenset()
     return [cast_varying(jnp.asarray(x), axes) if axes else x for x in operands]
 
 
 def settled(body: Callable[[list[Any]], list[Any]], carried: list[Any]) -> list[Any]:
-    """What a loop begins with, varying along all axes that its body makes it vary along."""
+    """The initial carry of a loop, cast to vary along all axes along which its body makes it vary."""
     for _ in range(len(carried) + 1):
         types = [frozenset(getattr(x, "vma", ())) for x in jax.make_jaxpr(body)(carried).out_avals]
         cast = [cast_varying(jnp.asarray(x), axes) for x, axes in zip(carried, types, strict=True)]
@@ -147,7 +134,7 @@ def settled(body: Callable[[list[Any]], list[Any]], carried: list[Any]) -> list[
 
 
 def bind_scan(equation: Any, operands: list[Any], rewrite: Rewrite) -> list[Any]:
-    """A scan over a body that is rewritten."""
+    """A scan with a rewritten body."""
     params, (first, carries) = equation.params, scan_counts(equation)
     constants, carried, rest = operands[:first], operands[first : first + carries], operands[first + carries :]
 
@@ -162,7 +149,7 @@ def bind_scan(equation: Any, operands: list[Any], rewrite: Rewrite) -> list[Any]
 
 
 def bind_while(params: dict[str, Any], operands: list[Any], rewrite: Rewrite) -> list[Any]:
-    """A loop whose condition and body are rewritten."""
+    """A loop with rewritten condition and body."""
     first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
 
     def body(carry: Iterable[Any]) -> list[Any]:
@@ -176,7 +163,7 @@ def bind_while(params: dict[str, Any], operands: list[Any], rewrite: Rewrite) ->
 
 
 def rewritten(function: Callable[..., Any], rewrite: Rewrite) -> Callable[..., Any]:
-    """A function of blocks whose equations are rewritten."""
+    """A function of blocks with rewritten equations."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
@@ -198,7 +185,7 @@ def rewritten(function: Callable[..., Any], rewrite: Rewrite) -> Callable[..., A
 
 @dataclass
 class Changing:
-    """A rewrite of what a kind changes on one line; it counts how often it did."""
+    """The rewrite of one kind on one line; counts its changes."""
 
     kind: Kind
     place: str
@@ -206,11 +193,11 @@ class Changing:
     times: int = 0
 
     def changes(self, equation: Any, place: str) -> bool:
-        """Whether an equation is of the primitive and line that are changed."""
+        """True if an equation is of the primitive and line that are changed."""
         return equation.primitive.name == self.primitive and place == self.place
 
     def __call__(self, equation: Any, operands: list[Any], place: str) -> list[Any] | None:
-        """Other results, where there are any."""
+        """Other results, or None."""
         if not self.changes(equation, place):
             return None
         results = self.kind.change(equation, operands)
@@ -219,7 +206,7 @@ class Changing:
 
 
 def reordered(function: Callable[..., Any], changing: Changing) -> Callable[..., Any]:
-    """A function whose axis tuples are sorted into mesh order; counted in `changing` where that is another order."""
+    """A function with its axis tuples sorted into mesh order; `changing` counts those in another order."""
 
     def sort(value: Any) -> Any:
         axes = names(value) if isinstance(value, str | tuple) else ()
@@ -236,13 +223,13 @@ def reordered(function: Callable[..., Any], changing: Changing) -> Callable[...,
 
 @dataclass(frozen=True)
 class Generated:
-    """An implementation of ours, and one change of one of its lines.
+    """An implementation of this project, and one change of one of its lines.
 
     Arguments:
         implementation: the right one.
-        kind: how it is changed.
-        primitive: what the line binds.
-        place: the line.
+        kind: the change.
+        primitive: that of the changed equations.
+        place: their line.
     """
 
     implementation: Implementation
@@ -260,7 +247,7 @@ class Generated:
         return f"{self.implementation}: {self.sentence}"
 
     def mutated(self) -> tuple[Implementation, Changing]:
-        """The wrong implementation, which claims nothing of what it sends, and the count of its changes."""
+        """The wrong implementation, without claims about its communication, and the count of its changes."""
         changing = Changing(self.kind, self.place, self.primitive)
         function = self.implementation.function
         function = reordered(function, changing) if self.kind is MESH_ORDER else rewritten(function, changing)
@@ -268,10 +255,9 @@ class Generated:
         return wrong, changing
 
     def hunt(self, *, seed: int) -> str:
-        """How it fares in as many cases as a run of the suite draws for the implementation.
+        """`caught`, `missed` or `survived`, in as many cases as a run of the suite draws for the implementation.
 
-        `caught`; `missed`; or `survived`, if its results (or gradients) are bit for bit those of the implementation
-        in all of these cases.
+        It survived if its results (or gradients) are bit for bit those of the implementation in all of these cases.
         """
         wrong, changing = self.mutated()
         cases: dict[Case, None] = {}
@@ -287,13 +273,13 @@ class Generated:
         return "missed" if differ else "survived"
 
     def differs_on(self, case: Case, wrong: Implementation) -> bool:
-        """Whether a case has another result, or gradient, than it has without the change."""
+        """True if the change changes the results, or gradients, of a case."""
         right, changed = (results_of(self.kind.law, one, case) for one in (self.implementation, wrong))
         return any(x.tobytes() != y.tobytes() for x, y in zip(right, changed, strict=False))
 
 
 def results_of(law: str, implementation: Implementation, case: Case) -> list[np.ndarray]:
-    """What a law looks at: results of all data sets, or gradients; nothing where a case is not supported."""
+    """The results of all data sets, or gradients, that a law checks; empty if the case is not supported."""
     try:
         with precision_of(case):
             kind = "value" if law == "value" else "reverse gradient"
@@ -316,7 +302,7 @@ def find(
     seed: int,
     before: Callable[[Law, Case], str] = lambda law, case: "",
 ) -> Finding:
-    """What a law finds wrong with an implementation in the interpreter."""
+    """The finding of a law about an implementation in the interpreter."""
     return find_violation(
         [law],
         implementation,
@@ -330,7 +316,7 @@ def find(
 
 
 def changes_of(implementation: Implementation, kinds: Sequence[Kind], *, seed: int = 0) -> set[tuple[str, str, Kind]]:
-    """The lines that an implementation has in a few cases, their primitives, and what may be changed there.
+    """The lines of an implementation in a few cases, their primitives, and the changes that apply there.
 
     Raises:
         ValueError: if it is not right when its jaxpr is evaluated as it is.

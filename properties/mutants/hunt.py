@@ -11,7 +11,7 @@ from shardproof.properties.runner.search import STRUCTURES as PROFILES
 from shardproof.properties.runner.search import Finding, find_violation
 
 STRUCTURES = PROFILES["dev"]
-"""What a default run draws."""
+"""The structures of a default run."""
 
 
 def implementation_of(mutant: Mutant) -> Implementation:
@@ -31,7 +31,7 @@ def implementation_of(mutant: Mutant) -> Implementation:
 def hunt(
     mutant: Mutant, *, seed: int, shrink: bool = True, engine: str = "simulate", structures: int = STRUCTURES
 ) -> Finding:
-    """What its law finds.
+    """The finding of its law.
 
     Arguments:
         mutant: a bug that ends no process (`runs` is not `isolated`).
@@ -52,6 +52,6 @@ def hunt(
 
 
 def is_smallest(mutant: Mutant, finding: Finding) -> bool:
-    """Whether the case that was found is on a mesh of the sizes of the smallest one on which the bug shows."""
+    """True if the found case is on a mesh of the smallest sizes on which the bug shows."""
     found = finding.violation
     return found is not None and sorted(found.case.mesh.sizes) == sorted(mutant.smallest)

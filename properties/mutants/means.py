@@ -10,7 +10,7 @@ from shardproof.properties.mutants.catalogue import mutant
 
 
 def _parts(values: Array, weights: Array, axis_name: AxisName) -> tuple[Array, Array]:
-    """What of the values counts, and the weights, both wide."""
+    """The values that count, and the weights, both wide."""
     wide, factors = (cast_varying(widened(x), names(axis_name)) for x in (values, weights))
     return jnp.where(factors > 0, wide, 0), lax.stop_gradient(factors)
 
@@ -40,7 +40,7 @@ def weighted_mean_of_nothing(values: Array, weights: Array, axis_name: AxisName)
 
 @mutant("weighted_mean", smallest=(1,), law="gradient")
 def weighted_mean_whose_gradient_is_even(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """Has the gradient of a mean in which all elements with a weight count alike."""
+    """Has the gradient of a mean in which all elements with a weight count equally."""
     kept, factors = _parts(values, weights, axis_name)
     even = _quotient(lax.psum((jnp.sum(kept), jnp.sum(factors)), names(axis_name)), kept)
     right = lax.stop_gradient(means.weighted_mean(values, weights, axis_name))

@@ -45,7 +45,7 @@ class Pairs:
 
 
 Keys = Sequence[Array]
-"""What comes first: the smallest of the first key, then of the second."""
+"""The order of the smallest first key, then of the second."""
 
 
 def order(pairs: Pairs, policy: str) -> Keys:
@@ -91,12 +91,12 @@ def weigh(logits: Array, chosen: Array) -> Array:
 
 
 def count(gates: Array, kept: Array) -> Array:
-    """What each choice counts, `[T, k]`: of a dropped one nothing."""
+    """The weight of each choice, `[T, k]`: 0 if it is dropped."""
     return jnp.where(kept, gates, 0)
 
 
 def count_renormalised(gates: Array, kept: Array) -> Array:
-    """What each choice counts, so that those that are kept add up to one."""
+    """The weight of each choice, normalised over those that are not dropped."""
     held = count(gates, kept)
     total = jnp.sum(held, axis=1, keepdims=True)
     return held / jnp.where(total == 0, 1, total)
@@ -108,7 +108,7 @@ def numbers(index: Array, held: int, participants: int) -> Array:
 
 
 def serve(rows: Array, weights: Array) -> Array:
-    """What every expert makes of all rows: `[N, e, F]`."""
+    """The results of every expert for all rows: `[N, e, F]`."""
     return jnp.einsum("nd,edf->nef", rows, weights)
 
 

@@ -158,5 +158,5 @@ def moe_with_a_gradient_of_what_is_dropped(*operands: Any, **options: Any) -> Ar
 
 @mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",))
 def moe_of_fewer_choices(*operands: Any, top_k: int, **options: Any) -> Array:
-    """Chooses all experts where more are asked for, and one where none are."""
+    """Chooses all experts if `top_k` is more, and one if it is 0."""
     return all_gather_moe(*operands, top_k=max(1, min(top_k, operands[1].shape[1])), **options)

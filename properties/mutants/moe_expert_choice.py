@@ -37,7 +37,7 @@ def expert_choice_renormalised(*operands: Any, **options: Any) -> Array:
 
 @mutant("expert_choice_layer", smallest=(2,))
 def expert_choice_of_each_sender(*operands: Any, **options: Any) -> Array:
-    """Experts choose so many tokens of each participant, and not of all."""
+    """Experts choose N tokens of each participant, and not of all."""
 
     def of_senders(pairs: Pairs, capacity: int, policy: str) -> Array:
         queue = pairs.sender * (jnp.max(pairs.expert) + 1) + pairs.expert

@@ -53,7 +53,7 @@ def _buffers(plan: Plan) -> Array:
 
 @mutant("moe_layer", smallest=(1,))
 def moe_written_over(*operands: Any, **options: Any) -> Array:
-    """What is dropped is written to the last row, and what is kept over it: a scatter may do so the other way round."""
+    """Dropped tokens are written to the last row, and others over them: a scatter may do so in the other order."""
     return plan_for(operands, options).result(_buffers)
 
 

@@ -56,7 +56,7 @@ def halves_without_the_odd_row(lhs: Array, rhs: Array, axis_name: AxisName) -> A
 
 @mutant("matmul_reduce_scatter", smallest=(2,))
 def sum_of_the_first_column_alone(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
-    """Scatters rows whatever it is asked for, and takes as many columns as it should have."""
+    """Scatters rows along any dimension, and takes the right number of columns."""
     if scatter_dimension == 0:
         return collective_matmul.ring_matmul_reduce_scatter(lhs, rhs, axis_name)
     whole = collectives.cast_varying(collectives.all_reduce(multiply(lhs, rhs), axis_name), names(axis_name))

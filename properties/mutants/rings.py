@@ -9,7 +9,7 @@ from shardproof.properties.mutants.catalogue import mutant
 
 
 def passed(x: Array, axis_name: AxisName, steps: int, way: int = 1) -> list[Array]:
-    """The block, and what comes by in so many steps round the ring."""
+    """The block, and those that arrive in N steps round the ring."""
     held = [collectives.cast_varying(x, names(axis_name))]
     for _ in range(steps):
         held.append(collectives.ring_shift(held[-1], axis_name, offset=way))

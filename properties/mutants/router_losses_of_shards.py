@@ -38,7 +38,7 @@ def shard_balance_sent_there_and_back(logits: Array, *, top_k: int) -> Array:
 
 
 def there_and_back(x: Array) -> Array:
-    """What goes to the next shard, and returns."""
+    """The values that go to the next shard, and return."""
     axes = own_axes(x)
     for offset in (1, -1) if axes and lax.axis_size(axes) > 1 else ():
         x = ring_shift(x, axes, offset=offset)

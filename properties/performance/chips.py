@@ -1,15 +1,15 @@
-"""Stated machines: what is published of accelerators, and how long an operation takes on one by that alone.
+"""Published figures of accelerators, and the time of an operation by these figures.
 
-An operation takes the larger of two times: its multiplications and additions at the peak of their dtype, and what it
-reads and writes at the memory's bandwidth (the roofline, Williams et al. 2009, doi 10.1145/1498765.1498785). A transfer
-takes the latency of every hop and the time of its bytes over the busiest link; through a switch, that of every step:
-of a ring algorithm p-1, and twice as many if it goes round twice (https://github.com/NVIDIA/nccl, src/graph/tuning.cc).
-What `operations` folds into one kernel reads and writes once, its result included; element by element arithmetic beside
-that is never limited by its FLOPs, and less than a vector register's bytes are index arithmetic, which takes no time.
+An operation takes the larger of two times: its multiplications and additions at the peak of their dtype, and its reads
+and writes at the memory's bandwidth (the roofline, Williams et al. 2009, doi 10.1145/1498765.1498785). A transfer takes
+the latency of every hop and the time of its bytes over the busiest link; through a switch, the latency of every step of
+a ring algorithm: p-1, or 2(p-1) if it goes round twice (https://github.com/NVIDIA/nccl, src/graph/tuning.cc). A kernel
+of `operations` reads its operands and writes its results once; elementwise arithmetic is never limited by its FLOPs,
+and what moves less than a vector register's bytes is index arithmetic, which takes no time.
 
-Assumed: every mesh axis lies on a physical ring of its own, both ways usable, as a square of four chips or a wrapped
-dimension of a torus has it. Left out: what a product of few rows loses of the peak, launches, copies of what a loop
-carries, memory that transfers and arithmetic share, and what stays in on-chip memory between two kernels.
+Assumed: every mesh axis lies on a physical ring of its own, both ways usable, such as a square of four chips or a
+wrapped dimension of a torus. Left out: the lower peak of products of few rows, launches, copies of a loop's carry,
+memory bandwidth that transfers and arithmetic share, and results that stay in on-chip memory between two kernels.
 """
 
 import math
@@ -29,7 +29,7 @@ REGISTER = 8 * 128 * 4
 """The bytes of a vector register of a TPU: 8 by 128 of 32 bits."""
 
 SWITCH: Link = ("switch", 1)
-"""The one link of a device that a switch connects with all others."""
+"""The link of a device to a switch."""
 
 BOOK = 'Austin et al., "How to Scale Your Model", https://jax-ml.github.io/scaling-book'
 TPUS = f"{BOOK}/tpus (table of ICI bandwidth, one way)"
@@ -44,41 +44,32 @@ COMPILED = "estimates of libtpu 0.0.42.1 for bfloat16 8192x8192 by 8192x2048, of
 
 
 class Unpublished(RequestError):
-    """Nobody says how fast a chip is at what is asked; the message names both."""
+    """A figure that is not published of a chip; the message names both."""
 
 
 @dataclass(frozen=True)
 class Chip:
     """A machine of many devices of one kind."""
 
-    name: str  # what it is called
+    name: str
     peak: Mapping[str, int]  # multiplications and additions a second, by the dtype of what is multiplied
     memory: int  # bytes a second, of the device's own memory
-    link: int  # bytes a second over one link, one way; of a switch, what a device sends in all
+    link: int  # bytes a second over one link, one way; with a switch, from one device in all
     latency: Fraction  # seconds for a hop
-    dimensions: int  # of the torus of its links, on which mesh axes lie; 0: a switch
-    # where each figure is published: `memory`, `link`, `latency`, `cycle`, and `peak:` with a dtype
-    sources: Mapping[str, str]
-    cycle: int | None = None  # multiplications and additions of bfloat16 in a cycle; None if nobody says
-    assumed: frozenset[str] = frozenset()  # the figures that are published of other chips alone
+    dimensions: int  # of the torus of its links; 0: a switch
+    sources: Mapping[str, str]  # of each figure: `memory`, `link`, `latency`, `cycle`, and `peak:` with a dtype
+    cycle: int | None = None  # multiplications and additions of bfloat16 in a cycle; None if not published
+    assumed: frozenset[str] = frozenset()  # the figures that are published only of other chips
 
     @property
     def clock(self) -> Fraction:
-        """Cycles a second, by which the compiler's estimates become times.
-
-        Raises:
-            Unpublished: if nobody says what it multiplies in one.
-        """
+        """Cycles a second, which turn the compiler's estimates into times; raises Unpublished if not known."""
         if self.cycle is None:
-            raise Unpublished(f"clock of {self.name}: nobody says how many products it has in a cycle")
+            raise Unpublished(f"clock of {self.name}: no published number of products in a cycle")
         return Fraction(self.rate("bfloat16"), self.cycle)
 
     def seconds(self, operation: Operation) -> Fraction:
-        """How long an operation takes alone.
-
-        Raises:
-            Unpublished: for a product of a dtype that has no published peak.
-        """
+        """The time of an operation alone; raises Unpublished for a product of a dtype without a published peak."""
         loads = operation.loads
         if operation.transfers:
             hops, busiest = loads.hops, max(loads.bytes.values())
@@ -90,41 +81,33 @@ class Chip:
         return max(arithmetic, Fraction(moved, self.memory))
 
     def links(self, operation: Operation) -> tuple[Link, ...]:
-        """The links that it takes: one for every way along every axis, or that to the switch."""
+        """The links of a transfer: one for every way along every axis, or that to the switch."""
         if not operation.transfers:
             return ()
         return tuple(operation.loads.bytes) if self.dimensions else (SWITCH,)
 
     def bandwidth(self, mesh: MeshCase, axes: Sequence[str]) -> int:
-        """Bytes a second that a device gets over all its links along some axes; of two devices, each has one."""
+        """Bytes a second to a device over all its links along some axes; an axis of two devices has one link."""
         ways = sum(2 if mesh.shape[axis] > 2 else mesh.shape[axis] - 1 for axis in axes)
         return self.link * (ways if self.dimensions else min(ways, 1))
 
     def rate(self, dtype: str) -> int:
-        """The peak of a dtype, in multiplications and additions a second.
-
-        Raises:
-            Unpublished: if there is none.
-        """
+        """The peak of a dtype, in multiplications and additions a second; raises Unpublished if there is none."""
         if dtype not in self.peak:
             known = ", ".join(sorted(self.peak))
             raise Unpublished(f"dtype={dtype}: no published peak of it on {self.name}: expected one of {known}")
         return self.peak[dtype]
 
     def check(self, mesh: MeshCase) -> None:
-        """The mesh's axes have a dimension of the torus each.
-
-        Raises:
-            RequestError: if there are more axes.
-        """
+        """Raises RequestError if the mesh has more axes than the torus has dimensions."""
         axes = [f"{name}={size}" for name, size in mesh.shape.items() if size > 1]
         if self.dimensions and len(axes) > self.dimensions:
-            told = f"a torus of {self.dimensions} dimensions: expected at most as many axes of more than one device"
-            raise RequestError(f"mesh=({', '.join(axes)}): {self.name} is {told}")
+            torus = f"a torus of {self.dimensions} dimensions: expected at most as many axes of more than one device"
+            raise RequestError(f"mesh=({', '.join(axes)}): {self.name} is {torus}")
 
 
 Figures = Mapping[str, tuple[int | Fraction, str]]
-"""Numbers, and where each is from: peaks by dtypes, `memory`, `link`, `latency` and `cycle`."""
+"""Figures with their sources: peaks by dtypes, `memory`, `link`, `latency` and `cycle`."""
 
 
 def _stated(name: str, dimensions: int, figures: Figures, assumed: Sequence[str] = ()) -> Chip:
@@ -205,15 +188,11 @@ CHIPS: dict[str, Chip] = {
         }),
     )
 }  # fmt: skip
-"""By name; the pages were read in November 2026. Of links, one way: Google's pages have the sum of all, both ways."""
+"""By name; the pages were read in November 2026. Links are one way; Google's pages have the sum of all, both ways."""
 
 
 def chip(name: str) -> Chip:
-    """The chip of a name.
-
-    Raises:
-        RequestError: if there is none; the message suggests the nearest one.
-    """
+    """The chip of a name; raises RequestError, with the nearest name, if there is none."""
     if name not in CHIPS:
         raise RequestError(f"machine={name!r}: no such machine; {suggestion.did_you_mean(name, CHIPS)}")
     return CHIPS[name]

@@ -1,4 +1,4 @@
-"""Which form of an operation to use for a shape: the fastest as XLA:TPU schedules it, or by its timeline."""
+"""The choice of a form of an operation for a shape: the fastest as XLA:TPU schedules it, or by its timeline."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.performance.chips import Chip, chip, in_words
 from shardproof.properties.performance.compiled import OWN, Known, known_of
 from shardproof.properties.performance.operations import Operation, operations_of
-from shardproof.properties.performance.routes import Untold
-from shardproof.properties.performance.shaped import Shapes, laid_out_for, shaped
+from shardproof.properties.performance.routes import Undetermined
+from shardproof.properties.performance.shaped import Shapes, shaped_case, with_layouts
 from shardproof.properties.performance.timeline import timeline
 from shardproof.properties.performance.tpu_compiler.process import COMPILER, FORWARD, WAYS
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
@@ -22,53 +22,49 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward, precision_of
 
 PLAIN = ("naive", "lax")
-"""The forms that hide nothing: one collective, before or after the product if there is one."""
+"""The forms that hide nothing: one collective, before or after a product."""
 
 
 @dataclass(frozen=True)
 class Row:
     """A form on a machine."""
 
-    implementation: Implementation  # the form
+    implementation: Implementation
     total: Fraction  # seconds
     exposed: Fraction  # seconds in which something is sent and nothing computed
 
     @property
     def narrow(self) -> bool:
-        """Whether sums of 16-bit floats travel in 16 bits, so that they are rounded at every hop."""
+        """True if sums of 16-bit floats are sent in 16 bits, and so rounded at every hop."""
         return "narrow_accumulation" in self.implementation.features
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What to use."""
+    """The forms of an operation with their times, and the best of them."""
 
-    contract: str  # of which operation
+    contract: str  # the operation
     case: Case  # the shapes, on their mesh
-    machine: Chip  # on which machine
-    rows: tuple[Row, ...]  # all forms, by their timelines, the fastest first; of equally fast ones the plain form
-    # of a product, seconds that the plain form computes for, as if nothing had to be sent; else zero
-    unsharded: Fraction
-    # the forms that do not support the case, or have no timeline, with why
-    unsupported: tuple[tuple[Implementation, str], ...] = ()
-    gradient: bool = False  # whether the gradient is scheduled with it
-    # what XLA:TPU makes of forms, and of the product of global arrays, where that is recorded: forward, and with
-    # `gradient` backward too
-    compiled: tuple[Known, ...] = ()
-    unrecorded: tuple[str, ...] = ()  # the way that is not, where the other one is
+    machine: Chip
+    rows: tuple[Row, ...]  # all forms, by their timelines, the fastest first; the plain form first among equals
+    unsharded: Fraction  # seconds of the plain form's computation, for a product; else zero
+    unsupported: tuple[tuple[Implementation, str], ...] = ()  # forms without a timeline for the case, with reasons
+    gradient: bool = False  # whether the gradient is included
+    compiled: tuple[Known, ...] = ()  # XLA:TPU's recorded schedules, forward and, with `gradient`, backward
+    unrecorded: tuple[str, ...] = ()  # the way that is not recorded, if the other one is
 
     @property
     def best(self) -> Implementation:
-        """The fastest form as XLA:TPU schedules it, where that is recorded, or by its timeline.
+        """The fastest form as XLA:TPU schedules it, if that is recorded, or by its timeline.
 
-        Where `left_to_compiler` is true, XLA's own is faster still.
+        XLA's own product is faster still if `left_to_compiler` is true.
         """
         forms = {row.implementation.name: row.implementation for row in self.rows}
         return next((forms[name] for name in self.totals if name in forms), self.timed)
 
     @property
     def plain(self) -> bool:
-        """Whether `best` is the plain form, which hides nothing."""
+        """True if `best` is the plain form, which hides nothing."""
         return self.best.name in PLAIN
 
     @property
@@ -78,9 +74,9 @@ class Choice:
 
     @property
     def totals(self) -> dict[str, Fraction]:
-        """Seconds of each form that is recorded, and of XLA's own, as `COMPILER`: both ways of a gradient.
+        """Seconds of each recorded form, and of XLA's own product, as `COMPILER`; both ways for a gradient.
 
-        The fastest comes first; of equally fast ones the one that is faster by its timeline, and XLA's own last.
+        The fastest comes first; equally fast ones are in the order of their timelines, XLA's own last.
         """
         order = {row.implementation.name: place for place, row in enumerate(self.rows)}
         shared = [name for known in self.compiled[:1] for name in known.forms]
@@ -93,15 +89,15 @@ class Choice:
 
     @property
     def left_to_compiler(self) -> bool:
-        """Whether XLA's own, of global arrays under `jit`, is recorded as faster than every form."""
+        """True if XLA's own product, of global arrays under `jit`, is recorded as faster than every form."""
         return next(iter(self.totals), None) == COMPILER
 
     @property
     def floor(self) -> Fraction:
         """A lower bound on any form's time, relative to `unsharded`: the transfers plus 1/p of a product, or 1.
 
-        Blocks travel in the operands' dtype, over all links of their axes, without latency; of a gradient only those of
-        the function itself are counted.
+        Blocks are sent in the operands' dtype, over all links of their axes, without latency; for a gradient only those
+        of the function itself count.
         """
         if not self.unsharded or self.case.participants < 2:
             return Fraction(1)
@@ -124,8 +120,8 @@ class Choice:
         for row in self.rows:
             over = f", {float(self.ratio(row)):.2f}" if self.unsharded else ""
             rounds = "; rounds sums of 16-bit floats at every hop" if row.narrow else ""
-            told = f"{in_words(row.total)}{over}, {in_words(row.exposed)} exposed{rounds}"
-            lines.append(f"  {row.implementation.name}: {told}")
+            times = f"{in_words(row.total)}{over}, {in_words(row.exposed)} exposed{rounds}"
+            lines.append(f"  {row.implementation.name}: {times}")
         lines += [f"  {one.name} has no timeline: {reason}" for one, reason in self.unsupported]
         lines += [f"  as XLA:TPU schedules it: {way} is not recorded" for way in self.unrecorded]
         for known in self.compiled[:1]:
@@ -149,21 +145,21 @@ def choose(
     dtype: str = "bfloat16",
     gradient: bool = False,
 ) -> Choice:
-    """Which of this project's forms of an operation is the fastest on a stated machine.
+    """The fastest of this project's forms of an operation on a stated machine.
 
-    Nothing is run or compiled: every form is traced, and scheduled as `performance.timeline` does. Where the plain form
-    (one collective and one product) is best, `plain` is true and the text says so. Some products were compiled for TPUs
-    (`docs/performance.md`): there XLA's schedules decide, and where the shortest is that of global arrays
-    under `jit`, `left_to_compiler` is true and the text says so.
+    Nothing is run or compiled: every form is traced, and scheduled by `performance.timeline`. If the plain form (one
+    collective and one product) is best, `plain` is true. Some products were compiled for TPUs (`docs/performance.md`):
+    for these XLA's schedules decide, and `left_to_compiler` is true if the shortest is that of global arrays under
+    `jit`. The text of the result says both.
 
     Arguments:
         contract: the operation, `"all_gather_matmul_lhs"` say.
-        shapes: of whole arrays, as they are divided along the axis tuple alone; None: those of a published example.
+        shapes: of whole arrays, sharded along the axis tuple; None: those of a published example.
         machine: a name of `chips.CHIPS`, or a `Chip`.
         mesh: the mesh, or how many participants one axis `tp` has.
         axis_name: the axis tuple; empty: all axes of the mesh.
         dtype: of all floating operands.
-        gradient: whether the gradient is scheduled with it.
+        gradient: whether the gradient is included.
 
     Returns:
         The forms with their times; `best` is the fastest of them.
@@ -181,7 +177,7 @@ def choose(
         raise RequestError(f"axis_name={axis_name!r}: expected axes of the mesh {on}")
     stated = chip(machine) if isinstance(machine, str) else machine
     stated.check(on)
-    case = shaped(contract, on, axes if len(axes) > 1 else axes[0], shapes, dtype)
+    case = shaped_case(contract, on, axes if len(axes) > 1 else axes[0], shapes, dtype)
     ways = WAYS if gradient else (FORWARD,)
     known = {way: known_of(case, stated, way) for way in ways}
     compiled = tuple(one for one in known.values() if one is not None)
@@ -193,28 +189,28 @@ def choose(
 
 
 def choice(case: Case, machine: Chip, *, gradient: bool = False) -> Choice:
-    """What to use for a case on a machine, by timelines alone: every form of its operation, traced."""
+    """The choice for a case on a machine by timelines alone."""
     found, unsupported, plain = [], [], None
     for one in [i for i in IMPLEMENTATIONS if i.contract.name == case.contract.name]:
         if one.whole and not (one.layouts or (one.contract.call.roles and one.communication is not None)):
-            continue  # what is sent of global arrays is in the traced program only if it is not left to the compiler
+            continue  # the compiler inserts its communication, which the trace does not have
         if one.serves is not None and not one.serves(case):
-            unsupported.append((one, f"it is not meant for {case.mesh}"))
+            unsupported.append((one, f"it does not support {case.mesh}"))
             continue
         try:
-            told = timeline(scheduled(one, laid_out_for(case, one.layouts), gradient=gradient), machine)
-        except (NotImplementedError, Untold) as error:
+            timed = timeline(operations_for(one, with_layouts(case, one.layouts), gradient=gradient), machine)
+        except (NotImplementedError, Undetermined) as error:
             unsupported.append((one, str(error)))
             continue
-        plain = told if one.name in PLAIN else plain
-        found.append(Row(one, told.total, told.exposed))
+        plain = timed if one.name in PLAIN else plain
+        found.append(Row(one, timed.total, timed.exposed))
     rows = sorted(found, key=lambda row: (row.total, row.implementation.name not in PLAIN))
     unsharded = plain.compute if plain is not None and case.contract.name in SHARDED else Fraction(0)
     return Choice(case.contract.name, case, machine, tuple(rows), unsharded, tuple(unsupported), gradient)
 
 
-def scheduled(implementation: Implementation, case: Case, *, gradient: bool = False) -> tuple[Operation, ...]:
-    """What a device does in an implementation, or in it and its gradient."""
+def operations_for(implementation: Implementation, case: Case, *, gradient: bool = False) -> tuple[Operation, ...]:
+    """The operations of a device in an implementation, or in it and its gradient."""
     seen = Seen()
     with precision_of(case):
         found = operations_of(forward(case, implementation, seen), case.mesh)  # from its trace, `seen` is known

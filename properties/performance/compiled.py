@@ -1,7 +1,7 @@
-"""What XLA:TPU made of products, in figures: compiled once, and kept in a file, one program a line.
+"""XLA:TPU's schedules of products in figures: compiled once, and recorded in a file, one program a line.
 
-Every form gets the same product to do on a device, that of a matrix product whose rows are sharded over the data axis,
-and whose columns (or contracted rows) over the model axis, which is laid over rings of neighbouring chips.
+Every form has the same product on a device, that of a matrix product whose rows are sharded over the data axis, and
+whose columns (or contracted rows) over the model axis, which lies on rings of neighbouring chips.
 """
 
 import dataclasses
@@ -24,19 +24,19 @@ from shardproof.properties.programs.examples import product_case, received, whol
 
 MODEL = "model"
 Modelled = tuple[Schedule, int]
-"""A schedule, and the bytes that are held at most beside arguments and results."""
+"""A schedule, and the most bytes at one time beside arguments and results."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where products run."""
+    """The chips on which products run."""
 
-    topology: Topology  # the chips
+    topology: Topology
     model: int  # the size of the model axis
 
     @property
     def devices(self) -> int:
-        """How many there are: a chip of TPU7x is two."""
+        """The number of devices: a chip of TPU7x is two."""
         return self.topology.chips * (2 if self.topology.generation == "tpu7x" else 1)
 
 
@@ -48,13 +48,13 @@ CUT: dict[str, tuple[tuple[int, ...], int | None]] = {
     "matmul_all_reduce": ((1,), None),
     "transformer_block": ((1, 2), 1),
 }
-"""Of rows, contracted size and columns, those that the model axis shards, and the one of these that is gathered."""
+"""Those of rows, contracted size and columns that the model axis shards, and the one of these that is gathered."""
 
 
 def product_on(contract: str, shape: str | tuple[int, int, int], data: int, p: int, *, local: bool = False) -> Case:
-    """A product over a model axis of p devices, whose rows `data` others share; `local`: that of each device alone.
+    """A product over a model axis of p devices and a data axis of `data`, or the `local` one that each device does.
 
-    Nothing of the local one is gathered or added up: its model axis has one device.
+    The local one has a model axis of one device, so that it gathers and reduces nothing.
     """
     whole, (among, gathered) = whole_sides(contract, shape), CUT[contract]
     cut = [(data if i == 0 else 1) * (p if i in among else 1) for i in range(3)]
@@ -68,44 +68,44 @@ def product_on(contract: str, shape: str | tuple[int, int, int], data: int, p: i
 
 
 AGAIN = {"matmul_reduce_scatter": Fraction(1), "matmul_all_reduce": Fraction(0), "transformer_block": Fraction(3, 2)}
-"""How often backward what forward must be sent is: a gather is followed by the sums of what was gathered, twice.
+"""The bytes of the backward pass over those of the forward pass: 2 for a gather, which is repeated and transposed.
 
-A reduce-scatter by a gather, and an all-reduce by nothing; a block gathers its input and the cotangent, and scatters
+A reduce-scatter becomes a gather, an all-reduce nothing; a block gathers its input and the cotangent, and scatters
 sums.
 """
 
 
 UNSHARDED = "unsharded"
-"""In place of a form: the product that a device would do alone."""
+"""In place of a form: the local product of one device."""
 
 
 @dataclass(frozen=True)
 class Work:
     """A product at a place, of one of `products.SHAPES`."""
 
-    contract: str  # which product
+    contract: str
     shape: str  # a name of `SHAPES`
-    place: Place  # the chips, and how many share it
+    place: Place
     way: str = FORWARD  # forward, or backward alone
 
     def case(self, *, local: bool = False) -> Case:
-        """The case of a form that communicates; `local`: of the product of one device, over a model axis of one."""
+        """The case of a form, or of the `local` product of one device."""
         p, devices = self.place.model, self.place.devices
         if devices % p:
             raise ValueError(f"model={p}: expected a size that divides the {devices} devices of {self.place.topology}")
         return product_on(self.contract, self.shape, devices // p, p, local=local)
 
     def compiled(self, compiler: TpuCompiler, form: str) -> Modelled:
-        """The schedule of a form by its name, `UNSHARDED` or `COMPILER`, and the bytes that it holds at most."""
+        """The schedule of a form by its name, `UNSHARDED` or `COMPILER`, and its temporary bytes."""
         local, topology = form == UNSHARDED, self.place.topology
         name = form if form == COMPILER else f"{self.contract}[{'naive' if local else form}]"
         found = compiler.compile(Request(str(topology), self.case(local=local), name, self.way))
         return schedule(found.text, topology, found.chips), found.temporary_bytes
 
     def floor(self, unsharded: Fraction) -> Fraction:
-        """The least time over that of the local product: that, or all transfers both ways round, and one block's part.
+        """A lower bound on the time, relative to the local product: 1, or all transfers both ways round plus 1/p.
 
-        The first product or the last one of p has no transfer beside it, or the first transfer no product.
+        The first or the last of p products has no transfer beside it, or the first transfer no product.
         """
         p, link = self.place.model, chip(self.place.topology.generation).link
         cores = self.place.devices // self.place.topology.chips
@@ -116,7 +116,7 @@ class Work:
 
 
 RECORDED = Path(__file__).with_suffix(".jsonl")
-"""What `shardproof tpu --recorded` wrote, of which the README has tables, and which `choose` asks."""
+"""The records of `shardproof tpu --recorded`, for the tables of the pages and for `choose`."""
 
 OWN = "XLA's own"
 """The product of global arrays under `jit`, with XLA's default options: the form `COMPILER` in tables."""
@@ -130,22 +130,22 @@ Key = tuple[str, int, str, str, str, str]
 class Figures:
     """A schedule in figures."""
 
-    total: float  # microseconds that the program takes
-    compute: float  # in which it computes
-    share: float  # the part of the time in which something is sent that is exposed
-    permutes: int  # how many there are
-    synchronous: int  # transfers beside which nothing can be computed
-    others: int  # transfers that are no permutes
-    temporary_bytes: int  # what is held at most beside arguments and results
+    total: float  # microseconds of the program
+    compute: float  # microseconds of computation
+    share: float  # the exposed part of its communication
+    permutes: int  # their number
+    synchronous: int  # the number of transfers without overlap
+    others: int  # the number of transfers other than permutes
+    temporary_bytes: int  # the most beside arguments and results
 
     @property
     def seconds(self) -> Fraction:
-        """The seconds that the program takes."""
+        """The seconds of the program."""
         return Fraction(round(1000 * self.total), 10**9)
 
     @classmethod
     def of(cls, found: Modelled) -> "Figures":
-        """Those of a compiled program."""
+        """The figures of a compiled program."""
         timed, held = found
         total, compute = (round(MICRO * float(time), 3) for time in (timed.total, timed.compute))
         counts = timed.permutes, len(timed.synchronous), len(timed.monolithic)
@@ -153,12 +153,12 @@ class Figures:
 
 
 def key_of(work: Work, form: str) -> Key:
-    """What a program is known by."""
+    """The key of a program."""
     return str(work.place.topology), work.place.model, work.shape, work.way, work.contract, form
 
 
 class Records(ExitStack):
-    """Figures of programs, compiled where they are not known; the compiler lives as long as the `with` statement."""
+    """Figures of programs, compiled if they are not recorded; the compiler lives as long as the `with` statement."""
 
     def __init__(self, path: Path | None = None) -> None:
         super().__init__()
@@ -169,14 +169,11 @@ class Records(ExitStack):
     def of(self, work: Work, form: str) -> Figures:
         """The figures of a form of a product, `UNSHARDED`, or `COMPILER`.
 
-        Raises:
-            NotCompiled: if it cannot be compiled, or what comes out cannot be read; the message says why.
-            NoTpuCompiler: if it is not known, and libtpu is not installed.
-            ValueError: if the model axis does not divide the devices, or what is sharded the sizes.
+        Raises NotCompiled or NoTpuCompiler, and ValueError if the sizes do not divide.
         """
         key = key_of(work, form)
         if key not in self.known:
-            work.case()  # what does not fit needs no compiler to say so
+            work.case()  # sizes that do not divide are refused without a compiler
             self._compiler = self._compiler or self.enter_context(TpuCompiler())
             try:
                 self.known[key] = Figures.of(work.compiled(self._compiler, form))
@@ -192,7 +189,7 @@ class Records(ExitStack):
 
 
 def line_of(key: Key, found: Figures | str) -> str:
-    """A line of the file: the key, and the figures or why there are none."""
+    """A line of the file: the key, and the figures or the reason why there are none."""
     return json.dumps([*key, found if isinstance(found, str) else dataclasses.astuple(found)])
 
 
@@ -207,22 +204,21 @@ def read(path: Path) -> dict[Key, Figures | str]:
 
 @functools.cache
 def recorded() -> Mapping[Key, Figures | str]:
-    """What is kept in `RECORDED`."""
+    """The records in `RECORDED`."""
     return read(RECORDED)
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is recorded of a case."""
+    """The records of a case."""
 
-    topology: str  # for which chips it was compiled
-    alone: Figures  # the product that a device would do alone
-    # each form that is recorded, by the name of its implementation; XLA's own is `COMPILER`
-    forms: Mapping[str, Figures]
+    topology: str  # the chips for which it was compiled
+    alone: Figures  # the local product of one device
+    forms: Mapping[str, Figures]  # by the name of its implementation; XLA's own is `COMPILER`
 
 
 def known_of(case: Case, machine: Chip, way: str) -> Known | None:
-    """What is recorded of a case on the chips of a machine as it is published; None where no form of it is."""
+    """The records of a case on a published machine, or None."""
     if CHIPS.get(machine.name) != machine:
         return None
     found: dict[tuple[str, int, str], dict[str, Figures]] = {}
@@ -232,7 +228,7 @@ def known_of(case: Case, machine: Chip, way: str) -> Known | None:
             found.setdefault((topology, model, shape), {})[form] = figures
     for (topology, model, shape), forms in found.items():
         other = Work(case.contract.name, shape, Place(Topology.parse(topology), model)).case()
-        # devices do the same in both: there is one axis, and blocks, parameters and participants are equal
+        # every device does the same in both
         parts, others = (
             ([(o.block, o.dtype) for o in one.operands], one.params, one.participants) for one in (case, other)
         )

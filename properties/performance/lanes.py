@@ -1,8 +1,9 @@
-"""A timeline laid out, in letters and as a picture: what each resource does from when until when.
+"""A timeline as lanes, one for each resource, in letters and as a picture.
 
-Loops are unrolled as far as they can be shown; what is exposed is red in the picture.
+Loops are unrolled as far as they can be shown; exposed communication is red in the picture.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -15,12 +16,12 @@ from shardproof.properties.performance.routes import Link
 from shardproof.properties.performance.timeline import COMPUTE, Span, Timeline, minus, union
 
 MOST_BARS = 160
-"""How many bars a picture may have before a loop's iterations are left out of it, but for the first and the last."""
+"""The most bars of a picture with all iterations of a loop; with more, it shows the first two and the last."""
 
 WAYS = {1: "->", -1: "<-"}
 FILLED, SENDING, EXPOSED, IDLE, CUT = "#", "=", "!", ".", "~"
 KEY = "# computes, = sends, ! sends while nothing is computed, ~ iterations left out"
-"""What the letters mean."""
+"""The meaning of the letters."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +31,17 @@ class Bar:
     lane: Link | str  # `compute`, or a link
     start: Fraction  # from the start of the program
     end: Fraction
-    operation: Operation  # which one
+    operation: Operation
 
 
 @dataclass
 class Lanes:
-    """A timeline laid out."""
+    """The bars of a timeline."""
 
-    total: Fraction  # how long it takes
-    bars: list[Bar] = field(default_factory=list)  # everything that takes time, in the order of its start
-    # from when until when iterations of a loop are left out, and how many
-    cuts: list[tuple[Fraction, Fraction, int]] = field(default_factory=list)
-    # when something is sent while nothing is computed, where nothing is left out
-    exposed: list[tuple[Fraction, Fraction]] = field(default_factory=list)
+    total: Fraction  # the time of the program
+    bars: list[Bar] = field(default_factory=list)  # all that takes time, in the order of their start
+    cuts: list[tuple[Fraction, Fraction, int]] = field(default_factory=list)  # times of iterations left out, how many
+    exposed: list[tuple[Fraction, Fraction]] = field(default_factory=list)  # times of sending without computation
 
     @property
     def shown(self) -> Fraction:
@@ -51,7 +50,7 @@ class Lanes:
 
     @property
     def waits(self) -> Iterator[tuple[Link | str, Fraction, Fraction]]:
-        """The links that are busy while nothing is computed, from when until when."""
+        """The links that are busy while nothing is computed, with start and end."""
         for start, end in self.exposed:
             for bar in self.bars:
                 if bar.lane != COMPUTE and bar.start < end and bar.end > start:
@@ -59,13 +58,13 @@ class Lanes:
 
     @property
     def names(self) -> list[Link | str]:
-        """The lanes that are used: compute, then links by axis, both ways of each beside one another."""
+        """The lanes with bars: compute, then links by axis, both ways of each together."""
         links = {bar.lane for bar in self.bars if bar.lane != COMPUTE}
         return [COMPUTE, *sorted(links, key=lambda link: (link[0], -int(link[1])))]
 
 
 def places(lanes: Lanes, left: float, width: float, cut: float) -> Callable[[Fraction], float]:
-    """Where a time is in a picture: linear, but for the cuts, which all have the same width."""
+    """The position of a time in a picture: linear, but for the cuts, which all have the same width."""
     scale = (width - cut * len(lanes.cuts)) / float(lanes.shown or 1)
 
     def at(time: Fraction) -> float:
@@ -76,7 +75,7 @@ def places(lanes: Lanes, left: float, width: float, cut: float) -> Callable[[Fra
 
 
 def ticks(lanes: Lanes) -> Iterator[Fraction]:
-    """Round times, evenly spaced, up to the first cut; behind the last one there is the end."""
+    """Round times, evenly spaced, up to the first cut, and the end if there are cuts."""
     step = round_step(lanes.shown / TICKS)
     first = min((start for start, _, _ in lanes.cuts), default=lanes.total)
     yield from (i * step for i in range(int(first / step) + 1))
@@ -86,16 +85,12 @@ def ticks(lanes: Lanes) -> Iterator[Fraction]:
 
 def round_step(about: Fraction) -> Fraction:
     """The least number that is 1, 2 or 5 times a power of ten and not below a positive one."""
-    power = Fraction(1)
-    while power > about:
-        power /= 10
-    while power * 10 <= about:
-        power *= 10
+    power = Fraction(10) ** math.floor(math.log10(about))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= about)
 
 
-def laid_out(found: Timeline) -> Lanes:
-    """The bars of a timeline, with the iterations of loops one after the other."""
+def lay_out(found: Timeline) -> Lanes:
+    """The lanes of a timeline, with the iterations of loops one after the other."""
     lanes = Lanes(found.total)
     _place(found, Fraction(0), lanes, MOST_BARS)
     lanes.bars.sort(key=lambda bar: (bar.start, bar.end))
@@ -104,7 +99,7 @@ def laid_out(found: Timeline) -> Lanes:
     return lanes
 
 
-def called(lane: Link | str) -> str:
+def lane_name(lane: Link | str) -> str:
     """The name of a lane: `tp ->` for the link to the next device along tp."""
     if lane == SWITCH:
         return "switch"
@@ -146,7 +141,7 @@ def text(lanes: Lanes, width: int = 64) -> list[str]:
     """The lanes in letters: `#` computes, `=` sends, `!` sends while nothing computes, `~` iterations left out."""
     if not lanes.total:
         return []
-    rows: dict[str, list[str]] = {called(lane): [IDLE] * width for lane in lanes.names}
+    rows: dict[str, list[str]] = {lane_name(lane): [IDLE] * width for lane in lanes.names}
     at = places(lanes, 0, width, 3)
 
     def fill(row: list[str], start: Fraction, end: Fraction, letter: str) -> None:
@@ -155,9 +150,9 @@ def text(lanes: Lanes, width: int = 64) -> list[str]:
         row[first:last] = [letter] * (last - first)
 
     for bar in lanes.bars:
-        fill(rows[called(bar.lane)], bar.start, bar.end, FILLED if bar.lane == COMPUTE else SENDING)
+        fill(rows[lane_name(bar.lane)], bar.start, bar.end, FILLED if bar.lane == COMPUTE else SENDING)
     for lane, start, end in lanes.waits:
-        fill(rows[called(lane)], start, end, EXPOSED)
+        fill(rows[lane_name(lane)], start, end, EXPOSED)
     for start, end, _ in lanes.cuts:
         for row in rows.values():
             fill(row, start, end, CUT)
@@ -166,9 +161,9 @@ def text(lanes: Lanes, width: int = 64) -> list[str]:
 
 
 PLOT, LANE, GAP, MARGIN, CUT_WIDTH = 960, 34, 10, 18, 84
-"""The width of all that takes time, the height of a lane, what is between two, the margin, and a cut's width."""
+"""The width of the time axis, the height of a lane, the gap between two, the margin, and a cut's width."""
 PRODUCT, OTHER, FORTH, BACK, SENT, RED = "#0072b2", "#7fb8da", "#009e73", "#e69f00", "#8a6fb0", "#d55e00"
-MEANT = {
+MEANINGS = {
     PRODUCT: "products",
     OTHER: "other arithmetic, as fast as memory",
     FORTH: "sent to higher indices",
@@ -178,24 +173,20 @@ MEANT = {
 }
 INK, FAINT, GRID = "#222222", "#666666", "#e4e4e4"
 TICKS = 8
-"""About how many ticks the axis has."""
+"""The approximate number of ticks of the axis."""
 
 Unit = Callable[[Fraction], str]
 
 
 def gantt(title: Sequence[str], lanes: Lanes, unit: Unit = in_words) -> Any:
-    """A drawing of lanes under a title, of which the first line is the largest.
-
-    Raises:
-        ModuleNotFoundError: if drawsvg is not installed.
-    """
+    """A drawing of lanes under the lines of a title."""
     import drawsvg
 
-    names = {lane: called(lane) for lane in lanes.names}
+    names = {lane: lane_name(lane) for lane in lanes.names}
     left = MARGIN + 14 + LETTER * 13 * max(map(len, names.values()))
     at = places(lanes, left, PLOT, CUT_WIDTH)
     used = {*map(_colour, lanes.bars), *([RED] if lanes.exposed else [])}
-    legend = [(colour, words) for colour, words in MEANT.items() if colour in used]
+    legend = [(colour, words) for colour, words in MEANINGS.items() if colour in used]
     keys = sum(40 + 0.56 * 11.5 * len(words) for _, words in legend)
     widest = max(LETTER * (16 if i == 0 else 12) * len(line) for i, line in enumerate(title))
     width = max(left + PLOT + MARGIN + 24, widest + 2 * MARGIN, keys + 2 * MARGIN)
@@ -209,10 +200,10 @@ def gantt(title: Sequence[str], lanes: Lanes, unit: Unit = in_words) -> Any:
     def text(words: str, size: float, x: float, y: float, colour: str = INK, **options: Any) -> None:
         drawing.append(drawsvg.Text(words, size, x, y, fill=colour, font_family="sans-serif", **options))
 
-    def box(x: float, y: float, wide: float, high: float, told: str = "", **options: Any) -> None:
+    def box(x: float, y: float, wide: float, high: float, tooltip: str = "", **options: Any) -> None:
         shape = drawsvg.Rectangle(x, y, max(wide, 0.6), high, **options)
-        if told:
-            shape.append_title(told)
+        if tooltip:
+            shape.append_title(tooltip)
         drawing.append(shape)
 
     for i, line in enumerate(title):
@@ -230,7 +221,7 @@ def gantt(title: Sequence[str], lanes: Lanes, unit: Unit = in_words) -> Any:
         for bar in [bar for bar in lanes.bars if bar.lane == lane]:
             x, wide = at(bar.start), at(bar.end) - at(bar.start)
             edge = {"stroke": "white", "stroke_width": min(1, wide / 6), "rx": 2}
-            box(x, y + 2, wide, LANE - 4, told(bar, unit), fill=_colour(bar), **edge)
+            box(x, y + 2, wide, LANE - 4, tooltip_of(bar, unit), fill=_colour(bar), **edge)
             what = bar.operation.name
             if LETTER * 11 * len(what) < wide - 6:
                 text(what, 11, x + wide / 2, y + LANE / 2 + 4, "white", text_anchor="middle")
@@ -250,8 +241,8 @@ def gantt(title: Sequence[str], lanes: Lanes, unit: Unit = in_words) -> Any:
     return drawing
 
 
-def told(bar: Bar, unit: Unit) -> str:
-    """What a bar is, for whoever points at it."""
+def tooltip_of(bar: Bar, unit: Unit) -> str:
+    """The operation of a bar, its time, and its amounts."""
     operation = bar.operation
     amounts = [f"{n:,} FLOPs of {dtype}" for dtype, n in operation.flops.items() if n]
     amounts += [f"{operation.bytes:,} bytes of memory"] if operation.bytes else []
@@ -266,5 +257,5 @@ def _colour(bar: Bar) -> str:
 
 
 def _way(lane: Link | str) -> str:
-    """The colour of what a link sends."""
+    """The colour of a link."""
     return SENT if lane == SWITCH else FORTH if lane[1] == 1 else BACK

@@ -1,11 +1,11 @@
-"""What one device does while a program runs, from its trace: kernels, transfers and loops, and what waits for what.
+"""The kernels, transfers and loops of one device, from a program's trace, and which of them need which.
 
-A kernel is what a compiler would make one of: a product with the slices, casts and element by element arithmetic around
-it that need nothing else, or such arithmetic by itself. What only moves indices, casts or renames costs nothing, and is
-part of whatever reads it. No kernel is made that would wait for a transfer that a part of it does not need.
+A kernel is what a compiler would fuse into one: a product with the slices, casts and elementwise arithmetic around it
+that need nothing else, or such arithmetic by itself. Indexing, casts and renaming cost nothing and join whatever reads
+them. No kernel waits for a transfer that a part of it does not need.
 
-Left out: the copies that a loop makes of what it carries, memory layouts, what fits into a cache, and operations on
-global arrays outside of `shard_map`, which a compiler divides.
+Left out: copies of a loop's carry, memory layouts, caches, and operations on global arrays outside of
+`shard_map`, which a compiler divides.
 """
 
 import math
@@ -14,16 +14,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax
 import numpy as np
 from jax.interpreters import partial_eval
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.engine import abstract_mesh
+from shardproof.properties.engines.engine import trace
 from shardproof.properties.engines.simulate.errors import location
-from shardproof.properties.engines.simulate.liveness import Value, flattened, opened, peak_bytes, subjaxprs
+from shardproof.properties.engines.simulate.liveness import (
+    array_bytes,
+    inline_calls,
+    open_jaxpr,
+    peak_bytes,
+    subjaxprs,
+    variables,
+)
 from shardproof.properties.engines.simulate.record import bytes_of
-from shardproof.properties.performance.routes import Loads, Untold, loads_of
+from shardproof.properties.performance.routes import Loads, Undetermined, loads_of
 from shardproof.properties.programs.program import Program
 
 LOOPS, BRANCHES = ("scan", "while"), ("cond",)
@@ -45,101 +51,88 @@ IN_PLACE = frozenset({"dynamic_update_slice"})
 class Operation:
     """A kernel, a transfer, or a loop."""
 
-    name: str  # the primitive, of a kernel its product if it has one
+    name: str  # the primitive; that of its product, if a kernel has one
     where: str  # the place in the source
     reads: frozenset[int]  # the operations of the same block, by their places, that it needs
     # multiplications and additions, by the dtype of what is multiplied
     flops: Mapping[str, int] = field(default_factory=dict)
     bytes: int = 0  # what it reads from memory and writes there
-    loads: Loads = field(default_factory=Loads)  # of a transfer, what goes over every link; empty of what is none
-    body: tuple["Operation", ...] = ()  # of a loop, what it repeats
+    loads: Loads = field(default_factory=Loads)  # the bytes that a transfer sends over every link
+    body: tuple["Operation", ...] = ()  # the operations that a loop repeats
     times: int = 1  # how often
 
     @property
     def transfers(self) -> bool:
-        """Whether it sends something, and multiplies nothing."""
+        """True for a transfer."""
         return bool(self.loads)
 
 
 def operations_of(program: Program, on: MeshCase) -> tuple[Operation, ...]:
-    """What every device does in the `shard_map`s of a program, one after the other."""
-    return operations_in(_traced(program, on), on)
+    """The operations of every device in the `shard_map`s of a program, one after the other."""
+    return operations_in(trace(program, on), on)
 
 
 def operations_in(jaxpr: Any, on: MeshCase) -> tuple[Operation, ...]:
-    """The same of a program that is traced."""
+    """The same of a traced program."""
     bodies = enumerate(_bodies(jaxpr))
     return tuple(Operation("shard_map", "", frozenset(range(i)), body=block_of(body, on)) for i, body in bodies)
 
 
-def peak_of(program: Program, on: MeshCase) -> int:
-    """The most bytes that a device holds at one time in a `shard_map`, as `memory.peak_bytes` counts them."""
-    return peak_in(_traced(program, on))
-
-
 def peak_in(jaxpr: Any) -> int:
-    """The same of a program that is traced."""
+    """The most bytes that a device holds at one time in a `shard_map` of a traced program; see `peak_bytes`."""
     return max(peak_bytes(body) for body in _bodies(jaxpr))
 
 
-def _traced(program: Program, on: MeshCase) -> Any:
-    mesh = abstract_mesh(on)
-    return jax.make_jaxpr(program.build(mesh))(*program.abstract_arguments(mesh))
-
-
 def _bodies(closed_jaxpr: Any) -> list[Any]:
-    jaxpr = opened(closed_jaxpr)[0]
-    bodies = _mapped(partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), True)[0])  # nothing that nobody reads
+    """The bodies of the outermost `shard_map`s in program order, without what nothing reads."""
+    jaxpr = open_jaxpr(closed_jaxpr)[0]
+
+    def find(jaxpr: Any) -> Iterator[Any]:
+        for equation in open_jaxpr(jaxpr)[0].eqns:
+            for inner in subjaxprs(equation):
+                yield from (inner,) if equation.primitive.name == "shard_map" else find(inner)
+
+    bodies = [*find(partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), True)[0])]
     if not bodies:
-        raise Untold("there is no shard_map in it, and what a compiler makes of global arrays is its own")
+        raise Undetermined("there is no shard_map in it, and what a compiler makes of global arrays is its own")
     return bodies
-
-
-def _mapped(jaxpr: Any) -> list[Any]:
-    """The bodies of the outermost `shard_map`s, in program order."""
-    found = []
-    for equation in opened(jaxpr)[0].eqns:
-        inner = list(subjaxprs(equation))
-        found += inner if equation.primitive.name == "shard_map" else [each for one in inner for each in _mapped(one)]
-    return found
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """An operation, with the bytes of each value that it reads and writes: arithmetic that joins it adds to these."""
+    """An operation, with the bytes of each variable that it reads and writes; arithmetic that joins it adds to both."""
 
     operation: Operation
-    behind: frozenset[int]  # what it reads, with what that needs
+    behind: frozenset[int]  # the kernels that it needs, and that these need
     fuses: bool  # whether arithmetic may join it
-    read: dict[Value, int] = field(default_factory=dict)
-    written: dict[Value, int] = field(default_factory=dict)
+    read: dict[Any, int] = field(default_factory=dict)
+    written: dict[Any, int] = field(default_factory=dict)
 
 
 def block_of(jaxpr: Any, mesh: MeshCase) -> tuple[Operation, ...]:
     """The operations of one straight piece of a program: of a `shard_map`, or of a loop's body."""
-    inner = opened(jaxpr)[0]
-    names = {v: Value(v.aval) for v in (*inner.invars, *inner.constvars)}
-    steps, found = flattened(inner, names, lambda equation: equation.primitive.name not in NOT_CALLED)
-    origin: dict[Value, Value] = {}  # of a value that is another one, looked at in another way
+    equations, found = inline_calls(open_jaxpr(jaxpr)[0], lambda equation: equation.primitive.name not in NOT_CALLED)
+    origin: dict[Any, Any] = {}  # a variable to the one that it is a view of
 
-    def root(value: Value) -> Value:
-        while value in origin:
-            value = origin[value]
-        return value
+    def root(variable: Any) -> Any:
+        while variable in origin:
+            variable = origin[variable]
+        return variable
 
-    uses = Counter[Value]()  # how often a value is read
-    for step in steps:
-        if step.name not in FREE:
-            uses.update(map(root, step.reads))
-        elif step.reads:
-            one_each = len(step.reads) == len(step.writes)
-            origin.update(zip(step.writes, step.reads if one_each else step.reads[:1] * len(step.writes), strict=True))
-    results = [root(v) for v in found if isinstance(v, Value)]
+    uses = Counter[Any]()  # how often a variable is read
+    for equation in equations:
+        read, written = variables(equation.invars), equation.outvars
+        if equation.primitive.name not in FREE:
+            uses.update(map(root, read))
+        elif read:
+            origin.update(zip(written, read if len(read) == len(written) else read[:1] * len(written), strict=True))
+    results = [root(v) for v in variables(found)]
     uses.update(results)
     kernels: list[Kernel] = []
-    sources: dict[Value, frozenset[int]] = {}  # the kernels that a value needs
-    for equation, read, written in steps:
-        name, needed = equation.primitive.name, frozenset[int]().union(*(sources.get(v, ()) for v in read))
+    sources: dict[Any, frozenset[int]] = {}  # the kernels that a variable needs
+    for equation in equations:
+        name, read, written = equation.primitive.name, variables(equation.invars), equation.outvars
+        needed = frozenset[int]().union(*(sources.get(v, ()) for v in read))
         if name in FREE:
             sources.update(dict.fromkeys(written, needed))
             continue
@@ -147,26 +140,22 @@ def block_of(jaxpr: Any, mesh: MeshCase) -> tuple[Operation, ...]:
         loads = Loads() if name in NOT_CALLED else loads_of(equation, mesh)
         flops = {} if loads or body else flops_of(equation)
         operation = Operation(name, location(equation), needed, flops, loads=loads, body=body, times=times)
-        behind = needed.union(*(kernels[i].behind for i in needed))
-        kernel = Kernel(operation, behind, fuses=not loads and not body)
+        kernel = Kernel(operation, needed.union(*(kernels[i].behind for i in needed)), fuses=not loads and not body)
         if kernel.fuses:
             part = bytes_of(equation.invars[1].aval) if name in IN_PLACE else None
-            kernel.written.update({value: value.bytes if part is None else part for value in written})
-            kernel.read.update({root(v): v.bytes for v in (read if part is None else read[1:])})
+            kernel.written.update({v: array_bytes(v) if part is None else part for v in written})
+            kernel.read.update({root(v): array_bytes(v) for v in (read if part is None else read[1:])})
         place = len(kernels)
         if kernel.fuses and not flops:  # joins the only kernel that it reads from, if that adds no dependency
-            sole = [(v, i) for v in read if uses[root(v)] == 1 for i in sources.get(v, ())]
-            joined = [
-                (i, root(v))
-                for v, i in sole
-                if kernels[i].fuses and root(v) in kernels[i].written and needed <= {i, *kernels[i].behind}
-            ]
-            if joined:
-                place, value = joined[0]
-                own = kernels[place]
-                own.read.update({v: size for v, size in kernel.read.items() if v not in own.written})
-                del own.written[value]
-                own.written.update(kernel.written)
+            joinable = [(i, root(v)) for v in read if uses[root(v)] == 1 for i in sources.get(v, ())]
+            for i, v in joinable:
+                own = kernels[i]
+                if own.fuses and v in own.written and needed <= {i, *own.behind}:
+                    place = i
+                    own.read.update({v: size for v, size in kernel.read.items() if v not in own.written})
+                    del own.written[v]
+                    own.written.update(kernel.written)
+                    break
         if place == len(kernels):
             kernels.append(kernel)
         sources.update(dict.fromkeys(written, frozenset({place})))
@@ -179,20 +168,20 @@ def block_of(jaxpr: Any, mesh: MeshCase) -> tuple[Operation, ...]:
 
 
 def _repeated(equation: Any, mesh: MeshCase) -> tuple[tuple[Operation, ...], int]:
-    """What a loop does and how often, or the costliest branch; nothing where only indices are computed."""
+    """A loop's operations and how often they run, or those of the costliest branch; none of a loop over indices."""
     bodies = [block_of(inner, mesh) for inner in subjaxprs(equation)]
     if equation.primitive.name in BRANCHES:
         return max(bodies, key=lambda body: (flops_in(body), len(body))), 1
     if not any(o.loads or o.body or o.flops for body in bodies for o in body):
         return (), 1
     if equation.primitive.name == "while":
-        raise Untold(f"the iterations of the while at {location(equation)} depend on data")
+        raise Undetermined(f"the iterations of the while at {location(equation)} depend on data")
     (body,), times = bodies, equation.params["length"]
     return (body, times) if times else ((), 1)
 
 
 def flops_of(equation: Any) -> dict[str, int]:
-    """Multiplications and additions of a product, by the dtype of its operands; of what is none, nothing."""
+    """Multiplications and additions of a product, by the dtype of its operands; empty for anything else."""
     name = equation.primitive.name
     if name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]

@@ -1,12 +1,11 @@
-"""Which links a collective loads: every mesh axis is a ring of its own, and messages take the shorter way round it.
+"""The links that a collective loads: every mesh axis is a ring, and messages take the shorter way round it.
 
-A permute's blocks go along one axis after the other, in mesh order, as on a torus. The collectives that move more than
-one block to a device use all links of their axes evenly, both ways round, as the bandwidth-optimal ring algorithms do
+A permute's blocks go along one axis after the other, in mesh order, as on a torus. Collectives that move more than one
+block to a device use all links of their axes evenly, both ways round, as the bandwidth-optimal ring algorithms do
 (Patarasuk and Yuan 2009). With `axis_index_groups` their links and hops are those of the whole axes.
 
-In an all-to-all every piece takes its own way, along one axis after the other. On a ring of n, pieces go n/4 links far
-on average, (n^2 - 1) / (4 n) if n is odd; so each link of an axis of n carries n/8 of an operand, however long the
-other axes are.
+Every piece of an all-to-all goes along one axis after the other. On a ring of n, a piece takes n/4 links on average,
+(n^2 - 1) / (4 n) if n is odd; so each link of an axis of n carries n/8 of an operand, whatever the other axes are.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,55 +28,54 @@ RECEIVED: dict[str, Callable[[int], Fraction]] = {
     "reduce_scatter": lambda p: Fraction(p - 1, p),
     "broadcast": lambda p: Fraction(min(p - 1, 1)),
 }
-"""What each device receives and passes on, in operands, of a collective among p that goes round as a ring.
-
-An all-reduce goes round twice: what is reduced and scattered is gathered then.
-"""
+"""The operands that each device receives in a ring algorithm of p; an all-reduce goes round twice."""
 
 EXCHANGES = ("all_to_all", "ragged_all_to_all")
-"""Collectives that have a piece of every operand for every participant; ragged ones are taken to be even."""
+"""Collectives with a piece for every participant; ragged ones are taken to be even."""
 
 
 @dataclass(frozen=True)
 class Loads:
-    """What a transfer sends over the most loaded link of each kind."""
+    """The load of a transfer on the most loaded link of each kind."""
 
     bytes: Mapping[Link, Fraction] = field(default_factory=dict)  # the bytes, by link
-    hops: int = 0  # over how many links, one after the other, its farthest block goes
+    hops: int = 0  # the links that its farthest block takes, one after the other
     side: int = field(default=1, compare=False)  # the shortest side of what is sent
-    sent: Fraction = field(default=Fraction(0), compare=False)  # the bytes that leave a device, by whatever way
-    # how many steps it has where every device is next to every other: of a ring algorithm of p, p-1
-    stages: int = field(default=1, compare=False)
+    sent: Fraction = field(default=Fraction(0), compare=False)  # the bytes that leave a device, over all links
+    stages: int = field(default=1, compare=False)  # the steps of a ring algorithm if all devices are neighbours
 
     def __bool__(self) -> bool:
         return bool(self.bytes)
 
 
-class Untold(Exception):
-    """What a program does cannot be told from its trace; the message says why."""
+class Undetermined(Exception):
+    """A program's operations are not known from its trace; the message says why."""
 
 
 def loads_of(equation: Any, mesh: MeshCase) -> Loads:
-    """What an equation sends; nothing, if it is no collective, or among one device."""
+    """The loads of an equation; none if it is no collective, or one over one device."""
     name, parameters = equation.primitive.name, equation.params
     if name not in COLLECTIVE_KINDS:
         return Loads()
     axes, groups = mesh.in_mesh_order(axes_of(equation)), parameters.get("axis_index_groups")
     if name in EXCHANGES:
         if groups:
-            raise Untold(f"{name} has axis_index_groups: expected none, as links are not loaded alike")
-        return exchanged(axes, mesh, bytes_of(equation.invars[0].aval))  # a ragged one reads more, which it keeps
+            raise Undetermined(f"{name} has axis_index_groups: expected none, since links have different loads")
+        return exchange_loads(
+            axes, mesh, bytes_of(equation.invars[0].aval)
+        )  # a ragged one also reads lists, which stay
     size = sum(bytes_of(v.aval) for v in equation.invars)
     if name == "ppermute":
-        loads = permuted([mesh.shape[a] for a in axes], axes, parameters["perm"], size)
+        loads = permute_loads([mesh.shape[a] for a in axes], axes, parameters["perm"], size)
         return replace(loads, side=min((side for v in equation.invars for side in v.aval.shape), default=1))
-    return spread(axes, mesh, len(groups[0]) if groups else mesh.axis_size(axes), name, size)
+    return ring_loads(axes, mesh, len(groups[0]) if groups else mesh.axis_size(axes), name, size)
 
 
-def permuted(sizes: list[int], axes: tuple[str, ...], pairs: Any, size: int) -> Loads:
-    """Blocks of `size` bytes, from participants to participants, numbered in mesh order.
+def permute_loads(sizes: list[int], axes: tuple[str, ...], pairs: Any, size: int) -> Loads:
+    """Blocks of `size` bytes between pairs of participants, numbered in mesh order.
 
-    Each goes the shorter way round; where both are as long, every other goes either way, but between two devices.
+    Each takes the shorter way round; if both are equal, every other block takes the other way, except between two
+    devices.
     """
     if not len(pairs):
         return Loads()
@@ -100,8 +98,8 @@ def permuted(sizes: list[int], axes: tuple[str, ...], pairs: Any, size: int) -> 
     return Loads(loads, int(hops.max()), sent=Fraction(size))
 
 
-def spread(axes: tuple[str, ...], mesh: MeshCase, participants: int, name: str, size: int) -> Loads:
-    """Operands of `size` bytes, moved by a collective over all links of its axes."""
+def ring_loads(axes: tuple[str, ...], mesh: MeshCase, participants: int, name: str, size: int) -> Loads:
+    """The loads of a collective of operands of `size` bytes over all links of its axes."""
     links = links_of(axes, mesh)
     if not links or participants < 2:
         return Loads()
@@ -111,8 +109,8 @@ def spread(axes: tuple[str, ...], mesh: MeshCase, participants: int, name: str, 
     return Loads(dict.fromkeys(links, received / len(links)), hops, sent=received, stages=rounds * (participants - 1))
 
 
-def exchanged(axes: tuple[str, ...], mesh: MeshCase, size: int) -> Loads:
-    """Operands of `size` bytes, of which every participant gets a piece from every other."""
+def exchange_loads(axes: tuple[str, ...], mesh: MeshCase, size: int) -> Loads:
+    """The loads of an all-to-all of operands of `size` bytes."""
     links, p = links_of(axes, mesh), mesh.axis_size(axes)
     crossed = {a: Fraction(mesh.shape[a] ** 2 // 4, mesh.shape[a]) * size for a in axes}
     loads = {(a, way): crossed[a] / (2 if mesh.shape[a] > 2 else 1) for a, way in links}
@@ -121,5 +119,5 @@ def exchanged(axes: tuple[str, ...], mesh: MeshCase, size: int) -> Loads:
 
 
 def links_of(axes: tuple[str, ...], mesh: MeshCase) -> list[Link]:
-    """A device's links along axes: of two devices, each has one."""
+    """A device's links along axes: one along an axis of two devices."""
     return [(a, way) for a in axes for way in ((1, -1) if mesh.shape[a] > 2 else (1,)) if mesh.shape[a] > 1]

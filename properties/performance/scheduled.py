@@ -1,12 +1,12 @@
-"""A program that XLA:TPU has scheduled, walked in its order: when it computes, and when its links are busy.
+"""A timeline of a program as XLA:TPU scheduled it: when it computes, and when its links are busy.
 
-Computation takes as long as the compiler itself estimates (`estimated_cycles` of a fusion or copy, at the chip's
-clock). A transfer begins where its `-start` stands, behind what is on its links already, and takes its bytes at the
-link's bandwidth and a latency for every hop; where its `-done` comes before that is over, the device waits. A
-synchronous one is waited for at once. Of a conditional the longest branch counts.
+Computation takes the compiler's own estimate (`estimated_cycles` of a fusion or copy, at the chip's clock). A transfer
+begins at its `-start`, after other transfers on its links, and takes its bytes at the link's bandwidth and a latency
+for every hop; at its `-done` the device waits for the rest of it. A synchronous transfer is waited for at once. The
+longest branch of a conditional counts.
 
-Left out: copies between a chip's memories that go on beside computation (`copy-start`, `slice-start`), what transfers
-and computation take from one another, scalar instructions, and what has no estimate (`Schedule.unpriced`).
+Left out: copies between a chip's memories beside computation (`copy-start`, `slice-start`), contention between
+transfers and computation, scalar instructions, and instructions without an estimate (`Schedule.unpriced`).
 """
 
 import copy
@@ -24,7 +24,7 @@ from shardproof.properties.performance.timeline import Exposure, length, union
 from shardproof.properties.performance.tpu_compiler.topology import Coordinates, Hop, Topology, passage
 
 INNERMOST = 3
-"""How many frames are told: what was called, and by what."""
+"""The number of frames in messages: the innermost, and its callers."""
 
 TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 TABLE = re.compile(rf"^\s*({'|'.join(TABLES)})\s*\n((?:\s*\d+ .+\n)*)", re.MULTILINE)
@@ -32,60 +32,54 @@ ROW = re.compile(r'^\s*(\d+) "?(.+?)"?\s*$', re.MULTILINE)
 FIELD = re.compile(r"(\w+)=(\d+)")
 FRAME = re.compile(r"stack_frame_id=(\d+)")
 
+Frames = Mapping[int, tuple[str, int]]
+"""The frames of a text by number: the place of each, and the number of its caller. A text may have none."""
 
-@dataclass(frozen=True)
-class Frames:
-    """The frames of a text by their numbers: where each is, and the number of what called it.
 
-    A text without them has none, and then nothing is told.
-    """
+def read_frames(text: str) -> Frames:
+    """The frames of a text."""
+    tables = dict(TABLE.findall(text))
+    files, functions, locations, frames = (dict(ROW.findall(tables.get(name, ""))) for name in TABLES)
+    found: dict[int, tuple[str, int]] = {}
+    for number, row in frames.items():
+        frame = dict(FIELD.findall(row))
+        at = dict(FIELD.findall(locations.get(frame.get("file_location_id", ""), "")))
+        file = PurePath(files.get(at.get("file_name_id", ""), "")).name
+        function = functions.get(at.get("function_name_id", ""), "")
+        parent = int(frame.get("parent_frame_id", 1)) - 1  # written one higher, so that none is 1
+        found[int(number)] = (f"{file}:{at.get('line', '?')} in {function}", parent)
+    return found
 
-    places: Mapping[int, tuple[str, int]]
 
-    @classmethod
-    def read(cls, text: str) -> "Frames":
-        """The frames of a text."""
-        tables = dict(TABLE.findall(text))
-        files, functions, locations, frames = (dict(ROW.findall(tables.get(name, ""))) for name in TABLES)
-        places: dict[int, tuple[str, int]] = {}
-        for number, row in frames.items():
-            frame = dict(FIELD.findall(row))
-            at = dict(FIELD.findall(locations.get(frame.get("file_location_id", ""), "")))
-            file = PurePath(files.get(at.get("file_name_id", ""), "")).name
-            function = functions.get(at.get("function_name_id", ""), "")
-            parent = int(frame.get("parent_frame_id", 1)) - 1  # written one higher, so that none is 1
-            places[int(number)] = (f"{file}:{at.get('line', '?')} in {function}", parent)
-        return cls(places)
-
-    def where(self, instruction: Instruction) -> str:
-        """The innermost places that an instruction comes from; empty if the text does not say."""
-        frame = FRAME.search(instruction.attributes.get("metadata", ""))
-        told: list[str] = []
-        number = int(frame[1]) if frame else 0
-        while number in self.places and len(told) < INNERMOST:
-            place, parent = self.places[number]
-            told.append(place)
-            number = parent if parent < number else 0
-        return ", called at ".join(told)
+def source_of(instruction: Instruction, frames: Frames) -> str:
+    """The innermost places that an instruction comes from; empty if the text does not say."""
+    frame = FRAME.search(instruction.attributes.get("metadata", ""))
+    places: list[str] = []
+    number = int(frame[1]) if frame else 0
+    while number in frames and len(places) < INNERMOST:
+        place, parent = frames[number]
+        places.append(place)
+        number = parent if parent < number else 0
+    return ", called at ".join(places)
 
 
 COPIES = ("copy", "bitcast")
 
 
 def trips(module: Module, inside: Computation, loop: Instruction) -> int:
-    """How often a `while` runs its body: what is written down, or what a counter does that is compared with one."""
+    """The trips of a `while`: as its line has them, or by its counter, which is compared with a limit."""
     known = known_trips(loop)
     if known is not None:
         return known
     condition, body = (module.computations[loop.called(name)] for name in ("condition", "body"))
     root = condition.root
-    untold = HloError(f"how often the loop {loop.name} runs is not told: {root.line}")
+    unknown = HloError(f"the number of trips of the loop {loop.name} is not in the text: {root.line}")
     if root.opcode != "compare" or root.attributes.get("direction") != "LT":
-        raise untold
+        raise unknown
     counter, limit = (condition.instructions[bare(name)] for name in root.operands)
     before, after = inside.instructions[bare(loop.operands[0])], body.root
     if counter.opcode != "get-tuple-element" or before.opcode != "tuple" or after.opcode != "tuple":
-        raise untold
+        raise unknown
     index = int(counter.attributes["index"])
     first = _number(_origin(inside, before.operands[index]))
     last = _number(_origin(condition, limit.name, (inside, before)))
@@ -96,14 +90,14 @@ def trips(module: Module, inside: Computation, loop: Instruction) -> int:
         if step is None and carried is not None and carried.opcode == "get-tuple-element":
             step = _number(_origin(body, by, (inside, before)))
     if first is None or last is None or not step or step < 0:
-        raise untold
+        raise unknown
     return max(0, -(-(last - first) // step))
 
 
 def _origin(
     computation: Computation, name: str, around: tuple[Computation, Instruction] | None = None
 ) -> Instruction | None:
-    """What a value is a copy of; what a loop carries is taken from the tuple that it begins with, outside of it."""
+    """The instruction that a value is a copy of; a loop's carry is followed to the tuple outside of the loop."""
     found = computation.instructions.get(bare(name))
     while found is not None and (found.opcode in COPIES or (found.opcode == "get-tuple-element" and around)):
         name = found.operands[0]
@@ -115,13 +109,13 @@ def _origin(
 
 
 def _number(found: Instruction | None) -> int | None:
-    """The number that a constant is."""
+    """The number of a constant."""
     text = found.operands[0] if found is not None and found.opcode == "constant" and found.operands else ""
     return int(text) if text.lstrip("-").isdigit() else None
 
 
 FUSED_SCATTER = "all-reduce-scatter"
-"""A fusion of an all-reduce and a slice, for which the compiler has an algorithm of its own: a reduce-scatter."""
+"""A fusion of an all-reduce and a slice, which the compiler runs as a reduce-scatter."""
 
 FREE = frozenset({"ConcatBitcast", "AllocateBuffer", "Sharding", "AssumeGatherIndicesInBound"})
 """Custom calls that take no time."""
@@ -129,7 +123,7 @@ FREE = frozenset({"ConcatBitcast", "AllocateBuffer", "Sharding", "AssumeGatherIn
 
 @dataclass(frozen=True)
 class Sent:
-    """One transfer of a schedule, once for every time that it runs."""
+    """One run of a transfer of a schedule."""
 
     name: str  # the instruction that starts it
     kind: str  # one of `shardproof.oracles.communication.KINDS`
@@ -138,7 +132,7 @@ class Sent:
     start: Fraction  # when it begins, in seconds
     end: Fraction  # when it is over
     waited: Fraction = Fraction(0)  # how long the device waits for it
-    where: str = ""  # where the program asks for it
+    where: str = ""  # its place in the program
     loads: Mapping[Hop, Fraction] = field(default_factory=dict, compare=False)  # the bytes on every link, one way
 
     def __str__(self) -> str:
@@ -146,12 +140,12 @@ class Sent:
 
 
 Work = tuple[Fraction, Fraction, str]
-"""When a computation of a schedule begins, in seconds, when it is over, and the name of its instruction."""
+"""Start and end of a computation of a schedule, in seconds, and the name of its instruction."""
 
 
 @dataclass
 class Walk:
-    """Where a walk is."""
+    """The state of a walk through a schedule."""
 
     module: Module  # the whole text
     found: dict[str, CompiledCollective]  # its collectives by name
@@ -159,14 +153,13 @@ class Walk:
     chips: Sequence[Coordinates]  # where each device is
     frames: Frames  # where its lines come from
     now: Fraction = Fraction(0)  # the time so far, in seconds
-    computed: Fraction = Fraction(0)  # how much of it was computed in
-    waited: Fraction = Fraction(0)  # how much of it was waited in
+    computed: Fraction = Fraction(0)  # the part of it with computation
+    waited: Fraction = Fraction(0)  # the part of it with waiting
     sends: list[Sent] = field(default_factory=list)  # the transfers so far
     work: list[Work] = field(default_factory=list)  # the computations so far
-    unpriced: list[str] = field(default_factory=list)  # what had no estimate
-    free: dict[Hop, Fraction] = field(default_factory=dict)  # from when on each link is free
-    # the places in `sends` of what is under way, by what its end refers to
-    pending: dict[str, int] = field(default_factory=dict)
+    unpriced: list[str] = field(default_factory=list)  # instructions without an estimate
+    free: dict[Hop, Fraction] = field(default_factory=dict)  # the time from which each link is free
+    pending: dict[str, int] = field(default_factory=dict)  # unfinished transfers in `sends`, by the key of their end
 
     def through(self, computation: Computation) -> None:
         """Runs a computation's instructions one after the other."""
@@ -177,7 +170,7 @@ class Walk:
         """Runs an instruction."""
         opcode, name = instruction.opcode, instruction.name
         inner = self._inner(instruction)
-        started, ended = self._fused(inner)
+        edge, fused = _fused(inner)
         if opcode == "while":
             body = self.module.computations[instruction.called("body")]
             for _ in range(trips(self.module, inside, instruction)):
@@ -186,48 +179,35 @@ class Walk:
             self._longest(inner)
         elif opcode == "call":
             self.through(inner[0])
-        elif opcode.endswith("-done") or ended:
+        elif opcode.endswith("-done") or edge == "Done":
             self._compute(instruction)
-            operand = ended or bare(instruction.operands[0])
-            if operand in self.pending:
-                self._wait(self.pending.pop(operand))
+            key = _chain(fused) if fused is not None else bare(instruction.operands[0])
+            if key in self.pending:
+                self._wait(self.pending.pop(key))
         elif opcode == "async-update":
             if (before := bare(instruction.operands[0])) in self.pending:
                 self.pending[name] = self.pending.pop(before)
         elif opcode.removesuffix("-start") in OPCODES:
             self._send(name, instruction, self.found[name])
-        elif started:
-            key, collective = started
-            self._send(key, collective, self.found[collective.name])
+        elif fused is not None:
+            self._send(_chain(fused), fused, self.found[fused.name])
         elif inside_of := [i for c in inner for i in c.instructions.values() if i.name in self.found]:
             self._compute(instruction)
-            goes_on = "async_collective_fusion_config" in inside_of[0].attributes.get("backend_config", "")
-            for collective in () if goes_on else inside_of:  # not a further step of one that is under way
+            continues = "async_collective_fusion_config" in inside_of[0].attributes.get("backend_config", "")
+            for collective in () if continues else inside_of:  # a further step sends nothing new
                 kind = "reduce_scatter" if inner[0].name.startswith(FUSED_SCATTER) else ""
                 self._send(name, collective, self.found[collective.name], kind, done=opcode == "fusion")
         else:
             self._compute(instruction)
 
     def _inner(self, instruction: Instruction) -> list[Computation]:
-        """The computations that an instruction names, but for a loop's."""
+        """The computations that an instruction names, except a loop's."""
         if instruction.opcode == "while":
             return []
         listed = [instruction.attributes.get(a, "") for a in ("calls", "to_apply", "branch_computations")]
         listed += [instruction.attributes.get(a, "") for a in ("true_computation", "false_computation")]
         names = [bare(name) for text in listed for name in text.strip("{}").split(",") if name.strip()]
         return [self.module.computations[name] for name in names if name in self.module.computations]
-
-    def _fused(self, inner: Sequence[Computation]) -> tuple[tuple[str, Instruction] | None, str]:
-        """What a fusion starts of an asynchronous collective, by its chain, and the chain of one that it ends."""
-        for instruction in (i for c in inner for i in c.instructions.values()):
-            target = instruction.attributes.get("custom_call_target", "")
-            if "AsyncCollectiveStart" in target or "AsyncCollectiveDone" in target:
-                steps = [i for c in inner for i in c.instructions.values() if i.opcode in OPCODES]
-                if steps and "Start" in target:
-                    return (_chain(steps[0]), steps[0]), ""
-                if steps:
-                    return None, _chain(steps[0])
-        return None, ""
 
     def _compute(self, instruction: Instruction) -> None:
         cycles, target = _cycles(instruction), instruction.attributes.get("custom_call_target", "").strip('"')
@@ -242,7 +222,7 @@ class Walk:
     def _send(
         self, key: str, line: Instruction, collective: CompiledCollective, kind: str = "", *, done: bool = False
     ) -> None:
-        """Begins a transfer, under a name that its end refers to; what is synchronous or `done` ends as well."""
+        """Begins a transfer, with the key of its end; a synchronous or `done` one ends at once."""
         machine = chip(self.topology.generation)
         loads, hops = passage(collective, self.chips, self.topology, kind)
         starts = [max(self.now, self.free.get(hop, Fraction(0))) for hop in loads]
@@ -251,7 +231,7 @@ class Walk:
         begin, over = min(starts, default=self.now), max(ends, default=self.now) + hops * machine.latency
         form = "synchronous" if done else collective.form
         what = collective.name, kind or collective.kind, collective.operand_bytes, form
-        self.sends.append(Sent(*what, begin, over, where=self.frames.where(line), loads=loads))
+        self.sends.append(Sent(*what, begin, over, where=source_of(line, self.frames), loads=loads))
         if form == "synchronous":
             self._wait(len(self.sends) - 1)
         else:
@@ -272,12 +252,22 @@ class Walk:
         vars(self).update(vars(max(ends, key=lambda one: one.now)))
 
 
+def _fused(inner: Sequence[Computation]) -> tuple[str, Instruction | None]:
+    """`Start` or `Done`, and the collective, where a fusion starts or ends an asynchronous one."""
+    instructions = [i for c in inner for i in c.instructions.values()]
+    steps = [i for i in instructions if i.opcode in OPCODES]
+    targets = (i.attributes.get("custom_call_target", "") for i in instructions)
+    edges = (found[1] for target in targets if (found := re.search("AsyncCollective(Start|Done)", target)))
+    edge = next(edges, "")
+    return (edge, steps[0]) if edge and steps else ("", None)
+
+
 def _chain(instruction: Instruction) -> str:
     return f"{instruction.opcode} {instruction.attributes.get('frontend_attributes', '')}"
 
 
 def _cycles(instruction: Instruction) -> int:
-    """What the compiler estimates; 0 where it does not."""
+    """The compiler's estimate; 0 without one."""
     text = instruction.attributes.get("backend_config", "")
     if "estimated_cycles" not in text:
         return 0
@@ -289,14 +279,14 @@ def _cycles(instruction: Instruction) -> int:
 
 @dataclass(frozen=True)
 class Schedule(Exposure):
-    """When a device computes and waits, in seconds; exposed is what it waits for."""
+    """A device's computation and waiting, in seconds; exposed is the time that it waits."""
 
     sends: tuple[Sent, ...] = ()  # all transfers, in order
     work: tuple[Work, ...] = ()  # all computation, in order
     unpriced: tuple[str, ...] = ()  # instructions that the compiler has no estimate for
 
     def __str__(self) -> str:
-        """All in the order in which it begins: when, how long it takes, and how long a transfer is waited for."""
+        """All in the order of their start: when, how long, and how long a transfer is waited for."""
         waits = [(one.start, one.end, f"{one}, waited for {_micro(one.waited)} us") for one in self.sends]
         rows = sorted([*self.work, *waits])
         lines = [f"{_micro(start):>9} {_micro(end - start):>9}  {what}" for start, end, what in rows]
@@ -304,17 +294,17 @@ class Schedule(Exposure):
 
     @property
     def permutes(self) -> int:
-        """How many permutes there are."""
+        """The number of permutes."""
         return sum(sent.kind == "permute" for sent in self.sends)
 
     @property
     def synchronous(self) -> tuple[Sent, ...]:
-        """The transfers beside which nothing can be computed."""
+        """The transfers that do not overlap with computation."""
         return tuple(sent for sent in self.sends if sent.form == "synchronous")
 
     @property
     def monolithic(self) -> tuple[Sent, ...]:
-        """The transfers that are no permutes."""
+        """The transfers other than permutes."""
         return tuple(sent for sent in self.sends if sent.kind != "permute")
 
 
@@ -323,7 +313,7 @@ def schedule(text: str, topology: Topology, chips: Sequence[Coordinates]) -> Sch
     if "is_scheduled=true" not in text.partition("\n")[0]:
         raise HloError("not a scheduled program: expected is_scheduled=true in its first line")
     module = read(text)
-    walk = Walk(module, {c.name: c for c in collectives(text)}, topology, chips, Frames.read(text))
+    walk = Walk(module, {c.name: c for c in collectives(text)}, topology, chips, read_frames(text))
     walk.through(module.entry)
     return Schedule(
         walk.now,

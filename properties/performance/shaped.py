@@ -1,4 +1,4 @@
-"""Cases of whole arrays of given shapes: what timelines are of."""
+"""Cases of whole arrays of given shapes, for timelines."""
 
 import dataclasses
 import math
@@ -22,14 +22,14 @@ PUBLISHED: dict[str, tuple[tuple[int, ...], ...]] = {
     "matmul_all_reduce": ((512, 8192), (8192, 2048)),
     "transformer_block": ((512, 2048), (2048, 8192), (8192, 2048)),
 }
-"""The arrays of products that nobody gives shapes for: A[1024_X, 2048_Y] W[2048, 8192_Y] over two devices along X, and
-what has as many multiplications."""
+"""The default shapes of products: A[1024_X, 2048_Y] W[2048, 8192_Y] over two devices along X, and others with as many
+multiplications."""
 
 KNOWN = (*PARAMETERS, *SHARDED, *(name for name, contract in CONTRACTS.items() if contract.shapes))
-"""The contracts that there are such cases of."""
+"""The contracts with such cases."""
 
 
-def shaped(
+def shaped_case(
     contract: str,
     mesh: MeshCase,
     axis_name: str | tuple[str, ...],
@@ -39,22 +39,20 @@ def shaped(
     """The case of a contract whose arrays, sharded over the axis tuple alone, have these shapes as a whole."""
     case, whole = _plain(contract, mesh, axis_name, dtype)
     given = whole if shapes is None else [*shapes]
-    if len(given) != len(whole) or any(len(one) != len(other) for one, other in zip(given, whole, strict=True)):
-        told = ",".join("x".join(map(str, one)) for one in given)
-        expected = ",".join("x".join(map(str, one)) for one in whole)
-        raise RequestError(f"shapes={told}: expected as many sides as {expected} for {contract} on mesh {mesh}")
+    text, expected = (",".join("x".join(map(str, one)) for one in each) for each in (given, whole))
+    if [*map(len, given)] != [*map(len, whole)]:
+        raise RequestError(f"shapes={text}: expected as many sides as {expected} for {contract} on mesh {mesh}")
     for one, other in pairwise(given if contract in SHARDED else ()):
         if one[-1] != other[0]:
-            told = ",".join("x".join(map(str, shape)) for shape in given)
-            raise RequestError(f"shapes={told}: expected {one[-1]} rows to contract with, got {other[0]}")
+            raise RequestError(f"shapes={text}: expected {one[-1]} rows to contract with, got {other[0]}")
     return _cut(dataclasses.replace(case, roles=_roles(case, ())), given)
 
 
-def laid_out_for(case: Case, layouts: Sequence[Signature]) -> Case:
-    """The same arrays as an implementation wants them whose arguments have roles (see `Claim.layouts`), if it says how.
+def with_layouts(case: Case, layouts: Sequence[Signature]) -> Case:
+    """The same arrays in the layouts that an implementation states for arguments with roles (see `Claim.layouts`).
 
-    Of several axes the first is that of the first role, and all others that of the last. One alone is of the role that
-    shards the first array that any does: that of `data` for what shares examples, of `model` for what shares features.
+    The first of several axes gets the first role, and all others the last. A single axis gets the role that shards the
+    first sharded array: `data` if examples are shared, `model` if features are.
     """
     if not layouts:
         return case
@@ -68,7 +66,7 @@ def laid_out_for(case: Case, layouts: Sequence[Signature]) -> Case:
 
 
 def _roles(case: Case, arrays: Sequence[Array]) -> Roles:
-    """The axis tuples of a contract's roles, if it has any; see `laid_out_for`."""
+    """The axis tuples of a contract's roles; see `with_layouts`."""
     names = case.contract.call.roles
     if not names:
         return ()
@@ -80,13 +78,13 @@ def _roles(case: Case, arrays: Sequence[Array]) -> Roles:
 
 
 def _cut(case: Case, wholes: Shapes) -> Case:
-    """A case with the blocks that its layouts leave of whole arrays."""
+    """A case whose blocks are those of whole arrays in its layouts."""
     operands = []
     for shape, operand in zip(wholes, case.operands, strict=True):
         parts = [case.mesh.axis_size(entry) for entry in operand.placement.spec]
         if any(size % part for size, part in zip(shape, parts, strict=True)):
-            told, most = "x".join(map(str, shape)), max(parts)
-            raise RequestError(f"shape={told}: expected sides that divide by {most} where {operand} is sharded")
+            text, most = "x".join(map(str, shape)), max(parts)
+            raise RequestError(f"shape={text}: expected sides that divide by {most} where {operand} is sharded")
         block = tuple(size // part for size, part in zip(shape, parts, strict=True))
         operands.append(dataclasses.replace(operand, block=block))
     return dataclasses.replace(case, operands=tuple(operands))
@@ -95,7 +93,7 @@ def _cut(case: Case, wholes: Shapes) -> Case:
 def _plain(
     contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...], dtype: str
 ) -> tuple[Case, list[tuple[int, ...]]]:
-    """A case with the right layouts, and the shapes that its arrays get if nobody gives any."""
+    """A case with the right layouts, and the default shapes of its arrays."""
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
     if contract in CONTRACTS and CONTRACTS[contract].shapes:
         described, params = CONTRACTS[contract].shapes, CONTRACTS[contract].usual
@@ -114,7 +112,7 @@ def _plain(
 
 
 def parse_shapes(text: str) -> list[tuple[int, ...]]:
-    """The shapes that `512x2048,2048x8192` lists."""
+    """The shapes in `512x2048,2048x8192`."""
     shapes = [part.strip().split("x") for part in text.split(",")]
     if not all(side.isdecimal() and int(side) for shape in shapes for side in shape):
         raise RequestError(f"--shape={text}: expected the sides of whole arrays, as in 512x2048,2048x8192")

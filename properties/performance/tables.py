@@ -1,4 +1,4 @@
-"""Tables of what is measured and verified: on a terminal, and in Markdown."""
+"""Tables for a terminal, and in Markdown."""
 
 import io
 from collections.abc import Collection, Iterable, Sequence
@@ -9,7 +9,7 @@ from rich.table import Column, Table
 from shardproof.properties.programs.implementations import Implementation
 
 Left = int | Collection[str]
-"""The columns of text, to the left: the first so many, or these. Numbers are to the right."""
+"""The columns that are aligned to the left: the first N, or these."""
 
 
 def _texts(columns: Sequence[str], left: Left) -> Collection[str]:
@@ -26,7 +26,7 @@ def table(title: str, columns: Sequence[str], lines: Iterable[Sequence[str]], le
 
 
 def text_of(shown: RenderableType, width: int) -> str:
-    """What a terminal of so many columns shows."""
+    """The text of a table on a terminal of this width."""
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
     with console.capture() as captured:
         console.print(shown)
@@ -34,7 +34,7 @@ def text_of(shown: RenderableType, width: int) -> str:
 
 
 def markdown(columns: Sequence[str], lines: Iterable[Sequence[str]], *, left: Left | None = None) -> str:
-    """The same in Markdown; None: all to the left."""
+    """A table in Markdown; None: all columns to the left."""
     texts = columns if left is None else _texts(columns, left)
     rule = ["---" if column in texts else "---:" for column in columns]
     return "\n".join(f"| {' | '.join(line)} |" for line in (columns, rule, *lines))

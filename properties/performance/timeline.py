@@ -1,41 +1,41 @@
-"""When a device computes and when its links are busy, on a stated machine: what of its communication is hidden.
+"""A timeline of a device's computation and of its links on a stated machine, and the communication that it hides.
 
-Resources are the device's arithmetic and each of its links, one way; an operation starts as soon as what it needs is
-there and its resources are free, in that order. A loop is a barrier: no compiler moves work from one iteration into
-another, or past the loop.
+Resources are the device's arithmetic and each of its links, one way; an operation starts as soon as its inputs are
+there and its resources are free. A loop is a barrier: no compiler moves work from one iteration into another, or past
+the loop.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Protocol
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.performance.chips import Chip
 from shardproof.properties.performance.operations import Operation, flops_in, within
 from shardproof.properties.performance.routes import Link
 
 Times = list[tuple[Fraction, Fraction]]
-"""From when until when, one after the other."""
+"""Starts and ends, in order."""
 
 
 @dataclass(frozen=True)
 class Exposure:
-    """How long a program computes and communicates."""
+    """The times in which a program computes and communicates."""
 
-    total: Fraction  # how long it takes
-    compute: Fraction  # how long the device computes
-    communication: Fraction  # how long something is under way on a link
-    exposed: Fraction  # how long something is, and nothing is computed
+    total: Fraction
+    compute: Fraction  # the time in which the device computes
+    communication: Fraction  # the time in which a link is busy
+    exposed: Fraction  # the part of that in which nothing is computed
 
     @property
     def hidden(self) -> Fraction:
-        """How long something is under way while the device computes."""
+        """The time in which a link is busy and the device computes."""
         return self.communication - self.exposed
 
     @property
     def share(self) -> Fraction:
-        """What part of the communication is exposed; of none, zero."""
+        """The part of the communication that is exposed; zero without any."""
         return self.exposed / self.communication if self.communication else Fraction(0)
 
 
@@ -51,7 +51,7 @@ def union(spans: Iterable[tuple[Fraction, Fraction]]) -> Times:
 
 
 def minus(these: Times, those: Times) -> Times:
-    """What of some times is not among others; both without overlaps, and in order."""
+    """The difference of two sets of times, both without overlaps and in order."""
     found = []
     for start, end in these:
         at = start
@@ -67,55 +67,45 @@ def minus(these: Times, those: Times) -> Times:
 
 
 def length(times: Times) -> Fraction:
-    """How long times without overlaps are in all."""
+    """The total length of times without overlaps."""
     return sum((end - start for start, end in times), Fraction(0))
-
-
-class Machine(Protocol):
-    """How long an operation takes, and what it takes meanwhile."""
-
-    def seconds(self, operation: Operation) -> Fraction:
-        """How long it takes alone."""
-
-    def links(self, operation: Operation) -> tuple[Link, ...]:
-        """The links that it takes; of what sends nothing, none."""
 
 
 @dataclass(frozen=True)
 class Balanced:
     """Only products and links take time, and the busiest link needs just as long as p-1 of p products.
 
-    On it a ring of p participants exposes nothing, if it hides all that it can: one of its p products, the first or the
-    last, has nothing to hide.
+    A ring of p participants that hides all it can exposes nothing there: the first or the last of its p products has
+    nothing to hide.
     """
 
-    flops: int  # how many multiplications and additions there are in all
-    bytes: Fraction  # how many bytes there are on the busiest link
-    axes: frozenset[str]  # along which mesh axes sending takes time
-    part: Fraction  # how long the busiest link needs, as a part of all products
+    flops: int  # multiplications and additions in all
+    bytes: Fraction  # on the busiest link
+    axes: frozenset[str]  # the mesh axes along which sending takes time
+    part: Fraction  # the time of the busiest link, as a part of that of all products
 
     @classmethod
     def of(cls, operations: Sequence[Operation], mesh: MeshCase, axes: Iterable[str]) -> "Balanced":
-        """The machine that is balanced for a program, as far as it sends along some axes."""
+        """The machine that is balanced for what a program sends along some axes."""
         along = frozenset(axes)
         loads = (size for (axis, _), size in loads_in(operations).items() if axis in along)
         p = mesh.axis_size(mesh.in_mesh_order(along))
         return cls(flops_in(operations), max(loads, default=Fraction(0)), along, Fraction(p - 1, p))
 
     def seconds(self, operation: Operation) -> Fraction:
-        """In parts of what all products take."""
+        """The time of an operation as a part of that of all products."""
         if operation.transfers:
             loads = (size for (axis, _), size in operation.loads.bytes.items() if axis in self.axes)
             return self.part * max(loads, default=Fraction(0)) / (self.bytes or 1)
         return Fraction(sum(operation.flops.values()), self.flops) if self.flops else Fraction(0)
 
     def links(self, operation: Operation) -> tuple[Link, ...]:
-        """One for every way along every axis that it loads."""
+        """One link for every way along every axis with a load."""
         return tuple(operation.loads.bytes)
 
 
 def shortest_side(operations: Sequence[Operation]) -> float:
-    """The shortest side of any block that is sent; of none, infinity."""
+    """The shortest side of any block that is sent; infinity if none is."""
     return min((one.loads.side for one, _ in within(operations) if one.transfers), default=math.inf)
 
 
@@ -128,6 +118,8 @@ def loads_in(operations: Sequence[Operation]) -> dict[Link, Fraction]:
     return found
 
 
+Machine = Chip | Balanced
+
 COMPUTE = "compute"
 """The device's arithmetic, beside its links."""
 
@@ -136,29 +128,29 @@ COMPUTE = "compute"
 class Wait:
     """A time in which nothing is computed because of a transfer."""
 
-    transfer: Operation  # the one that is over last in it
-    then: Operation | None  # what waits for it; None: the end of its block
-    time: Fraction  # how long, in all iterations
+    transfer: Operation  # the one that ends last in it
+    then: Operation | None  # the operation that waits for it; None: the end of its block
+    time: Fraction  # in all iterations
 
 
 @dataclass(frozen=True)
 class Span:
-    """When an operation is under way, from the start of its block."""
+    """Start and end of an operation, from the start of its block."""
 
-    operation: Operation  # which one
+    operation: Operation
     place: int  # its place in the block
-    start: Fraction  # in the unit of the machine: seconds, or parts of what all products of a program take
+    start: Fraction  # in the unit of the machine: seconds, or parts of the time of all products of a program
     end: Fraction
-    links: tuple[Link, ...] = ()  # those that it takes
-    inside: "Timeline | None" = None  # of a loop, one iteration
+    links: tuple[Link, ...] = ()
+    inside: "Timeline | None" = None  # one iteration of a loop
 
 
 @dataclass(frozen=True)
 class Timeline(Exposure):
-    """What happens in a block, once."""
+    """One run of a block."""
 
-    spans: tuple[Span, ...] = ()  # all of its operations
-    waits: tuple[Wait, ...] = ()  # what is exposed, by what it is that waits
+    spans: tuple[Span, ...] = ()
+    waits: tuple[Wait, ...] = ()  # the exposed times
 
 
 def timeline(operations: Sequence[Operation], machine: Machine) -> Timeline:
@@ -186,11 +178,10 @@ def timeline(operations: Sequence[Operation], machine: Machine) -> Timeline:
 
 
 def _scheduled(operations: Sequence[Operation], machine: Machine) -> Iterator[Span]:
-    """Every operation as early as it can be; of several that could begin at a time, the first of the program."""
+    """Every operation as early as possible; if several can start at the same time, the first of the program."""
     done: dict[int, Fraction] = {}
     free: dict[Link | str, Fraction] = {}
-    idle: Fraction = Fraction(0)
-    """When a loop that was the last to begin ends: nothing begins before."""
+    idle = Fraction(0)  # the end of the last loop, before which nothing starts
     left = dict(enumerate(operations))
     took = [machine.seconds(operation) for operation in operations]
     links = [machine.links(operation) for operation in operations]
@@ -212,7 +203,7 @@ def _scheduled(operations: Sequence[Operation], machine: Machine) -> Iterator[Sp
         done[place] = end
         if inside is not None:
             idle = end
-        for one in links[place] or (COMPUTE,) if end > start else ():  # what takes no time is waited for by nothing
+        for one in links[place] or (COMPUTE,) if end > start else ():  # nothing waits for what takes no time
             free[one] = end
         yield Span(operation, place, start, end, links[place], inside)
 

@@ -23,7 +23,7 @@ from shardproof.properties.engines.running import ready
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.interpreter import evaluate
-from shardproof.properties.engines.simulate.liveness import equations, opened, scan_counts, subjaxprs, widest
+from shardproof.properties.engines.simulate.liveness import equations, open_jaxpr, scan_counts, subjaxprs, widest
 from shardproof.properties.engines.simulate.prepare import beside, failing_as_a_limit, of_set
 from shardproof.properties.precision.arithmetic import (
     ACROSS_DEVICES,
@@ -60,11 +60,11 @@ class _Flow:
         self.back: dict[Any, set[Any]] = defaultdict(set)
         self.added: dict[Any, set[Any]] = defaultdict(set)
         self.equations: list[Any] = []
-        self._read(opened(jaxpr)[0])
+        self._read(open_jaxpr(jaxpr)[0])
 
     def _read(self, jaxpr: Any) -> None:
         for equation in jaxpr.eqns:
-            name, inner = equation.primitive.name, [opened(one)[0] for one in subjaxprs(equation)]
+            name, inner = equation.primitive.name, [open_jaxpr(one)[0] for one in subjaxprs(equation)]
             if inner and not name.startswith(("scatter", "reduce", "select_and")):
                 for one in inner:
                     self._read(one)
@@ -138,7 +138,7 @@ def _adds_up_what_was_gathered(equation: Any, made: Mapping[Any, Any]) -> bool:
 
 def narrowed(jaxpr: Any) -> list[Any]:
     """The casts to 16 bits of what comes from wider arguments and goes into wider results, in program order."""
-    flow, program = _Flow(jaxpr, None), opened(jaxpr)[0]
+    flow, program = _Flow(jaxpr, None), open_jaxpr(jaxpr)[0]
     given = _reached(filter(_is_wide, program.invars), flow.onward)
     wanted = _reached(filter(_is_wide, _variables(program.outvars)), flow.back)
     return [
@@ -175,7 +175,7 @@ def narrowed_constants(jaxpr: Any) -> frozenset[int]:
     """The casts of constants to floats, by their identities: JAX casts once it has made them vary over the devices."""
     made: set[Any] = set()
     casts = set()
-    for e in equations(opened(jaxpr)[0]):
+    for e in equations(open_jaxpr(jaxpr)[0]):
         if e.primitive.name in ("pvary", "broadcast_in_dim", "convert_element_type") and made.issuperset(
             _variables(e.invars)
         ):

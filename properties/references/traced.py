@@ -14,7 +14,7 @@ from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.properties.contracts.contract import replace_leaves
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.engines.simulate import InterpreterLimit, Simulated
-from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
+from shardproof.properties.engines.simulate.liveness import equations, open_jaxpr, subjaxprs
 from shardproof.properties.precision.arithmetic import EndlessLoop, Sampled, double
 from shardproof.properties.precision.comparison import magnitude
 from shardproof.properties.precision.formats import FORMATS
@@ -230,7 +230,7 @@ def traced_for(shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Optio
 def has_tables(program: Any) -> bool:
     """True if a program has arrays of constants."""
     inner = (jaxpr for equation in equations(program) for jaxpr in subjaxprs(equation))
-    return any(np.ndim(constant) for jaxpr in (program, *inner) for constant in opened(jaxpr)[1])
+    return any(np.ndim(constant) for jaxpr in (program, *inner) for constant in open_jaxpr(jaxpr)[1])
 
 
 def narrow_casts(program: Any) -> tuple[np.dtype, ...]:
@@ -262,12 +262,12 @@ def is_the_same(program: Any, wide: Any) -> bool:
 
 def _constants(program: Any) -> Iterator[np.ndarray]:
     """The constants of a program that are floats, but for NaN."""
-    found: list[Any] = list(opened(program)[1])
+    found: list[Any] = list(open_jaxpr(program)[1])
     for equation in equations(program):
         found += [
             np.asarray(v.val, getattr(v.aval, "dtype", None)) for v in equation.invars if isinstance(v, core.Literal)
         ]
-        found += [constant for inner in subjaxprs(equation) for constant in opened(inner)[1]]
+        found += [constant for inner in subjaxprs(equation) for constant in open_jaxpr(inner)[1]]
     for constant in found:
         if is_float(np.dtype(constant.dtype)) and not np.isnan(constant).any():
             yield np.asarray(constant)

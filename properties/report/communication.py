@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.communication.counted import Unknown, moved, needed
+from shardproof.properties.communication.counted import Unknown, bytes_moved, needed_bound
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws.communication import communication_of, stated_by
 from shardproof.properties.programs.examples import COLUMNS as WIDTH
@@ -36,8 +36,8 @@ def _row(implementation: Implementation, p: int) -> dict[str, Any] | None:
         found = communication_of(implementation, case, SimulateEngine())
     except (NotImplementedError, Unknown):  # it does not support the example, or what it sends is unknown
         return None
-    bound = needed(case)
-    cost, passed = found.cost, moved(found.participants)
+    bound = needed_bound(case)
+    cost, passed = found.cost, bytes_moved(found.participants)
     stated = stated_by(implementation, case, backward=False)
     # without a statement, the number of collectives in a row is known where permutes are all there is
     permutes = None if set(dict(cost.counts)) - {"permute"} else cost.count("permute")

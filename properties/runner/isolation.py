@@ -24,7 +24,7 @@ import cloudpickle
 from jax.extend.core import Primitive
 
 from shardproof.properties.cases.case import Case
-from shardproof.properties.known_defects import fatal
+from shardproof.properties.known_defects import find_fatal
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.law import LARGE
 from shardproof.properties.programs.implementations import Implementation
@@ -185,7 +185,7 @@ def unending(task: Task) -> str:
 def _past_known_defects(task: Task, on_case: OnCase) -> tuple[Finding, Death | None]:
     ended: dict[str, tuple[Finding, Death]] = {}
     found, died = _run(task, on_case)
-    while died and found.violation and (defect := fatal(found.violation.case, died.words)):
+    while died and found.violation and (defect := find_fatal(found.violation.case, died.words)):
         text = found.violation.case.to_json()
         if text in task.known or len(task.known) == 20:  # it would go on and on
             break

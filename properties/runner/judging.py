@@ -21,7 +21,14 @@ from shardproof.properties.engines.simulate import (
     raised_in,
 )
 from shardproof.properties.engines.simulate.liveness import steps_of
-from shardproof.properties.known_defects import DEFECTS, Defect, aborting, at_fault, excused, spared
+from shardproof.properties.known_defects import (
+    DEFECTS,
+    Defect,
+    at_fault,
+    excuse,
+    excuse_without_compiling,
+    find_aborting,
+)
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.gradient import check_gradient
 from shardproof.properties.laws.law import Checked
@@ -207,7 +214,7 @@ def _judge(law: Law, implementation: Implementation, case: Case, engine: Engine,
     try:
         defect = _ending(law, implementation, case, engine, ended_by)
         if defect is not None:
-            return spared(defect, law, implementation, case)
+            return excuse_without_compiling(defect, law, implementation, case)
         checked = law.check(implementation, case, engine)
         if not isinstance(checked, Checked):
             return Verdict("held", checked=checked)
@@ -229,7 +236,7 @@ def _judge(law: Law, implementation: Implementation, case: Case, engine: Engine,
             return Verdict("unsupported", f"{error}{_line_of(error)}", underived=True)
         return Verdict("unsupported", first, declined=declined)
     except Exception as error:
-        verdict = excused(law, implementation, case, engine, error)
+        verdict = excuse(law, implementation, case, engine, error)
         if verdict is not None:
             return verdict
         if case.chain and declines(implementation, dataclasses.replace(case, chain=())):
@@ -245,7 +252,7 @@ def _judge(law: Law, implementation: Implementation, case: Case, engine: Engine,
 def _ending(law: Law, implementation: Implementation, case: Case, engine: Engine, ended_by: str) -> Defect | None:
     """The known defect that would end the process, or ended it; raises Broken if that one is not at fault."""
     if not ended_by:
-        return aborting(law, implementation, case, engine)
+        return find_aborting(law, implementation, case, engine)
     if at_fault(DEFECTS[ended_by], law, implementation, case, engine, ended=True) is None:
         raise Broken("ended", "aborts the process")  # neither this case nor a smaller one is run again
     return DEFECTS[ended_by]

@@ -6,12 +6,17 @@ Needs libtpu, and no TPU: `tox -e tpu-compiler`, or `pytest -m tpu_compiler` whe
 import pytest
 
 from shardproof.properties.performance.chips import chip
-from shardproof.properties.performance.measured.compiled_overlap import check_compiled_overlap, place, roomy, share_of
 from shardproof.properties.performance.tpu_compiler import Request, Topology, TpuCompiler
 from shardproof.properties.performance.tpu_compiler.process import BACKWARD, FORWARD, WAYS
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
+from shardproof.properties.suite.compiled_overlap import (
+    case_with_room,
+    check_compiled_overlap,
+    place,
+    share_of,
+)
 
 CLAIMING = [one for one in IMPLEMENTATIONS if one.overlap is not None]
 MAIN, OTHER = "v5e:2x4", "v6e:2x4"
@@ -55,7 +60,7 @@ def test_what_claims_to_overlap_is_scheduled_so(
     """Permutes alone, begun before the products that hide them, next to nothing of them waited for."""
     chips = Topology.parse(topology)
     mesh, axis_name = place(chips)
-    case = roomy(one.contract.name, mesh, axis_name, chip(chips.generation))
+    case = case_with_room(one.contract.name, mesh, axis_name, chip(chips.generation))
     compiled = tpu_compiler.compile(Request(topology, case, str(one), way))
     assert one.overlap is not None
     try:

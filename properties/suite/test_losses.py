@@ -19,10 +19,10 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import meshes
 from shardproof.properties.communication.counted import count
 from shardproof.properties.engines import SimulateEngine
-from shardproof.properties.engines.engine import abstract_mesh, device_mesh
+from shardproof.properties.engines.engine import abstract_mesh, device_mesh, trace
 from shardproof.properties.engines.simulate import simulate
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.performance.operations import peak_of
+from shardproof.properties.performance.operations import peak_in
 from shardproof.properties.programs.program import Argument, Program
 
 LOSSES = pytest.mark.parametrize("loss", PARALLELISATIONS.values(), ids=PARALLELISATIONS)
@@ -255,11 +255,10 @@ def test_what_another_layer_holds(name: str, mesh: MeshCase) -> None:
 
     def another(of: str) -> float:
         few, many = (
-            peak_of(
-                loss_and_gradients(PARALLELISATIONS[of], mesh, (width,) * (n + 1), examples, data="dp", model="tp"),
-                mesh,
+            peak_in(
+                trace(loss_and_gradients(PARALLELISATIONS[of], mesh, widths, examples, data="dp", model="tp"), mesh)
             )
-            for n in (layers, 2 * layers)
+            for widths in ((width,) * (n + 1) for n in (layers, 2 * layers))
         )
         return (many - few) / layers
 

@@ -10,15 +10,15 @@ from collections.abc import Callable
 import jax
 import pytest
 
-from shardproof.properties.performance.measured.work import (
+from shardproof.properties.performance.measured import (
     COLLECTIVES,
-    broken,
     chip_of,
     forms,
     measure,
     mesh_of,
     table,
-    tracing,
+    tracer,
+    violations,
 )
 from shardproof.properties.programs.examples import SHARDED
 
@@ -33,8 +33,8 @@ def test_performance(
     """Every element is right, and what hides its communication takes less than what waits for it."""
     devices = jax.devices()[: pytestconfig.getoption("--devices")]
     mesh = mesh_of(len(devices))
-    rows = measure(forms(contract, mesh), devices, trace=tracing(pytestconfig.getoption("--profile"), contract))
+    rows = measure(forms(contract, mesh), devices, trace=tracer(pytestconfig.getoption("--profile"), contract))
     record_table(table([*rows.values()], f"{contract} on {len(devices)} {devices[0].device_kind}, mesh {mesh}"))
-    failures = broken(rows, mesh, chip_of(devices[0]))
+    failures = violations(rows, mesh, chip_of(devices[0]))
     if failures:
         pytest.fail("\n".join(failures), pytrace=False)

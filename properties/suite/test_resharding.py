@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardproof.oracles.layout import Entries, shard
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import meshes, specs
-from shardproof.properties.communication.counted import moved, of_compiled
+from shardproof.properties.communication.counted import bytes_moved, of_compiled
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines.engine import device_mesh
 from shardproof.properties.known_defects import DEFECTS
@@ -99,7 +99,7 @@ def check(function: Change, case: Resharding) -> None:
     blocks = shard(case.array, case.mesh, case.wanted)
     for at in np.ndindex(*case.mesh.sizes):
         np.testing.assert_array_equal(here[mesh.devices[at]], blocks[at], strict=True)
-    sent = moved(of_compiled(program.as_text()).participants)
+    sent = bytes_moved(of_compiled(program.as_text()).participants)
     most = Fraction(case.gathered if case.lacks else 0) * case.array.itemsize
     assert sent is not None
     known = case.over_another_axis and DEFECTS["reshard_over_another_axis"].in_version(jax.__version__)

@@ -13,7 +13,7 @@ from shardproof.properties.engines.simulate import (  # noqa: F401  # each modul
     indexing,
     random_bits,
 )
-from shardproof.properties.engines.simulate.collectives import may_part
+from shardproof.properties.engines.simulate.collectives import may_diverge
 from shardproof.properties.engines.simulate.env import RULES, rule
 from shardproof.properties.engines.simulate.errors import (
     OF_THE_PROGRAM,
@@ -30,9 +30,9 @@ from shardproof.properties.engines.simulate.errors import (
 from shardproof.properties.engines.simulate.prepare import (
     Simulated,
     check_that_all_meet,
-    giving,
     interpret,
     prepare,
+    select_results,
     simulate,
 )
 from shardproof.properties.engines.simulate.record import Collective, Record
@@ -52,11 +52,11 @@ __all__ = [
     "UnknownPrimitive",
     "UnwrittenRead",
     "check_that_all_meet",
-    "giving",
     "interpret",
-    "may_part",
+    "may_diverge",
     "prepare",
     "raised_in",
     "rule",
+    "select_results",
     "simulate",
 ]

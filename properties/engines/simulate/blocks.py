@@ -1,4 +1,4 @@
-"""Primitives that move, order, add up and multiply the elements of blocks, whose dimensions follow the leading ones.
+"""Primitives that move, sort, reduce and multiply the elements of blocks, whose dimensions follow the leading ones.
 
 Sums and products are accumulated wide and rounded once to the traced dtype. NaN sorts last and wins every maximum and
 minimum.
@@ -19,13 +19,13 @@ from shardproof.properties.engines.simulate.env import (
     Dimensions,
     Env,
     Rule,
+    block_axes,
     block_rank,
+    broadcast_leads,
     common_lead,
     result_dtype,
     result_shape,
     rule,
-    shifted,
-    together,
 )
 from shardproof.properties.engines.simulate.interpreter import evaluate, held_as
 
@@ -34,30 +34,30 @@ from shardproof.properties.engines.simulate.interpreter import evaluate, held_as
 def reshape(env: Env, equation: Any, x: np.ndarray, *_: np.ndarray) -> np.ndarray:
     """The same elements in row-major order, in another shape."""
     if equation.primitive.name == "reshape" and equation.params["dimensions"] is not None:
-        x = x.transpose(*range(env.lead), *shifted(env, equation.params["dimensions"]))
+        x = x.transpose(*range(env.lead), *block_axes(env, equation.params["dimensions"]))
     return x.reshape(result_shape(env, equation, x))
 
 
 @rule("broadcast_in_dim")
 def broadcast_in_dim(env: Env, equation: Any, x: np.ndarray, *_: np.ndarray) -> np.ndarray:
-    """Dimension i of the operand becomes dimension `broadcast_dimensions[i]`; all else is repetition."""
+    """Dimension i of the operand becomes dimension `broadcast_dimensions[i]`; the others are repeated."""
     shape = result_shape(env, equation, x)
-    placed = list(shape[: env.lead]) + [1] * (len(shape) - env.lead)
+    own = list(shape[: env.lead]) + [1] * (len(shape) - env.lead)
     for size, dimension in zip(x.shape[env.lead :], equation.params["broadcast_dimensions"], strict=True):
-        placed[env.lead + dimension] = size
-    return np.broadcast_to(x.reshape(placed), shape)
+        own[env.lead + dimension] = size
+    return np.broadcast_to(x.reshape(own), shape)
 
 
 AS_IN_NUMPY: dict[str, Rule] = {
-    "transpose": lambda env, e, x: x.transpose(*range(env.lead), *shifted(env, e.params["permutation"])),
-    "concatenate": lambda env, e, *xs: np.concatenate(together(env, xs), axis=env.lead + e.params["dimension"]),
-    "stack": lambda env, e, *xs: np.stack(together(env, xs), axis=env.lead + e.params["axis"]),
+    "transpose": lambda env, e, x: x.transpose(*range(env.lead), *block_axes(env, e.params["permutation"])),
+    "concatenate": lambda env, e, *xs: np.concatenate(broadcast_leads(env, xs), axis=env.lead + e.params["dimension"]),
+    "stack": lambda env, e, *xs: np.stack(broadcast_leads(env, xs), axis=env.lead + e.params["axis"]),
     "unstack": lambda env, e, x: list(map(np.asarray, np.moveaxis(x, env.lead + e.params["axis"], 0))),
     "split": lambda env, e, x: np.split(x, np.cumsum(e.params["sizes"])[:-1], axis=env.lead + e.params["axis"]),
     "tile": lambda env, e, x: np.tile(x, (1,) * env.lead + tuple(e.params["reps"])),
-    "rev": lambda env, e, x: np.flip(x, shifted(env, e.params["dimensions"])),
+    "rev": lambda env, e, x: np.flip(x, block_axes(env, e.params["dimensions"])),
 }
-"""What NumPy does to the block's dimensions, which are behind the leading ones."""
+"""Functions of NumPy on the block's dimensions."""
 
 for _name, _rule in AS_IN_NUMPY.items():
     rule(_name)(_rule)
@@ -74,11 +74,11 @@ def slice_rule(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
 
 @rule("pad")
 def pad(env: Env, equation: Any, x: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """`value` around and between the elements; negative padding cuts off."""
-    return padded(env, x, value, [tuple(map(int, one)) for one in equation.params["padding_config"]])
+    """`value` around and between the elements; negative padding removes elements."""
+    return pad_block(env, x, value, [tuple(map(int, one)) for one in equation.params["padding_config"]])
 
 
-def padded(env: Env, x: np.ndarray, value: np.ndarray, config: Sequence[tuple[int, ...]]) -> np.ndarray:
+def pad_block(env: Env, x: np.ndarray, value: np.ndarray, config: Sequence[tuple[int, ...]]) -> np.ndarray:
     """The same by the padding of every dimension: low, high and interior; `value` is `[*lead]`."""
     lead, rank = common_lead(env, x, value), block_rank(env, x)
     value = value.reshape(value.shape + (1,) * rank)
@@ -105,13 +105,13 @@ def iota(env: Env, equation: Any, *_: np.ndarray) -> np.ndarray:
     """0, 1, 2, … along a dimension."""
     shape, dimension = tuple(equation.params["shape"]), equation.params["dimension"]
     counts = np.arange(shape[dimension]).astype(result_dtype(equation))
-    placed = (1,) * (env.lead + dimension) + (-1,) + (1,) * (len(shape) - dimension - 1)
-    return np.broadcast_to(counts.reshape(placed), (1,) * env.lead + shape)
+    along = (1,) * (env.lead + dimension) + (-1,) + (1,) * (len(shape) - dimension - 1)
+    return np.broadcast_to(counts.reshape(along), (1,) * env.lead + shape)
 
 
 @rule(*ALLOCATES)
 def empty(env: Env, equation: Any, *_: np.ndarray) -> np.ndarray:
-    """Memory that nothing was written to: NaN, the lowest integer, False; or the other: the largest, True."""
+    """Unwritten memory: NaN, the lowest integer, False; with the other choice the largest, True."""
     if env.found is not None:
         env.found["contents", id(equation)] = equation
     aval, other = equation.outvars[0].aval, env.other == "contents"
@@ -124,14 +124,14 @@ def empty(env: Env, equation: Any, *_: np.ndarray) -> np.ndarray:
 @rule("pvary", "preduced", "vary_unreduced_cast", "reduced_vary_cast", "random_clone")
 @rule("vary_unreduced_cast_p", "reduced_vary_cast_p")  # their names in JAX 0.10
 def identity(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """The operands: where and how they are held, and their types along mesh axes, do not change what they are."""
+    """The operands: layouts, memories and types along mesh axes do not change values."""
     return list(operands)
 
 
 @functools.cache
 def extreme(dtype: np.dtype, largest: bool) -> np.ndarray:
-    """The largest or smallest number of a dtype: what the minimum or maximum of nothing is."""
-    if dtype == bool or dtype.names:  # a random key, or what holds nothing
+    """The largest or smallest number of a dtype: the identity of minimum or maximum."""
+    if dtype == bool or dtype.names:
         return np.full((), largest, dtype)
     if is_float(dtype):
         value = np.array(np.inf if largest else -np.inf).astype(dtype)
@@ -142,21 +142,21 @@ def extreme(dtype: np.dtype, largest: bool) -> np.ndarray:
 
 
 def reduction(ufunc: np.ufunc) -> Rule:
-    """The rule that folds wide numbers and rounds the result."""
+    """The rule that reduces wide numbers and rounds the result."""
 
     def run(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
         exact = None if x.dtype == bool else env.exact(x.dtype)
-        axes = shifted(env, equation.params["axes"])
+        axes = block_axes(env, equation.params["axes"])
         return np.asarray(ufunc.reduce(x, axis=axes, dtype=exact)).astype(result_dtype(equation))
 
     return run
 
 
-def ordered(ufunc: np.ufunc, largest: bool) -> Rule:
+def extremum(ufunc: np.ufunc, largest: bool) -> Rule:
     """The rule of the maximum or minimum, with its identity for empty dimensions."""
 
     def run(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
-        exact, axes = comparable(x), shifted(env, equation.params["axes"])
+        exact, axes = as_comparable(x), block_axes(env, equation.params["axes"])
         start = extreme(x.dtype, largest).astype(exact.dtype)
         return np.asarray(ufunc.reduce(exact, axis=axes, initial=start)).astype(x.dtype)
 
@@ -168,8 +168,8 @@ rule("reduce_prod")(reduction(np.multiply))
 rule("reduce_and")(reduction(np.bitwise_and))
 rule("reduce_or")(reduction(np.bitwise_or))
 rule("reduce_xor")(reduction(np.bitwise_xor))
-rule("reduce_max")(ordered(np.maximum, largest=False))
-rule("reduce_min")(ordered(np.minimum, largest=True))
+rule("reduce_max")(extremum(np.maximum, largest=False))
+rule("reduce_min")(extremum(np.minimum, largest=True))
 
 
 def cumulative(function: Callable[..., Any]) -> Rule:
@@ -194,50 +194,50 @@ rule("cumlogsumexp")(cumulative(np.logaddexp.accumulate))
 
 @rule("reduce")
 def reduce(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """Folds arrays, element by element in row-major order, with a function of the program's."""
+    """Folds arrays in row-major order with a function of the program's."""
     count = len(operands) // 2
     dimensions = equation.params["dimensions"]
     jaxpr = equation.params["jaxpr"]
     rank = operands[0].ndim
-    order = [d for d in range(rank) if d - env.lead not in dimensions] + list(shifted(env, dimensions))
-    kept = rank - len(dimensions)
-    arrays = [x.transpose(order).reshape(*(x.shape[d] for d in order[:kept]), -1) for x in operands[:count]]
+    order = [d for d in range(rank) if d - env.lead not in dimensions] + list(block_axes(env, dimensions))
+    rest = rank - len(dimensions)
+    arrays = [x.transpose(order).reshape(*(x.shape[d] for d in order[:rest]), -1) for x in operands[:count]]
     return fold(env, jaxpr, arrays, operands[count:])
 
 
 def fold(env: Env, jaxpr: Any, arrays: Sequence[np.ndarray], starts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Folds arrays `[*lead, *kept, n]` along their last dimension, from `starts` `[*lead]`."""
-    kept = arrays[0].ndim - 1 - env.lead
-    state = [x.reshape(x.shape + (1,) * kept) for x in starts]
+    """Folds arrays `[*lead, *rest, n]` along their last dimension, from `starts` `[*lead]`."""
+    rest = arrays[0].ndim - 1 - env.lead
+    state = [x.reshape(x.shape + (1,) * rest) for x in starts]
     state = [np.broadcast_to(s, np.broadcast_shapes(s.shape, x.shape[:-1])) for s, x in zip(state, arrays, strict=True)]
     for position in range(arrays[0].shape[-1]):
         elements = [x[..., position] for x in arrays]
-        state = evaluate(env.mapped(kept), jaxpr, [*state, *elements])
+        state = evaluate(env.mapped(rest), jaxpr, [*state, *elements])
     return state
 
 
-def comparable(x: np.ndarray) -> np.ndarray:
-    """Numbers in a dtype that NumPy itself sorts, NaN last; exact. `float8_e5m2` says that it is one of NumPy's."""
+def as_comparable(x: np.ndarray) -> np.ndarray:
+    """The same numbers in a dtype that NumPy sorts, NaN last; `isbuiltin` is wrong for `float8_e5m2`."""
     return x if x.dtype.kind in "biufc" and x.dtype.isbuiltin == 1 else x.astype(np.float32)
 
 
 def ranking(keys: Sequence[np.ndarray], axis: int) -> np.ndarray:
-    """The indices that sort by the first key, ties by the next, and equal elements as they stand."""
-    return np.lexsort([comparable(key) for key in reversed(keys)], axis=axis)
+    """The indices of a stable sort by the first key, ties by the next."""
+    return np.lexsort([as_comparable(key) for key in reversed(keys)], axis=axis)
 
 
 @rule("sort")
 def sort(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """All operands in the order of the first `num_keys`, along a dimension."""
     axis = env.lead + equation.params["dimension"]
-    full = together(env, operands)
+    full = broadcast_leads(env, operands)
     order = ranking(full[: equation.params["num_keys"]], axis)
     return [np.take_along_axis(x, order, axis) for x in full]
 
 
 @rule("top_k")
 def top_k(env: Env, equation: Any, x: np.ndarray) -> list[np.ndarray]:
-    """The k largest elements in descending order and their indices; of equal ones the first."""
+    """The k largest elements in descending order and their indices; equal ones in their order."""
     axis = env.lead + equation.params.get("axis", x.ndim - env.lead - 1) % (x.ndim - env.lead)
     backwards = np.flip(ranking([np.flip(x, axis)], axis), axis)
     order = np.moveaxis(x.shape[axis] - 1 - backwards, axis, -1)[..., : equation.params["k"]]
@@ -250,7 +250,7 @@ def first_extreme(function: Callable[..., Any]) -> Rule:
 
     def run(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
         (axis,) = equation.params["axes"]
-        return np.asarray(function(comparable(x), axis=env.lead + axis)).astype(result_dtype(equation))
+        return np.asarray(function(as_comparable(x), axis=env.lead + axis)).astype(result_dtype(equation))
 
     return run
 
@@ -262,7 +262,7 @@ rule("argmin")(first_extreme(np.argmin))
 Contraction = tuple[tuple[Dimensions, Dimensions], tuple[Dimensions, Dimensions]]
 
 
-def flattened(x: np.ndarray, lead: int, *groups: Dimensions) -> np.ndarray:
+def merge_dimensions(x: np.ndarray, lead: int, *groups: Dimensions) -> np.ndarray:
     """`x` with the block's dimensions ordered by groups, and each group made one dimension."""
     order = [int(d) + lead for group in groups for d in group]
     sizes = [math.prod(x.shape[d + lead] for d in group) for group in groups]
@@ -276,8 +276,8 @@ def dot(env: Env, lhs: np.ndarray, rhs: np.ndarray, dimensions: Contraction) -> 
     rhs_free = [d for d in range(block_rank(env, rhs)) if d not in (*rhs_contract, *rhs_batch)]
     block = [lhs.shape[env.lead + d] for d in (*lhs_batch, *lhs_free)] + [rhs.shape[env.lead + d] for d in rhs_free]
     dtype = np.result_type(env.exact(lhs.dtype), env.exact(rhs.dtype))
-    left = flattened(lhs, env.lead, lhs_batch, lhs_free, lhs_contract).astype(dtype, copy=False)
-    right = flattened(rhs, env.lead, rhs_batch, rhs_contract, rhs_free).astype(dtype, copy=False)
+    left = merge_dimensions(lhs, env.lead, lhs_batch, lhs_free, lhs_contract).astype(dtype, copy=False)
+    right = merge_dimensions(rhs, env.lead, rhs_batch, rhs_contract, rhs_free).astype(dtype, copy=False)
     return np.asarray(np.matmul(left, right)).reshape((*common_lead(env, lhs, rhs), *block))
 
 
@@ -294,9 +294,8 @@ def ragged_dot_general(
 ) -> np.ndarray:
     """A dot product in which the ragged dimension is cut into groups of the given sizes.
 
-    If it is free, every group meets its own part of `rhs`; if it is contracted, every group gives a
-    part of the result; if it is a batch dimension, there is nothing to tell apart. What lies past the
-    last group counts as zero.
+    If it is free, every group is multiplied by its own part of `rhs`; if it is contracted, every group gives a part of
+    the result; a batch dimension needs no groups. Rows past the last group count as zero.
     """
     numbers = equation.params["ragged_dot_dimension_numbers"]
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = numbers.dot_dimension_numbers
@@ -321,7 +320,7 @@ def ragged_dot_general(
 
 
 def in_group(env: Env, lhs: np.ndarray, sizes: np.ndarray, ragged: int, batch: Dimensions) -> np.ndarray:
-    """Whether each position of the ragged dimension is in each group: bool `[*lead, group, *(1 or size)]`.
+    """A mask of the positions of the ragged dimension in each group: bool `[*lead, group, *(1 or size)]`.
 
     `sizes` is `[group]`, or has one dimension before it for each batch dimension of `lhs` (and, where
     a dimension before the ragged one is contracted, for that too).
@@ -333,11 +332,11 @@ def in_group(env: Env, lhs: np.ndarray, sizes: np.ndarray, ragged: int, batch: D
     outer = inside.ndim - env.lead - 2
     inside = np.moveaxis(inside, env.lead + outer, env.lead)  # [*lead, group, *outer, position]
     rank = block_rank(env, lhs)
-    placed = [1] * rank
+    shape = [1] * rank
     before = ([*batch] + [d for d in range(ragged) if d not in batch])[:outer] if outer else []
     for dimension in (*before, ragged):
-        placed[dimension] = lhs.shape[env.lead + dimension]
-    return inside.reshape(*inside.shape[: env.lead + 1], *placed)
+        shape[dimension] = lhs.shape[env.lead + dimension]
+    return inside.reshape(*inside.shape[: env.lead + 1], *shape)
 
 
 @rule("fft")

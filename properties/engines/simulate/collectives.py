@@ -1,6 +1,6 @@
-"""Collectives: how their primitives find operands and parameters, and whether all devices that must meet do.
+"""The rules of collectives, on the operations of `exchange`, and the check for deadlocks.
 
-What they compute is in `exchange`. Devices that take different ways through the program miss what the others wait for.
+Devices that take different branches may miss a collective that others wait in.
 """
 
 from functools import partial
@@ -36,10 +36,10 @@ COLLECTIVE_KINDS: dict[str, str] = {
 }
 
 
-def may_part(jaxpr: Any) -> bool:
-    """Whether devices may take different ways to a collective: into a branch, or round a loop once more."""
-    ways = (equation for equation in equations(jaxpr) if equation.primitive.name in ("cond", "while"))
-    inner = (one for way in ways for body in subjaxprs(way) for one in equations(body))
+def may_diverge(jaxpr: Any) -> bool:
+    """True if a collective is inside a branch or loop, in which devices may diverge."""
+    branching = (equation for equation in equations(jaxpr) if equation.primitive.name in ("cond", "while"))
+    inner = (one for equation in branching for body in subjaxprs(equation) for one in equations(body))
     return any(one.primitive.name in COLLECTIVE_KINDS for one in inner)
 
 
@@ -69,7 +69,7 @@ def check_agreement(env: Env, equation: Any, axes: tuple[str, ...], groups: Grou
 
 
 def whereabouts(env: Env, device: int, axes: tuple[str, ...]) -> str:
-    """What an inactive device does meanwhile: its next collective over one of `axes`, or the end of its branch."""
+    """The next collective over one of `axes` of an inactive device, or the end of its branch, for messages."""
     for elsewhere in reversed(env.elsewhere):
         if elsewhere.devices.reshape(-1)[device]:
             place = f"{elsewhere.name} ({location(elsewhere.equation)})"
@@ -81,8 +81,8 @@ def whereabouts(env: Env, device: int, axes: tuple[str, ...]) -> str:
     return "does not execute it"
 
 
-def executed(env: Env, equation: Any) -> tuple[tuple[str, ...], Groups]:
-    """Checks a collective (see `check_agreement`), writes it to the record, and returns its axes and groups."""
+def record_execution(env: Env, equation: Any) -> tuple[tuple[str, ...], Groups]:
+    """Checks a collective (see `check_agreement`), records it, and returns its axes and groups."""
     axes, groups = axes_of(equation), equation.params.get("axis_index_groups")
     check_agreement(env, equation, axes, groups)
     if env.recorder is not None and axes:
@@ -100,10 +100,10 @@ def executed(env: Env, equation: Any) -> tuple[tuple[str, ...], Groups]:
 
 
 def all_reduce(op: str) -> Rule:
-    """The rule of a reduction over mesh axes and, where a number stands among the axes, over that dimension."""
+    """The rule of a reduction over mesh axes, and over the dimensions that are numbers among them."""
 
     def run(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-        axes, groups = executed(env, equation)
+        axes, groups = record_execution(env, equation)
         positional = tuple(env.lead + name for name in equation.params["axes"] if isinstance(name, int))
         results = []
         for x, variable in zip(operands, equation.outvars, strict=True):
@@ -122,11 +122,11 @@ rule("pmax", "unreduced_pmax")(all_reduce("max"))
 rule("pmin", "unreduced_pmin")(all_reduce("min"))
 
 
-def exchanging(collective: str, *, adds: bool = False, **names: str) -> Rule:
-    """The rule of a collective of `exchange`, for whose arguments the equation's parameters have these names."""
+def collective_rule(collective: str, *, adds: bool = False, **names: str) -> Rule:
+    """The rule of a collective of `exchange`, with the equation's parameters of these names as arguments."""
 
     def run(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-        axes, groups = executed(env, equation)
+        axes, groups = record_execution(env, equation)
         arguments = {argument: equation.params[name] for argument, name in names.items()}
         arguments |= {"exact": env.exact} if adds else {}
         run_in_groups = partial(getattr(exchange, collective), **arguments)
@@ -136,42 +136,39 @@ def exchanging(collective: str, *, adds: bool = False, **names: str) -> Rule:
 
 
 rule("all_gather", "all_gather_invariant", "all_gather_reduced")(
-    exchanging("all_gather", dimension="all_gather_dimension", tiled="tiled")
+    collective_rule("all_gather", dimension="all_gather_dimension", tiled="tiled")
 )
 rule("reduce_scatter", "unreduced_reduce_scatter")(
-    exchanging("reduce_scatter", adds=True, dimension="scatter_dimension", tiled="tiled")
+    collective_rule("reduce_scatter", adds=True, dimension="scatter_dimension", tiled="tiled")
 )
 # where `lax.all_to_all` is not tiled, it gives the primitive a new dimension to concatenate along
-rule("all_to_all")(exchanging("all_to_all", split_dimension="split_axis", concat_dimension="concat_axis"))
-rule("pbroadcast")(exchanging("broadcast", root="source"))
+rule("all_to_all")(collective_rule("all_to_all", split_dimension="split_axis", concat_dimension="concat_axis"))
+rule("pbroadcast")(collective_rule("broadcast", root="source"))
 
 
 @rule("ppermute")
 def ppermute(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """Each source's block, on its destination; zeros where nothing arrives.
 
-    The pairs number the participants in mesh order, whatever the order of the tuple: so does JAX 0.10,
-    and later versions refuse any other tuple.
-
-    Raises:
-        SimulationError: for a tuple whose participants are not in mesh order, where JAX refuses it.
+    The pairs number the participants in mesh order, whatever the order of the tuple, as in JAX 0.10; where later
+    versions refuse a tuple in another order, it raises SimulationError.
     """
     axes = axes_of(equation)
     ordered = env.mesh.in_mesh_order(axes)
-    # in another order than the mesh's, axes of several devices have participants in another order than devices
+    # axes of one device do not change the order of the participants
     if jax.__version_info__ >= (0, 11) and axes != ordered and env.mesh.longer(axes) != env.mesh.longer(ordered):
         raise SimulationError(
             f"ppermute over {axes} on the mesh {env.mesh}: this version of JAX lowers no axis tuple that is not in "
             f"mesh order, {ordered}, at {location(equation)}"
         )
-    executed(env, equation)
+    record_execution(env, equation)
     send = partial(exchange.permute, pairs=equation.params["perm"])
     return [exchange.exchange(x, env.mesh, ordered, None, send) for x in operands]
 
 
 @rule("axis_index")
 def axis_index(env: Env, equation: Any) -> np.ndarray:
-    """The logical index of every device."""
+    """The index of every device along the axes."""
     axes = axes_of(equation)
     own = tuple((name, size if name in axes else 1) for name, size in env.mesh.shape.items())
     index = exchange.axis_index(own, axes)
@@ -180,12 +177,7 @@ def axis_index(env: Env, equation: Any) -> np.ndarray:
 
 @rule("ragged_all_to_all")
 def ragged_all_to_all(env: Env, equation: Any, *operands: np.ndarray) -> np.ndarray:
-    """Rows to where each sender says that they go in the receiver's output.
-
-    Raises:
-        RaggedMetadata: if the participants' offsets and sizes contradict each other, or are of several dtypes: of those
-            XLA makes no program.
-    """
+    """Rows, each at the offset in the receiver's output that its sender states; raises RaggedMetadata."""
     if len(kinds := dict.fromkeys(x.dtype.name for x in operands[2:])) > 1:
         raise RaggedMetadata(
             f"ragged_all_to_all: input_offsets, send_sizes, output_offsets and recv_sizes are {' and '.join(kinds)}: "
@@ -195,11 +187,11 @@ def ragged_all_to_all(env: Env, equation: Any, *operands: np.ndarray) -> np.ndar
     check_agreement(env, equation, axes, groups)
     rank = len(env.mesh.sizes)
     operand, output, *lists = (x.reshape(env.mesh.size, *x.shape[rank:]) for x in map(env.everywhere, operands))
-    if env.active is not None:  # the others' metadata means nothing: nothing of theirs is sent
+    if env.active is not None:  # the others send nothing
         sending = env.active.reshape(-1, 1)
         lists[1], lists[3] = np.where(sending, lists[1], 0), np.where(sending, lists[3], 0)
     slices = exchange.Slices(lists, env.mesh, axes, groups)
     over = f"ragged_all_to_all over {axes} on the mesh {env.mesh}"
     result = exchange.ragged_all_to_all(operand, output, slices, env.mesh, over)
-    executed(env, equation)
+    record_execution(env, equation)
     return result.reshape(*env.mesh.sizes, *result.shape[1:])

@@ -1,6 +1,6 @@
 """Calls, loops and branches, and `shard_map`: from global arrays to the blocks of all devices, and back.
 
-Devices may disagree about a predicate: then each goes its own way.
+Where devices disagree about a predicate, each takes its own branch.
 """
 
 import dataclasses
@@ -13,40 +13,40 @@ import numpy as np
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.blocks import extreme
-from shardproof.properties.engines.simulate.env import SETS, Elsewhere, Env, common_lead, rule, together
+from shardproof.properties.engines.simulate.env import SETS, Elsewhere, Env, broadcast_leads, common_lead, rule
 from shardproof.properties.engines.simulate.errors import InterpreterLimit
 from shardproof.properties.engines.simulate.exchange import REDUCTIONS, divide, first_replica, join
-from shardproof.properties.engines.simulate.interpreter import called, evaluate
+from shardproof.properties.engines.simulate.interpreter import called_jaxpr, evaluate
 from shardproof.properties.engines.simulate.liveness import CALLS, scan_counts
 
 
 @rule(*CALLS)
 def call(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """The results of the function that is called."""
-    return evaluate(env, called(equation), operands, env.operand_rounds)
+    return evaluate(env, called_jaxpr(equation), operands, env.operand_rounds)
 
 
 @rule("call_hi_primitive")
 def call_hi_primitive(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """What a composite operation expands to, per device."""
+    """The results of the expansion of a composite operation."""
     (operation,) = equation.params.values()
-    return evaluate(env, expanded(operation, tuple((v.aval.shape, v.aval.dtype) for v in equation.invars)), operands)
+    return evaluate(env, expand(operation, tuple((v.aval.shape, v.aval.dtype) for v in equation.invars)), operands)
 
 
 @functools.lru_cache(maxsize=256)
-def expanded(operation: Any, types: tuple[tuple[tuple[int, ...], Any], ...]) -> Any:
+def expand(operation: Any, types: tuple[tuple[tuple[int, ...], Any], ...]) -> Any:
     """The jaxpr of a composite operation on arrays of the given shapes and dtypes."""
     avals = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in types]
     return jax.make_jaxpr(lambda *args: jax.tree.leaves(operation.expand(*args)))(*avals)
 
 
-rule("debug_callback", "debug_print")(lambda env, equation, *operands: [])  # for people to look at
+rule("debug_callback", "debug_print")(lambda env, equation, *operands: [])  # these have no effect on results
 
 
 @rule("pure_callback")
 def pure_callback(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """What a function outside of JAX makes of every device's own blocks: called once for those that are held once."""
-    whole, lead = together(env, operands), common_lead(env, *operands)
+    """The results of a function outside of JAX, called once for all devices with the same blocks."""
+    whole, lead = broadcast_leads(env, operands), common_lead(env, *operands)
     results = [np.empty(lead + v.aval.shape, v.aval.dtype) for v in equation.outvars]
     for device in np.ndindex(lead):
         returned = equation.params["callback"](*(jnp.asarray(x[device]) for x in whole))
@@ -57,7 +57,7 @@ def pure_callback(env: Env, equation: Any, *operands: np.ndarray) -> list[np.nda
 
 @rule("platform_index")
 def platform_index(env: Env, equation: Any) -> np.ndarray:
-    """The branch for the CPU, or the default one."""
+    """The branch for the CPU, or the default."""
     platforms = equation.params["platforms"]
     index = next((i for i, names in enumerate(platforms) if names is None or "cpu" in names), len(platforms) - 1)
     return np.full((1,) * env.lead, index, np.int32)
@@ -65,7 +65,7 @@ def platform_index(env: Env, equation: Any) -> np.ndarray:
 
 @rule("scan")
 def scan(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """Carries a state along the first dimension of the inputs, and stacks what each step puts out."""
+    """Carries a state along the first dimension of the inputs, and stacks the outputs of all steps."""
     consts, carried = scan_counts(equation)
     length, jaxpr = equation.params["length"], equation.params["jaxpr"]
     constants, inputs = operands[:consts], operands[consts + carried :]
@@ -87,7 +87,7 @@ def scan(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
         for collected, value in zip(outputs, results[carried:], strict=True):
             collected.append(value)
     stacked = [
-        np.stack(together(env, values[::-1] if equation.params["reverse"] else values), axis=env.lead)
+        np.stack(broadcast_leads(env, values[::-1] if equation.params["reverse"] else values), axis=env.lead)
         if values
         else np.zeros((1,) * env.lead + tuple(variable.aval.shape), variable.aval.dtype)
         for values, variable in zip(outputs, equation.outvars[carried:], strict=True)
@@ -95,13 +95,13 @@ def scan(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     return [*state, *stacked]
 
 
-def chosen(env: Env, mask: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:
+def select(env: Env, mask: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:
     """`yes` on the devices in `mask` (`[*lead]`, broadcast), `no` on the others."""
     rank = max(yes.ndim, no.ndim)
     return np.where(mask.reshape(mask.shape + (1,) * (rank - mask.ndim)), yes, no)
 
 
-def acting(env: Env, mask: np.ndarray) -> np.ndarray:
+def mask_active(env: Env, mask: np.ndarray) -> np.ndarray:
     """`mask` on the active devices, False on the others."""
     if env.active is None:
         return mask
@@ -109,12 +109,12 @@ def acting(env: Env, mask: np.ndarray) -> np.ndarray:
 
 
 def unanimous(env: Env, mask: np.ndarray) -> bool:
-    """Whether all active devices are in `mask`, which is `[*lead]`, or of a mapped predicate `[*lead, *batch]`."""
-    return bool((acting(env, np.ones((1,) * mask.ndim, bool)) <= mask).all())
+    """True if all active devices are in `mask`, `[*lead]` or for a mapped predicate `[*lead, *batch]`."""
+    return bool((mask_active(env, np.ones((1,) * mask.ndim, bool)) <= mask).all())
 
 
-def narrowed(env: Env, mask: np.ndarray, equation: Any, jaxpr: Any, name: str) -> Env:
-    """The environment of the devices in `mask`, which is `[*lead]`; the others execute `jaxpr`."""
+def restrict_env(env: Env, mask: np.ndarray, equation: Any, jaxpr: Any, name: str) -> Env:
+    """The environment of the devices in `mask` `[*lead]`; the others execute `jaxpr`."""
     rank = len(env.mesh.sizes)
     if rank == 0 or unanimous(env, mask):
         return env
@@ -126,7 +126,7 @@ def narrowed(env: Env, mask: np.ndarray, equation: Any, jaxpr: Any, name: str) -
 
 @rule("while")
 def while_loop(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """Repeats the body on every device for as long as its own predicate holds."""
+    """Repeats the body on every device while its own predicate holds."""
     params = equation.params
     cond_consts = operands[: params["cond_nconsts"]]
     body_consts = operands[params["cond_nconsts"] : params["cond_nconsts"] + params["body_nconsts"]]
@@ -136,19 +136,19 @@ def while_loop(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarra
     while True:
         (holds,) = evaluate(inner, params["cond_jaxpr"], [*cond_consts, *state])
         decided = holds if env.arithmetic is None else env.arithmetic.decided(inner, holds, equation)
-        running = np.asarray(acting(env, np.asarray(decided)) & running)
+        running = np.asarray(mask_active(env, np.asarray(decided)) & running)
         if not running.any():
             return state
-        inner = narrowed(env, running, equation, None, "the loop")
+        inner = restrict_env(env, running, equation, None, "the loop")
         results = evaluate(inner, params["body_jaxpr"], [*body_consts, *state])
         if not unanimous(env, running):
-            results = [chosen(env, running, new, old) for new, old in zip(results, state, strict=True)]
+            results = [select(env, running, new, old) for new, old in zip(results, state, strict=True)]
         state = results
 
 
 @rule("custom_linear_solve")
 def custom_linear_solve(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """What the program's own function says is the solution of the linear system."""
+    """The solution of the linear system by the program's own function."""
     lengths, jaxprs = equation.params["const_lengths"], equation.params["jaxprs"]
     first = lengths.matvec + lengths.vecmat
     constants, right = operands[first : first + lengths.solve], operands[sum(lengths) :]
@@ -157,9 +157,9 @@ def custom_linear_solve(env: Env, equation: Any, *operands: np.ndarray) -> list[
 
 @rule("cond")
 def cond(env: Env, equation: Any, index: np.ndarray, *operands: np.ndarray) -> list[np.ndarray]:
-    """The results of the branch that each device's own index names."""
+    """The results of each device's own branch."""
     branches = equation.params["branches"]
-    everyone: Any = acting(env, np.ones(index.shape, bool))
+    everyone: Any = mask_active(env, np.ones(index.shape, bool))
     index = np.clip(index.astype(np.int64), 0, len(branches) - 1)
     taken = np.unique(np.broadcast_to(index, everyone.shape)[everyone]).tolist() or [0]
     if len(taken) == 1:
@@ -169,20 +169,20 @@ def cond(env: Env, equation: Any, index: np.ndarray, *operands: np.ndarray) -> l
         inside = env
         for other in taken:
             if other != number:
-                staying = acting(inside, np.asarray(index != other))
-                inside = narrowed(inside, staying, equation, branches[other], f"branch {other} of the cond")
+                staying = mask_active(inside, np.asarray(index != other))
+                inside = restrict_env(inside, staying, equation, branches[other], f"branch {other} of the cond")
         values = evaluate(inside, branches[number], operands)
         mask = np.asarray(index == number)
         if results:
-            values = [chosen(env, mask, new, old) for new, old in zip(values, results, strict=True)]
+            values = [select(env, mask, new, old) for new, old in zip(values, results, strict=True)]
         results = values
     return results
 
 
-def widened(env: Env, mesh: Any, manual: frozenset[str]) -> tuple[Env, MeshCase, list[int]]:
-    """The environment with more manual axes, the mesh of those axes alone, and where they stand among all.
+def enter_mesh(env: Env, mesh: Any, manual: frozenset[str]) -> tuple[Env, MeshCase, list[int]]:
+    """The environment with more manual axes, the mesh of those axes alone, and their places among all.
 
-    The axes that are not manual stay in global view: no device of theirs is told apart.
+    The axes that are not manual stay in global view.
     """
     sets = {name: size for name, size in env.mesh.shape.items() if name == SETS}
     if sets.keys() & mesh.shape.keys():
@@ -191,36 +191,33 @@ def widened(env: Env, mesh: Any, manual: frozenset[str]) -> tuple[Env, MeshCase,
     names = [name for name in sizes if name in manual or name in env.mesh.axis_names]
     whole = MeshCase(tuple(names), tuple(sizes[name] for name in names))
     fresh = [name for name in names if name not in env.mesh.axis_names]
-    placed = [env.mesh.shape.get(name, 1) for name in names]
+    outer = [env.mesh.shape.get(name, 1) for name in names]
 
-    def spread(devices: np.ndarray) -> np.ndarray:
-        return np.broadcast_to(devices.reshape(placed), whole.sizes)
+    def to_all(devices: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(devices.reshape(outer), whole.sizes)
 
-    active = None if env.active is None else spread(env.active)
-    elsewhere = tuple(dataclasses.replace(e, devices=spread(e.devices)) for e in env.elsewhere)
+    active = None if env.active is None else to_all(env.active)
+    elsewhere = tuple(dataclasses.replace(e, devices=to_all(e.devices)) for e in env.elsewhere)
     inner = dataclasses.replace(env, mesh=whole, lead=len(names), active=active, elsewhere=elsewhere)
     return inner, MeshCase(tuple(fresh), tuple(sizes[name] for name in fresh)), [names.index(name) for name in fresh]
 
 
 def entries(env: Env, spec: Any) -> list[tuple[str, ...]]:
-    """The axes that split the dimensions of a global array `[*lead, *global]`, as far as the spec says.
-
-    A PartitionSpec refuses to be iterated where it says more than those.
-    """
-    told = [() if entry is None else (entry,) if isinstance(entry, str) else tuple(entry) for entry in spec.partitions]
-    return [()] * env.lead + told
+    """The axes that split the dimensions of a global array `[*lead, *global]`; the last ones may be left out."""
+    axes = [() if entry is None else (entry,) if isinstance(entry, str) else tuple(entry) for entry in spec.partitions]
+    return [()] * env.lead + axes
 
 
 def unreduced_axes(spec: Any) -> tuple[frozenset[str], str]:
-    """The mesh axes over which the value is still to be reduced, and how: `sum`, `max` or `min`."""
+    """The mesh axes over which a value is unreduced, and the reduction: `sum`, `max` or `min`."""
     kind = getattr(getattr(spec, "unreduced_kind", None), "name", "sum")
     return getattr(spec, "unreduced", frozenset()), kind
 
 
-def divided(env: Env, x: np.ndarray, mesh: MeshCase, places: list[int], spec: Any) -> np.ndarray:
+def split_operand(env: Env, x: np.ndarray, mesh: MeshCase, places: list[int], spec: Any) -> np.ndarray:
     """`[*lead, *global]` as `[*lead', *block]`: one leading dimension more for each axis of `mesh`, at `places`.
 
-    A replica is held once. Of a sum or maximum that is left unreduced, the first device holds everything.
+    A replica is held once. The first device along an unreduced axis holds everything.
     """
     blocks = divide(x, mesh, entries(env, spec))
     unreduced, kind = unreduced_axes(spec)
@@ -232,13 +229,12 @@ def divided(env: Env, x: np.ndarray, mesh: MeshCase, places: list[int], spec: An
     return np.moveaxis(blocks, range(len(places)), places)
 
 
-def assembled(
+def join_result(
     env: Env, x: np.ndarray, mesh: MeshCase, places: list[int], spec: Any, check_replicas: bool
 ) -> np.ndarray:
-    """`[*lead', *block]` as `[*lead, *global]`: what `divided` took apart.
+    """`[*lead', *block]` as `[*lead, *global]`: the inverse of `split_operand`; what is unreduced is reduced.
 
-    Along an axis that `spec` does not name, the devices must agree; without `check_replicas`, the first one
-    is believed. What is left unreduced is reduced.
+    Along an axis that `spec` does not name, the devices must agree; without `check_replicas`, the first one counts.
     """
     x = np.moveaxis(x, places, range(len(places)))
     (unreduced, kind), split = unreduced_axes(spec), entries(env, spec)
@@ -248,7 +244,7 @@ def assembled(
             x = REDUCTIONS[kind].reduce(whole.astype(env.exact(x.dtype)), axis=dimension, keepdims=True).astype(x.dtype)
         elif any(name in axes for axes in split):
             x = whole
-        elif env.arithmetic is not None:  # in the program's own arithmetic they have been compared
+        elif env.arithmetic is not None:  # the program's own arithmetic has compared them
             x = env.arithmetic.replica(x, dimension)
         else:
             x = first_replica(x, mesh, dimension) if check_replicas else x.take([0], axis=dimension)
@@ -260,15 +256,16 @@ def shard_map(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray
     """Divides the operands by `in_specs`, interprets the body on blocks, and assembles by `out_specs`.
 
     Raises:
-        UnequalReplicas: if a result that is typed invariant along an axis differs along it. With
-            `check_vma=False` nothing is typed, so the first device's block is taken, as it is for an array
-            whose replicas differ.
+        UnequalReplicas: if a result that is typed invariant along an axis differs along it. With `check_vma=False`
+            nothing is typed, and the first device's block counts.
     """
     params = equation.params
-    inner, mesh, places = widened(env, params["mesh"], frozenset(params["newly_manual_axes"]))
-    blocks = [divided(env, x, mesh, places, spec) for x, spec in zip(operands, params["in_specs"], strict=True)]
+    inner, mesh, places = enter_mesh(env, params["mesh"], frozenset(params["newly_manual_axes"]))
+    blocks = [split_operand(env, x, mesh, places, spec) for x, spec in zip(operands, params["in_specs"], strict=True)]
     results = evaluate(inner, params["jaxpr"], blocks, env.operand_rounds)
     if env.left is not None:
         env.left.extend((inner.mesh, x) for x in results)
     check = bool(params["check_vma"])
-    return [assembled(env, x, mesh, places, spec, check) for x, spec in zip(results, params["out_specs"], strict=True)]
+    return [
+        join_result(env, x, mesh, places, spec, check) for x, spec in zip(results, params["out_specs"], strict=True)
+    ]

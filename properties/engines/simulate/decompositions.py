@@ -1,7 +1,7 @@
-"""Decompositions of matrices and solutions of triangular systems, in doubles, rounded once to the traced dtype.
+"""Matrix decompositions and triangular solves, in doubles, rounded once to the traced dtype.
 
-Matrices are the last two dimensions. LAPACK, which XLA calls on a CPU, decides signs and pivots; where it fails, or a
-matrix is not finite, all of its results are NaN.
+Matrices are the last two dimensions. Signs and pivots are LAPACK's, which XLA calls on a CPU; where it fails, or a
+matrix is not finite, all results are NaN.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Matrices = np.ndarray
 
 
 def in_doubles(x: Matrices) -> Matrices:
-    """Matrices of the widest floats that LAPACK has."""
+    """Matrices in the widest floats of LAPACK."""
     return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64, copy=False)
 
 
@@ -43,7 +43,7 @@ def decomposition(function: Callable[..., Any]) -> Rule:
 
 
 def cholesky(x: Matrices) -> list[Matrices]:
-    """The lower triangular L with L L^H = x, of which the lower triangle is read."""
+    """The lower triangular L with L L^H = x; only the lower triangle of x is read."""
     factor = np.zeros_like(x)
     for j in range(x.shape[-1]):
         column = x[..., j:, j] - np.einsum("...ik,...k->...i", factor[..., j:, :j], np.conj(factor[..., j, :j]))
@@ -54,7 +54,7 @@ def cholesky(x: Matrices) -> list[Matrices]:
 
 
 def qr(x: Matrices, *, full_matrices: bool, pivoting: bool, **_: Any) -> list[Matrices]:
-    """Q and R; with pivoting also which columns of x the columns of Q R are."""
+    """Q and R; with pivoting also the columns of x that those of Q R are."""
     if not pivoting:
         return list(np.linalg.qr(x, mode="complete" if full_matrices else "reduced"))
     mode = "full" if full_matrices else "economic"
@@ -63,13 +63,13 @@ def qr(x: Matrices, *, full_matrices: bool, pivoting: bool, **_: Any) -> list[Ma
 
 
 def geqrf(x: Matrices) -> list[Matrices]:
-    """R, the vectors of the reflections that make up Q below it, and their factors."""
+    """R, below it the vectors of the reflections of which Q is the product, and their factors."""
     reflections, factors = np.linalg.qr(x, mode="raw")
     return [np.swapaxes(reflections, -1, -2), factors]
 
 
 def eigh(x: Matrices, *, lower: bool, subset_by_index: tuple[int, int] | None, **_: Any) -> list[Matrices]:
-    """Eigenvectors and ascending eigenvalues of Hermitian matrices, of which one triangle is read."""
+    """Eigenvectors and ascending eigenvalues of Hermitian matrices; only one triangle is read."""
     found, vectors = np.linalg.eigh(x, UPLO="L" if lower else "U")
     wanted = slice(*(subset_by_index or (None,)))
     return [vectors[..., wanted], found[..., wanted]]
@@ -89,7 +89,7 @@ def svd(
 
 
 def lu(x: Matrices) -> list[Matrices]:
-    """L below U, the row that each row was exchanged with, and the permutation that they make up."""
+    """L below U, the row that each row was exchanged with, and the permutation of all exchanges."""
     factors, rows = x.copy(), x.shape[-2]
     steps = min(x.shape[-2:])
     pivots = np.zeros((*x.shape[:-2], steps), np.int64)
@@ -114,7 +114,7 @@ def transposed(rows: int, first: int, second: np.ndarray) -> np.ndarray:
 
 
 def permutation(pivots: np.ndarray, rows: int) -> np.ndarray:
-    """What exchanges `[…, k]`, one after the other, make of the rows."""
+    """The permutation of the rows by exchanges `[…, k]`, one after the other."""
     result = np.broadcast_to(np.arange(rows), (*pivots.shape[:-1], rows))
     for k in range(pivots.shape[-1]):
         result = np.take_along_axis(result, transposed(rows, k, pivots[..., k].astype(np.int64)), axis=-1)
@@ -127,7 +127,7 @@ for _function in (cholesky, qr, geqrf, eigh, svd, lu):
 
 @rule("lu_pivots_to_permutation")
 def lu_pivots_to_permutation(env: Env, equation: Any, pivots: np.ndarray) -> np.ndarray:
-    """The permutation that exchanges of rows make up."""
+    """The permutation of exchanges of rows."""
     return permutation(pivots, equation.params["permutation_size"]).astype(result_dtype(equation))
 
 
@@ -143,14 +143,14 @@ def reflect(vectors: Matrices, factors: np.ndarray, x: Matrices, *, adjoint_of: 
 
 @rule("householder_product")
 def householder_product(env: Env, equation: Any, vectors: np.ndarray, factors: np.ndarray) -> np.ndarray:
-    """The first columns of the Q that reflections make up."""
+    """The first columns of the product of reflections."""
     first = np.eye(*vectors.shape[-2:])
     return reflect(in_doubles(vectors), in_doubles(factors), first).astype(result_dtype(equation))
 
 
 @rule("ormqr")
 def ormqr(env: Env, equation: Any, vectors: np.ndarray, factors: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """A matrix, multiplied by the Q that reflections make up, or by its adjoint, from the left or the right."""
+    """A matrix times the product of reflections, or its adjoint, from the left or the right."""
     left, inverse = equation.params["left"], equation.params["transpose"]
     matrix = in_doubles(x) if left else adjoint(in_doubles(x))
     product = reflect(in_doubles(vectors), in_doubles(factors), matrix, adjoint_of=inverse == left)

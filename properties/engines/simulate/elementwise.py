@@ -1,4 +1,4 @@
-"""Elementwise primitives: arithmetic in the program's dtype, with XLA's meaning at the edges, casts, and bits."""
+"""Elementwise primitives: arithmetic in the program's dtype, with XLA's edge cases, casts, and bits."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Numbers = Any  # an array, or the scalar that NumPy makes of a zero-dimensional 
 
 
 def aligned(env: Env, equation: Any, operands: tuple[Any, ...]) -> list[Any]:
-    """The operands at the result's rank: a scalar may stand beside arrays, and broadcasts in the block."""
+    """The operands at the result's rank: scalars broadcast in the block."""
     rank = env.lead + len(equation.outvars[0].aval.shape)
     return [x if x.ndim == rank else x.reshape(x.shape + (1,) * (rank - x.ndim)) for x in operands]
 
@@ -31,7 +31,7 @@ def elementwise(function: Function) -> Rule:
 
 
 def in_wide(function: Function, held: Callable[[np.dtype], Any] = wide) -> Function:
-    """`function` on floats of twice the precision, or as they are `held`: what mathematics says, rounded once."""
+    """`function` on floats of twice the precision, or of the dtype `held`, so that the result is rounded once."""
 
     def evaluate(*operands: np.ndarray) -> Any:
         return function(*(x.astype(held(x.dtype), copy=False) for x in operands))
@@ -40,7 +40,7 @@ def in_wide(function: Function, held: Callable[[np.dtype], Any] = wide) -> Funct
 
 
 def through_bytes(function: Function) -> Function:
-    """`function` that computes with integers narrower than a byte, of which NumPy knows nothing, as bytes."""
+    """`function` with integers narrower than a byte, which NumPy does not have, as bytes."""
 
     def evaluate(*operands: np.ndarray) -> Any:
         narrow = operands[0].dtype.kind == "V" and not is_float(operands[0].dtype)
@@ -55,7 +55,7 @@ def bits_of(x: np.ndarray) -> np.ndarray:
 
 
 def divide(x: Numbers, y: Numbers) -> Numbers:
-    """The quotient; of integers truncated, all bits set for division by zero, wrapping for MIN / -1."""
+    """The quotient; integers are truncated, with all bits set for division by zero, and wrap for MIN / -1."""
     if not is_integer(x.dtype):
         return np.divide(x, y)
     quotient = np.floor_divide(x, y)
@@ -65,7 +65,7 @@ def divide(x: Numbers, y: Numbers) -> Numbers:
 
 
 def remainder(x: Numbers, y: Numbers) -> Numbers:
-    """What truncated division leaves, with the sign of the dividend; the dividend for division by zero."""
+    """The remainder of truncated division, with the sign of the dividend; the dividend for division by zero."""
     if not is_integer(x.dtype):
         return np.fmod(x.astype(np.float64), y.astype(np.float64))
     return np.where(y == 0, x, np.fmod(x, y))

@@ -1,19 +1,19 @@
-"""Where an equation is evaluated, by which rule, and what it may leave open.
+"""The environment of an equation, the table of rules, and results that JAX leaves undetermined.
 
-A value is one ndarray `[*lead, *block]`. In global view there are no leading dimensions. Inside
-`shard_map` there is one per manual mesh axis, in mesh order, and its size is that of the axis, or 1
-where the value is the same on all devices along it. So a value that no device-dependent
-computation has touched is held once, however many devices there are, and NumPy's broadcasting
-does the rest. A rule, one small function per primitive, is called with the environment, the equation and the operands,
-and returns the result or results in the same form.
+A value is one ndarray `[*lead, *block]`. In global view there are no leading dimensions. Inside `shard_map` there is
+one per manual mesh axis, in mesh order, of the size of the axis, or 1 where the value is the same on all devices along
+it. So a value that does not depend on the device is held once, and NumPy broadcasts it. A rule, one small function per
+primitive, takes the environment, the equation and the operands, and returns the result or results in the same form.
 
-What JAX leaves open no result may depend on, though the machine at hand always decides it the same way. `jnp.empty` and
-`lax.empty` promise no contents: XLA:CPU happens to hand out zeros, an accelerator whatever the last program left. Of
-two updates of one place a scatter may write either last (the documentation of `jax.lax.scatter`: "they may be applied
-in any order"), or lose one of them, where `unique_indices` promised that there are no two. Where `indices_are_sorted`
-promised what is not so, anything may be read or written: here, what sorted indices would name. So a program that meets
-one of these runs twice, with two different contents, or orders: a result that differs between the two has read what
-nothing determines. What is written over, or selected away, does not matter.
+No result may depend on what JAX leaves undetermined, even if one machine always decides it the same way:
+
+- the contents of `jnp.empty` and `lax.empty`: zeros on XLA:CPU, anything on an accelerator;
+- the order of two updates of one place by a scatter ("they may be applied in any order", `jax.lax.scatter`), and
+  whether both are applied, where `unique_indices` promised that there are no two;
+- reads and writes by unsorted indices where `indices_are_sorted` promised sorted ones: here, those of sorted indices.
+
+A program that meets one of these runs twice, with two different contents, or orders. A result that differs depends on
+it. What is overwritten or selected away does not matter.
 """
 
 import dataclasses
@@ -32,13 +32,13 @@ from shardproof.properties.engines.simulate.record import Recorder
 ALLOCATES = ("empty", "empty2")
 
 Choice = Literal["contents", "order", "sorting"]
-"""What is left open: the contents of memory, the order of updates, or what indices mean that are not sorted."""
+"""What is undetermined: the contents of memory, the order of updates, or the meaning of unsorted indices."""
 
 Found = dict[tuple[Choice, int], Any]
-"""The equations that leave something open, by what that is and their identity."""
+"""The equations with something undetermined, by what that is and their identity."""
 
 Left = list[tuple[MeshCase, np.ndarray]]
-"""The blocks that each `shard_map` of a program left on its devices."""
+"""The blocks on the devices at the end of each `shard_map` of a program."""
 
 
 def first_difference(one: np.ndarray, other: np.ndarray) -> tuple[int, ...] | None:
@@ -54,18 +54,14 @@ def check_determined(
     again: Sequence[np.ndarray],
     left: Callable[[Choice | None], Left],
 ) -> None:
-    """The results do not depend on what is left open.
+    """Raises UnwrittenRead or OrderDependent if the results depend on a choice.
 
     Arguments:
-        choice: what is left open.
-        found: the equations that leave it open.
-        results: what the program gives if it is decided one way.
-        again: what it gives if it is decided the other way.
-        left: what the `shard_map`s of the program leave, if something, or nothing, is decided the other way.
-
-    Raises:
-        UnwrittenRead: naming the first element that differs, its device, and what allocated the memory.
-        OrderDependent: the same, and what scatters or gathers.
+        choice: what is undetermined.
+        found: the equations in which it is.
+        results: the program's results for one choice.
+        again: those for the other.
+        left: the blocks that the program's `shard_map`s leave, for the other choice or for the first (None).
     """
     for number, (one, other) in enumerate(zip(results, again, strict=True)):
         at = first_difference(one, other)
@@ -74,19 +70,19 @@ def check_determined(
         places, device = ", ".join(dict.fromkeys(map(location, found))), first_device(left(None), left(choice))
         depends, values = f"result {number} depends on", f"element {list(at)} is {one[at]} or {other[at]}"
         if choice == "contents":
-            told = f"memory that was never written: {values}, as that memory is{device}; allocated at {places}"
-            raise UnwrittenRead(f"{depends} {told}")
+            cause = f"memory that was never written: {values}, as that memory is{device}; allocated at {places}"
+            raise UnwrittenRead(f"{depends} {cause}")
         if choice == "sorting":
-            told = f"indices that are not sorted, and indices_are_sorted promised it: {values}{device}"
-            raise OrderDependent(f"{depends} {told}; used at {places}")
+            cause = f"indices that are not sorted, and indices_are_sorted promised it: {values}{device}"
+            raise OrderDependent(f"{depends} {cause}; used at {places}")
         promised = any(equation.params["unique_indices"] for equation in found)
         why = "and unique_indices promised that there are no two" if promised else "which may be either"
-        told = f"which of two updates of one place a scatter applies last, {why}: {values}{device}"
-        raise OrderDependent(f"{depends} {told}; scattered at {places}")
+        cause = f"which of two updates of one place a scatter applies last, {why}: {values}{device}"
+        raise OrderDependent(f"{depends} {cause}; scattered at {places}")
 
 
 def first_device(one: Left, other: Left) -> str:
-    """The first device whose block differs between the runs, for a message; nothing if no block does."""
+    """The first device whose block differs between the runs, for a message; empty if no block does."""
     for (mesh, x), (_, y) in zip(one, other, strict=False):
         at = first_difference(*np.broadcast_arrays(x, y))
         if at is not None:
@@ -96,18 +92,18 @@ def first_device(one: Left, other: Left) -> str:
 
 
 SETS = "_data_sets"
-"""The axis along which data sets are run at once, as if each were on devices of its own; no program names it."""
+"""The axis of data sets that are run at once, as if each were on its own devices; no program has that name."""
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Devices that are not where the others are: in another branch of a cond, or past the end of a loop.
+    """Devices in another branch of a cond, or past the end of a loop.
 
     Arguments:
-        devices: bool `[*mesh.sizes]`, True for the devices meant.
-        jaxpr: what they execute in the meantime; None if nothing.
+        devices: bool `[*mesh.sizes]`, True for these devices.
+        jaxpr: what they execute meanwhile; None if nothing.
         name: where that is, for messages: `branch 1 of the cond`.
-        equation: the equation that made them part.
+        equation: the cond or loop.
     """
 
     devices: np.ndarray
@@ -118,19 +114,19 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class Env:
-    """What is around an equation.
+    """The environment of an equation.
 
     Arguments:
         mesh: the manual axes in mesh order; no axes in global view.
-        lead: the number of leading dimensions of every value. More than the mesh has axes
-            while a scalar computation is mapped over an array.
-        active: bool `[*mesh.sizes]`: the devices that execute the equation; None if all do. The
-            others' values are computed too, and nobody looks at them.
+        lead: the number of leading dimensions of every value: more than the mesh has axes while a scalar computation is
+            mapped over an array.
+        active: bool `[*mesh.sizes]`: the devices that execute the equation; None: all. The others' values are computed
+            and ignored.
         elsewhere: where the inactive devices are, outermost divergence first.
-        recorder: what the executed collectives are written to.
-        left: what the blocks that `shard_map`s leave are written to.
-        found: what the equations that leave something open are written to.
-        other: what is decided the other way of what JAX leaves open.
+        recorder: collects the executed collectives.
+        left: collects the blocks that `shard_map`s leave.
+        found: collects the equations with something undetermined.
+        other: what is decided the other way of what is undetermined.
         arithmetic: how numbers are held and computed (see `shardproof.properties.precision.arithmetic`); None: as the
             program does.
     """
@@ -151,11 +147,11 @@ class Env:
         return None if self.recorder is None else self.recorder.operands
 
     def exact(self, dtype: np.dtype) -> np.dtype:
-        """In what sums of a dtype lose nothing that matters: doubles that stand for shorter floats have room enough."""
+        """The dtype of sums that lose nothing that matters: its own where doubles stand for shorter floats."""
         return wide(dtype) if self.arithmetic is None else np.dtype(dtype)
 
     def mapped(self, dimensions: int) -> "Env":
-        """For scalar computations over an array: that many leading dimensions more."""
+        """With more leading dimensions, for a scalar computation over an array."""
         return dataclasses.replace(self, lead=self.lead + dimensions)
 
     def everywhere(self, value: np.ndarray) -> np.ndarray:
@@ -164,28 +160,25 @@ class Env:
 
 
 def common_lead(env: Env, *values: np.ndarray) -> tuple[int, ...]:
-    """The leading dimensions that the values have together: 1 where none of them varies."""
+    """The leading dimensions of the values broadcast together: 1 where none of them varies."""
     shapes = {value.shape[: env.lead] for value in values}
     return shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
 
 
-def spread(env: Env, lead: tuple[int, ...], value: np.ndarray) -> np.ndarray:
+def broadcast_lead(env: Env, lead: tuple[int, ...], value: np.ndarray) -> np.ndarray:
     """A view of a value with these leading dimensions."""
     shape = lead + value.shape[env.lead :]
     return value if value.shape == shape else np.broadcast_to(value, shape)
 
 
-def together(env: Env, values: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Views of the values with the leading dimensions that they have together."""
+def broadcast_leads(env: Env, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Views of the values with equal leading dimensions."""
     lead = common_lead(env, *values)
-    return [spread(env, lead, value) for value in values]
+    return [broadcast_lead(env, lead, value) for value in values]
 
 
 def lead_index(env: Env, lead: tuple[int, ...], value: np.ndarray, trailing: int) -> list[np.ndarray]:
-    """Index arrays that pick every device's own block of `value`: each `[*lead, *(1,) * trailing]`, broadcast.
-
-    Where `value` is held once for all devices along an axis, they all pick that one.
-    """
+    """Index arrays that pick every device's own block of `value`: each `[*lead, *(1,) * trailing]`, broadcast."""
     result = []
     for dimension, size in enumerate(lead):
         shape = [1] * (len(lead) + trailing)
@@ -224,8 +217,8 @@ def block_rank(env: Env, value: np.ndarray) -> int:
     return value.ndim - env.lead
 
 
-def shifted(env: Env, dimensions: Dimensions) -> tuple[int, ...]:
-    """Dimensions of the block, as dimensions of the value that holds all blocks."""
+def block_axes(env: Env, dimensions: Dimensions) -> tuple[int, ...]:
+    """Dimensions of the block as dimensions of the value that holds all blocks."""
     return tuple(env.lead + int(dimension) for dimension in dimensions)
 
 

@@ -11,7 +11,7 @@ class SimulationError(Exception):
 
 
 class InterpreterLimit(SimulationError):
-    """The interpreter cannot run the program, which may be right: `lacks` says what for, in a few words."""
+    """The interpreter cannot run the program, which may be right: `lacks` says in a few words what is missing."""
 
     def __init__(self, message: str, lacks: str) -> None:
         self.lacks = lacks
@@ -34,7 +34,7 @@ class UnwrittenRead(SimulationError):
 
 
 class OrderDependent(SimulationError):
-    """A result depends on which of two updates of one place is applied last, or on indices that are not sorted."""
+    """A result depends on the order of two updates of one place, or on unsorted indices."""
 
 
 class CollectiveMismatch(SimulationError):
@@ -54,7 +54,7 @@ class UnequalReplicas(SimulationError):
 
 
 OF_THE_PROGRAM = (SimulationError, MemoryError, RecursionError)
-"""What is wrong with the program that is interpreted, wherever it is raised."""
+"""Errors of the interpreted program, wherever they are raised."""
 
 
 def raised_in(error: Exception) -> str:
@@ -67,6 +67,6 @@ def location(equation: Any) -> str:
     """`file:line (function)` of the innermost frame that is not JAX's own; `an unknown place` without one."""
     try:
         summary = source_info_util.summarize(equation.source_info)
-    except (AttributeError, IndexError):  # an equation that was traced without any frame of the user's
+    except (AttributeError, IndexError):  # traced without a frame of the user
         summary = ""
     return str(summary) or "an unknown place"

@@ -1,8 +1,8 @@
-"""What devices hold and exchange: their process groups, the blocks of global arrays, and collectives.
+"""Process groups, the blocks of global arrays, and collectives.
 
-These are written from their definitions in StableHLO's specification. Each takes what the participants of process
-groups hold, `[groups, participants, *block]`, and returns what they receive: `[groups, participants, *result]`, or
-`[groups, 1, *result]` where all of a group receive the same.
+Collectives follow StableHLO's specification. Each takes the blocks of the participants of process groups,
+`[groups, participants, *block]`, and returns `[groups, participants, *result]`, or `[groups, 1, *result]` where all of
+a group receive the same.
 """
 
 import functools
@@ -51,10 +51,7 @@ def process_groups(mesh: MeshCase, axes: Sequence[str], groups: Groups = None) -
     """The devices of every process group, in the order of their numbers along `axes`: `[copies, participants]` each.
 
     One array holds the same group on all positions along the other axes of the mesh, in mesh order. There are several
-    if `groups` divides the participants.
-
-    Raises:
-        InvalidGroups: if `groups` is no partition of the participants.
+    if `groups` divides the participants; raises InvalidGroups if it is no partition of them.
     """
     devices = _participants(tuple(mesh.shape.items()), tuple(axes))
     if groups is None:
@@ -72,7 +69,7 @@ def device_name(mesh: MeshCase, device: int | Sequence[int]) -> str:
 
 
 Entries = Sequence[Sequence[str]]
-"""The mesh axes that split each dimension, the last varying fastest; of the last dimensions they may be left out."""
+"""The mesh axes that split each dimension, the last varying fastest; the last dimensions may be left out."""
 
 
 def divide(x: np.ndarray, mesh: MeshCase, entries: Entries) -> np.ndarray:
@@ -88,13 +85,13 @@ def divide(x: np.ndarray, mesh: MeshCase, entries: Entries) -> np.ndarray:
         inside.append(len(sizes))
         sizes.append(size)
     splitting = [name for name in mesh.axis_names if name in at]
-    apart = x.reshape(sizes).transpose(*(at[name] for name in splitting), *inside)
+    parts = x.reshape(sizes).transpose(*(at[name] for name in splitting), *inside)
     lead = (mesh.shape[name] if name in at else 1 for name in mesh.axis_names)
-    return apart.reshape((*lead, *apart.shape[len(splitting) :]))
+    return parts.reshape((*lead, *parts.shape[len(splitting) :]))
 
 
 def join(blocks: np.ndarray, mesh: MeshCase, entries: Entries) -> np.ndarray:
-    """`[*lead, *block]` as `[*global]`: what `divide` took apart; `lead` is 1 along axes that split nothing."""
+    """`[*lead, *block]` as `[*global]`: the inverse of `divide`; `lead` is 1 along axes that split nothing."""
     order, sizes, rank = [], [], len(mesh.sizes)
     for d, names in zip(range(rank, blocks.ndim), chain(entries, repeat(())), strict=False):
         together = [*(mesh.axis_names.index(name) for name in names if name in mesh.shape), d]
@@ -105,11 +102,7 @@ def join(blocks: np.ndarray, mesh: MeshCase, entries: Entries) -> np.ndarray:
 
 
 def first_replica(blocks: np.ndarray, mesh: MeshCase, dimension: int) -> np.ndarray:
-    """Blocks `[*lead, *block]` of the first device along a mesh axis, of which all hold the same.
-
-    Raises:
-        UnequalReplicas: naming the first two devices that do not.
-    """
+    """Blocks `[*lead, *block]` of the first device along a mesh axis; raises UnequalReplicas unless all are equal."""
     if blocks.shape[dimension] == 1:
         return blocks
     first = blocks.take([0], axis=dimension)
@@ -142,8 +135,8 @@ def exchange(
 ) -> np.ndarray:
     """Runs a collective in every process group: `[*lead, *block]` to `[*lead', *result]`.
 
-    Along a mesh axis of which `lead` is 1 a value is held once for all devices. So is the result along other axes than
-    `axes`, and along those if all participants receive the same.
+    Along a mesh axis where `lead` is 1, all devices share one value. The result is shared along the same axes, and
+    along `axes` if all participants receive the same.
     """
     rank = len(mesh.sizes)
     sizes = tuple(n if name in axes else x.shape[i] for i, (name, n) in enumerate(mesh.shape.items()))
@@ -165,10 +158,7 @@ def exchange(
 
 
 def all_reduce(blocks: np.ndarray, op: str, exact: Callable[[np.dtype], np.dtype] = wide) -> np.ndarray:
-    """The sum, maximum or minimum of all participants' blocks, rounded once; sums of booleans count, in int32.
-
-    Numbers of a dtype are added up in an `exact` one.
-    """
+    """The sum, maximum or minimum of all participants' blocks, in `exact` floats, rounded once; bools sum to int32."""
     found = REDUCTIONS[op].reduce(blocks, axis=1, dtype=exact(blocks.dtype), keepdims=True)
     return found.astype(np.int32 if op == "sum" and blocks.dtype == bool else blocks.dtype)
 
@@ -204,11 +194,7 @@ def broadcast(blocks: np.ndarray, root: int) -> np.ndarray:
 
 
 def _pieces(blocks: np.ndarray, parts: int, dimension: int, tiled: bool) -> np.ndarray:
-    """`[groups, senders, *block]` cut along a dimension of the block: `[groups, parts, senders, *piece]`.
-
-    Raises:
-        InvalidGroups: if there is no piece for each of the participants.
-    """
+    """`[groups, senders, *block]` cut along a dimension of the block: `[groups, parts, senders, *piece]`."""
     at = dimension + 2
     size = blocks.shape[at]
     if size % parts if tiled else size != parts:
@@ -220,19 +206,16 @@ def _pieces(blocks: np.ndarray, parts: int, dimension: int, tiled: bool) -> np.n
 def _join(pieces: np.ndarray, dimension: int) -> np.ndarray:
     """`[groups, receivers, senders, *piece]` concatenated in the order of senders: `[groups, receivers, *block]`."""
     at = dimension + 2
-    apart = np.moveaxis(pieces, 2, at)
-    return apart.reshape(*apart.shape[:at], apart.shape[at] * apart.shape[at + 1], *apart.shape[at + 2 :])
+    ordered = np.moveaxis(pieces, 2, at)
+    return ordered.reshape(*ordered.shape[:at], ordered.shape[at] * ordered.shape[at + 1], *ordered.shape[at + 2 :])
 
 
 class Slices:
-    """Rows that participants of a ragged exchange send one another: flat arrays, one entry per slice.
+    """The slices of rows of a ragged exchange: flat arrays, one entry per slice.
 
     Arguments:
         lists: input offsets, send sizes, output offsets and receive sizes: `[devices, entries]` each. Entry
             j * k + i of p * k is of slice i to, or from, participant j.
-
-    Raises:
-        RaggedMetadata: if the entries do not divide among the participants.
     """
 
     def __init__(self, lists: Sequence[np.ndarray], mesh: MeshCase, axes: Sequence[str], groups: Groups) -> None:
@@ -251,11 +234,7 @@ class Slices:
         self.source, self.destination, self.start, self.size, self.target, self.announced = map(np.concatenate, columns)
 
     def check(self, mesh: MeshCase, over: str, rows_in: int, rows_out: int) -> None:
-        """All participants' lists agree, and every slice lies inside its buffers; an empty one may begin anywhere.
-
-        Raises:
-            RaggedMetadata: naming the devices and the numbers that contradict each other.
-        """
+        """Raises RaggedMetadata unless all lists agree, and every nonempty slice lies inside its buffers."""
         ends = self.start + self.size, self.target + self.size
         inside = (self.start >= 0) & (ends[0] <= rows_in) & (self.target >= 0) & (ends[1] <= rows_out)
         wrong = (self.size != self.announced) | (self.size < 0) | (self.size > 0) & ~inside
@@ -265,19 +244,19 @@ class Slices:
         here, there = (device_name(mesh, int(x[i])) for x in (self.source, self.destination))
         start, size, target = (int(x[i]) for x in (self.start, self.size, self.target))
         if size != self.announced[i]:
-            told = f"sends {size} rows to device {there}, which expects {self.announced[i]} (send_sizes and recv_sizes)"
+            what = f"sends {size} rows to device {there}, which expects {self.announced[i]} (send_sizes and recv_sizes)"
         elif size < 0:
-            told = f"sends {size} rows to device {there}: expected none or more"
+            what = f"sends {size} rows to device {there}: expected none or more"
         elif start < 0 or start + size > rows_in:
-            told = f"sends rows [{start}, {start + size}) to device {there}: its operand has {rows_in} rows "
-            told += "(input_offsets, send_sizes)"
+            what = f"sends rows [{start}, {start + size}) to device {there}: its operand has {rows_in} rows "
+            what += "(input_offsets, send_sizes)"
         else:
-            told = f"writes rows [{target}, {target + size}) of device {there}, whose output has {rows_out} rows "
-            told += "(output_offsets, send_sizes)"
-        raise RaggedMetadata(f"{over}: device {here} {told}")
+            what = f"writes rows [{target}, {target + size}) of device {there}, whose output has {rows_out} rows "
+            what += "(output_offsets, send_sizes)"
+        raise RaggedMetadata(f"{over}: device {here} {what}")
 
     def rows(self, rows_in: int, rows_out: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Each row that is sent: its place among all devices' operands, that among their outputs, and its sender."""
+        """Each row's place among all devices' operands, that among their outputs, and its sender."""
         within = np.arange(self.size.sum()) - np.repeat(np.cumsum(self.size) - self.size, self.size)
         source, destination, start, target = (
             np.repeat(x, self.size) for x in (self.source, self.destination, self.start, self.target)
@@ -286,15 +265,10 @@ class Slices:
 
 
 def ragged_all_to_all(operand: np.ndarray, output: np.ndarray, slices: Slices, mesh: MeshCase, over: str) -> np.ndarray:
-    """Every slice, where its sender says that it goes in its receiver's output; all other rows keep `output`.
+    """Every slice at its sender's offset in its receiver's output; all other rows are those of `output`.
 
-    Arguments:
-        operand: `[devices, rows, …]`.
-        output: `[devices, rows, …]`.
-        over: the exchange, for messages.
-
-    Raises:
-        RaggedMetadata: if the lists contradict each other, or a row is written twice.
+    Operand and output are `[devices, rows, …]`; `over` is the exchange, for messages. Raises RaggedMetadata if the
+    lists contradict each other, or a row is written twice.
     """
     rows_in, rows_out = operand.shape[1], output.shape[1]
     slices.check(mesh, over, rows_in, rows_out)

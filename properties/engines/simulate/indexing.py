@@ -1,4 +1,4 @@
-"""Windows into a block at computed positions, and those that move along it: slices, gathers, scatters, convolutions."""
+"""Windows of a block, at computed positions or sliding: slices, gathers, scatters, reductions, convolutions."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,18 +10,18 @@ from jax.lax import GatherDimensionNumbers, GatherScatterMode
 from numpy.lib.stride_tricks import as_strided
 
 from shardproof.oracles.dtypes import is_float, is_signed
-from shardproof.properties.engines.simulate.blocks import comparable, extreme, fold, padded
+from shardproof.properties.engines.simulate.blocks import as_comparable, extreme, fold, pad_block
 from shardproof.properties.engines.simulate.env import (
     Dimensions,
     Env,
     Rule,
     block_rank,
+    broadcast_lead,
+    broadcast_leads,
     common_lead,
     lead_index,
     result_dtype,
     rule,
-    spread,
-    together,
 )
 from shardproof.properties.engines.simulate.interpreter import evaluate
 
@@ -35,8 +35,8 @@ def windows(env: Env, x: np.ndarray, sizes: Dimensions, writeable: bool = False)
     return as_strided(plain, (*lead, *positions, *map(int, sizes)), strides, writeable=writeable).view(x.dtype)
 
 
-def clamped(starts: Sequence[np.ndarray], block: Sequence[int], sizes: Dimensions) -> list[np.ndarray]:
-    """Window positions, moved so that the window lies inside the block."""
+def clamp_starts(starts: Sequence[np.ndarray], block: Sequence[int], sizes: Dimensions) -> list[np.ndarray]:
+    """Window positions, moved inside the block."""
     return [
         np.asarray(np.maximum(np.minimum(start.astype(np.int64), n - size), 0))
         for start, n, size in zip(starts, block, sizes, strict=True)
@@ -45,20 +45,20 @@ def clamped(starts: Sequence[np.ndarray], block: Sequence[int], sizes: Dimension
 
 @rule("dynamic_slice")
 def dynamic_slice(env: Env, equation: Any, x: np.ndarray, *starts: np.ndarray) -> np.ndarray:
-    """The window at a computed position, which is moved inside the block."""
+    """The window at a computed position, moved inside the block."""
     sizes = equation.params["slice_sizes"]
-    at = clamped(starts, x.shape[env.lead :], sizes)
+    at = clamp_starts(starts, x.shape[env.lead :], sizes)
     own = lead_index(env, common_lead(env, x, *at), x, 0)
     return np.asarray(windows(env, x, sizes)[(*own, *at)])
 
 
 @rule("dynamic_update_slice")
 def dynamic_update_slice(env: Env, equation: Any, x: np.ndarray, update: np.ndarray, *starts: np.ndarray) -> np.ndarray:
-    """`x` with the window at a computed position, which is moved inside the block, replaced."""
+    """`x` with the window at a computed position, moved inside the block, replaced."""
     sizes = update.shape[env.lead :]
-    at = clamped(starts, x.shape[env.lead :], sizes)
+    at = clamp_starts(starts, x.shape[env.lead :], sizes)
     lead = common_lead(env, x, update, *at)
-    result = spread(env, lead, x).copy()
+    result = broadcast_lead(env, lead, x).copy()
     own = lead_index(env, lead, result, 0)
     windows(env, result, sizes, writeable=True)[(*own, *at)] = update
     return result
@@ -68,8 +68,8 @@ def window_starts(env: Env, equation: Any, indices: np.ndarray, block: Sequence[
     """For every dimension of the operand, where the windows start: each `[*lead, *batch]`, broadcast.
 
     `indices` is `[*lead, *batch, component]`; a batching dimension of the operand goes along with one of the indices'.
-    If it is asked for, they come in the order that `indices_are_sorted` promised: the batch in row-major order,
-    compared by the block's first dimension first. All that lie outside of the block on one side are equal.
+    With the choice `sorting` they are sorted as `indices_are_sorted` promised: the batch in row-major order, by the
+    block's first dimension first. All that lie outside of the block on one side are equal.
     """
     numbers, batch, ones = equation.params["dimension_numbers"], indices.shape[env.lead : -1], (1,) * env.lead
     if isinstance(numbers, GatherDimensionNumbers):
@@ -82,10 +82,10 @@ def window_starts(env: Env, equation: Any, indices: np.ndarray, block: Sequence[
         part = np.minimum(part, np.uint64(2**62)) if part.dtype == np.uint64 else part
         starts[dimension] = part.astype(np.int64)
     for dimension, along in zip(numbers.operand_batching_dims, indices_batch, strict=True):
-        placed = [batch[along] if d == along else 1 for d in range(len(batch))]
-        starts[dimension] = np.arange(batch[along]).reshape(ones + tuple(placed))
-    asked = env.found is not None or env.other == "sorting"
-    if not (asked and starts and equation.params["indices_are_sorted"]):
+        shape = [batch[along] if d == along else 1 for d in range(len(batch))]
+        starts[dimension] = np.arange(batch[along]).reshape(ones + tuple(shape))
+    checks = env.found is not None or env.other == "sorting"
+    if not (checks and starts and equation.params["indices_are_sorted"]):
         return starts
     whole = np.broadcast_arrays(*starts)
     flat = [start.reshape(*start.shape[: env.lead], -1) for start in whole]
@@ -102,8 +102,8 @@ def window_starts(env: Env, equation: Any, indices: np.ndarray, block: Sequence[
     return [np.take_along_axis(start, order, axis=-1).reshape(whole[0].shape) for start in flat]
 
 
-def inside(starts: Sequence[np.ndarray], block: Sequence[int], sizes: Dimensions) -> np.ndarray:
-    """Whether each window lies inside the block: bool `[*lead, *batch]`."""
+def lies_inside(starts: Sequence[np.ndarray], block: Sequence[int], sizes: Dimensions) -> np.ndarray:
+    """A mask of the windows that lie inside the block: bool `[*lead, *batch]`."""
     result = np.array(True)
     for start, n, size in zip(starts, block, sizes, strict=True):
         result = np.asarray(result & (start >= 0) & (start <= n - size))
@@ -111,7 +111,7 @@ def inside(starts: Sequence[np.ndarray], block: Sequence[int], sizes: Dimensions
 
 
 def filler(dtype: np.dtype, fill_value: Any) -> np.ndarray:
-    """What a gather reads outside the operand: NaN, the smallest signed, the largest unsigned, or True."""
+    """The value that a gather reads outside the operand: NaN, the smallest signed, the largest unsigned, or True."""
     if fill_value is not None:
         return np.asarray(fill_value).astype(dtype)
     if is_float(dtype):
@@ -121,11 +121,7 @@ def filler(dtype: np.dtype, fill_value: Any) -> np.ndarray:
 
 @rule("gather")
 def gather(env: Env, equation: Any, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """A window for every index vector.
-
-    The batch dimensions of the indices and the window's dimensions, less the collapsed and the
-    batching ones, make up the result; `offset_dims` are the places of the window's.
-    """
+    """A window for every index vector: the indices' batch dimensions, and the window's at `offset_dims`."""
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
     block, batch = x.shape[env.lead :], indices.shape[env.lead : -1]
     shape = tuple(equation.outvars[0].aval.shape)
@@ -134,10 +130,10 @@ def gather(env: Env, equation: Any, x: np.ndarray, indices: np.ndarray) -> np.nd
         return np.broadcast_to(filler(x.dtype, equation.params["fill_value"]), lead + shape)
     starts = window_starts(env, equation, indices, block)
     own = lead_index(env, lead, x, len(batch))
-    found = np.asarray(windows(env, x, sizes)[(*own, *clamped(starts, block, sizes))])
+    found = np.asarray(windows(env, x, sizes)[(*own, *clamp_starts(starts, block, sizes))])
     found = np.broadcast_to(found, (*lead, *batch, *sizes))
     if equation.params["mode"] == GatherScatterMode.FILL_OR_DROP:
-        valid = inside(starts, block, sizes)
+        valid = lies_inside(starts, block, sizes)
         valid = valid.reshape(valid.shape + (1,) * len(sizes))
         found = np.where(valid, found, filler(x.dtype, equation.params["fill_value"]))
     gone = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
@@ -152,48 +148,48 @@ def scatter_windows(
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...], np.ndarray]:
     """Views of all windows of `x`, and those that a scatter writes: index arrays `[n]`, and contents `[n, *sizes]`.
 
-    Windows that do not lie inside the operand are moved there in mode clip, and left out otherwise. That two are at one
-    place is written down for `noting`, if somebody asks.
+    Windows outside of the operand are moved inside in mode clip, and left out otherwise. With `noting`, two windows at
+    one place are noted in `env.found`.
     """
     numbers = equation.params["dimension_numbers"]
     block = x.shape[env.lead :]
     gone = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
     window_dimensions = [env.lead + d for d in numbers.update_window_dims]
-    kept = iter([updates.shape[d] for d in window_dimensions])
-    sizes = [1 if d in gone else next(kept) for d in range(len(block))]
+    others = iter([updates.shape[d] for d in window_dimensions])
+    sizes = [1 if d in gone else next(others) for d in range(len(block))]
     lead = x.shape[: env.lead]
-    updates = spread(env, lead, updates)
+    updates = broadcast_lead(env, lead, updates)
     batch_dimensions = [d for d in range(env.lead, updates.ndim) if d not in window_dimensions]
     batch = tuple(updates.shape[d] for d in batch_dimensions)
     contents = updates.transpose(*range(env.lead), *batch_dimensions, *window_dimensions)
     starts = window_starts(env, equation, indices, block)
-    valid = inside(starts, block, sizes)
+    valid = lies_inside(starts, block, sizes)
     if equation.params["mode"] == GatherScatterMode.CLIP:
-        starts = clamped(starts, block, sizes)
-        valid = inside(starts, block, sizes)
+        starts = clamp_starts(starts, block, sizes)
+        valid = lies_inside(starts, block, sizes)
     at = [np.broadcast_to(i, lead + batch) for i in (*lead_index(env, lead, x, len(batch)), *starts)]
     valid = np.broadcast_to(valid, lead + batch)
     places, view = tuple(i[valid] for i in at), windows(env, x, sizes, writeable=True)
-    if env.found is not None and noting and repeated(places, view.shape):
+    if env.found is not None and noting and has_repeats(places, view.shape):
         env.found["order", id(equation)] = equation
     return view, places, contents.reshape(*lead, *batch, *sizes)[valid]
 
 
-def repeated(places: Sequence[np.ndarray], block: Sequence[int]) -> bool:
-    """Whether index arrays `[n]`, one for each of the first dimensions of a block, name a place of it twice."""
+def has_repeats(places: Sequence[np.ndarray], block: Sequence[int]) -> bool:
+    """True if index arrays `[n]`, one for each of the first dimensions of a block, name a place of it twice."""
     numbers = np.ravel_multi_index(tuple(places), tuple(block[: len(places)])) if len(places[0]) > 1 else places[0]
     return len(np.unique(numbers)) < len(numbers)
 
 
 @rule("scatter")
 def scatter(env: Env, equation: Any, x: np.ndarray, indices: np.ndarray, updates: np.ndarray, *_: Any) -> np.ndarray:
-    """`x` with windows replaced, or a function applied where indices point, of equal ones the last at last."""
-    result = spread(env, common_lead(env, x, indices, updates), x).copy()
+    """`x` with windows replaced, or combined by a function, in the order of the indices."""
+    result = broadcast_lead(env, common_lead(env, x, indices, updates), x).copy()
     if 0 in updates.shape:
         return result
     view, at, contents = scatter_windows(env, equation, result, indices, updates, noting=True)
     if env.other == "order":
-        at, contents = tuple(i[::-1].copy() for i in at), contents[::-1].copy()  # of views NumPy goes its own way
+        at, contents = tuple(i[::-1].copy() for i in at), contents[::-1].copy()  # NumPy reorders views
     jaxpr = equation.params["update_jaxpr"]
     if jaxpr is None or not jaxpr.eqns:
         view[at] = contents
@@ -205,17 +201,17 @@ def scatter(env: Env, equation: Any, x: np.ndarray, indices: np.ndarray, updates
     return result
 
 
-def combining(ufunc: np.ufunc, exact: bool) -> Any:
-    """The rule of a scatter that combines every update with what is there, in wide numbers if they are to be exact."""
+def scatter_combination(ufunc: np.ufunc, exact: bool) -> Any:
+    """The rule of a scatter that combines every update with the operand, in wide numbers if `exact`."""
 
     def run(env: Env, equation: Any, x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
         dtype = env.exact(x.dtype) if exact or x.dtype.kind not in "biufc" else x.dtype
-        result = spread(env, common_lead(env, x, indices, updates), x).astype(dtype, order="C")
+        result = broadcast_lead(env, common_lead(env, x, indices, updates), x).astype(dtype, order="C")
         if 0 not in updates.shape:
             promised, updates = equation.params["unique_indices"], updates.astype(dtype)
             view, at, contents = scatter_windows(env, equation, result, indices, updates, noting=promised)
             if promised and env.other == "order":
-                view[at] = ufunc(view[at], contents)  # of several updates of one place, one is left
+                view[at] = ufunc(view[at], contents)  # one of several updates of one place is lost
             else:
                 ufunc.at(view, at, contents)
         return result.astype(x.dtype)
@@ -223,15 +219,15 @@ def combining(ufunc: np.ufunc, exact: bool) -> Any:
     return run
 
 
-rule("scatter-add")(combining(np.add, exact=True))
-rule("scatter-sub")(combining(np.subtract, exact=True))
-rule("scatter-mul")(combining(np.multiply, exact=True))
-rule("scatter-min")(combining(np.minimum, exact=False))
-rule("scatter-max")(combining(np.maximum, exact=False))
+rule("scatter-add")(scatter_combination(np.add, exact=True))
+rule("scatter-sub")(scatter_combination(np.subtract, exact=True))
+rule("scatter-mul")(scatter_combination(np.multiply, exact=True))
+rule("scatter-min")(scatter_combination(np.minimum, exact=False))
+rule("scatter-max")(scatter_combination(np.maximum, exact=False))
 
 
 class Window(NamedTuple):
-    """A window, and how it moves; one number, or pair, for each dimension of the block."""
+    """A sliding window; one number, or pair, for each dimension of the block."""
 
     sizes: Sequence[int]
     strides: Sequence[int]
@@ -252,8 +248,8 @@ class Window(NamedTuple):
         return [(low, high, d - 1) for (low, high), d in zip(self.padding, self.base_dilation, strict=True)]
 
     def flat(self, env: Env, x: np.ndarray, fill: np.ndarray) -> np.ndarray:
-        """What the window sees at each of its positions: `[*lead, *positions, size]`; `fill` is `[*lead]`."""
-        x = padded(env, x, fill.reshape(fill.shape + (1,) * (env.lead - fill.ndim)), self.config)
+        """The elements in the window at each of its positions: `[*lead, *positions, size]`; `fill` is `[*lead]`."""
+        x = pad_block(env, x, fill.reshape(fill.shape + (1,) * (env.lead - fill.ndim)), self.config)
         reach = [(n - 1) * d + 1 for n, d in zip(self.sizes, self.dilation, strict=True)]
         if any(n < size for n, size in zip(x.shape[env.lead :], reach, strict=True)):
             positions = [
@@ -266,11 +262,11 @@ class Window(NamedTuple):
 
 
 def reduction(function: Callable[..., Any], fill: Callable[[np.dtype], Any]) -> Rule:
-    """The rule that reduces what each window sees; `fill` is what lies beside the block, of a dtype."""
+    """The rule that reduces the elements of each window; `fill` is the padding of a dtype."""
 
     def run(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
         seen = Window.of(equation.params).flat(env, x, np.asarray(fill(x.dtype)))
-        exact = seen.astype(env.exact(x.dtype)) if function is np.sum and x.dtype != bool else comparable(seen)
+        exact = seen.astype(env.exact(x.dtype)) if function is np.sum and x.dtype != bool else as_comparable(seen)
         return np.asarray(function(exact, axis=-1)).astype(result_dtype(equation))
 
     return run
@@ -283,7 +279,7 @@ rule("reduce_window_min")(reduction(np.min, lambda dtype: extreme(dtype, largest
 
 @rule("reduce_window")
 def reduce_window(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """Folds what each window sees, in row-major order, with a function of the program's."""
+    """Folds the elements of each window, in row-major order, with a function of the program's."""
     count = len(operands) // 2
     window, starts = Window.of(equation.params), operands[count:]
     seen = [window.flat(env, x, start) for x, start in zip(operands[:count], starts, strict=True)]
@@ -291,26 +287,26 @@ def reduce_window(env: Env, equation: Any, *operands: np.ndarray) -> list[np.nda
 
 
 def selection(env: Env, equation: Any, x: np.ndarray) -> tuple[Window, np.ndarray, np.ndarray]:
-    """The window, the element that each one selects, as its number in the window, and whether there is one.
+    """The window, the number of the element that each position selects, and whether it lies inside the block.
 
-    That is the first of the largest, or smallest: each is kept for as long as it compares with the next ones.
+    That is the first of the largest, or smallest: each stays selected while it compares with the next ones.
     """
     largest = equation.params["select_prim"].name == "ge"
-    window, keeps = Window.of(equation.params), np.greater_equal if largest else np.less_equal
+    window, compares = Window.of(equation.params), np.greater_equal if largest else np.less_equal
     seen = window.flat(env, x, extreme(x.dtype, largest=not largest))
     best, place = seen[..., 0], np.zeros(seen.shape[:-1], np.int64)
     for i in range(1, seen.shape[-1]):
-        kept = keeps(best, seen[..., i])
-        best, place = np.where(kept, best, seen[..., i]), np.where(kept, place, i)
+        stays = compares(best, seen[..., i])
+        best, place = np.where(stays, best, seen[..., i]), np.where(stays, place, i)
     return window, place, np.asarray(best != extreme(x.dtype, largest=not largest))
 
 
 @rule("select_and_gather_add")
 def select_and_gather_add(env: Env, equation: Any, tangents: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """The tangent of the element that each window selects; 0 where that is beside the block."""
+    """The tangent of the element that each window selects; 0 where that is padding."""
     window, place, there = selection(env, equation, x)
     seen = window.flat(env, tangents, np.zeros((), tangents.dtype))
-    seen, place = together(env, [seen, place[..., None]])
+    seen, place = broadcast_leads(env, [seen, place[..., None]])
     return np.where(there, np.take_along_axis(seen, place, -1)[..., 0], 0).astype(result_dtype(equation))
 
 
@@ -318,7 +314,7 @@ def select_and_gather_add(env: Env, equation: Any, tangents: np.ndarray, x: np.n
 def select_and_scatter_add(env: Env, equation: Any, source: np.ndarray, x: np.ndarray) -> np.ndarray:
     """The numbers of `source`, each added to the element that its window selects."""
     window, place, _ = selection(env, equation, x)
-    whole = padded(env, x, np.zeros((1,) * env.lead, x.dtype), window.config).shape[env.lead :]
+    whole = pad_block(env, x, np.zeros((1,) * env.lead, x.dtype), window.config).shape[env.lead :]
     numbers = np.arange(math.prod(whole)).reshape((1,) * env.lead + whole)
     seen = window._replace(padding=[(0, 0)] * len(whole)).flat(env, numbers, np.zeros((), np.int64))
     seen = np.broadcast_to(seen, (*place.shape, seen.shape[-1]))
@@ -330,12 +326,12 @@ def select_and_scatter_add(env: Env, equation: Any, source: np.ndarray, x: np.nd
     np.add.at(total, (*lead_index(env, lead, total, 1), places), added)
     total = total.reshape(*lead, *whole)
     back = [(-low, -high, 0) for low, high in window.padding]
-    return padded(env, total, np.zeros((1,) * env.lead, exact), back).astype(result_dtype(equation))
+    return pad_block(env, total, np.zeros((1,) * env.lead, exact), back).astype(result_dtype(equation))
 
 
 @rule("conv_general_dilated")
 def conv_general_dilated(env: Env, equation: Any, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """Sums of products of a kernel with what it sees of every image, in groups of features, or of images."""
+    """Sums of products of a kernel with windows of every image, in groups of features, or of images."""
     params, spatial = equation.params, block_rank(env, lhs) - 2
     lhs_spec, rhs_spec, out_spec = params["dimension_numbers"]
     lhs = lhs.transpose(*range(env.lead), *(env.lead + d for d in lhs_spec))  # [*lead, image, feature, *space]

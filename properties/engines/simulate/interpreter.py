@@ -1,4 +1,4 @@
-"""Evaluates jaxprs, equation by equation, by the table of rules."""
+"""Evaluates jaxprs, equation by equation, with the table of rules."""
 
 import weakref
 from collections.abc import Sequence
@@ -11,22 +11,22 @@ from jax.extend import core
 
 from shardproof.properties.engines.simulate.env import RULES, Env
 from shardproof.properties.engines.simulate.errors import SimulationError, UnknownPrimitive, location
-from shardproof.properties.engines.simulate.liveness import opened
+from shardproof.properties.engines.simulate.liveness import open_jaxpr
 
 
-def called(equation: Any) -> Any:
+def called_jaxpr(equation: Any) -> Any:
     """The jaxpr that a call names."""
     (name,) = {"jaxpr", "call_jaxpr", "call", "callee"} & equation.params.keys()
     return equation.params[name]
 
 
 def key_dtype(words: int) -> np.dtype:
-    """The dtype that holds a random key as one element, so that shape rules need not know of keys."""
+    """The dtype of a random key as one element, so that rules about shapes need no case for keys."""
     return np.dtype([("key", np.uint32, (words,))])
 
 
 def held_as(aval: Any) -> np.dtype:
-    """The NumPy dtype in which a value of a traced type is held."""
+    """The NumPy dtype of a value of a traced type."""
     return aval.dtype if isinstance(aval.dtype, np.dtype) else key_dtype(*aval.dtype._impl.key_shape)
 
 
@@ -42,7 +42,7 @@ _LAST_READS: weakref.WeakKeyDictionary[Any, list[list[Any]]] = weakref.WeakKeyDi
 
 
 def last_reads(body: Any) -> list[list[Any]]:
-    """The variables of an open jaxpr that nothing reads after each of its equations, and that are no results."""
+    """For each equation of an open jaxpr, the variables that it reads or makes, and that nothing needs afterwards."""
     if body not in _LAST_READS:
         read = {v for v in body.outvars if not isinstance(v, core.Literal)}
         ends = []
@@ -64,12 +64,7 @@ def constant(env: Env, value: np.ndarray) -> np.ndarray:
 
 
 def run(env: Env, equation: Any, operands: list[np.ndarray]) -> Sequence[np.ndarray]:
-    """The results of one equation.
-
-    Raises:
-        UnknownPrimitive: if its primitive has no rule.
-        SimulationError: if the rule returns another shape or dtype than was traced.
-    """
+    """The results of one equation; raises SimulationError for another shape or dtype than was traced."""
     name, arithmetic = equation.primitive.name, env.arithmetic
     if name not in RULES:
         raise UnknownPrimitive(name, location(equation))
@@ -93,14 +88,10 @@ def evaluate(env: Env, jaxpr: Any, args: Sequence[np.ndarray], rounds: Sequence[
     """The results of a jaxpr on operands `[*lead, *block]`.
 
     Arguments:
-        rounds: for the recorder, if there is one: the rounds after which each of them is known. If that is not
-            said, everything in the jaxpr waits for all operands of the equation under way.
-
-    Raises:
-        UnknownPrimitive: if an equation's primitive has no rule.
-        SimulationError: if a rule returns another shape or dtype than was traced.
+        rounds: for the recorder, if there is one: the rounds after which each operand is known. Without it, everything
+            in the jaxpr waits for all operands of the current equation.
     """
-    body, consts = opened(jaxpr)
+    body, consts = open_jaxpr(jaxpr)
     values = dict(zip(body.invars, args, strict=True))
     values |= {v: constant(env, as_value(c)) for v, c in zip(body.constvars, consts, strict=bool(consts))}
     recorder = env.recorder

@@ -1,37 +1,37 @@
-"""Programs inside of programs: all equations of a jaxpr, its values without calls, and the bytes that it holds.
+"""Programs inside of programs: all equations of a jaxpr, its equations without calls, and the bytes that it holds.
 
-On each device it holds at one time what it would if a compiler arranged it. Four things make that less than all values
-from the equation that makes them to the last that reads them:
+The bytes are those that a device holds at one time if a compiler arranges the program well. Four things make that less
+than all values from the equation that makes them to the last that reads them:
 
-- what is only typed in another way is where it was (`RENAMED`);
-- a part of a block, or a block in another order, is read where it stands (`VIEWS`);
-- a product that is only made to be added, or written into a larger block, is added or written there (`INTO`);
-- what is read for the last time gives its place to a result of the same size (`IN_PLACE`).
+- a value with only another type stays where it is (`RENAMED`);
+- a part of a block, or a block in another order, is read in place (`VIEWS`);
+- a product whose only use is an addition, or a write into a larger block, is made there (`INTO`);
+- a result takes the place of an operand of the same size that nothing reads later (`IN_PLACE`).
 
-Arguments stay: nobody has given them away. A loop keeps one copy of what it carries. Single numbers, indices
-above all, have no place: registers hold them.
+Arguments stay: they are not donated. A loop holds one copy of its carry. Scalars, mostly indices, count nothing:
+registers hold them.
 """
 
 import math
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax.extend import core
 
 from shardproof.properties.engines.simulate.record import bytes_of
 
 ELEMENTS = 250
-"""So many numbers count as an equation more, where each is rounded in many samples."""
+"""As many numbers count as one more equation, where each is rounded in many samples."""
 
 
-def opened(jaxpr: Any) -> tuple[Any, list[Any]]:
-    """A jaxpr, closed or not, as its equations and its constants."""
+def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
+    """An open jaxpr and its constants, from a closed or an open one."""
     return getattr(jaxpr, "jaxpr", jaxpr), list(getattr(jaxpr, "consts", ()))
 
 
 def subjaxprs(equation: Any) -> Iterator[Any]:
-    """The jaxprs among an equation's parameters, as they stand there."""
+    """The jaxprs among an equation's parameters, closed or open."""
     for value in equation.params.values():
         for item in value if isinstance(value, list | tuple) else (value,):
             if isinstance(item, core.ClosedJaxpr | core.Jaxpr):
@@ -39,15 +39,15 @@ def subjaxprs(equation: Any) -> Iterator[Any]:
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """All equations of a jaxpr in program order, those of inner jaxprs behind the one that they belong to."""
-    for equation in opened(jaxpr)[0].eqns:
+    """All equations of a jaxpr in program order, each followed by those of its inner jaxprs."""
+    for equation in open_jaxpr(jaxpr)[0].eqns:
         yield equation
         for inner in subjaxprs(equation):
             yield from equations(inner)
 
 
 def scan_counts(equation: Any) -> tuple[int, int]:
-    """How many of a scan's operands are constants, and how many are carried."""
+    """The numbers of a scan's operands that are constants, and that are carried."""
     if "num_consts" in equation.params:
         return equation.params["num_consts"], equation.params["num_carry"]
     constants, carried, _ = equation.params["ft_in"].unpack()
@@ -55,12 +55,12 @@ def scan_counts(equation: Any) -> tuple[int, int]:
 
 
 def steps_of(jaxpr: Any, devices: int) -> float:
-    """How long a program takes to interpret, in equations of few numbers; those of a loop count in every iteration.
+    """The time to interpret a program, in equations of few numbers.
 
-    A `while` loop, of which the trace does not say how often it runs, counts once.
+    A scan counts in every iteration; a `while` once, since the trace does not have its number of iterations.
     """
     total = 0.0
-    for equation in opened(jaxpr)[0].eqns:
+    for equation in open_jaxpr(jaxpr)[0].eqns:
         elements = sum(math.prod(getattr(one.aval, "shape", ())) for one in equation.outvars)
         times = equation.params["length"] if equation.primitive.name == "scan" else 1
         total += 1 + elements * devices / ELEMENTS + times * sum(steps_of(one, devices) for one in subjaxprs(equation))
@@ -70,7 +70,7 @@ def steps_of(jaxpr: Any, devices: int) -> float:
 def widest(jaxpr: Any) -> int:
     """The most numbers of one value of a program, on all devices together; at least 1."""
     most = 1
-    for equation in opened(jaxpr)[0].eqns:
+    for equation in open_jaxpr(jaxpr)[0].eqns:
         manual = equation.params.get("newly_manual_axes", ())
         devices = math.prod(equation.params["mesh"].shape[name] for name in manual)
         sizes = [math.prod(getattr(v.aval, "shape", ())) for v in (*equation.invars, *equation.outvars)]
@@ -78,78 +78,67 @@ def widest(jaxpr: Any) -> int:
     return most
 
 
-class Value:
-    """What an equation makes, each time that it is called."""
-
-    def __init__(self, aval: Any) -> None:
-        self.bytes = bytes_of(aval) if getattr(aval, "shape", ()) else 0
+def variables(atoms: Any) -> list[Any]:
+    """The atoms that are no literals."""
+    return [atom for atom in atoms if not isinstance(atom, core.Literal)]
 
 
-class Step(NamedTuple):
-    """An equation that is no call."""
-
-    equation: Any
-    reads: list[Value]
-    writes: list[Value]
-
-    @property
-    def name(self) -> str:
-        """The primitive's."""
-        return str(self.equation.primitive.name)
+def array_bytes(variable: Any) -> int:
+    """The bytes of an array; none of a scalar."""
+    return bytes_of(variable.aval) if getattr(variable.aval, "shape", ()) else 0
 
 
-def flattened(body: Any, names: dict[Any, Any], calls: Callable[[Any], bool]) -> tuple[list[Step], list[Any]]:
-    """The equations of a body, calls replaced by what they call, and its results: values, and literals.
+def inline_calls(body: Any, is_call: Callable[[Any], bool]) -> tuple[list[Any], list[Any]]:
+    """The equations of a body with its calls inlined, in new variables but for the arguments, and its results.
 
     Arguments:
-        names: the values of its arguments; those of the rest are added.
-        calls: whether an equation with a single inner jaxpr is a call of that.
+        is_call: whether an equation with a single inner jaxpr is a call of that.
     """
-    steps: list[Step] = []
+    inlined: list[Any] = []
 
-    def resolve(atom: Any) -> Any:
-        return atom if isinstance(atom, core.Literal) else names[atom]
+    def inline(body: Any, names: dict[Any, Any]) -> list[Any]:
+        def resolve(atoms: Any) -> list[Any]:
+            return [atom if isinstance(atom, core.Literal) else names[atom] for atom in atoms]
 
-    for equation in body.eqns:
-        inner = list(subjaxprs(equation))
-        operands = [resolve(atom) for atom in equation.invars]
-        if calls(equation) and len(inner) == 1:
-            called, _ = opened(inner[0])
-            constants = {v: Value(v.aval) for v in called.constvars}
-            given = operands[len(operands) - len(called.invars) :]
-            own, results = flattened(called, {**constants, **dict(zip(called.invars, given, strict=True))}, calls)
-            steps += own
-        else:
-            results = [Value(v.aval) for v in equation.outvars]
-            steps.append(Step(equation, [v for v in operands if isinstance(v, Value)], results))
-        names.update(zip(equation.outvars, results, strict=True))
-    return steps, [resolve(atom) for atom in body.outvars]
+        for equation in body.eqns:
+            inner, operands = list(subjaxprs(equation)), resolve(equation.invars)
+            if len(inner) == 1 and is_call(equation):
+                callee, _ = open_jaxpr(inner[0])
+                given = zip(callee.invars, operands[len(operands) - len(callee.invars) :], strict=True)
+                results = inline(callee, {**{v: core.Var(v.aval) for v in callee.constvars}, **dict(given)})
+            else:
+                results = [core.Var(v.aval) for v in equation.outvars]
+                inlined.append(equation.replace(invars=operands, outvars=results))
+            names.update(zip(equation.outvars, results, strict=True))
+        return resolve(body.outvars)
+
+    results = inline(body, {v: v for v in (*body.invars, *body.constvars)})
+    return inlined, results
 
 
 RENAMED = frozenset({"pvary", "preduced", "reduced_vary_cast", "vary_unreduced_cast"})
-"""What changes a type along mesh axes alone: no compiler is told of it."""
+"""Primitives that change only a type along mesh axes; nothing of them is left in a compiled program."""
 
 SAME = RENAMED | {"squeeze", "expand_dims", "reshape", "convert_element_type"}
 VIEWS = SAME | {"slice", "dynamic_slice", "split", "transpose", "broadcast_in_dim"}
 INTO = frozenset({"add", "add_any", "sub", "dynamic_update_slice"})
 IN_PLACE = INTO | SAME | {"mul", "max", "min", "select_n", "scatter", "scatter-add", "scan", "while"}
 READS_VIEWS = VIEWS | INTO | {"dot_general", "concatenate", "mul", "div", "max", "min", "select_n", "reduce_sum"}
-"""What needs no copy of a part of a block to read it."""
+"""Primitives that read a part of a block without a copy of it."""
 
 CALLS = frozenset({"jit", "eval_jaxpr", "remat2", "custom_jvp_call", "custom_vjp_call", "custom_vmap_call"}) | {
     "composite", "linear_call", "closed_call",
 }  # fmt: skip
-"""What does nothing but call a jaxpr with its operands."""
+"""Primitives that only call a jaxpr with their operands."""
 
 
 _PEAKS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def peak_bytes(jaxpr: Any) -> int:
-    """The most bytes that a body holds at one time: its arguments, and what it makes of them."""
-    body, _ = opened(jaxpr)
-    arguments = (Value(v.aval) for v in (*body.invars, *body.constvars))
-    return sum(value.bytes for value in arguments) + _besides_arguments(jaxpr, slice(0))
+    """The most bytes that a body holds at one time: its arguments and the values that it makes."""
+    body, _ = open_jaxpr(jaxpr)
+    return sum(map(array_bytes, (*body.invars, *body.constvars))) + _besides_arguments(jaxpr, slice(0))
 
 
 def _besides_arguments(jaxpr: Any, carried: slice) -> int:
@@ -171,70 +160,66 @@ def _inside(equation: Any) -> int:
 
 
 class _Arrangement:
-    """Which values of a body have a place of their own, and until when."""
+    """Which variables of a body have a place of their own, and until when."""
 
     def __init__(self, jaxpr: Any, carried: slice) -> None:
-        body, _ = opened(jaxpr)
-        names: dict[Any, Any] = {v: Value(v.aval) for v in (*body.invars, *body.constvars)}
-        self.arguments = set(names.values())
-        self.carried = {names[v] for v in body.invars[carried]}
-        self.operations, results = flattened(body, names, lambda equation: equation.primitive.name in CALLS)
-        self.results = {v for v in results if isinstance(v, Value) and v not in self.arguments}
-        self.readers: dict[Value, list[Step]] = {}
-        for operation in self.operations:
-            for v in dict.fromkeys(operation.reads):
-                self.readers.setdefault(v, []).append(operation)
-        self.sources: dict[Value, list[Value]] = {}  # of what has no place of its own
-        for operation in self.operations:
-            if all(self._is_elsewhere(operation, v) for v in operation.writes):
-                places = list(self._places(operation))
-                self.sources.update((v, places) for v in operation.writes)
+        body, _ = open_jaxpr(jaxpr)
+        self.arguments, self.carried = {*body.invars, *body.constvars}, {*body.invars[carried]}
+        self.equations, results = inline_calls(body, lambda equation: equation.primitive.name in CALLS)
+        self.results = {*variables(results)} - self.arguments
+        self.readers: dict[Any, list[Any]] = {}
+        for equation in self.equations:
+            for v in dict.fromkeys(variables(equation.invars)):
+                self.readers.setdefault(v, []).append(equation)
+        self.sources: dict[Any, list[Any]] = {}  # the variables in whose places others are
+        for equation in self.equations:
+            if all(self._is_elsewhere(equation.primitive.name, v) for v in equation.outvars):
+                places = self._places(equation)
+                self.sources.update((v, places) for v in equation.outvars)
 
-    def _is_elsewhere(self, operation: Step, v: Value) -> bool:
-        """Whether a value that the operation makes needs no place."""
-        if operation.name in RENAMED:
+    def _is_elsewhere(self, name: str, v: Any) -> bool:
+        """True if a variable, the result of this primitive, needs no place of its own."""
+        if name in RENAMED:
             return True
         if v in self.results:
             return False
-        if operation.name in VIEWS and all(r.name in READS_VIEWS for r in self.readers.get(v, [])):
+        if name in VIEWS and all(r.primitive.name in READS_VIEWS for r in self.readers.get(v, [])):
             return True
-        return operation.name == "dot_general" and self._goes_into(v)
+        return name == "dot_general" and self._goes_into(v)
 
-    def _goes_into(self, v: Value) -> bool:
-        """Whether a product is only there to be added, or written into a larger block."""
+    def _goes_into(self, v: Any) -> bool:
+        """True if a product is only added, or written into a larger block."""
         readers = self.readers.get(v, [])
         if v in self.results or len(readers) != 1:
             return False
-        (reader,) = readers
-        return reader.name in INTO or (reader.name in VIEWS and all(self._goes_into(w) for w in reader.writes))
+        name = readers[0].primitive.name
+        return name in INTO or (name in VIEWS and all(self._goes_into(w) for w in readers[0].outvars))
 
-    def _places(self, operation: Step) -> Iterator[Value]:
-        """What an operation reads, as far as it has a place of its own."""
-        for v in operation.reads:
-            yield from self.sources.get(v, [v])
+    def _places(self, equation: Any) -> list[Any]:
+        """The variables with a place of their own that an equation reads."""
+        return [place for v in variables(equation.invars) for place in self.sources.get(v, [v])]
 
     def peak(self) -> int:
         """The most bytes at one time, besides the arguments."""
-        placed = [o for o in self.operations if any(v not in self.sources for v in o.writes)]
-        last: dict[Value, Step] = {}
-        for operation in placed:
-            last.update(dict.fromkeys([*self._places(operation), *operation.writes], operation))
-        returned = self.results.union(*(self.sources.get(v, ()) for v in self.results))
-        ending: dict[int, list[Value]] = {}
-        for v, reader in last.items():
-            if v not in returned and v not in self.arguments - self.carried:
-                ending.setdefault(id(reader), []).append(v)
+        placed = [e for e in self.equations if any(v not in self.sources for v in e.outvars)]
+        last: dict[Any, int] = {}
+        for i, equation in enumerate(placed):
+            last.update(dict.fromkeys([*self._places(equation), *equation.outvars], i))
+        lasting = self.results.union(*(self.sources.get(v, ()) for v in self.results), self.arguments - self.carried)
+        ending: list[list[Any]] = [[] for _ in placed]
+        for v, i in last.items():
+            if v not in lasting:
+                ending[i].append(v)
         alive = most = 0
-        for operation in placed:
-            ends = ending.get(id(operation), [])
-            given = [v for v in ends if v in operation.reads] if operation.name in IN_PLACE else []
-            for v in operation.writes:
-                heir = next((old for old in given if old.bytes == v.bytes), None)
-                if heir is None:
-                    alive += v.bytes
+        for equation, ends in zip(placed, ending, strict=True):
+            heirs = [v for v in ends if v in variables(equation.invars)] if equation.primitive.name in IN_PLACE else []
+            for v in equation.outvars:
+                old = next((old for old in heirs if array_bytes(old) == array_bytes(v)), None)
+                if old is None:
+                    alive += array_bytes(v)
                 else:
-                    given.remove(heir)
-                    ends.remove(heir)
-            most = max(most, alive + _inside(operation.equation))
-            alive -= sum(v.bytes for v in ends if v not in self.carried)
+                    heirs.remove(old)
+                    ends.remove(old)
+            most = max(most, alive + _inside(equation))
+            alive -= sum(array_bytes(v) for v in ends if v not in self.carried)
         return most

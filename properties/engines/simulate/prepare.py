@@ -27,15 +27,15 @@ Meshes = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
 
 Sets = Sequence[Sequence[np.ndarray]]
-"""Data sets: of each, one global array per argument."""
+"""Data sets, each of one global array per argument."""
 
 
 class Prepared:
-    """A program made ready: global arrays in, global arrays out.
+    """A traced or compiled program: global arrays in, global arrays out.
 
     Arguments:
-        run: what runs it.
-        jaxpr: what was traced; None of what is traced anew in every run.
+        run: runs it.
+        jaxpr: its trace; None if every run traces it again.
     """
 
     def __init__(self, run: Callable[[Sequence[np.ndarray]], list[np.ndarray]], jaxpr: Any = None) -> None:
@@ -47,25 +47,25 @@ class Prepared:
         return self._run(arrays)
 
     def evidence(self, arrays: Sequence[np.ndarray]) -> Record | str:
-        """What says what the program sends: what is seen executed on these global arrays, or the compiled text."""
-        raise NotImplementedError("what is not under jit is no one program")
+        """The record of a run on these global arrays, or the compiled text, for counting collectives."""
+        raise NotImplementedError("a function that is not under jit is not one program")
+
+    def select_results(self, wanted: Sequence[bool]) -> "Prepared":
+        """The program of these results, and only what they need."""
+        raise NotImplementedError("a function that is not under jit is not one program")
 
     def since(self, place: int) -> "Prepared":
-        """The program of the results from this place on, and of nothing that they do not need."""
-        raise NotImplementedError("what is not under jit is no one program")
+        """The program of the results from this place on."""
+        return self.select_results([i >= place for i in range(len(self.jaxpr.out_avals))])
 
 
 OWN = ("shardproof.properties.engines.simulate.", "shardproof.properties.precision.")
-"""Where the interpreter's rules are, and what runs them on doubles."""
+"""The modules of the interpreter's rules, and of their runs on doubles."""
 
 
 @contextlib.contextmanager
 def failing_as_a_limit() -> Iterator[None]:
-    """An interpreter that fails itself says nothing of the program: that is a limit of it, like a rule it lacks.
-
-    Raises:
-        InterpreterLimit: in place of an error of the interpreter's own.
-    """
+    """Raises InterpreterLimit in place of an error of the interpreter's own, which says nothing about the program."""
     try:
         yield
     except OF_THE_PROGRAM:
@@ -82,9 +82,9 @@ def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None) -> 
     """The results of a closed jaxpr, in NumPy, for all devices of its meshes together.
 
     Arguments:
-        closed_jaxpr: what `jax.make_jaxpr` returns.
+        closed_jaxpr: as `jax.make_jaxpr` returns it.
         *args: one global array per argument of the jaxpr.
-        record: if given, the executed collectives are written to it.
+        record: if given, collects the executed collectives.
 
     Raises:
         UnknownPrimitive: if a primitive has no rule.
@@ -92,8 +92,8 @@ def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None) -> 
         UnequalReplicas: if a result that is typed invariant along a mesh axis differs along it.
         RaggedMetadata: if the metadata of a `ragged_all_to_all` contradicts itself.
         UnwrittenRead: if a result depends on memory that was allocated and never written.
-        OrderDependent: if it depends on the order in which a scatter applies two updates of one place, or on indices
-            that are promised to be sorted, and are not.
+        OrderDependent: if it depends on the order of two updates of one place, or on unsorted indices that are promised
+            to be sorted.
     """
     values = [as_value(x) for x in args]
 
@@ -102,7 +102,7 @@ def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None) -> 
         evaluate(Env(left=blocks, other=other), closed_jaxpr, values)
         return blocks
 
-    with np.errstate(all="ignore"):  # infinities and wrapping are the program's business, as they are XLA's
+    with np.errstate(all="ignore"):  # as in XLA, infinities and wrapping are no errors
         found: Found = {}
         results = evaluate(Env(recorder=record, found=found), closed_jaxpr, values)
         for choice in dict.fromkeys(choice for choice, _ in found):
@@ -113,17 +113,17 @@ def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None) -> 
 
 
 def check_that_all_meet(closed_jaxpr: Any, arrays: Sequence[np.ndarray]) -> None:
-    """Raises CollectiveMismatch if a device waits for ever at a collective, as far as can be interpreted."""
+    """Raises CollectiveMismatch if the interpreter finds a deadlock."""
     try:
         interpret(closed_jaxpr, *arrays)
     except CollectiveMismatch:
         raise
-    except Exception:  # whatever else is wrong with it, or with the interpreter, shows where it is run
+    except Exception:  # any other error of the program shows in its run
         return
 
 
 def beside(count: int) -> Env:
-    """What is around a program that is run on that many data sets at once: an axis more, which nothing names."""
+    """The environment of a program that runs on `count` data sets at once: one more axis, which no program names."""
     return Env(mesh=MeshCase((SETS,), (count,)), lead=1)
 
 
@@ -132,40 +132,35 @@ class Simulated(Prepared):
 
     Arguments:
         closed_jaxpr: the program.
-        structure: the tree of its results; None: a list.
+        structure: the tree of its results; None for a list.
     """
 
     def __init__(self, closed_jaxpr: Any, structure: Any = None) -> None:
-        super().__init__(self._alone, closed_jaxpr)
+        super().__init__(self._run_one, closed_jaxpr)
         self.closed_jaxpr = closed_jaxpr
         self.structure = jax.tree.structure(list(closed_jaxpr.out_avals)) if structure is None else structure
 
-    def _alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def _run_one(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         with failing_as_a_limit():
             return [np.asarray(result) for result in jax.tree.leaves(self.run(*arrays))]
 
-    def since(self, place: int) -> "Simulated":
-        """The program of the results from this place on."""
-        return Simulated(giving(self.jaxpr, [i >= place for i in range(len(self.jaxpr.out_avals))]))
+    def select_results(self, wanted: Sequence[bool]) -> "Simulated":
+        """The program of these results."""
+        return Simulated(select_results(self.jaxpr, wanted))
 
     def evidence(self, arrays: Sequence[np.ndarray]) -> Record:
-        """What a run does besides computing, less what `jit` would not run because nothing reads it."""
+        """The record of a run, without what nothing reads and `jit` would not run."""
         with failing_as_a_limit():
             return self.live().run_recorded(*arrays)[1]
 
     def run(self, *args: PyTree, record: Recorder | None = None) -> PyTree:
-        """The results on one data set: a tree of ndarrays.
-
-        Raises:
-            TypeError: if an argument's shape is not what was traced.
-            Whatever `interpret` raises.
-        """
+        """The results on one data set, a tree of ndarrays; raises what `interpret` does."""
         values = [as_value(leaf) for leaf in jax.tree.leaves(args)]
         return jax.tree.unflatten(self.structure, interpret(self.closed_jaxpr, *self.typed(values), record=record))
 
     @property
     def equations(self) -> list[Any]:
-        """All equations that something reads, those of inner programs included."""
+        """All equations that something reads, including those of inner programs."""
         return [*equations(self.live().closed_jaxpr)]
 
     def typed(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -177,7 +172,7 @@ class Simulated(Prepared):
         return [v.astype(held_as(a), copy=False) for v, a in zip(values, avals, strict=True)]
 
     def run_recorded(self, *args: PyTree) -> tuple[PyTree, Record]:
-        """The results on one data set, and what the run did besides computing."""
+        """The results on one data set, and the record of the run."""
         recorder = Recorder()
         return self.run(*args, record=recorder), recorder.record
 
@@ -186,18 +181,18 @@ class Simulated(Prepared):
         return self._live
 
     @functools.cached_property
-    def _live(self) -> "Simulated":  # one, whose equations are told apart by their identities
-        return Simulated(giving(self.closed_jaxpr, [True] * len(self.closed_jaxpr.out_avals)), self.structure)
+    def _live(self) -> "Simulated":  # cached, since equations are identified by `id`
+        return Simulated(select_results(self.closed_jaxpr, [True] * len(self.closed_jaxpr.out_avals)), self.structure)
 
 
-def giving(closed_jaxpr: Any, wanted: Sequence[bool]) -> Any:
-    """The closed jaxpr of those results that are wanted, without what they do not need, but for arguments."""
+def select_results(closed_jaxpr: Any, wanted: Sequence[bool]) -> Any:
+    """The closed jaxpr of some of the results, with all arguments, without what they do not need."""
     jaxpr, _ = dce_jaxpr(closed_jaxpr.jaxpr, list(wanted), True)
     return core.ClosedJaxpr(jaxpr, closed_jaxpr.consts)
 
 
 def of_set(x: np.ndarray, index: int) -> Any:
-    """What is one data set's, of a result that is held once if it is the same for all."""
+    """The part of one data set, of a result that is held once if it is the same for all."""
     return x[min(index, len(x) - 1)]
 
 

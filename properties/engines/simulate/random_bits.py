@@ -1,4 +1,4 @@
-"""Random numbers: the generator that JAX traces, on the one hash that it is built from."""
+"""Random numbers: JAX's generators, traced, and the hashes that they call."""
 
 import functools
 import math
@@ -41,16 +41,18 @@ def iota_2x32_shape(env: Env, equation: Any) -> list[np.ndarray]:
 
 @rule("random_bits")
 def random_bits(env: Env, equation: Any, keys: np.ndarray) -> np.ndarray:
-    """Bits `[…, *shape]` from every key; a generator of XLA's makes those of many keys from the first, as in JAX."""
+    """Bits `[…, *shape]` from every key; as in JAX, a generator of XLA's uses only the first of many keys."""
     static = (equation.params["bit_width"], tuple(equation.params["shape"]))
     words, rank = keys["key"], keys.ndim - env.lead
     shapes = ((words.shape[env.lead :], words.dtype),)
-    (result,) = evaluate(env, traced(generator(equation).random_bits, static, shapes, partitionable(), rank), [words])
+    (result,) = evaluate(
+        env, trace_generator(generator(equation).random_bits, static, shapes, partitionable(), rank), [words]
+    )
     return np.broadcast_to(result, keys.shape[: env.lead] + result.shape[env.lead :])
 
 
 def generator(equation: Any) -> Any:
-    """The generator that the keys of an equation belong to."""
+    """The generator of an equation's keys."""
     return equation.invars[0].aval.dtype._impl
 
 
@@ -64,7 +66,7 @@ def on_each(env: Env, function: Callable[..., Any], static: tuple[Any, ...], ope
     rank = max(x.ndim for x in operands) - env.lead
     values = [x["key"] if x.dtype.names else x for x in operands]
     shapes = tuple((x.shape[env.lead + rank :], x.dtype) for x in values)
-    jaxpr = traced(function, static, shapes, partitionable())
+    jaxpr = trace_generator(function, static, shapes, partitionable())
     (result,) = evaluate(env.mapped(rank), jaxpr, values)
     mapped = np.broadcast_shapes(*(x.shape[: env.lead + rank] for x in operands))
     return np.broadcast_to(result, mapped + result.shape[env.lead + rank :])
@@ -87,18 +89,15 @@ rule("random_fold_in")(
 
 
 def partitionable() -> bool:
-    """The setting that decides how Threefry counts."""
+    """The setting on which the counters of Threefry depend."""
     return bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
 
 
 @functools.lru_cache(maxsize=1024)
-def traced(
+def trace_generator(
     function: Callable[..., Any], static: tuple[Any, ...], shapes: tuple[Any, ...], partitionable: bool, rank: int = 0
 ) -> Any:
-    """The jaxpr of a generator's function, mapped over so many dimensions of its operands.
-
-    `partitionable` is the setting that it is traced under.
-    """
+    """The jaxpr of a generator's function, mapped over `rank` dimensions; `partitionable` keys the cache."""
     avals = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
 
     def mapped(*args: Any) -> Any:
@@ -122,13 +121,12 @@ def philox4x32(counter: list[np.ndarray], key: list[np.ndarray]) -> list[np.ndar
 
 @rule("rng_bit_generator")
 def rng_bit_generator(env: Env, equation: Any, key: np.ndarray) -> list[np.ndarray]:
-    """The key with its counter moved on, and bits `[*shape]`, as XLA:CPU has them.
+    """The key with its counter advanced, and bits `[*shape]`, as on XLA:CPU; other platforms have other defaults.
 
-    A key has 128 bits: 64 of Philox's key, and 64 of its counter, of which the key is the high half as well. Other
-    platforms have other defaults.
+    A key has 128 bits: 64 of Philox's key, which are also the high half of its counter, and the counter's low half.
 
     Raises:
-        InterpreterLimit: for Threefry, which XLA spreads over a shape in a way of its own.
+        InterpreterLimit: for Threefry, which XLA distributes over a shape in its own way.
     """
     if equation.params["algorithm"].name == "RNG_THREE_FRY":
         raise InterpreterLimit(

@@ -1,4 +1,4 @@
-"""What the executed collectives moved: kind, group, bytes and direction, counted."""
+"""Records of executed collectives: kind, group, bytes and direction."""
 
 import math
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class Collective:
         perm: the pairs (source, destination) of indices over `axes` of a permute; None otherwise.
         operand_bytes: bytes of the operand, on each device.
         devices: how many devices executed it.
-        round: its place in the longest chain of collectives of which each needs what the one before it brought,
-            counted from 1. Those of one round may be under way at the same time.
+        round: its place, from 1, in the longest chain of collectives that need one another. Those of one round may run
+            at the same time.
     """
 
     kind: str
@@ -52,11 +52,11 @@ class Collective:
 
 @dataclass(frozen=True)
 class Record:
-    """What one run did besides computing.
+    """The communication of one run.
 
     Arguments:
-        collectives: every execution of a collective, one after the other.
-        equations: how many equations were evaluated, those of a loop in every iteration.
+        collectives: every execution of a collective, in order.
+        equations: the number of evaluated equations, those of a loop in every iteration.
     """
 
     collectives: tuple[Collective, ...]
@@ -64,7 +64,7 @@ class Record:
 
     @property
     def rounds(self) -> int:
-        """How many collectives must at least follow one another."""
+        """The length of the longest chain of collectives that need one another."""
         return max((c.round for c in self.collectives), default=0)
 
 
@@ -72,9 +72,9 @@ class Recorder:
     """Collects a `Record` while a program is interpreted.
 
     Arguments:
-        operands: the rounds after which each operand of the equation under way is known.
-        results: those of its results, where its rule can tell them apart; otherwise empty.
-        round: those of all of its operands, or results.
+        operands: the rounds after which each operand of the current equation is known.
+        results: those of its results, if its rule distinguishes them; otherwise empty.
+        round: the round after which all of its operands, or results, are known.
     """
 
     def __init__(self) -> None:
@@ -85,22 +85,22 @@ class Recorder:
         self._equations = 0
 
     def executed(self, **collective: Any) -> None:
-        """Notes one execution of a collective, a round after what its operands come from."""
+        """Records one execution of a collective, a round after its operands."""
         self.round += 1
         self._executed.append(Collective(**collective, round=self.round))
 
     def begin(self, operands: list[int], start: int) -> None:
-        """An equation is about to be evaluated, not before `start` if it has no operands."""
+        """Begins an equation, after `start` if it has no operands."""
         self._equations += 1
         self.operands, self.results, self.round = operands, [], max(operands, default=start)
 
     def end(self, results: int) -> list[int]:
-        """The rounds after which each of the equation's results is known."""
+        """Ends an equation: the rounds after which each of its results is known."""
         return self.results if len(self.results) == results else [self.round] * results
 
     @property
     def record(self) -> Record:
-        """What has been collected so far."""
+        """The record so far."""
         return Record(tuple(self._executed), self._equations)
 
 

@@ -1,4 +1,4 @@
-"""What a right implementation that looks odd is, and how it enters the catalogue."""
+"""The class of right implementations that look odd, and their registration."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

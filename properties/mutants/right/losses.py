@@ -52,7 +52,7 @@ def _loss_backward(axes: tuple[str, ...], smoothing: float, ignore: int, slope: 
 
 
 def _is_shared(ct: Array, axes: tuple[str, ...]) -> bool:
-    """Whether a cotangent of an invariant result is typed as one for all, as it is where types are checked."""
+    """True if a cotangent of an invariant result is typed invariant, as it is where types are checked."""
     return collectives.types_are_checked(axes) and not set(axes) & collectives.varying(ct)
 
 

@@ -32,7 +32,7 @@ def moe_choosing_one_by_one(*operands: Any, **options: Any) -> Array:
 
 @right("moe_layer")
 def moe_multiplying_by_zero(*operands: Any, **options: Any) -> Array:
-    """What is dropped counts as often as a mask of floats says, zero times."""
+    """Dropped tokens are multiplied by a mask of floats, by zero."""
     return Layer(count=lambda gates, kept: gates * kept.astype(gates.dtype))(*operands, **options)
 
 

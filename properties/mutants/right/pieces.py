@@ -1,4 +1,4 @@
-"""What several of the right ones are made of."""
+"""Pieces of several right implementations."""
 
 import jax.numpy as jnp
 from jax import Array, lax

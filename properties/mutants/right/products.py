@@ -82,7 +82,7 @@ def product_that_keeps_what_it_needs(lhs: Array, rhs: Array, axis_name: AxisName
 
 
 def reduced(x: Array, axis_name: AxisName, op: str, add: object) -> Array:
-    """What `add` makes of all participants' blocks `[p, …]`, for a sum or mean; another reduction by `jax.lax`."""
+    """The sum or mean by `add` of all participants' blocks `[p, …]`; other reductions by `jax.lax`."""
     assert callable(add)
     if op not in ("sum", "mean") or x.dtype == bool:
         return collectives.all_reduce(x, axis_name, op=op)

@@ -11,7 +11,7 @@ from shardproof.properties.mutants.right.pieces import added, combined, divided,
 
 
 def whole(x: Array, op: str) -> Array:
-    """What a mean is the mean of: integers are summed in float32, so that they do not wrap around."""
+    """The operand of a mean: integers in float32, so that their sum does not wrap around."""
     return x.astype(jnp.float32) if op == "mean" and jnp.issubdtype(x.dtype, jnp.integer) else x
 
 

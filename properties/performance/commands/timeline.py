@@ -1,4 +1,4 @@
-"""What hides behind what on a machine: printed, and drawn."""
+"""The timeline of a program on a machine, printed and drawn."""
 
 import re
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies.dtypes import WIDE
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.performance.chips import Chip, chip, in_words
-from shardproof.properties.performance.choosing import scheduled
-from shardproof.properties.performance.lanes import KEY, gantt, laid_out, text
+from shardproof.properties.performance.choosing import operations_for
+from shardproof.properties.performance.lanes import KEY, gantt, lay_out, text
 from shardproof.properties.performance.operations import Operation, operations_of
-from shardproof.properties.performance.shaped import KNOWN, laid_out_for, parse_shapes, shaped
+from shardproof.properties.performance.shaped import KNOWN, parse_shapes, shaped_case, with_layouts
 from shardproof.properties.performance.timeline import Timeline, timeline
 from shardproof.properties.programs.bare import bare, parse_arrays
 from shardproof.properties.programs.program import Argument
@@ -42,12 +42,12 @@ def draw_timeline(
     parse_dtype(dtype)
     axes = parse_axes(axis, on)
     if ":" in name and "=" not in name:
-        told, arrays, operations = _of_users(name, on, axes, shape, dtype, gradient=gradient)
+        subject, arrays, operations = _of_users(name, on, axes, shape, dtype, gradient=gradient)
     else:
-        told, arrays, operations = _of_implementation(name, on, axes, shape, dtype, gradient=gradient)
+        subject, arrays, operations = _of_implementation(name, on, axes, shape, dtype, gradient=gradient)
     found = timeline(operations, stated)
-    title = [f"{told} on {stated.name}, mesh {on}", f"of {arrays}", figures(found), assumed(stated, dtype)]
-    lanes = laid_out(found)
+    title = [f"{subject} on {stated.name}, mesh {on}", f"of {arrays}", figures(found), assumed(stated, dtype)]
+    lanes = lay_out(found)
     print("\n".join([title[0], *(f"  {line}" for line in title[1:]), *(f"    {line}" for line in text(lanes))]))
     print(f"    {KEY}")
     if sources:
@@ -59,11 +59,11 @@ def draw_timeline(
         print(f"wrote {path}")
 
 
-Asked = tuple[str, str, tuple[Operation, ...]]
-"""What is asked for, of which arrays, and what a device does."""
+Subject = tuple[str, str, tuple[Operation, ...]]
+"""The name of a program, its arrays, and its operations on a device."""
 
 
-def _of_users(name: str, mesh: MeshCase, axes: tuple[str, ...], shape: str, dtype: str, *, gradient: bool) -> Asked:
+def _of_users(name: str, mesh: MeshCase, axes: tuple[str, ...], shape: str, dtype: str, *, gradient: bool) -> Subject:
     if not shape:
         raise RequestError(f"{name}: expected --shape, the arrays that it is called with")
     if gradient:
@@ -81,25 +81,22 @@ def _of_users(name: str, mesh: MeshCase, axes: tuple[str, ...], shape: str, dtyp
 
 def _of_implementation(
     name: str, mesh: MeshCase, axes: tuple[str, ...], shape: str, dtype: str, *, gradient: bool
-) -> Asked:
+) -> Subject:
     implementation = find(name, KNOWN)
     shapes = parse_shapes(shape) if shape else None
-    case = shaped(implementation.contract.name, mesh, axes if len(axes) > 1 else axes[0], shapes, dtype)
-    case = laid_out_for(case, implementation.layouts)
-    told = implementation.name if implementation.contract.name in implementation.name else str(implementation)
+    case = shaped_case(implementation.contract.name, mesh, axes if len(axes) > 1 else axes[0], shapes, dtype)
+    case = with_layouts(case, implementation.layouts)
+    own = implementation.name if implementation.contract.name in implementation.name else str(implementation)
     try:
-        operations = scheduled(implementation, case, gradient=gradient)
-    except ValueError as error:  # the function refuses what it is called with
+        operations = operations_for(implementation, case, gradient=gradient)
+    except ValueError as error:  # the function refuses its arguments
         raise RequestError(str(error)) from error
     arrays = ", ".join(map(str, case.operands))
-    return f"{told}{' and its gradient' * gradient}", f"{arrays} on each device", operations
+    return f"{own}{' and its gradient' * gradient}", f"{arrays} on each device", operations
 
 
 def call_on_mesh(program: Program, given: Sequence[Argument], mesh: MeshCase) -> OnMesh:
-    """What an engine runs: the program's function on whole arrays, or inside `shard_map` on their blocks.
-
-    Options have the first of their values.
-    """
+    """The program's function on whole arrays, or inside `shard_map` on their blocks, with the first of all options."""
     arrays, names = program.signature.arrays, program.signature.names
     if len(given) != len(arrays):
         raise RequestError(f"arrays={len(given)}: expected {len(arrays)}: {', '.join(names)}")
@@ -128,7 +125,7 @@ def call_on_mesh(program: Program, given: Sequence[Argument], mesh: MeshCase) ->
 
 
 def figures(found: Timeline) -> str:
-    """The times of a timeline, in a line."""
+    """The times of a timeline in one line."""
     exposed = f"{in_words(found.exposed)} exposed ({float(found.share):.0%} of what is sent)"
     return (
         f"total {in_words(found.total)}: {in_words(found.compute)} computing, {in_words(found.communication)} sending, "
@@ -137,11 +134,11 @@ def figures(found: Timeline) -> str:
 
 
 def assumed(machine: Chip, dtype: str) -> str:
-    """A machine's figures, in a line: the peak of a dtype, if it has one, and the others."""
+    """A machine's figures in one line: the peak of a dtype, if it has one, and the others."""
     links, steps = ("a link, one way", "a hop") if machine.dimensions else ("to a switch", "a step")
-    told = {f"peak:{dtype}": f"{machine.rate(dtype) / 1e12:g} TFLOP/s ({dtype})"} if dtype in machine.peak else {}
-    told["memory"] = f"memory {machine.memory / 1e9:g} GB/s"
-    told["link"] = f"{machine.link / 1e9:g} GB/s {links}"
-    told["latency"] = f"{in_words(machine.latency)} {steps}"
-    parts = (figure + " (assumed)" * (name in machine.assumed) for name, figure in told.items())
+    stated = {f"peak:{dtype}": f"{machine.rate(dtype) / 1e12:g} TFLOP/s ({dtype})"} if dtype in machine.peak else {}
+    stated["memory"] = f"memory {machine.memory / 1e9:g} GB/s"
+    stated["link"] = f"{machine.link / 1e9:g} GB/s {links}"
+    stated["latency"] = f"{in_words(machine.latency)} {steps}"
+    parts = (figure + " (assumed)" * (name in machine.assumed) for name, figure in stated.items())
     return f"{machine.name}: {', '.join(parts)}"

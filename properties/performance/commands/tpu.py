@@ -1,4 +1,4 @@
-"""Every collective matrix product as XLA:TPU schedules it: modelled time, exposed communication, memory."""
+"""Tables of XLA:TPU's schedules of collective matrix products: time, exposed communication, memory."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -15,10 +15,8 @@ from shardproof.properties.performance.compiled import (
     Place,
     Records,
     Work,
-    key_of,
-    read,
 )
-from shardproof.properties.performance.tables import form_of, markdown, table
+from shardproof.properties.performance.tables import form_of, table
 from shardproof.properties.performance.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, TpuCompiler, missing
 from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS
 from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
@@ -28,27 +26,21 @@ from shardproof.properties.programs.implementations import Implementation
 COLUMNS = (
     "product", "form", "us", "of unsharded", "compute", "exposed", "permutes", "synchronous", "others", "temporary MB",
 )  # fmt: skip
-FLOOR, NAIVE = "floor", "naive"
-OTHERS = (UNSHARDED, NAIVE, COMPILER)
-PLACE = Place(Topology.parse("v5e:2x4"), 4)
-RECORDED_COLUMNS = (
-    "product", "shape", "best of ours", "unsharded us", "floor", "naive", "XLA's own", "ours", "exposed", "permutes",
-    "MB naive", "MB ours",
-)  # fmt: skip
+FLOOR = "floor"
 Found = Figures | str
-"""The figures of a program, or a sentence on why there are none."""
+"""The figures of a program, or the reason why there are none."""
 
 
 def found_of(records: Records, work: Work, form: str) -> Found:
-    """What is known of a form of a product once it is compiled."""
+    """The figures of a form of a product, or the reason why there are none."""
     try:
         return records.of(work, form)
-    except (NotCompiled, NoTpuCompiler, ValueError) as error:  # the row says so, and the others follow
+    except (NotCompiled, NoTpuCompiler, ValueError) as error:  # the row says so
         return str(error)
 
 
 def rows(records: Records, work: Work, forms: Sequence[Implementation]) -> Iterator[tuple[str, ...]]:
-    """The local product, the floor, what XLA makes of the product by itself, the naive form, and every form of it."""
+    """The rows of the local product, the floor, XLA's own product, the naive form, and all other forms."""
     alone = found_of(records, work, UNSHARDED)
 
     def row(form: str, found: Found) -> tuple[str, ...]:
@@ -68,35 +60,13 @@ def rows(records: Records, work: Work, forms: Sequence[Implementation]) -> Itera
         yield row(form_of(one) or one.name, found_of(records, work, one.name))
 
 
-def recorded() -> str:
-    """A Markdown table of the products that are recorded in full: the fastest form and those that do not overlap."""
-    known, lines = read(RECORDED), []
-    for way in WAYS:
-        for contract in [one.contract.name for one in PRODUCTS]:
-            for shape in SHAPES:
-                forms = (UNSHARDED, COMPILER, *(one.name for one in forms_of(contract)))
-                found = {form: known.get(key_of(Work(contract, shape, PLACE, way), form)) for form in forms}
-                figures = {form: one for form, one in found.items() if isinstance(one, Figures)}
-                ours = [form for form in figures if form not in OTHERS]
-                if None in found.values() or not ours or not figures.keys() >= {*OTHERS}:
-                    continue
-                alone, fastest = figures[UNSHARDED], min(ours, key=lambda form: figures[form].total)
-                one, short = figures[fastest], fastest.removesuffix(contract).rstrip("_")
-                least = f"{float(Work(contract, shape, PLACE, way).floor(alone.seconds)):.2f}"
-                times = (f"{figures[form].total / alone.total:.2f}" for form in (NAIVE, COMPILER, fastest))
-                sizes = (f"{figures[form].temporary_bytes / 1e6:.1f}" for form in (NAIVE, fastest))
-                counts = f"{one.share:.0%}", str(one.permutes)
-                lines.append((contract, f"{shape} {way}", short, f"{alone.total:.0f}", least, *times, *counts, *sizes))
-    return markdown(RECORDED_COLUMNS, lines, left=3)
-
-
 def forms_of(contract: str) -> list[Implementation]:
-    """The naive form and those that overlap, over one axis."""
+    """The naive form of a product and those that overlap, over one axis."""
     return [one for one in (*PRODUCTS, *OVERLAPPED) if one.contract.name == contract]
 
 
 def print_steps(console: Console, work: Work, form: str) -> None:
-    """Prints what a form of a product becomes, or why it cannot be compiled."""
+    """Prints the schedule of a form of a product, or why it cannot be compiled."""
     one = next((one for one in forms_of(work.contract) if form_of(one) == form), None)
     if one is None:
         known = ", ".join(map(form_of, forms_of(work.contract)))
@@ -128,14 +98,14 @@ def print_schedules(
             raise RequestError(f"--contract={name}: expected a product; {suggestion.did_you_mean(name, products)}")
     if (reason := missing()) and (steps or not recorded):
         raise RequestError(reason)
-    console, asked = Console(width=140), contract or products
+    console, contracts = Console(width=140), contract or products
     if steps:
-        for name, size, direction in itertools.product(asked, shape or SHAPES, way or WAYS):
+        for name, size, direction in itertools.product(contracts, shape or SHAPES, way or WAYS):
             print_steps(console, Work(name, size, place, direction), steps)
         return
     with Records(RECORDED if recorded else None) as records:
         for size, direction in itertools.product(shape or SHAPES, way or WAYS):
-            works = [Work(name, size, place, direction) for name in asked]
+            works = [Work(name, size, place, direction) for name in contracts]
             lines = [line for work in works for line in rows(records, work, forms_of(work.contract))]
             title = f"{size} {SHAPES[size]}, {direction}, bfloat16, {place.topology}, model axis {place.model}"
             console.print(table(title, COLUMNS, lines))

@@ -1,8 +1,7 @@
-"""The engine tpu-compiler: compiles a program for a TPU topology that is not there, and runs nothing.
+"""The engine tpu-compiler: compiles a program for a TPU topology without any TPU, and runs nothing.
 
-`libtpu` has the compiler, and needs no TPU for that. It is an optional dependency (the group `tpu-compiler`), and
-works in a process of its own: it has to be told by environment variables, before it is loaded, of a machine that is not
-there, which a process that has a TPU must not be.
+`libtpu` has the compiler. It is an optional dependency (the group `tpu-compiler`), and works in a process of its own,
+since environment variables that describe another machine must be set before it is loaded.
 """
 
 from shardproof.properties.performance.tpu_compiler.process import (

@@ -1,4 +1,4 @@
-"""The process that compiles: reads requests, one JSON object a line, and answers each with one."""
+"""The compiling process: reads requests, one JSON object a line, and answers each with one."""
 
 import dataclasses
 import importlib
@@ -23,7 +23,7 @@ from shardproof.properties.programs.partitioned import partition
 from shardproof.properties.programs.program import Program, Seen, forward
 
 CHIPS: dict[str, dict[str, Any]] = {"v4": {"chip_config_name": "megacore"}}
-"""What a topology is asked for with: the two cores of a chip of v4 are one device by default, as of v5p."""
+"""Options of a topology: by default the two cores of a chip of v4 are one device, as of v5p."""
 
 
 def implementation_of(contract: str, name: str) -> Implementation:
@@ -38,7 +38,7 @@ def implementation_of(contract: str, name: str) -> Implementation:
 
 
 def program_of(request: Request) -> Program:
-    """The program that is to be compiled."""
+    """The program of a request."""
     if request.implementation == COMPILER:
         return partition(request.case, backward=request.way == BACKWARD)
     implementation, seen = implementation_of(request.case.contract.name, request.implementation), Seen()
@@ -46,14 +46,14 @@ def program_of(request: Request) -> Program:
     if request.way != BACKWARD:
         return program
     mesh = abstract_mesh(request.case.mesh)
-    jax.eval_shape(program.build(mesh), *program.abstract_arguments(mesh))  # fills what was seen
+    jax.eval_shape(program.build(mesh), *program.abstract_arguments(mesh))  # fills `seen`
     whole, _ = derivatives(request.case, implementation, seen, forward_mode=False)
     gradients = len(request.case.contract.call.moving(request.case))
     return dataclasses.replace(whole, build=lambda mesh: lambda *arrays: whole.build(mesh)(*arrays)[-gradients:])
 
 
 def answer(request: Request) -> dict[str, Any]:
-    """Compiles what a request asks for."""
+    """Compiles the program of a request."""
     case, topology = request.case, Topology.parse(request.topology)
     options = CHIPS.get(topology.generation, {})
     described: Any = topologies.get_topology_desc(platform="tpu", topology_name=str(topology), **options)
@@ -76,13 +76,13 @@ def answer(request: Request) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answers until there is nothing more to read."""
+    """Answers all requests."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever prints, libraries included, prints no answer
+    os.dup2(2, 1)  # what libraries print is no answer
     for line in sys.stdin:
         try:
             said = answer(Request.from_json(json.loads(line)))
-        except Exception as error:  # whatever it is, it is the answer
+        except Exception as error:
             said = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(said) + "\n")
         answers.flush()

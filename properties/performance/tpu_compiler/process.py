@@ -1,4 +1,4 @@
-"""The process that compiles, from outside: started once, asked for one program after another."""
+"""The client of the compiling process, which starts once and compiles one program after another."""
 
 import importlib.util
 import json
@@ -19,7 +19,7 @@ from shardproof.properties.performance.tpu_compiler.topology import Coordinates
 FORWARD, BACKWARD = "forward", "backward"
 WAYS = (FORWARD, BACKWARD)
 COMPILER = "compiler"
-"""In place of an implementation: the product of global arrays under `jit`, all of whose communication XLA inserts."""
+"""In place of an implementation: the product of global arrays under `jit`, with XLA's own communication."""
 
 
 @dataclass(frozen=True)
@@ -28,32 +28,30 @@ class Request:
 
     topology: str  # such as `v5e:2x4`; the case's mesh has as many devices as it has
     case: Case  # the contract, the mesh, and the operands. The last axis of the mesh is laid over rings of neighbours.
-    # what claims to satisfy the contract: `contract[name]` of one of this project's own, `MODULE:FUNCTION`, or
-    # `COMPILER`
-    implementation: str
-    way: str = FORWARD  # `forward`, or `backward`: the gradients of a result's cotangent, by all operands
+    implementation: str  # `contract[name]` of this project, `MODULE:FUNCTION`, or `COMPILER`
+    way: str = FORWARD  # `forward`, or `backward`: the gradients by all operands
 
     def to_json(self) -> dict[str, str]:
-        """What `from_json` reads."""
+        """The request in JSON."""
         return {**vars(self), "case": self.case.to_json()}
 
     @classmethod
     def from_json(cls, record: dict[str, str]) -> "Request":
-        """What `to_json` wrote."""
+        """The request from JSON."""
         return cls(**{**record, "case": Case.from_json(record["case"], contract_of)})  # type: ignore[arg-type]
 
 
 ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",  # nothing is run, and a TPU that is there stays free
-    "TPU_SKIP_MDS_QUERY": "1",  # no server is asked what machine this is
+    "JAX_PLATFORMS": "cpu",  # nothing runs, and a local TPU stays free
+    "TPU_SKIP_MDS_QUERY": "1",  # no query to the metadata server
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
     "TPU_WORKER_HOSTNAMES": "localhost",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # it is kept from one process to another only for the sake of a TPU's
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # the lock protects a TPU, which is not used
 }
-"""What makes libtpu believe that it is on a machine with TPUs; any topology may be compiled for."""
+"""Variables with which libtpu compiles for any topology on a machine without TPUs."""
 
 SECONDS = 300.0
-"""How long one program may take; the largest of this project's own take twenty seconds."""
+"""The time limit of one program; the largest of this project's own take twenty seconds."""
 
 
 class NoTpuCompiler(RuntimeError):
@@ -61,11 +59,11 @@ class NoTpuCompiler(RuntimeError):
 
 
 class NotCompiled(RuntimeError):
-    """A program that the TPU compiler does not compile; the message says why."""
+    """The TPU compiler does not compile a program; the message says why."""
 
 
 def missing() -> str:
-    """Why nothing can be compiled for TPUs here, as a sentence; empty if it can."""
+    """The reason why nothing can be compiled for TPUs here; empty if it can."""
     if importlib.util.find_spec("libtpu") is not None:
         return ""
     return (
@@ -78,20 +76,16 @@ def missing() -> str:
 class Compiled:
     """A compiled program."""
 
-    text: str  # its scheduled HLO: the order of the lines is that of execution
-    temporary_bytes: int  # the most bytes on a device at one time beside arguments and results, as the compiler says
-    argument_bytes: int  # those of the arguments
-    result_bytes: int  # those of the results
-    chips: tuple[Coordinates, ...]  # where each device of the mesh is, in mesh order
+    text: str  # its scheduled HLO, in the order of execution
+    temporary_bytes: int  # the most on a device at one time beside arguments and results
+    argument_bytes: int
+    result_bytes: int
+    chips: tuple[Coordinates, ...]  # the chip of each device, in mesh order
 
 
 @final
 class TpuCompiler(ExitStack):
-    """The TPU compiler in a process of its own, which lives as long as the `with` statement.
-
-    Raises:
-        NoTpuCompiler: if libtpu is not installed.
-    """
+    """The TPU compiler in a process of its own, which lives as long as the `with` statement; raises NoTpuCompiler."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         if reason := missing():
@@ -99,7 +93,7 @@ class TpuCompiler(ExitStack):
         super().__init__()
         self._seconds = seconds
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 # as long as the process lives
-        # imports as this process does, so that a user's module is found as well
+        # with the paths of this process, where a user's module may be
         path = os.pathsep.join(str(Path(entry or ".").resolve()) for entry in ["", *sys.path])
         self._process = subprocess.Popen(
             [sys.executable, "-m", "shardproof.properties.performance.tpu_compiler.child"],
@@ -118,17 +112,13 @@ class TpuCompiler(ExitStack):
                 stream.close()
 
     def compile(self, request: Request) -> Compiled:
-        """Compiles a program.
-
-        Raises:
-            NotCompiled: if it cannot be built, compiled, or not in time.
-        """
-        asked, answers = self._process.stdin, self._process.stdout
-        assert asked is not None
+        """Compiles a program; raises NotCompiled if it cannot be built or compiled in time."""
+        requests, answers = self._process.stdin, self._process.stdout
+        assert requests is not None
         assert answers is not None
         try:
-            asked.write(json.dumps(request.to_json()).encode() + b"\n")
-            asked.flush()
+            requests.write(json.dumps(request.to_json()).encode() + b"\n")
+            requests.flush()
             if not select.select([answers], [], [], self._seconds)[0]:
                 self._process.kill()
                 raise NotCompiled(f"the TPU compiler did not answer within {self._seconds:.0f} s")

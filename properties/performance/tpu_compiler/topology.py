@@ -1,4 +1,4 @@
-"""Topologies of TPU chips: which chips are neighbours, and in which order a mesh's last axis is a ring of them.
+"""Topologies of TPU chips: their links, and an order in which a mesh's last axis is a ring of neighbours.
 
 Links wrap round a dimension of v5e and v6e where all 16 chips of it are there, and of v4, v5p and TPU7x where it has a
 multiple of 4 chips, in a slice of whole cubes of 4x4x4
@@ -22,7 +22,7 @@ Hop = tuple[Coordinates, Coordinates]
 
 GENERATIONS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
 FLAT = {"v5e": 16, "v6e": 16}
-"""Generations whose chips are in a plane, with the size at which a dimension is a ring."""
+"""Generations with chips in a plane, and the size at which a dimension is a ring."""
 CUBE = 4
 
 
@@ -48,11 +48,11 @@ class Topology:
 
     @property
     def chips(self) -> int:
-        """How many there are."""
+        """The number of chips."""
         return math.prod(self.sizes)
 
     def wraps(self, dimension: int) -> bool:
-        """Whether the last chip of a dimension is a neighbour of the first, beyond what the grid has."""
+        """True if the last chip of a dimension has a link to the first."""
         size = self.sizes[dimension]
         if self.generation in FLAT:
             return size == FLAT[self.generation]
@@ -71,10 +71,9 @@ class Topology:
                 yield before, tuple(at)
 
     def rings(self, p: int) -> list[Coordinates]:
-        """All chips, such that each p that follow one another are a ring of neighbours.
+        """All chips in an order in which each p consecutive ones are a ring of neighbours.
 
-        Of two chips, and of all chips of a dimension that wraps, that is a line; of others a cycle in a plane that is
-        two chips wide.
+        Two chips, or all chips of a dimension that wraps, are a line; others a cycle in a plane two chips wide.
         """
         lines = [d for d, size in enumerate(self.sizes) if size == p and (p == 2 or self.wraps(d))]
         if p == 1:
@@ -88,7 +87,7 @@ class Topology:
         raise RequestError(f"topology={self}: no rings of {p} chips are known in it")
 
     def _tiled(self, tile: Sequence[int]) -> list[Coordinates]:
-        """The chips tile by tile, each in the order of a cycle: up one column, and down the other."""
+        """The chips tile by tile, each as a cycle: up one column, and down the other."""
         cycle, wide = list(itertools.product(*map(range, tile))), [d for d, side in enumerate(tile) if side > 1]
         if len(wide) == 2:
             narrow = next(d for d in wide if tile[d] == 2)
@@ -99,9 +98,9 @@ class Topology:
 
 
 def in_rings(devices: Iterable[Any], topology: Topology, participants: int) -> list[tuple[Any, Coordinates]]:
-    """The devices of a topology with their places, each `participants` that follow one another a ring of chips.
+    """The devices of a topology with their chips, each `participants` consecutive ones a ring of chips.
 
-    Where a chip is two devices, the first of every chip come first: what a link carries is told by chips.
+    If a chip is two devices, the first devices of all chips come first.
     """
     dimensions = len(topology.sizes)
     by_place = {(tuple(d.coords[:dimensions]), d.core_on_chip): d for d in devices}
@@ -115,14 +114,14 @@ def in_rings(devices: Iterable[Any], topology: Topology, participants: int) -> l
 def passage(
     collective: CompiledCollective, chips: Sequence[Coordinates], topology: Topology, kind: str = ""
 ) -> tuple[dict[Hop, Fraction], int]:
-    """The bytes that a collective sends over every link, one way, and how many its farthest block crosses in a row."""
+    """The bytes that a collective sends over every link, one way, and the number of links of its longest route."""
     kind, size, steps = kind or collective.kind, Fraction(collective.operand_bytes), 1
     groups = collective.groups or (tuple(range(len(chips))),)
     if collective.pairs is not None:
         sent = [(source, target, size) for source, target in collective.pairs if source != target]
-    elif kind not in RECEIVED:  # every piece to its own participant
+    elif kind not in RECEIVED:
         sent = [(i, j, size / len(group)) for group in groups for i, j in itertools.permutations(group, 2)]
-    else:  # both ways round a ring
+    else:
         p = max(map(len, groups))
         each, steps = RECEIVED[kind](p) * size / 2, 2 * (p - 1) if kind == "all_reduce" else p - 1
         around = [pair for group in groups for pair in zip(group, (*group[1:], group[0]), strict=True) if p > 1]

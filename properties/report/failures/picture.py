@@ -8,8 +8,8 @@ import numpy as np
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.laws.overlap import MACHINE
-from shardproof.properties.performance.choosing import scheduled
-from shardproof.properties.performance.lanes import KEY, Lanes, gantt, laid_out, text
+from shardproof.properties.performance.choosing import operations_for
+from shardproof.properties.performance.lanes import KEY, Lanes, gantt, lay_out, text
 from shardproof.properties.performance.timeline import Balanced, timeline
 from shardproof.properties.runner.violation import LawViolation
 
@@ -20,12 +20,12 @@ def lanes_of(violation: LawViolation) -> Lanes:
         return Lanes(Fraction(0))
     implementation, case = violation.implementation, violation.case
     try:
-        operations = scheduled(implementation, case)
+        operations = operations_for(implementation, case)
         machine = Balanced.of(operations, case.mesh, case.axes)
         if violation.broken.of_derivative:
-            operations = scheduled(implementation, case, gradient=True)
+            operations = operations_for(implementation, case, gradient=True)
             machine = machine if machine.bytes else Balanced.of(operations, case.mesh, case.axes)
-        return laid_out(timeline(operations, machine))
+        return lay_out(timeline(operations, machine))
     except Exception:  # a failure is reported even where it cannot be drawn: its function may raise anything
         return Lanes(Fraction(0))
 

@@ -1,4 +1,4 @@
-"""What is measured together: the forms of one contract at one shape, on the same devices and the same numbers."""
+"""Measurements of the forms of one contract at one shape, on the same devices and the same numbers."""
 
 import dataclasses
 import functools
@@ -27,8 +27,8 @@ from shardproof.properties.contracts.numbers import is_moved, operands
 from shardproof.properties.engines.running import all_blocks, oracle_blocks
 from shardproof.properties.performance import tables
 from shardproof.properties.performance.chips import CHIPS, Chip
-from shardproof.properties.performance.compiled import product_on
-from shardproof.properties.performance.shaped import shaped
+from shardproof.properties.performance.compiled import UNSHARDED, product_on
+from shardproof.properties.performance.shaped import shaped_case
 from shardproof.properties.performance.tables import form_of
 from shardproof.properties.programs.built_in import ALGORITHMS, BUILT_IN, OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.examples import SHAPES, SHARDED, received
@@ -43,15 +43,15 @@ KINDS = {
     "TPU v6 lite": "v6e",
     "TPU7x": "tpu7x",
 }
-"""The chips of `CHIPS` by what JAX calls their kind; as libtpu 0.0.42 has it, and for v5p as it is on machines too."""
+"""The names in `CHIPS` by JAX's device kind, in libtpu 0.0.42; that of v5p differs on some machines."""
 
 DATA, MODEL = "data", "model"
 PARTICIPANTS = 4
-"""The size of the model axis, where there are as many devices: most machines have a ring of four chips."""
+"""The size of the model axis if there are enough devices: most machines have a ring of four chips."""
 
 
 def chip_of(device: Any) -> Chip | None:
-    """The published chip that a device is; None where it is none."""
+    """The published chip of a device, or None."""
     kind = str(device.device_kind)
     if kind.startswith("NVIDIA H100") and "PCIe" not in kind:
         return CHIPS["h100"]
@@ -59,22 +59,22 @@ def chip_of(device: Any) -> Chip | None:
 
 
 def mesh_of(devices: int) -> MeshCase:
-    """A mesh of so many devices: four, or fewer, along the model axis, and what is left along the data axis."""
+    """A mesh of N devices: four, or fewer, along the model axis, and the others along the data axis."""
     model = next(p for p in (PARTICIPANTS, 3, 2, 1) if devices % p == 0)
     model = devices if model < 3 and devices > 1 else model
     return MeshCase((DATA, MODEL), (devices // model, model))
 
 
-def placed(mesh: MeshCase, devices: Sequence[Any]) -> Mesh:
-    """The mesh over these devices, in the order in which JAX lays it over their links."""
+def mesh_over(mesh: MeshCase, devices: Sequence[Any]) -> Mesh:
+    """The mesh over these devices, in JAX's order along their links."""
     return jax.make_mesh(mesh.sizes, mesh.axis_names, (AxisType.Auto,) * len(mesh.sizes), devices=devices)
 
 
 class Traffic(NamedTuple):
-    """What a collective, or a product, is measured by, in bytes."""
+    """The bytes by which a collective, or a product, is measured."""
 
     size: Fraction  # S of nccl-tests
-    bus: Fraction  # what each device must send at least
+    bus: Fraction  # the least that each device sends
 
 
 def traffic(case: Case) -> Traffic:
@@ -93,23 +93,23 @@ TABLE = ("contract", "form", "of", "us", "algorithm GB/s", "bus GB/s", "wrong", 
 
 @dataclass(frozen=True)
 class Wrong:
-    """The elements of all devices' results that are not the oracle's."""
+    """The wrong elements of all devices' results."""
 
-    count: int  # how many
-    elements: int  # of how many
-    first: str = ""  # where the first one is, and what it should be; empty if there is none
+    count: int
+    elements: int  # the right ones included
+    first: str = ""  # the first of them with its right value; empty if there is none
 
 
 @dataclass(frozen=True)
 class Row:
     """One form of a contract at one shape, on some devices."""
 
-    contract: str  # what it computes
-    form: str  # its name
+    contract: str
+    form: str
     arrays: str  # dtype and global shape of each operand
     seconds: float  # the median of its times
-    traffic: Traffic | None  # what must be sent; None: it is alone, and sends nothing
-    wrong: Wrong  # what is wrong of its results
+    traffic: Traffic | None  # None: the product of one device, which sends nothing
+    wrong: Wrong
 
     @property
     def algorithm(self) -> float:
@@ -123,31 +123,31 @@ class Row:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """What the table has, by `TABLE`."""
-        gone = [f"{rate / 1e9:.3g}" if self.traffic is not None else "-" for rate in (self.algorithm, self.bus)]
+        """The cells of its columns in `TABLE`."""
+        rates = [f"{rate / 1e9:.3g}" if self.traffic is not None else "-" for rate in (self.algorithm, self.bus)]
         counts = (f"{self.wrong.count:,}", f"{self.wrong.elements:,}")
-        return (self.contract, self.form, self.arrays, f"{1e6 * self.seconds:.4g}", *gone, *counts)
+        return (self.contract, self.form, self.arrays, f"{1e6 * self.seconds:.4g}", *rates, *counts)
 
 
 def table(rows: Sequence[Row], title: str = "") -> Table:
-    """The rows as they are printed."""
+    """The rows for a terminal."""
     return tables.table(title, TABLE, [row.cells for row in rows], left=3)
 
 
 CONTRACTED: dict[str, tuple[int | None, ...]] = {"transformer_block": (-1, None, 0)}
-"""The dimension of each operand of a product that is added up, where most of its elements are zero."""
+"""The contracted dimension of each operand of a product, along which most elements are zero."""
 
 
 def real(case: Case) -> list[np.ndarray]:
-    """Ordinary numbers: zeros would be multiplied faster than they are, by a device that is limited by its power."""
+    """Ordinary numbers: a device that is limited by its power multiplies zeros faster."""
     return [generate(Data("real", 0), case.global_shape(i), o.numpy_dtype) for i, o in enumerate(case.operands)]
 
 
 def exact(case: Case) -> list[np.ndarray]:
-    """Small integers, of which every sum is exact in their dtype; where nothing is added up, one after the other.
+    """Small integers whose sums are exact in their dtype; distinct numbers if nothing is summed.
 
-    Of what is contracted in a product so few are not zero that all partial sums are exact in the operands' dtype,
-    whoever adds them up in whatever order and dtype: no more than the largest integer that it holds exactly.
+    Operands of products have at most as many nonzero contracted elements as the largest exact integer of their dtype,
+    so that all partial sums are exact, in any order and dtype.
     """
     if case.contract.name not in SHARDED:
         return operands(case, Data("distinct" if is_moved(case.structure) else "exact", 0))
@@ -158,32 +158,32 @@ def exact(case: Case) -> list[np.ndarray]:
     for i, axis in enumerate(along):
         dtype = case.operands[i].numpy_dtype
         units = np.random.default_rng(i).choice(np.array([-1, 1]), case.global_shape(i)).astype(dtype)
-        found.append(units if axis is None else thinned(units, axis, most))
+        found.append(units if axis is None else sparsen(units, axis, most))
     return found
 
 
-def thinned(array: np.ndarray, axis: int, most: int) -> np.ndarray:
-    """A matrix with all but at most so many elements zero along an axis, at other places in each line."""
+def sparsen(array: np.ndarray, axis: int, most: int) -> np.ndarray:
+    """A matrix with at most N nonzero elements along an axis, at other places in each line."""
     every = math.ceil(array.shape[axis] / most)
     rows, columns = array.shape
     places = np.arange(rows)[:, None] + np.arange(columns)
     return np.where(places % every == 0, array, np.zeros((), array.dtype))
 
 
-def expected(case: Case, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """What every device should hold, by the oracle."""
+def right_blocks(case: Case, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The right blocks of every device, by the oracle."""
     return oracle_blocks(case, [case.blocks(i, array) for i, array in enumerate(arrays)])
 
 
-def wrong(case: Case, results: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> Wrong:
-    """The elements that are not what they should be; of another shape or dtype, all."""
+def count_wrong(case: Case, results: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> Wrong:
+    """The wrong elements; all, if the shape or dtype is wrong."""
     count, elements, first, lead = 0, 0, "", len(case.mesh.sizes)
     for result, blocks in zip(results, right, strict=True):
         held = all_blocks(case, result)
         elements += blocks.size
         if held.shape != blocks.shape or held.dtype != blocks.dtype:
-            told = [f"{array.dtype} blocks of shape {array.shape[lead:]}" for array in (held, blocks)]
-            count, first = count + blocks.size, first or f"{told[0]}: expected {told[1]}"
+            types = [f"{array.dtype} blocks of shape {array.shape[lead:]}" for array in (held, blocks)]
+            count, first = count + blocks.size, first or f"{types[0]}: expected {types[1]}"
             continue
         off = ~nan_equal(held, blocks)
         count += int(off.sum())
@@ -195,16 +195,16 @@ def wrong(case: Case, results: Sequence[np.ndarray], right: Sequence[np.ndarray]
 
 
 Clock = Callable[[], float]
-"""Seconds, from whenever."""
+"""Seconds from any start."""
 
 ROUNDS = 11
-"""How often each is measured: an odd number has one in the middle."""
+"""The number of measurements of each; odd, for a median."""
 
 LEAST = 0.02
-"""The seconds that one measurement takes at least: hundreds of times what it takes to launch a program."""
+"""The least seconds of one measurement: hundreds of times those of a launch."""
 
 MOST_CALLS = 32
-"""The most calls in one measurement, each of which may hold its results until all are over."""
+"""The most calls in one measurement; each may hold its results until the last ends."""
 
 
 def medians(
@@ -214,11 +214,11 @@ def medians(
     rounds: int = ROUNDS,
     least: float = LEAST,
 ) -> dict[str, float]:
-    """The median of the seconds that a call of each takes.
+    """The median seconds of a call of each function.
 
-    Each is called once before, which compiles it. Then every round measures all of them, each round beginning with
-    another one, so that none always comes after the same. In one measurement a function is called as often in a row as
-    the slowest needs for `least` seconds, and the last result is waited for.
+    A first call of each compiles it. Then every round measures all of them, beginning with another one, so that none
+    always follows the same. One measurement calls a function as often in a row as the slowest needs for `least`
+    seconds, and waits for the last result.
     """
     if not functions or rounds < 1:
         raise ValueError(f"functions={list(functions)}, rounds={rounds}: expected at least one of each")
@@ -243,34 +243,34 @@ def _seconds(function: Callable[[], Any], calls: int, clock: Clock) -> float:
     return clock() - start
 
 
-UNSHARDED, NAIVE = "unsharded", "naive"
+NAIVE = "naive"
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "ring_shift")
-"""The collectives that are measured: what nccl-tests has a definition for; a shift is its sendrecv."""
+"""The measured collectives: those that nccl-tests defines; a shift is its sendrecv."""
 
 MEASURED = (*COLLECTIVES, *SHARDED)
 
 ROWS, COLUMNS = 16384, 1024
-"""The full vector of a collective, in float32: 64 MiB, where bandwidth and not latency decides."""
+"""The full vector of a collective, in float32: 64 MiB, so that bandwidth decides, not latency."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Form:
     """One function in one case."""
 
-    name: str  # what its row is called
-    implementation: Implementation  # the function
-    case: Case  # what it is called with
-    alone: bool = False  # whether it sends nothing: the product of one device that the others are held against
+    name: str  # that of its row
+    implementation: Implementation
+    case: Case
+    alone: bool = False  # whether it is the product of one device, which sends nothing
 
 
 def forms(
     contract: str, mesh: MeshCase, *, more: Sequence[Implementation] = (), size: tuple[int, ...] | None = None
 ) -> list[Form]:
-    """What is measured of one of `MEASURED` over the model axis: all forms of this project, or plain ones and `more`.
+    """The measured forms of one of `MEASURED` over the model axis: all of this project, or the plain ones and `more`.
 
-    The size is rows, contracted size and columns of the whole product (that which is called wide, if none is given), or
-    rows and columns of a collective's full vector: a few more, where they do not divide by the devices.
+    The size is rows, contracted size and columns of the whole product (by default `wide`), or rows and columns of a
+    collective's full vector, rounded up to what the devices divide.
     """
     if contract not in MEASURED:
         raise ValueError(f"contract={contract!r}: expected one of {', '.join(MEASURED)}")
@@ -285,10 +285,10 @@ def forms(
 
 
 def collective_case(contract: str, mesh: MeshCase, rows: int, columns: int) -> Case:
-    """A collective's case over the model axis; its full vector has so many rows, or a few more, and columns."""
+    """A collective's case over the model axis, of a full vector of these rows, rounded up, and columns."""
     p = mesh.shape[MODEL]
     rows = p * -(-rows // p)
-    return shaped(contract, mesh, MODEL, [(rows if contract == "all_gather" else rows * p, columns)], "float32")
+    return shaped_case(contract, mesh, MODEL, [(rows if contract == "all_gather" else rows * p, columns)], "float32")
 
 
 def _of(contract: str, implementations: Sequence[Implementation]) -> list[Implementation]:
@@ -296,7 +296,7 @@ def _of(contract: str, implementations: Sequence[Implementation]) -> list[Implem
 
 
 def _named(case: Case, implementations: Sequence[Implementation]) -> list[Form]:
-    """Those that serve a case, by names that differ: a user's function may have the name of a plain one."""
+    """Those that support a case, with distinct names: a user's function may have the name of a plain one."""
     found: dict[str, Form] = {}
     for one in implementations:
         if one.serves is None or one.serves(case):
@@ -315,18 +315,18 @@ def measure(
     trace: Callable[[str], Any] | None = None,
     **how: Any,
 ) -> dict[str, Row]:
-    """The row of every form, in one run: first what is wrong of each, then how long all of them take, in turns."""
+    """The row of every form, in one run: first the results of each, then the times of all in turns."""
     functions: dict[str, Callable[[], Any]] = {}
     checked: dict[str, Wrong] = {}
     held: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
     for form in forms:
-        function, layouts = built(form, placed(form.case.mesh, devices))
+        function, layouts = build(form, mesh_over(form.case.mesh, devices))
         if (key := str(form.case)) not in held:
             numbers = exact(form.case)
-            held[key] = numbers, expected(form.case, numbers)
+            held[key] = numbers, right_blocks(form.case, numbers)
         numbers, right = held[key]
         results = function(*jax.device_put(numbers, layouts))
-        checked[form.name] = wrong(form.case, [np.asarray(result) for result in results], right)
+        checked[form.name] = count_wrong(form.case, [np.asarray(result) for result in results], right)
         functions[form.name] = functools.partial(function, *jax.device_put(real(form.case), layouts))
     seconds = medians(functions, clock=clock, **how)
     if trace is not None:
@@ -336,8 +336,8 @@ def measure(
     return {form.name: _row(form, seconds[form.name], checked[form.name]) for form in forms}
 
 
-def built(form: Form, mesh: Mesh) -> tuple[Any, list[NamedSharding]]:
-    """A form as a compiled function of global arrays, and how they are laid out."""
+def build(form: Form, mesh: Mesh) -> tuple[Any, list[NamedSharding]]:
+    """A form as a compiled function of global arrays, and their layouts."""
     program = forward(form.case, form.implementation, Seen())
     layouts = [NamedSharding(mesh, argument.partition_spec) for argument in program.arguments]
     return jax.jit(program.build(mesh)), layouts
@@ -351,22 +351,22 @@ def _row(form: Form, seconds: float, wrong: Wrong) -> Row:
     return Row(case.contract.name, form.name, arrays, seconds, None if form.alone else traffic(case), wrong)
 
 
-def tracing(folder: str | None, contract: str) -> Callable[[str], Any] | None:
-    """What `measure` traces forms with: JAX's profile of each goes to `folder/contract/form`, for xprof or Perfetto."""
+def tracer(folder: str | None, contract: str) -> Callable[[str], Any] | None:
+    """The `trace` of `measure`: writes JAX's profile of each form to `folder/contract/form`, for xprof or Perfetto."""
     if folder is None:
         return None
     return lambda form: jax.profiler.trace(str(Path(folder) / contract / form))
 
 
 NOTHING_TO_HIDE = 1.1
-"""Up to so many local products, the naive form waits so little that hiding it may cost as much."""
+"""Up to this multiple of the local product the naive form waits so little that hiding it may cost as much."""
 
 
-def broken(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None, *, hides: bool = True) -> list[str]:
-    """What does not hold of the rows of a contract, in sentences.
+def violations(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None, *, hides: bool = True) -> list[str]:
+    """The violations in the rows of a contract, in sentences.
 
-    No element is wrong; no bandwidth exceeds that of the links, if the devices are a published chip; and if forms of a
-    product claim to hide what they send, the fastest of them takes no longer than the naive one.
+    No element may be wrong, no bandwidth may exceed that of the links of a published chip, and the fastest of the forms
+    that claim to hide their communication must take no longer than the naive one.
     """
     found = [
         f"{row.contract}: {form}: {row.wrong.count:,} of {row.wrong.elements:,} elements wrong; {row.wrong.first}"
@@ -383,18 +383,18 @@ def broken(rows: Mapping[str, Row], mesh: MeshCase, chip: Chip | None, *, hides:
                 f"{best.contract}: {best.form} takes {taken:.2f} times what {NAIVE} takes ({times}): expected at most "
                 f"{most:.2f}: the naive form takes {waits:.2f} local products, of which it waits for all that it sends"
             )
-    return found + [told for row in rows.values() if (told := too_fast(row, mesh, chip))]
+    return [*found, *filter(None, (too_fast(row, mesh, chip) for row in rows.values()))]
 
 
 def too_fast(row: Row, mesh: MeshCase, chip: Chip | None) -> str:
-    """What is said of a bus bandwidth that no links have: what was timed was not over, or was not done.
+    """A sentence about a bus bandwidth above that of the links; empty otherwise.
 
-    A switch that adds up by itself needs fewer bytes for sums; of those nothing is said.
+    A switch that reduces needs fewer bytes for sums, which are not checked.
     """
     sums = row.contract in ("all_reduce", "matmul_all_reduce")
     if chip is None or row.traffic is None or (sums and not chip.dimensions):
         return ""
-    # where a chip is two devices, each has half of its links
+    # each of the two devices of a chip has half of its links
     most = chip.bandwidth(mesh, (MODEL,)) / (2 if chip.name == "tpu7x" else 1)
     if row.bus <= 1.05 * most:
         return ""

@@ -12,15 +12,17 @@ from shardproof.properties.conformance.program import INEXACT, Input, Spec, Valu
 T = TypeVar("T")
 
 KINDS = {
-    "float": ("float32", "float32", "float32", "float32", "bfloat16", "float16"),
-    "integer": ("int32", "int32", "int32", "int8", "uint8", "uint32", "int16", "int4", "uint4"),
-    "bool": ("bool",),
+    "float": ("float32", "bfloat16", "float16"),
+    "integer": ("int32", "int8", "uint8", "uint32", "int16", "int4", "uint4"),
     "complex": ("complex64",),
 }
-KINDS["number"] = (*KINDS["float"] * 2, *KINDS["integer"])
-KINDS["any"] = (*KINDS["number"] * 2, "bool", "complex64")
+KINDS["number"] = (*KINDS["float"], *KINDS["integer"])
+KINDS["any"] = (*KINDS["number"], "bool", "complex64")
 KINDS["bits"] = (*KINDS["integer"], "bool")
-"""The dtypes of a kind; what stands there more than once is drawn more often."""
+"""The dtypes of a kind."""
+
+USUAL = ("float32", "int32")
+"""The dtypes of most programs; one of these is drawn as often as one of the kind."""
 
 MOST = 600
 """The most elements of an array."""
@@ -47,8 +49,8 @@ class Drawing:
         self.inexact_allowed = True
         total = math.prod(mesh.values())
         n = total if total < 6 else next(iter(mesh.values()))
-        even = [total, 2 * total, n, 2 * n, 3 * n, 4 * n]
-        self.sizes = [size for size in (*even, *even, 1, 2, 3, 4, 5, 6, 7, 9) if size <= 16]
+        even = sorted({size for size in (total, 2 * total, n, 2 * n, 3 * n, 4 * n) if size <= 16})
+        self.sizes = st.sampled_from(even) | st.sampled_from((1, 2, 3, 4, 5, 6, 7, 9))
 
     def integer(self, least: int, most: int) -> int:
         """A whole number between two, inclusive."""
@@ -68,7 +70,7 @@ class Drawing:
 
     def size(self) -> int:
         """A dimension, once in many times an empty one."""
-        return 0 if self.chance(40) else self.one_of(self.sizes)
+        return 0 if self.chance(40) else self.draw(self.sizes)
 
     def shape(self, least: int = 1, most: int = 3) -> tuple[int, ...]:
         """A shape of so many dimensions."""
@@ -129,12 +131,15 @@ class Drawing:
         made = tuple(shape) if shape is not None else self.shape(least, most)
         if not where(made):
             raise Unsuited
-        return self.new(made, self.one_of(dtypes), data)
+        usual = [one for one in USUAL if one in dtypes]
+        return self.new(made, self.one_of(usual if usual and self.chance(2) else dtypes), data)
 
-    def new(self, shape: tuple[int, ...], dtype: str, data: tuple[int, int] | None = None) -> str:
-        """The name of a new input."""
+    def new(
+        self, shape: tuple[int, ...], dtype: str, data: tuple[int, int] | None = None, spec: Spec | None = None
+    ) -> str:
+        """The name of a new input, in a layout or any."""
         name = f"x{len(self.inputs)}"
-        spec = self.layout(shape)
+        spec = self.layout(shape) if spec is None else spec
         held: str | tuple[int, int] = data or ("distinct" if self.chance(2) else (-3, 4))
         if dtype.startswith("u") and not isinstance(held, str):
             held = max(held[0], 0), held[1]

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from hypothesis import strategies as st
@@ -15,13 +16,11 @@ from jax.sharding import AbstractMesh, AxisType
 
 from shardproof.properties.conformance.drawing import Drawing, Unsuited
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
-from shardproof.properties.conformance.program import DERIVATIVES, INEXACT, Output, Program, Step, Value, line
+from shardproof.properties.conformance.program import DERIVATIVES, INEXACT, Input, Output, Program, Step, Value, line
 
-MESHES: tuple[dict[str, int], ...] = (
-    *({"a": 2}, {"a": 2}, {"a": 4}, {"a": 4}, {"a": 4}, {"a": 2, "b": 2}, {"a": 2, "b": 2}, {"a": 2, "b": 2}),
-    *({"a": 3}, {"a": 2, "b": 3}, {"a": 4, "b": 2}, {"a": 2, "b": 2, "c": 2}),
-)
-"""The meshes, small ones more often; on those of two axes and more, many layouts leave one unused."""
+SMALL: tuple[dict[str, int], ...] = ({"a": 2}, {"a": 4}, {"a": 2, "b": 2}, {"a": 3})
+LARGE: tuple[dict[str, int], ...] = ({"a": 2, "b": 3}, {"a": 4, "b": 2}, {"a": 2, "b": 2, "c": 2})
+"""The meshes, a small one drawn as often as any; on those of two axes and more, many layouts leave one unused."""
 
 TYPES_MOST = 4096
 """The most elements of a result."""
@@ -60,14 +59,27 @@ def typed(step: Step, values: dict[str, Value], mesh: dict[str, int]) -> list[tu
     return list(results)
 
 
+def batched(d: Drawing) -> list[Input]:
+    """The inputs, some of them with a first dimension more, which the program is vmapped over."""
+    size, chosen = d.size(), d.subset(len(d.inputs))
+    inputs = list(d.inputs)
+    for i in chosen:
+        one = inputs[i]
+        shape = (size, *one.shape)
+        if not one.reduced and math.prod(shape) <= TYPES_MOST:
+            inputs[i] = msgspec.structs.replace(one, shape=shape, spec=d.layout(shape), mapped=True)
+    return inputs
+
+
 def draw_program(draw: Callable[[Any], Any], names: Sequence[str], axes: str, steps: int, devices: int = 8) -> Program:
     """A program of so many steps at most, of operations of such names.
 
     Raises:
         Unsuited: if what was drawn is none.
     """
-    fitting = [one for one in MESHES if math.prod(one.values()) <= devices] or [{"a": 1}]
-    mesh = dict(draw(st.sampled_from(fitting)))
+    small, fitting = ([one for one in meshes if math.prod(one.values()) <= devices] or [{"a": 1}]
+                      for meshes in (SMALL, (*SMALL, *LARGE)))  # fmt: skip
+    mesh = dict(draw(st.sampled_from(small) | st.sampled_from(fitting)))
     d = Drawing(draw, mesh, axes, lone=steps == 1)
     weighted = [name for name in names for _ in range(OPERATIONS[name].weight)]
     made: list[Step] = []
@@ -94,9 +106,11 @@ def draw_program(draw: Callable[[Any], Any], names: Sequence[str], axes: str, st
     left = [value for step in made for value in step.results if value.name not in read]
     if not left:
         raise Unsuited
+    inputs = tuple(batched(d) if d.inputs and d.chance(4) else d.inputs)
+    batch = Program(mesh, axes, inputs, (), ()).batch
     laid = axes == "auto"
-    outputs = [Output(v.name, d.layout(v.shape) if laid and not d.chance(3) else None) for v in left]
-    program = Program(mesh, axes, tuple(d.inputs), tuple(made), tuple(outputs))
+    outputs = [Output(v.name, d.layout((*batch, *v.shape)) if laid and not d.chance(3) else None) for v in left]
+    program = Program(mesh, axes, inputs, tuple(made), tuple(outputs))
     derivable = all(v.dtype in INEXACT for v in left) and program.differentiated()
     if derivable and d.chance(3):
         # the cotangent of a reduced value is unreduced, and so not the value itself

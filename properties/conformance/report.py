@@ -9,7 +9,7 @@ from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.conformance.operations import OPERATIONS
 from shardproof.properties.conformance.search import Finding, Outcome
 
-COLUMNS = ("Auto", "gradient, Auto", "Explicit", "gradient, Explicit", "reduced")
+COLUMNS = ("Auto", "gradient, Auto", "vmap, Auto", "Explicit", "gradient, Explicit", "vmap, Explicit", "reduced")
 
 JUDGED = ("wrong", "fails", "refused", "right")
 """The kinds of verdicts that a cell tells, the worst first."""

@@ -69,6 +69,8 @@ def column(program: Program) -> str:
     if any(one.reduced for one in program.inputs):
         return "reduced"
     kind = "Auto" if program.axes == "auto" else "Explicit"
+    if program.batch:
+        return f"vmap, {kind}"
     return f"gradient, {kind}" if program.derivative else kind
 
 

@@ -45,7 +45,9 @@ def renewed(program: Program) -> Program:
             steps.append(step)
             needed.update(step.operands)
     inputs = tuple(one for one in program.inputs if one.name in needed)
-    values = {one.name: Value(one.name, one.shape, one.dtype) for one in inputs}
+    if len({one.shape[0] for one in inputs if one.mapped}) > 1:
+        raise Unsuited
+    values = {one.name: one.value for one in inputs}
     made = []
     for step in reversed(steps):
         if any(name not in values for name in step.operands):
@@ -56,13 +58,14 @@ def renewed(program: Program) -> Program:
         results = tuple(Value(v.name, *t, v.exact) for v, t in zip(step.results, types, strict=True))
         values.update((value.name, value) for value in results)
         made.append(replace(step, results=results))
-    layouts = [*((one.name, one.spec) for one in inputs), *((one.name, one.spec) for one in program.outputs)]
-    for name, spec in layouts:
-        if spec is not None:
-            _check(program, spec, values[name].shape)
     if not made:
         raise Unsuited
     found = replace(program, inputs=inputs, steps=tuple(made))
+    layouts = [*((one.shape, one.spec) for one in inputs),
+               *(((*found.batch, *values[one.name].shape), one.spec) for one in found.outputs)]  # fmt: skip
+    for shape, spec in layouts:
+        if spec is not None:
+            _check(program, spec, shape)
     if found.derivative and not found.differentiated():
         raise Unsuited
     return found
@@ -147,6 +150,15 @@ def _smaller_meshes(program: Program) -> Iterator[Program]:
             yield replace(program, mesh={**program.mesh, axis: 2})
 
 
+def _unmapped(program: Program, names: Sequence[str]) -> Program:
+    inputs = tuple(replace(one, shape=one.shape[1:], spec=one.spec[1:], mapped=False) if one.name in names else one
+                   for one in program.inputs)  # fmt: skip
+    if any(one.mapped for one in inputs):
+        return replace(program, inputs=inputs)
+    outputs = tuple(replace(one, spec=one.spec and one.spec[1:]) for one in program.outputs)
+    return replace(program, inputs=inputs, outputs=outputs)
+
+
 def _simpler_layouts(program: Program) -> Iterator[Program]:
     def with_input(i: int, **change: Any) -> Program:
         one = replace(program.inputs[i], **change)
@@ -227,6 +239,8 @@ def moves(program: Program) -> Iterator[Program]:
     made = [_steps_away(program), _smaller_meshes(program), _simpler_layouts(program), _smaller_numbers(program)]
     if program.derivative:
         made.insert(0, iter([replace(program, derivative="")]))
+    if mapped := [one.name for one in program.inputs if one.mapped]:
+        made.insert(0, (_unmapped(program, names) for names in (mapped, *([name] for name in mapped[1:]), mapped[:1])))
     seen = set()
     for candidate in (one for part in made for one in part):
         try:

@@ -29,6 +29,27 @@ def _product(d: Drawing) -> Call:
     return [x, other], {"contracted": pairs[0], "batch": pairs[1], "to": to}
 
 
+@operation(
+    "unreduced_product",
+    "put((lambda x: {how})(lax.dot_general({0}, {1}, (([1], [0]), ([], [])), out_sharding={unreduced})), {spec})",
+)
+def _unreduced(d: Drawing, product: bool = True) -> Call:
+    axis = d.one_of([*d.mesh])
+    rows, inner, dtype = d.size(), d.integer(1, 3) * d.mesh[axis], d.one_of(("float32", "bfloat16"))
+    x = d.new((rows, inner), dtype, spec=[None, [axis]])
+    y = d.new((inner, rows), dtype, spec=[[axis], None])
+    how = d.one_of(("x", "x + x", "-x", "x.T", "x * 2", "x.astype('float32')", "x.reshape(-1)"))
+    spec = d.layout((rows * rows,) if "reshape" in how and product else (rows, rows)[: 1 + product])
+    return [x, y], {"how": how, "unreduced": axis if d.axes == "explicit" else None, "spec": spec}
+
+
+@operation(
+    "unreduced_sum", "put((lambda x: {how})(lax.reduce_sum({0} * {1}.T, [1], out_sharding={unreduced})), {spec})"
+)
+def _unreduced_sum(d: Drawing) -> Call:
+    return _unreduced(d, product=False)
+
+
 @operation("matmul", "jnp.matmul({0}, {1})", weight=OFTEN)
 def _matmul(d: Drawing) -> Call:
     x = d.array(2, 3, of="number")

@@ -1,25 +1,31 @@
 """The process that runs packs of programs: it reads them from its input, a line each, and answers in lines."""
 
+import contextlib
 import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import msgspec
 import numpy as np
 
-from shardproof.properties.conformance import running
+from shardproof.properties.conformance import known, running
+from shardproof.properties.conformance.known import Steps
 from shardproof.properties.conformance.program import Program
 from shardproof.properties.conformance.running import Reference, Traced, Verdict
 
 
 class Request(msgspec.Struct):
-    """Programs to run: *packed*, *alone*, with *votes* of others, or on *one device* without layouts."""
+    """Programs to run: *packed*, *alone*, with *votes* of others, *traced* only, or on *one device* without layouts."""
 
     programs: list[Program]
     how: str = "packed"
+    quick: bool = False
+    """Whether packs are compiled in the fastest way there is, which is not the usual one."""
+    excused: list[str] = []
+    """The known defects whose operations are replicated before a program is run."""
 
 
 class Answer(msgspec.Struct):
@@ -36,7 +42,23 @@ def unsharded(program: Program, values: Sequence[np.ndarray]) -> Reference | Ver
     return running.judged(program, values, made, "xla")
 
 
-def prepared(program: Program) -> Verdict | tuple[Traced, Reference]:
+class Ready(NamedTuple):
+    """A traced program with its right results, the defects that it may meet, and the steps that were replicated."""
+
+    traced: Traced
+    right: Reference
+    known: Steps
+    replicated: Steps
+
+    def final(self, verdict: Verdict) -> Verdict:
+        """The verdict on a program, given the one on what was run."""
+        if self.replicated and verdict.kind == "right":
+            return Verdict("known", ", ".join(self.replicated), verdict.by)
+        steps = sorted({i for steps in self.replicated.values() for i in steps})
+        return msgspec.structs.replace(verdict, known=self.known, replicated=steps)
+
+
+def prepare(program: Program, excused: Sequence[str] = ()) -> Verdict | Ready:
     """A program traced with its layouts, and its right results; or the verdict that there is without running it."""
     values = running.arrays(program)
     try:
@@ -55,37 +77,50 @@ def prepared(program: Program) -> Verdict | tuple[Traced, Reference]:
         if isinstance(right, Verdict):
             return right
     try:
-        return running.traced(program, values), right
+        traced = running.traced(program, values)
     except Exception as error:
+        text = running.message(error)
+        defects = known.refused(program, error, text)
         if program.derivative:
             forward = msgspec.structs.replace(program, derivative="")
             try:
                 running.traced(forward, values)
             except Exception:
-                return Verdict("refused", running.message(error))
-            return Verdict("fails", f"derivative: {running.message(error)}", right.by)
-        return Verdict("refused" if running.refusal(error) else "fails", running.message(error), right.by)
+                return Verdict("refused", text)
+            return Verdict("fails", f"derivative: {text}", right.by, known=defects)
+        return Verdict("refused" if running.refusal(error) else "fails", text, right.by, known=defects)
+    certain = known.at_fault(program, traced.closed, values, certain=True)
+    certain = {name: steps for name, steps in certain.items() if name in excused}
+    if certain:
+        held = known.replicated(program, [i for steps in certain.values() for i in steps])
+        with contextlib.suppress(Exception):  # then it is run as it is
+            return Ready(running.traced(held, values), right, {}, certain)
+    return Ready(traced, right, known.at_fault(program, traced.closed, values, certain=False), {})
 
 
-def judged(ready: Sequence[tuple[Traced, Reference]]) -> list[Verdict]:
+def judge(ready: Sequence[Ready], *, quick: bool = False) -> list[Verdict]:
     """The verdicts on programs that are compiled as one, or, if that fails, in two halves."""
+    return [one.final(verdict) for one, verdict in zip(ready, _judged(ready, quick), strict=True)]
+
+
+def _judged(ready: Sequence[Ready], quick: bool) -> list[Verdict]:
     try:
-        results = running.run_pack([traced for traced, _ in ready])
+        results = running.run_pack([one.traced for one in ready], quick=quick)
     except Exception as error:
         if len(ready) == 1:
-            program = ready[0][0].program
+            program = ready[0].traced.program
             try:
                 if not running.has_island(program):
                     unsharded(program, running.arrays(program))
             except Exception as other:
                 return [Verdict("invalid", f"compiled without layouts: {running.message(other)}")]
-            return [Verdict("fails", f"compiled: {running.message(error)}", ready[0][1].by)]
+            return [Verdict("fails", f"compiled: {running.message(error)}", ready[0].right.by)]
         half = len(ready) // 2
-        return [*judged(ready[:half]), *judged(ready[half:])]
+        return [*_judged(ready[:half], quick), *_judged(ready[half:], quick)]
     return [
-        Verdict("wrong" if text else "right", text, right.by)
-        for (traced, right), found in zip(ready, results, strict=True)
-        for text in [running.compared(right, found, traced.shardings) or traced.wrong_type]
+        Verdict("wrong" if text else "right", text, one.right.by)
+        for one, found in zip(ready, results, strict=True)
+        for text in [running.compared(one.right, found, one.traced.shardings) or one.traced.wrong_type]
     ]
 
 
@@ -97,18 +132,20 @@ def run(request: Request, tell: Any) -> None:
             unsharded(program, running.arrays(program))
             tell(Answer(number, Verdict("right")))
             continue
-        made = prepared(program)
+        made = prepare(program, request.excused)
         if isinstance(made, Verdict):
             tell(Answer(number, made))
         elif request.how == "packed":
             ready[number] = made
+        elif request.how == "traced":
+            tell(Answer(number, Verdict("undetermined", known=made.known)))
         else:
-            verdict = judged([made])[0]
+            verdict = judge([made])[0]
             if request.how == "votes" and verdict.kind == "wrong":
-                verdict = msgspec.structs.replace(verdict, votes=votes(program, made[1]))
+                verdict = msgspec.structs.replace(verdict, votes=votes(program, made.right))
             tell(Answer(number, verdict))
     if ready:
-        for number, verdict in zip(ready, judged([*ready.values()]), strict=True):
+        for number, verdict in zip(ready, judge([*ready.values()], quick=request.quick), strict=True):
             tell(Answer(number, verdict))
 
 

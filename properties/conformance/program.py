@@ -16,6 +16,9 @@ DERIVATIVES = {
 }
 """What is run in place of the function `f`: `x` are its arguments, `d` those that it is differentiated by."""
 
+FILE = "<program>"
+"""The file that tracebacks name for a program's function; its steps begin on the second line."""
+
 INEXACT = ("float32", "bfloat16", "float16", "complex64", "float8_e4m3fn")
 
 

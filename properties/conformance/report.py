@@ -11,7 +11,7 @@ from shardproof.properties.conformance.search import Finding, Outcome
 
 COLUMNS = ("Auto", "gradient, Auto", "vmap, Auto", "Explicit", "gradient, Explicit", "vmap, Explicit", "reduced")
 
-JUDGED = ("wrong", "fails", "refused", "right")
+JUDGED = ("wrong", "fails", "known", "refused", "right")
 """The kinds of verdicts that a cell tells, the worst first."""
 
 
@@ -20,7 +20,7 @@ def cell(counts: Mapping[str, int]) -> str:
     total = sum(counts.get(kind, 0) for kind in JUDGED)
     if not total:
         return ""
-    bad = [f"{kind} {counts[kind]}" for kind in ("wrong", "fails") if counts.get(kind)]
+    bad = [f"{kind} {counts[kind]}" for kind in ("wrong", "fails", "known") if counts.get(kind)]
     if bad:
         return f"{', '.join(bad)} of {total}"
     if counts.get("refused"):
@@ -58,11 +58,13 @@ def summary(outcome: Outcome) -> str:
     rate = outcome.programs / outcome.seconds if outcome.seconds else 0
     confirmed = [one for one in outcome.findings if one.confirmed]
     values = sum(one.kind == "wrong" for one in confirmed)
+    known = ", ".join(f"{name} {count}" for name, count in sorted(outcome.known.items()))
     return (
         f"JAX {outcome.jax} on {outcome.platform}: {outcome.programs} programs, {rate:.1f} a second; "
         f"{len(outcome.counts)} of {len(OPERATIONS)} operations, {columns} cells\n"
         f"{len(confirmed)} causes, of which {values} give wrong values; {outcome.deaths} processes ended, "
-        f"{outcome.excused} programs wrong only for what was known already"
+        f"{outcome.excused} programs wrong only for what the run had found\n"
+        f"known defects met: {known or 'none'}"
     )
 
 

@@ -14,8 +14,9 @@ import msgspec
 import numpy as np
 
 from shardproof.properties.conformance import running
+from shardproof.properties.conformance.known import replicated
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
-from shardproof.properties.conformance.program import Program, Step, Value, script
+from shardproof.properties.conformance.program import Program, script
 from shardproof.properties.conformance.programs import programs
 from shardproof.properties.conformance.running import Verdict
 from shardproof.properties.conformance.shrink import normalised, shrink
@@ -60,6 +61,9 @@ class Outcome(msgspec.Struct):
     longer: dict[str, int] = {}
     """How many programs of several steps had which verdict."""
     excused: int = 0
+    """How many programs were wrong only for what the run had found already."""
+    known: dict[str, int] = {}
+    """How many programs met which known defect."""
     deaths: int = 0
     findings: list[Finding] = []
 
@@ -72,30 +76,6 @@ def column(program: Program) -> str:
     if program.batch:
         return f"vmap, {kind}"
     return f"gradient, {kind}" if program.derivative else kind
-
-
-def replicated(program: Program, names: set[str]) -> Program:
-    """A program in which operations of such names have replicated operands and results."""
-    steps: list[Step] = []
-    values = program.values()
-    called: dict[str, str] = {}
-
-    def held(name: str) -> str:
-        value = values[name]
-        fresh = Value(f"{name}_r{len(steps)}", value.shape, value.dtype)
-        params = {"spec": [None] * len(value.shape)}
-        steps.append(Step("constrain", (called.get(name, name),), params, (fresh,)))
-        return fresh.name
-
-    for step in program.steps:
-        if step.op not in names:
-            steps.append(replace(step, operands=tuple(called.get(x, x) for x in step.operands)))
-            continue
-        steps.append(replace(step, operands=tuple(held(x) for x in step.operands)))
-        for value in step.results:
-            called[value.name] = held(value.name)
-    outputs = tuple(replace(one, name=called.get(one.name, one.name)) for one in program.outputs)
-    return replace(program, steps=tuple(steps), outputs=outputs)
 
 
 def sentence(program: Program, verdict: Verdict) -> str:
@@ -162,7 +142,9 @@ class Search:
         """Batches of programs, without end: every other one of single operations, each as often as it weighs."""
         turn: list[str] = []
         while True:
-            axes = self.axes[self.rounds // 2 % len(self.axes)]
+            cycle, turn_of = divmod(self.rounds, 2 * len(self.axes))
+            axes, steps = self.axes[turn_of // 2], (3, 8)[cycle % 2]
+            self.workers.quick = cycle % 4 != 3
             self.rounds += 1
             start = self.seed * 1_000_003 + self.rounds * 1009
             if self.rounds % 2:
@@ -176,7 +158,6 @@ class Search:
                     batch += programs([name], axes, 1, 2, start + len(batch), self.workers.where.devices)
                 yield batch
             else:
-                steps = 3 if self.rounds % 4 else 8
                 yield programs(
                     self.names, axes, steps, min(BATCH, 16 * len(self.names)), start, self.workers.where.devices
                 )
@@ -192,24 +173,50 @@ class Search:
     def step(self, batch: Sequence[Program]) -> None:
         """Runs a batch, and looks into what is not right."""
         bad = []
-        for program, verdict in self.workers.run(batch):
+        for drawn, verdict in self.workers.run(batch):
             self.outcome.programs += 1
-            self.count(program, verdict)
             if verdict.kind in ("wrong", "fails"):
-                bad.append((program, verdict))
+                # what is wrong is the program that was run
+                bad.append((replicated(drawn, verdict.replicated) if verdict.replicated else drawn, verdict))
+                continue
+            if verdict.kind == "known":
+                self.meet(verdict.detail.split(", "))
+            self.count(drawn, verdict)
         for program, verdict in sorted(bad, key=lambda pair: pair[0].size()):
-            self.look_into(program, verdict)
+            excused = self.excuse(program, verdict)
+            self.count(program, Verdict("known") if excused else verdict)
+            if not excused:
+                self.look_into(program, verdict)
 
-    def known(self, program: Program, verdict: Verdict) -> set[str]:
-        """The operations of a program that are known to be wrong, or to fail, on its axes."""
-        return {
+    def meet(self, names: Sequence[str]) -> None:
+        """Counts known defects that a program has met."""
+        for name in names:
+            self.outcome.known[name] = self.outcome.known.get(name, 0) + 1
+
+    def excuse(self, program: Program, verdict: Verdict) -> bool:
+        """Whether a program that is not right is so once what known defects make wrong is replicated.
+
+        If one of them alone is enough, it has been seen: from then on its operations are replicated before they run.
+        """
+        met = verdict.known
+        if verdict.detail.startswith(("aborts", "hangs")) and not verdict.replicated:
+            met = self.workers.worker(fast=True).run_alone([program], [0], "traced")[0].known
+        for names in dict.fromkeys([*((name,) for name in met), tuple(met)] if met else []):
+            steps = [i for name in names for i in met[name]]
+            if self.run([replicated(program, steps)])[0].kind in ("right", "refused", "undetermined", "known"):
+                self.workers.excused.update(names[:1] if len(names) == 1 else ())
+                self.meet(names)
+                return True
+        return False
+
+    def found_before(self, program: Program) -> list[int]:
+        """The steps of a program whose operation this run has found wrong by itself, on its axes."""
+        names = {
             finding.operations[0]
             for finding in self.causes.values()
-            if len(finding.operations) == 1
-            and finding.program.axes == program.axes
-            and finding.operations[0] in program.operations
-            and finding.operations[0] != "constrain"
+            if len(finding.operations) == 1 and finding.program.axes == program.axes
         }
+        return [i for i, step in enumerate(program.steps) if step.op in names - {"constrain"}]
 
     def look_into(self, program: Program, verdict: Verdict) -> None:
         """Shrinks a program that is not right, unless what is wrong with it is known."""
@@ -218,9 +225,9 @@ class Search:
         self.shrunk[key] += 1
         if self.shrunk[key] > EACH:
             return
-        names = self.known(program, verdict)
+        steps = self.found_before(program)
         if len(program.steps) > 1:
-            if names and self.run([replicated(program, names)])[0].kind in ("right", "refused", "undetermined"):
+            if steps and self.run([replicated(program, steps)])[0].kind in ("right", "refused", "undetermined"):
                 self.outcome.excused += 1
                 return
         elif any(

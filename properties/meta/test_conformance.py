@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from shardproof.command import main
-from shardproof.properties.conformance import child, report, running, workers
+from shardproof.properties.conformance import child, known, report, running, workers
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
-from shardproof.properties.conformance.program import Program, script
+from shardproof.properties.conformance.program import Input, Output, Program, Step, Value, script
 from shardproof.properties.conformance.programs import programs
 from shardproof.properties.conformance.running import Verdict
 from shardproof.properties.conformance.search import Outcome
@@ -27,8 +27,8 @@ def verdicts(drawn: Sequence[Program]) -> list[Verdict]:
     """The verdicts on programs, one after the other, in this process."""
     found: list[Verdict] = []
     for program in drawn:
-        made = child.prepared(program)
-        found.append(made if isinstance(made, Verdict) else child.judged([made])[0])
+        made = child.prepare(program)
+        found.append(made if isinstance(made, Verdict) else child.judge([made])[0])
     return found
 
 
@@ -59,7 +59,7 @@ def test_a_replica_that_is_not_updated_is_found(monkeypatch: pytest.MonkeyPatch)
     drawn = [one for one in programs(["neg"], "auto", 1, 30, 2) if one.outputs[0].spec == [None] and not one.derivative]
     right = running.run_pack
 
-    def stale(pack: Sequence[running.Traced]) -> list[list[jax.Array]]:
+    def stale(pack: Sequence[running.Traced], *, quick: bool) -> list[list[jax.Array]]:
         (results,) = right(pack)
         (x,) = results
         parts = [shard.data for shard in x.addressable_shards]
@@ -87,7 +87,7 @@ def test_every_operation_is_drawn(axes: str) -> None:
 def test_longer_programs_are_valid() -> None:
     """What is drawn of several steps runs in the interpreter, or lacks a rule, and can be made smaller at each step."""
     for program in programs([*OPERATIONS], "auto", 5, 8, 4):
-        made = child.prepared(program)
+        made = child.prepare(program)
         assert not isinstance(made, Verdict) or made.kind != "fails", made
         assert all(one.size() < program.size() for one, _ in zip(moves(program), range(20), strict=False))
 
@@ -133,6 +133,45 @@ def test_a_wrong_backend_is_found_by_the_command(tmp_path: Any) -> None:
     assert "wrong without layouts" in found.output
     (path, *_) = sorted(tmp_path.glob("*.py"))
     assert f"import {backend}" in path.read_text()
+
+
+def update(start: int) -> Program:
+    """A program that updates a sharded dimension of four: behind its end, XLA drops that (`clamped_update`)."""
+    inputs = Input("x0", (4,), "float32", [["a"]], "distinct"), Input("x1", (1,), "float32", [None], (9, 9))
+    step = Step("dynamic_update_slice_constant", ("x0", "x1"), {"start": [start]}, (Value("y0", (4,), "float32"),))
+    return Program({"a": 2}, "auto", inputs, (step,), (Output("y0", [["a"]]),))
+
+
+def test_a_known_defect_is_excused_by_its_condition() -> None:
+    """A program that meets a known defect is wrong as it is, and right with that operation replicated."""
+    (wrong,) = verdicts([update(5)])
+    assert (wrong.kind, wrong.known) == ("wrong", {"clamped_update": [0]})
+    held = child.prepare(update(5), ["clamped_update"])
+    assert isinstance(held, child.Ready)
+    assert child.judge([held])[0] == Verdict("known", "clamped_update")
+
+
+def test_what_does_not_meet_the_condition_is_no_known_defect() -> None:
+    """An update within bounds runs as it is, whatever is excused."""
+    held = child.prepare(update(3), ["clamped_update"])
+    assert isinstance(held, child.Ready)
+    assert (held.known, held.replicated) == ({}, {})
+    assert child.judge([held])[0].kind == "right"
+
+
+def test_what_is_wrong_beside_a_known_defect_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that is wrong with the operation replicated as well is reported, with the steps that were."""
+    monkeypatch.setattr(running, "differing", lambda *of: "another thing")
+    held = child.prepare(update(5), ["clamped_update"])
+    assert isinstance(held, child.Ready)
+    (found,) = child.judge([held])
+    assert (found.kind, found.replicated) == ("wrong", [0])
+    assert known.replicated(update(5), found.replicated).operations == (
+        "constrain",
+        "constrain",
+        *update(5).operations,
+        "constrain",
+    )
 
 
 def test_a_script_shows_what_is_wrong(tmp_path: Any) -> None:

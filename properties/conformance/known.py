@@ -1,0 +1,239 @@
+"""The known defects that a program meets: seen in what is about to be compiled, or in how JAX refuses it."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import msgspec
+import numpy as np
+from jax.extend import core
+
+from shardproof.properties.conformance.program import FILE, Program, Step, Value
+from shardproof.properties.engines.simulate.liveness import equations, subjaxprs
+from shardproof.properties.known_defects import DEFECTS, Defect
+
+Steps = dict[str, list[int]]
+"""The steps at fault of each defect that a program meets."""
+
+
+class Facts(NamedTuple):
+    """What is known of the variables of a traced program: layouts, and the values of its inputs.
+
+    What is not known counts against the program, unless it must be `certain`.
+    """
+
+    program: Program
+    layouts: Mapping[Any, Any]
+    values: Mapping[Any, np.ndarray]
+    certain: bool
+
+    def sharded(self, variable: Any, dimensions: Sequence[int] | None = None) -> bool:
+        """Whether a variable is sharded along any of its dimensions, or of these."""
+        if dimensions is not None and not dimensions:
+            return False
+        if self.program.axes == "explicit":
+            spec = variable.aval.sharding.spec.partitions
+        elif isinstance(variable, core.Literal):
+            return False
+        elif (spec := self.layouts.get(variable)) is None:
+            return not self.certain
+        return any(entry for i, entry in enumerate(spec) if dimensions is None or i in dimensions)
+
+    def beyond(self, array: Any, starts: Sequence[Any], sizes: Sequence[int], result: Any) -> bool:
+        """Whether a part of an array begins behind the end of a dimension, which is sharded in the result as well."""
+        for i, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+            value = start.val if isinstance(start, core.Literal) else self.values.get(start)
+            late = not self.certain if value is None else bool(np.any(value >= array.aval.shape[i]))
+            if late and size < array.aval.shape[i] and self.sharded(array, [i]) and self.sharded(result, [i]):
+                return True
+        return False
+
+
+def _dilated(config: Sequence[tuple[int, int, int]]) -> list[int]:
+    return [i for i, (low, _, within) in enumerate(config) if low < 0 < within]
+
+
+def _strided(e: Any) -> list[int]:
+    bounds = zip(e.params["start_indices"], e.params["limit_indices"], e.params["strides"] or (), strict=False)
+    return [i for i, (start, limit, stride) in enumerate(bounds) if stride > max(1, limit - start)]
+
+
+def _spatial(e: Any) -> list[Sequence[int]]:
+    numbers = e.params["dimension_numbers"]
+    return [numbers.lhs_spec[2:], numbers.rhs_spec[2:]]
+
+
+def _batch_of_right_alone(e: Any, facts: Facts) -> bool:
+    _, (left, right) = e.params["dimension_numbers"]
+    pairs = zip(left, right, strict=True)
+    return any(facts.sharded(e.invars[1], [j]) and not facts.sharded(e.invars[0], [i]) for i, j in pairs)
+
+
+def _padded(e: Any) -> bool:
+    return any(low or high for low, high in e.params["padding"])
+
+
+CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool]]] = {
+    "bits_over_devices": (
+        ("reduce_xor", "reduce_and", "reduce_or"),
+        lambda e, facts: e.invars[0].aval.dtype != bool and facts.sharded(e.invars[0], e.params["axes"]),
+    ),
+    "clamped_slice": (
+        ("dynamic_slice",),
+        lambda e, facts: facts.beyond(e.invars[0], e.invars[1:], e.params["slice_sizes"], e.outvars[0]),
+    ),
+    "clamped_update": (
+        ("dynamic_update_slice",),
+        lambda e, facts: facts.beyond(e.invars[0], e.invars[2:], e.invars[1].aval.shape, e.outvars[0]),
+    ),
+    "convolution_both_sharded": (
+        ("conv_general_dilated",),
+        lambda e, facts: len(facts.program.mesh) > 1 and all(map(facts.sharded, e.invars, _spatial(e))),
+    ),
+    "dilated_window": (
+        ("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"),
+        lambda e, facts: not facts.certain and max(e.params["base_dilation"], default=1) > 1,
+    ),
+    "dot_general_batch_type": (
+        ("dot_general",),
+        lambda e, facts: facts.program.axes == "explicit" and _batch_of_right_alone(e, facts),
+    ),
+    "grouped_convolution": (
+        ("conv_general_dilated",),
+        lambda e, facts: e.params["feature_group_count"] > 1 and all(map(facts.sharded, e.invars)),
+    ),
+    "negative_dilated_padding": (
+        ("pad",),
+        lambda e, facts: facts.sharded(e.invars[0], _dilated(e.params["padding_config"])),
+    ),
+    "pool_gradient_padding": (
+        ("select_and_scatter_add",),
+        lambda e, facts: _padded(e) and facts.sharded(e.invars[1]),
+    ),
+    "pool_tangent_stride": (
+        ("reduce_window",),
+        lambda e, facts: len(e.invars) > 2 and max(e.params["window_strides"]) > 1 and facts.sharded(e.invars[0]),
+    ),
+    "pool_tangent_uneven": (
+        ("reduce_window",),
+        lambda e, facts: len(e.invars) > 2 and _padded(e) and facts.sharded(e.invars[0]),
+    ),
+    "slice_beyond_stride": (("slice",), lambda e, facts: facts.sharded(e.invars[0], _strided(e))),
+    "transform_to_replicas": (("fft",), lambda e, facts: facts.sharded(e.invars[0])),
+}
+"""By defect: the primitives that have it, and whether an equation of such a one does."""
+
+ERRORS = {
+    "index_repeats_axis": ("", "^DuplicateSpecError"),
+    "index_gradient": ("", "Expected cotangent type"),
+    "inverse_batch": ("inv|solve", "Mapped away dimension of inputs passed to vmap should be sharded the same"),
+    "determinant_gradient": ("det", "All inputs to triangular_solve must have the same batch sharding"),
+    "product_gradient": ("prod", "slicing on sharded dims where out dim"),
+    "sort_gradient": ("sort|median", "Arguments to sort must have equal shardings"),
+    "svd_gradient": ("svd", "Incompatible types for broadcasting"),
+    "triangle_of_batch": (
+        "cholesky|qr|solve|inv|det|eigh|triang",
+        "select `which` must be scalar or have the same sharding",
+    ),
+}
+"""By defect: the names of operations that have it, and how JAX says so; both are patterns."""
+
+
+def here(name: str) -> Defect | None:
+    """A known defect, if this version of JAX is taken to have it."""
+    return DEFECTS[name] if DEFECTS[name].in_version(jax.__version__) else None
+
+
+def _lines(numbers: Sequence[int], program: Program) -> list[int]:
+    """The steps on such lines of a program's source; all, if there are none."""
+    every = range(len(program.steps))
+    return sorted({line - 2 for line in numbers} & {*every}) or list(every)
+
+
+def _steps(equation: Any, program: Program) -> list[int]:
+    traceback = equation.source_info.traceback
+    return _lines([one.line_num for one in traceback.frames if one.file_name == FILE] if traceback else [], program)
+
+
+def _facts(program: Program, closed: Any, values: Sequence[np.ndarray], *, certain: bool) -> Facts:
+    body = closed.jaxpr
+    layouts = dict(zip(body.invars, (one.spec for one in program.inputs), strict=False))
+    if not program.derivative:
+        layouts |= {v: one.spec for v, one in zip(body.outvars, program.outputs, strict=True)
+                    if one.spec is not None and not isinstance(v, core.Literal)}  # fmt: skip
+    for equation in body.eqns:
+        if equation.primitive.name == "sharding_constraint":
+            layouts[equation.outvars[0]] = equation.params["sharding"].spec.partitions
+    return Facts(program, layouts, dict(zip(body.invars, values, strict=False)), certain)
+
+
+def _within(equation: Any) -> Iterator[Any]:
+    yield equation
+    for body in subjaxprs(equation):
+        yield from equations(body)
+
+
+def at_fault(program: Program, closed: Any, values: Sequence[np.ndarray], *, certain: bool) -> Steps:
+    """The known defects that a traced program meets: for certain, or maybe."""
+    found: dict[str, set[int]] = {}
+    facts = _facts(program, closed, values, certain=certain)
+    conditions = {name: condition for name, condition in CONDITIONS.items() if here(name)}
+    for outer in closed.jaxpr.eqns:
+        for equation in _within(outer):
+            for name, (primitives, holds) in conditions.items():
+                if equation.primitive.name in primitives and holds(equation, facts):
+                    found.setdefault(name, set()).update(_steps(outer, program))
+    for name, primitive in _excusing(program, closed, certain=certain):
+        outers = [outer for outer in closed.jaxpr.eqns if any(e.primitive is primitive for e in _within(outer))]
+        found[name] = {i for outer in outers for i in _steps(outer, program)}
+    return {name: sorted(steps) for name, steps in found.items()}
+
+
+def _excusing(program: Program, closed: Any, *, certain: bool) -> Iterator[tuple[str, Any]]:
+    """The defects with a condition of their own, and the primitive at fault; those alone that abort are certain."""
+    entries = lambda spec: tuple(tuple(entry) if isinstance(entry, list) else () for entry in spec)  # noqa: E731
+    operands = [SimpleNamespace(placement=SimpleNamespace(spec=entries(one.spec))) for one in program.inputs]
+    types = dict.fromkeys(program.mesh, program.axes)
+    case: Any = SimpleNamespace(mesh=SimpleNamespace(shape=program.mesh, types=types), operands=operands)
+    for name in ("overlapping_update", "product_over_three_axes", "reshard_after_another"):
+        defect = here(name)
+        if defect and (defect.aborts or not certain) and (primitive := defect.at_fault(case, closed)):
+            yield name, primitive
+
+
+def refused(program: Program, error: BaseException, message: str) -> Steps:
+    """The known defects that JAX's error is of, with the step that it was raised in."""
+    lines, traceback = [], error.__traceback__
+    while traceback:
+        if traceback.tb_frame.f_code.co_filename == FILE:
+            lines.append(traceback.tb_lineno)
+        traceback = traceback.tb_next
+    steps = _lines(lines, program)
+    return {
+        name: steps
+        for name, (operations, words) in ERRORS.items()
+        if here(name) and re.search(words, message) and any(re.search(operations, program.steps[i].op) for i in steps)
+    }
+
+
+def replicated(program: Program, chosen: Sequence[int]) -> Program:
+    """A program some steps of which have replicated operands and results."""
+    steps: list[Step] = []
+    values = program.values()
+    called: dict[str, str] = {}
+
+    def hold(name: str) -> str:
+        value = values[name]
+        fresh = Value(f"{name}_r{len(steps)}", value.shape, value.dtype)
+        params = {"spec": [None] * len(value.shape)}
+        steps.append(Step("constrain", (called.get(name, name),), params, (fresh,)))
+        return fresh.name
+
+    for i, step in enumerate(program.steps):
+        operands = tuple(hold(x) if i in chosen else called.get(x, x) for x in step.operands)
+        steps.append(msgspec.structs.replace(step, operands=operands))
+        called |= {value.name: hold(value.name) for value in step.results if i in chosen}
+    outputs = tuple(msgspec.structs.replace(one, name=called.get(one.name, one.name)) for one in program.outputs)
+    return msgspec.structs.replace(program, steps=tuple(steps), outputs=outputs)

@@ -71,15 +71,21 @@ def batched(d: Drawing) -> list[Input]:
     return inputs
 
 
-def draw_program(draw: Callable[[Any], Any], names: Sequence[str], axes: str, steps: int, devices: int = 8) -> Program:
-    """A program of so many steps at most, of operations of such names.
+def draw_mesh(draw: Callable[[Any], Any], devices: int) -> dict[str, int]:
+    """A mesh of so many devices at most."""
+    small, fitting = ([one for one in meshes if math.prod(one.values()) <= devices] or [{"a": 1}]
+                      for meshes in (SMALL, (*SMALL, *LARGE)))  # fmt: skip
+    return dict(draw(st.sampled_from(small) | st.sampled_from(fitting)))
+
+
+def draw_program(
+    draw: Callable[[Any], Any], names: Sequence[str], mesh: dict[str, int], axes: str, steps: int, *, plain: bool
+) -> Program:
+    """A program of so many steps at most, of operations of such names; a `plain` one has inputs and steps alone.
 
     Raises:
         Unsuited: if what was drawn is none.
     """
-    small, fitting = ([one for one in meshes if math.prod(one.values()) <= devices] or [{"a": 1}]
-                      for meshes in (SMALL, (*SMALL, *LARGE)))  # fmt: skip
-    mesh = dict(draw(st.sampled_from(small) | st.sampled_from(fitting)))
     d = Drawing(draw, mesh, axes, lone=steps == 1)
     weighted = [name for name in names for _ in range(OPERATIONS[name].weight)]
     made: list[Step] = []
@@ -106,6 +112,8 @@ def draw_program(draw: Callable[[Any], Any], names: Sequence[str], axes: str, st
     left = [value for step in made for value in step.results if value.name not in read]
     if not left:
         raise Unsuited
+    if plain:
+        return Program(mesh, axes, tuple(d.inputs), tuple(made), tuple(Output(v.name) for v in left))
     inputs = tuple(batched(d) if d.inputs and d.chance(4) else d.inputs)
     batch = Program(mesh, axes, inputs, (), ()).batch
     laid = axes == "auto"
@@ -120,9 +128,17 @@ def draw_program(draw: Callable[[Any], Any], names: Sequence[str], axes: str, st
 
 
 def programs(
-    names: Sequence[str], axes: str, steps: int, count: int, random_seed: int, devices: int = 8
+    names: Sequence[str],
+    axes: str,
+    steps: int,
+    count: int,
+    random_seed: int,
+    devices: int = 8,
+    *,
+    mesh: dict[str, int] | None = None,
+    plain: bool = False,
 ) -> list[Program]:
-    """As many drawn programs, at most, each from a seed of its own.
+    """As many drawn programs, at most, each from a seed of its own, on a mesh or on any.
 
     Of several examples of one seed, Hypothesis makes the first as simple as can be, and most others from one before.
     """
@@ -135,7 +151,8 @@ def programs(
     @given(st.data())
     def collect(data: Any) -> None:
         try:
-            drawn.append(draw_program(data.draw, names, axes, steps, devices))
+            chosen = mesh or draw_mesh(data.draw, devices)
+            drawn.append(draw_program(data.draw, names, chosen, axes, steps, plain=plain))
         except Unsuited:
             reject()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from shardproof.properties.cases.suggestion import RequestError
+from shardproof.properties.conformance.exhaustive import Reached
 from shardproof.properties.conformance.operations import OPERATIONS
 from shardproof.properties.conformance.search import Finding, Outcome
 
@@ -52,6 +53,17 @@ def markdown(outcome: Outcome) -> str:
     return f"{text}\n\nRight in this run: {', '.join(right)}."
 
 
+def reached(done: Reached | None) -> str:
+    """How far an exhaustive run came, in a line."""
+    if done is None:
+        return ""
+    share = done.combinations / max(1, done.of_combinations)
+    return (
+        f"all layouts of {done.operations} of {done.of_operations} operations, each at least once; "
+        f"{done.combinations} of {done.of_combinations} combinations ({share:.1%})\n"
+    )
+
+
 def summary(outcome: Outcome) -> str:
     """What was run, in two lines."""
     columns = sum(1 for of in outcome.counts.values() for counts in of.values() if sum(counts.values()))
@@ -64,7 +76,7 @@ def summary(outcome: Outcome) -> str:
         f"{len(outcome.counts)} of {len(OPERATIONS)} operations, {columns} cells\n"
         f"{len(confirmed)} causes, of which {values} give wrong values; {outcome.deaths} processes ended, "
         f"{outcome.excused} programs wrong only for what the run had found\n"
-        f"known defects met: {known or 'none'}"
+        f"{reached(outcome.reached)}known defects met: {known or 'none'}"
     )
 
 

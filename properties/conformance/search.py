@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from shardproof.properties.conformance import running
+from shardproof.properties.conformance.exhaustive import Reached, exhausted
 from shardproof.properties.conformance.known import replicated
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
 from shardproof.properties.conformance.program import Program, script
@@ -64,6 +65,8 @@ class Outcome(msgspec.Struct):
     """How many programs were wrong only for what the run had found already."""
     known: dict[str, int] = {}
     """How many programs met which known defect."""
+    reached: Reached | None = None
+    """How far an exhaustive run came."""
     deaths: int = 0
     findings: list[Finding] = []
 
@@ -262,10 +265,15 @@ class Search:
         self.tell(f"{kind}{'' if finding.confirmed else ' (script shows nothing)'}: {found.axes} {found.mesh} "
                   f"{found.derivative} {found.operations}: {voted.detail[:220]} {voted.votes or ''}")  # fmt: skip
 
-    def search(self, seconds: float, after: Callable[[Outcome], None] = lambda outcome: None) -> Outcome:
-        """Searches for so long."""
+    def enumerate(self, sets: int) -> Iterator[list[Program]]:
+        """Batches of all layouts of single operations, with so many drawn sets of parameters each."""
+        self.outcome.reached = reached = Reached(len(self.names))
+        return exhausted(self.names, self.axes, sets, self.seed, self.workers.where.devices, reached)
+
+    def search(self, seconds: float, sets: int = 0, after: Callable[[Outcome], None] = lambda outcome: None) -> Outcome:
+        """Searches for so long: in drawn programs, or in all layouts with so many `sets` of parameters."""
         start = time.monotonic()
-        for batch in self.draw():
+        for batch in self.enumerate(sets) if sets else self.draw():
             self.step(batch)
             self.outcome.seconds = time.monotonic() - start
             self.outcome.deaths = sum(worker.deaths for worker in self.workers.all)

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from shardproof.command import main
 from shardproof.properties.conformance import child, known, report, running, workers
+from shardproof.properties.conformance.exhaustive import Reached, exhausted, layouts
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
 from shardproof.properties.conformance.program import Input, Output, Program, Step, Value, script
 from shardproof.properties.conformance.programs import programs
@@ -172,6 +173,18 @@ def test_what_is_wrong_beside_a_known_defect_is_found(monkeypatch: pytest.Monkey
         *update(5).operations,
         "constrain",
     )
+
+
+def test_each_layout_is_enumerated() -> None:
+    """Of an operation on two axes, each layout of its operand and of its result is in some program."""
+    reached = Reached(1)
+    (batch,) = exhausted(["neg"], ["auto", "explicit"], 1, 2, 8, reached)
+    auto = [one for one in batch if one.axes == "auto" and one.mesh == {"a": 2, "b": 2}]
+    every = [*layouts(auto[0].inputs[0].shape, {"a": 2, "b": 2})]
+    assert all(any(spec == one.inputs[0].spec for one in auto) for spec in every)
+    assert all(any(spec == one.outputs[0].spec for one in auto) for spec in (None, *every))
+    assert not any("unused" in entry for one in batch for entry in one.inputs[0].spec if entry)
+    assert reached.combinations == len(batch) <= reached.of_combinations
 
 
 def test_a_script_shows_what_is_wrong(tmp_path: Any) -> None:

@@ -55,7 +55,7 @@ class Ready(NamedTuple):
         if self.replicated and verdict.kind == "right":
             return Verdict("known", ", ".join(self.replicated), verdict.by)
         steps = sorted({i for steps in self.replicated.values() for i in steps})
-        return msgspec.structs.replace(verdict, known=self.known, replicated=steps)
+        return msgspec.structs.replace(verdict, known={**verdict.known, **self.known}, replicated=steps)
 
 
 def prepare(program: Program, excused: Sequence[str] = ()) -> Verdict | Ready:
@@ -80,7 +80,7 @@ def prepare(program: Program, excused: Sequence[str] = ()) -> Verdict | Ready:
         traced = running.traced(program, values)
     except Exception as error:
         text = running.message(error)
-        defects = known.refused(program, error, text)
+        defects = known.refused(program, text, error)
         if program.derivative:
             forward = msgspec.structs.replace(program, derivative="")
             try:
@@ -114,7 +114,9 @@ def _judged(ready: Sequence[Ready], quick: bool) -> list[Verdict]:
                     unsharded(program, running.arrays(program))
             except Exception as other:
                 return [Verdict("invalid", f"compiled without layouts: {running.message(other)}")]
-            return [Verdict("fails", f"compiled: {running.message(error)}", ready[0].right.by)]
+            text = running.message(error)
+            defects = known.refused(program, text, error)
+            return [Verdict("fails", f"compiled: {text}", ready[0].right.by, known=defects)]
         half = len(ready) // 2
         return [*_judged(ready[:half], quick), *_judged(ready[half:], quick)]
     return [

@@ -42,11 +42,12 @@ class Facts(NamedTuple):
         return any(entry for i, entry in enumerate(spec) if dimensions is None or i in dimensions)
 
     def beyond(self, array: Any, starts: Sequence[Any], sizes: Sequence[int], result: Any) -> bool:
-        """Whether a part of an array begins behind the end of a dimension, which is sharded in the result as well."""
+        """Whether a part of an array begins behind the end of a dimension, which is sharded there or in the result."""
         for i, (start, size) in enumerate(zip(starts, sizes, strict=True)):
             value = start.val if isinstance(start, core.Literal) else self.values.get(start)
             late = not self.certain if value is None else bool(np.any(value >= array.aval.shape[i]))
-            if late and size < array.aval.shape[i] and self.sharded(array, [i]) and self.sharded(result, [i]):
+            sharded = (all if self.certain else any)([self.sharded(array, [i]), self.sharded(result, [i])])
+            if late and sharded and size < array.aval.shape[i]:
                 return True
         return False
 
@@ -130,7 +131,8 @@ ERRORS = {
     "index_gradient": ("", "Expected cotangent type"),
     "inverse_batch": ("inv|solve", "Mapped away dimension of inputs passed to vmap should be sharded the same"),
     "determinant_gradient": ("det", "All inputs to triangular_solve must have the same batch sharding"),
-    "product_gradient": ("prod", "slicing on sharded dims where out dim"),
+    "product_gradient": ("prod", "slicing on sharded dims where out dim|This reshape is not supported"),
+    "shift_across_axes": ("", "Could not slice dimension"),
     "sort_gradient": ("sort|median", "Arguments to sort must have equal shardings"),
     "svd_gradient": ("svd", "Incompatible types for broadcasting"),
     "triangle_of_batch": (
@@ -203,9 +205,9 @@ def _excusing(program: Program, closed: Any, *, certain: bool) -> Iterator[tuple
             yield name, primitive
 
 
-def refused(program: Program, error: BaseException, message: str) -> Steps:
-    """The known defects that JAX's error is of, with the step that it was raised in."""
-    lines, traceback = [], error.__traceback__
+def refused(program: Program, message: str, error: BaseException | None = None) -> Steps:
+    """The known defects that a message is of, with the step that an error was raised in; all steps, without one."""
+    lines, traceback = [], error and error.__traceback__
     while traceback:
         if traceback.tb_frame.f_code.co_filename == FILE:
             lines.append(traceback.tb_lineno)
@@ -219,7 +221,7 @@ def refused(program: Program, error: BaseException, message: str) -> Steps:
 
 
 def replicated(program: Program, chosen: Sequence[int]) -> Program:
-    """A program some steps of which have replicated operands and results."""
+    """A program some steps of which have replicated operands and results; nothing shards what it is vmapped over."""
     steps: list[Step] = []
     values = program.values()
     called: dict[str, str] = {}
@@ -236,4 +238,6 @@ def replicated(program: Program, chosen: Sequence[int]) -> Program:
         steps.append(msgspec.structs.replace(step, operands=operands))
         called |= {value.name: hold(value.name) for value in step.results if i in chosen}
     outputs = tuple(msgspec.structs.replace(one, name=called.get(one.name, one.name)) for one in program.outputs)
-    return msgspec.structs.replace(program, steps=tuple(steps), outputs=outputs)
+    inputs = tuple(msgspec.structs.replace(one, spec=[None, *one.spec[1:]]) if one.mapped else one
+                   for one in program.inputs)  # fmt: skip
+    return msgspec.structs.replace(program, inputs=inputs, steps=tuple(steps), outputs=outputs)

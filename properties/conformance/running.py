@@ -16,11 +16,14 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from shardproof.properties.conformance import types
 from shardproof.properties.conformance.known import Steps
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
-from shardproof.properties.conformance.program import FILE, INEXACT, Program, Spec, source, spec_text
+from shardproof.properties.conformance.program import FILE, INEXACT, Program, Spec, line, source, spec_text
 from shardproof.properties.engines import simulate
 
 LARGE = {"float32": 2**21, "complex64": 2**21, "float16": 2**11, "bfloat16": 2**8}
 """Whole numbers up to these are added and multiplied without rounding, in this dtype, even in other orders."""
+
+PRODUCTS = r"prod|multiply|scatter_mul|lax\.mul, \[|x\[1\] \* y\[1\]"
+"""The lines of operations that multiply many elements, in any order."""
 
 ULPS = 32
 """How many units in the last place of an array's largest element a result may be off where something is rounded."""
@@ -161,6 +164,14 @@ def whole(x: np.ndarray) -> bool:
     return bool((wide == np.rint(wide)).all() and np.abs(wide).max(initial=0) <= LARGE[str(x.dtype)])
 
 
+def overflows(x: np.ndarray) -> bool:
+    """Whether the product of an array's elements is zero in one order, and NaN in another: infinity times zero."""
+    if str(x.dtype) not in LARGE or (x != 0).all():
+        return False
+    wide = np.abs(x.astype(np.complex128))
+    return bool(np.log2(wide[(wide > 1) & np.isfinite(wide)]).sum() >= jnp.finfo(x.dtype).maxexp)
+
+
 def judged(program: Program, values: Sequence[np.ndarray], found: list[np.ndarray], by: str) -> Reference | Verdict:
     """The right results, with how near others must come: bit for bit, if no step rounds anything.
 
@@ -173,14 +184,19 @@ def judged(program: Program, values: Sequence[np.ndarray], found: list[np.ndarra
     # derivatives of maxima share out what came among equals: by three, too
     exact = {one.name: not program.derivative and whole(x) for one, x in zip(program.inputs, values, strict=True)}
     count = len(found) if program.derivative else len(program.outputs)
-    made = iter(found[count:])
+    arrays = dict(zip((one.name for one in program.inputs), values, strict=True))
+    arrays |= zip((value.name for step in program.steps for value in step.results), found[count:], strict=False)
     steady = True
     dtypes = {one.name: {one.dtype} for one in program.inputs}
     for step in program.steps:
         operation, given = OPERATIONS[step.op], all(exact[name] for name in step.operands)
         steady &= given or operation.continuous or bool(program.derivative) or len(program.steps) == 1
+        if re.search(PRODUCTS, line(operation.template, step.operands, step.params)) and any(
+            overflows(arrays[name]) for name in step.operands if name in arrays
+        ):
+            return Verdict("undetermined", "a product that may overflow before it is zero")
         for value in step.results:
-            exact[value.name] = given and operation.exact and whole(next(made))
+            exact[value.name] = given and operation.exact and whole(arrays[value.name])
             dtypes[value.name] = {value.dtype}.union(*(dtypes[name] for name in step.operands))
     if not steady:
         return Verdict("undetermined", "what was rounded decides")

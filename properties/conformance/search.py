@@ -15,7 +15,7 @@ import numpy as np
 
 from shardproof.properties.conformance import running
 from shardproof.properties.conformance.exhaustive import Reached, exhausted
-from shardproof.properties.conformance.known import replicated
+from shardproof.properties.conformance.known import refused, replicated
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
 from shardproof.properties.conformance.program import Program, script
 from shardproof.properties.conformance.programs import programs
@@ -203,7 +203,8 @@ class Search:
         """
         met = verdict.known
         if verdict.detail.startswith(("aborts", "hangs")) and not verdict.replicated:
-            met = self.workers.worker(fast=True).run_alone([program], [0], "traced")[0].known
+            traced = self.workers.worker(fast=True).run_alone([program], [0], "traced")[0]
+            met = {**refused(program, verdict.detail), **traced.known}
         for names in dict.fromkeys([*((name,) for name in met), tuple(met)] if met else []):
             steps = [i for name in names for i in met[name]]
             if self.run([replicated(program, steps)])[0].kind in ("right", "refused", "undetermined", "known"):

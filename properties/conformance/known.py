@@ -61,6 +61,15 @@ def _strided(e: Any) -> list[int]:
     return [i for i, (start, limit, stride) in enumerate(bounds) if stride > max(1, limit - start)]
 
 
+def _sliced(e: Any) -> list[int]:
+    shapes = enumerate(zip(e.invars[0].aval.shape, e.outvars[0].aval.shape, strict=True))
+    return [i for i, (size, kept) in shapes if kept < size]
+
+
+def _features(e: Any) -> Sequence[int]:
+    return e.params["dimension_numbers"].lhs_spec[1:2]
+
+
 def _spatial(e: Any) -> list[Sequence[int]]:
     numbers = e.params["dimension_numbers"]
     return [numbers.lhs_spec[2:], numbers.rhs_spec[2:]]
@@ -103,7 +112,11 @@ CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool]]] = {
     ),
     "grouped_convolution": (
         ("conv_general_dilated",),
-        lambda e, facts: e.params["feature_group_count"] > 1 and all(map(facts.sharded, e.invars)),
+        lambda e, facts: e.params["feature_group_count"] > 1 and facts.sharded(e.invars[0], _features(e)),
+    ),
+    "empty_window": (
+        ("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"),
+        lambda e, facts: 0 in e.invars[0].aval.shape and facts.sharded(e.outvars[0]),
     ),
     "negative_dilated_padding": (
         ("pad",),
@@ -111,7 +124,11 @@ CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool]]] = {
     ),
     "pool_gradient_padding": (
         ("select_and_scatter_add",),
-        lambda e, facts: _padded(e) and facts.sharded(e.invars[1]),
+        lambda e, facts: facts.sharded(e.invars[0]) or facts.sharded(e.invars[1]),
+    ),
+    "pool_tangent_padding": (
+        ("reduce_window",),
+        lambda e, facts: len(e.invars) > 2 and _padded(e) and facts.sharded(e.invars[0]),
     ),
     "pool_tangent_stride": (
         ("reduce_window",),
@@ -120,6 +137,18 @@ CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool]]] = {
     "pool_tangent_uneven": (
         ("reduce_window",),
         lambda e, facts: len(e.invars) > 2 and _padded(e) and facts.sharded(e.invars[0]),
+    ),
+    "scatter_rows_lost": (
+        ("scatter-add",),
+        lambda e, facts: (
+            bool(e.params["dimension_numbers"].operand_batching_dims)
+            and len(facts.program.mesh) > 1
+            and all(map(facts.sharded, e.invars[:2]))
+        ),
+    ),
+    "sliced_beside_whole": (
+        ("slice",),
+        lambda e, facts: len(facts.program.mesh) > 1 and facts.sharded(e.invars[0], _sliced(e)),
     ),
     "slice_beyond_stride": (("slice",), lambda e, facts: facts.sharded(e.invars[0], _strided(e))),
     "transform_to_replicas": (("fft",), lambda e, facts: facts.sharded(e.invars[0])),
@@ -131,6 +160,7 @@ ERRORS = {
     "index_gradient": ("", "Expected cotangent type"),
     "inverse_batch": ("inv|solve", "Mapped away dimension of inputs passed to vmap should be sharded the same"),
     "determinant_gradient": ("det", "All inputs to triangular_solve must have the same batch sharding"),
+    "pad_gradient": ("pad", "padding on sharded dims where out dim"),
     "product_gradient": ("prod", "slicing on sharded dims where out dim|This reshape is not supported"),
     "shift_across_axes": ("", "Could not slice dimension"),
     "sort_gradient": ("sort|median", "Arguments to sort must have equal shardings"),

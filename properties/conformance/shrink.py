@@ -45,7 +45,8 @@ def renewed(program: Program) -> Program:
             steps.append(step)
             needed.update(step.operands)
     inputs = tuple(one for one in program.inputs if one.name in needed)
-    if len({one.shape[0] for one in inputs if one.mapped}) > 1:
+    batches = {one.shape[:1] for one in inputs if one.mapped}
+    if len(batches) > 1 or () in batches:
         raise Unsuited
     values = {one.name: one.value for one in inputs}
     made = []

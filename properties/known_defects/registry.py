@@ -134,7 +134,17 @@ clamped_slice on 0.10.2:
     XLA reads a dynamic_slice of a sharded dimension that starts behind its end from the wrong place.
 convolution_both_sharded:
     A convolution whose operands are both sharded along the window is added up over the other axis of a mesh as well.
-grouped_convolution: A grouped convolution takes wrong groups where one axis shards the features, and two the kernels.
+grouped_convolution:
+    A grouped convolution takes wrong groups, or corrupts memory, where an axis shards the features of its operand.
+sliced_beside_whole:
+    XLA returns part of an array for all of it where a slice of it, which two axes shard, is asked for as well.
+scatter_rows_lost on 0.10.2:
+    A batched scatter_add loses rows of its operand where one axis of two shards that, and both shard the indices.
+pool_tangent_padding on 0.10.2:
+    The JVP of a maximum over windows is -inf for a window of padding alone, where an axis shards the operand.
+empty_window: XLA aborts while it compiles a reduce_window of an empty array whose result, of padding, an axis shards.
+pad_gradient:
+    On explicit axes the gradient of a pad along a sharded dimension is refused if parts are uneven on the way.
 pool_gradient_padding:
     The gradient of a maximum over padded windows loses what comes from windows at the edge of a shard.
 dilated_window: A reduce_window over a replicated, dilated operand is wrong where its result is to be sharded.

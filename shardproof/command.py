@@ -218,6 +218,13 @@ def replay(file: Path, impl: str | None, **said: str | None) -> None:
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws other programs.")
 @click.option("--operations", default="", metavar="NAMES", help="As in slice,pad. [default: all]")
 @click.option("--axes", type=click.Choice(["auto", "explicit"]), help="Of the meshes. [default: both]")
+@click.option(
+    "--exhaustive",
+    type=click.IntRange(0),
+    default=0,
+    metavar="SETS",
+    help="All layouts of each operation, with so many drawn sets of parameters, instead of drawn programs.",
+)
 @click.option("--platform", default="cpu", show_default=True, help="One that JAX knows, that of a plugin as well.")
 @click.option("--devices", type=click.IntRange(1), default=8, show_default=True, help="How many there are to use.")
 @click.option("--import", "preload", default="", metavar="MODULE", help="Imported before anything runs.")

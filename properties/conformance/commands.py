@@ -14,9 +14,16 @@ from shardproof.properties.conformance.workers import Where, Workers
 
 
 def search(
-    minutes: float, seed: int, operations: str, axes: str, where: Where, json: Path | None, scripts: Path
+    minutes: float,
+    seed: int,
+    operations: str,
+    axes: str,
+    exhaustive: int,
+    where: Where,
+    json: Path | None,
+    scripts: Path,
 ) -> Outcome:
-    """Searches for so many minutes, printing progress, the table and where the scripts are.
+    """Searches for some minutes at most, printing progress, the table and where the scripts are.
 
     Raises:
         RequestError: if there is no operation of a name.
@@ -33,7 +40,7 @@ def search(
 
     try:
         found = Search(seed, names, [axes] if axes else ["auto", "explicit"], workers, click.echo)
-        outcome = found.search(60 * minutes, record)
+        outcome = found.search(60 * minutes, exhaustive, record)
     finally:
         workers.close()
     click.echo(report.table(outcome))
@@ -46,4 +53,4 @@ def search(
 def compare(before: Path, after: Path) -> None:
     """Prints what changed between two runs."""
     one, other = report.read(before), report.read(after)
-    click.echo("\n".join(report.compared(one, other)) or "nothing changed")
+    click.echo("\n".join(report.compare_outcomes(one, other)) or "nothing changed")

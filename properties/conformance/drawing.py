@@ -12,26 +12,28 @@ from shardproof.properties.conformance.program import INEXACT, Input, Spec, Valu
 T = TypeVar("T")
 
 KINDS = {
-    "float": ("float32", "float32", "float32", "float32", "bfloat16", "float16"),
-    "integer": ("int32", "int32", "int32", "int8", "uint8", "uint32", "int16", "int4", "uint4"),
-    "bool": ("bool",),
+    "float": ("float32", "bfloat16", "float16"),
+    "integer": ("int32", "int8", "uint8", "uint32", "int16", "int4", "uint4"),
     "complex": ("complex64",),
 }
-KINDS["number"] = (*KINDS["float"] * 2, *KINDS["integer"])
-KINDS["any"] = (*KINDS["number"] * 2, "bool", "complex64")
+KINDS["number"] = (*KINDS["float"], *KINDS["integer"])
+KINDS["any"] = (*KINDS["number"], "bool", "complex64")
 KINDS["bits"] = (*KINDS["integer"], "bool")
-"""The dtypes of a kind; what stands there more than once is drawn more often."""
+"""The dtypes of a kind."""
+
+USUAL = ("float32", "int32")
+"""The dtypes of most programs; one of these is drawn as often as one of the kind."""
 
 MOST = 600
 """The most elements of an array."""
 
 
 class Unsuited(Exception):
-    """What was drawn makes no program: it is drawn again."""
+    """The drawn parameters make no program: others are drawn."""
 
 
 class Drawing:
-    """What an operation draws from: the values so far, and new inputs.
+    """Draws the operands of an operation, from the values so far or as new inputs, and its parameters.
 
     Arguments:
         draw: draws from a strategy.
@@ -47,8 +49,8 @@ class Drawing:
         self.inexact_allowed = True
         total = math.prod(mesh.values())
         n = total if total < 6 else next(iter(mesh.values()))
-        even = [total, 2 * total, n, 2 * n, 3 * n, 4 * n]
-        self.sizes = [size for size in (*even, *even, 1, 2, 3, 4, 5, 6, 7, 9) if size <= 16]
+        even = sorted({size for size in (total, 2 * total, n, 2 * n, 3 * n, 4 * n) if size <= 16})
+        self.sizes = st.sampled_from(even) | st.sampled_from((1, 2, 3, 4, 5, 6, 7, 9))
 
     def integer(self, least: int, most: int) -> int:
         """A whole number between two, inclusive."""
@@ -63,22 +65,22 @@ class Drawing:
         return choices[self.integer(0, len(choices) - 1)]
 
     def chance(self, one_in: int) -> bool:
-        """True once in so many times."""
+        """True once in `one_in` times."""
         return self.integer(1, one_in) == one_in
 
     def size(self) -> int:
         """A dimension, once in many times an empty one."""
-        return 0 if self.chance(40) else self.one_of(self.sizes)
+        return 0 if self.chance(40) else self.draw(self.sizes)
 
     def shape(self, least: int = 1, most: int = 3) -> tuple[int, ...]:
-        """A shape of so many dimensions."""
+        """A shape of `least` to `most` dimensions."""
         shape = [self.size() for _ in range(self.integer(least, most))]
         while math.prod(shape) > MOST:
             shape[max(range(len(shape)), key=shape.__getitem__)] = 2
         return tuple(shape)
 
     def permutation(self, count: int) -> list[int]:
-        """An order of so many."""
+        """A permutation of the first `count` whole numbers."""
         return list(self.draw(st.permutations(range(count))))
 
     def axis(self, name: str) -> int:
@@ -129,20 +131,23 @@ class Drawing:
         made = tuple(shape) if shape is not None else self.shape(least, most)
         if not where(made):
             raise Unsuited
-        return self.new(made, self.one_of(dtypes), data)
+        usual = [one for one in USUAL if one in dtypes]
+        return self.new(made, self.one_of(usual if usual and self.chance(2) else dtypes), data)
 
-    def new(self, shape: tuple[int, ...], dtype: str, data: tuple[int, int] | None = None) -> str:
-        """The name of a new input."""
+    def new(
+        self, shape: tuple[int, ...], dtype: str, data: tuple[int, int] | None = None, spec: Spec | None = None
+    ) -> str:
+        """The name of a new input, in a layout or any."""
         name = f"x{len(self.inputs)}"
-        spec = self.layout(shape)
-        held: str | tuple[int, int] = data or ("distinct" if self.chance(2) else (-3, 4))
-        if dtype.startswith("u") and not isinstance(held, str):
-            held = max(held[0], 0), held[1]
+        spec = self.layout(shape) if spec is None else spec
+        elements: str | tuple[int, int] = data or ("distinct" if self.chance(2) else (-3, 4))
+        if dtype.startswith("u") and not isinstance(elements, str):
+            elements = max(elements[0], 0), elements[1]
         used = {axis for entry in spec for axis in entry or ()}
         free = [axis for axis in self.mesh if axis not in used]
         reduces = self.axes == "explicit" and free and dtype in INEXACT and self.chance(12)
         reduced = (self.one_of(free),) if reduces else ()
-        self.inputs.append(Input(name, shape, dtype, spec, held, self.integer(0, 3), reduced))
+        self.inputs.append(Input(name, shape, dtype, spec, elements, self.integer(0, 3), reduced))
         self.values[name] = Value(name, shape, dtype)
         return name
 
@@ -162,5 +167,5 @@ class Drawing:
         return spec
 
     def out(self, shape: Sequence[int]) -> Spec | None:
-        """A layout that a result is asked for, on explicit axes; None: its type's."""
+        """A value of `out_sharding` on explicit axes; None: the layout follows from those of operands."""
         return self.layout(shape) if self.axes == "explicit" and self.chance(3) else None

@@ -14,7 +14,10 @@ DERIVATIVES = {
     "linearize": "lambda {x}: jax.linearize(lambda {d}: f({x}), {d})[1]({d})",
     "remat": "lambda {x}: jax.vjp(jax.checkpoint(lambda {d}: f({x})), {d})[1](f({x}))",
 }
-"""What is run in place of the function `f`: `x` are its arguments, `d` those that it is differentiated by."""
+"""Derivatives that run in place of the function `f`: `x` are its arguments, `d` those that it is differentiated by."""
+
+FILE = "<program>"
+"""The file that tracebacks name for a program's function; its steps begin on the second line."""
 
 INEXACT = ("float32", "bfloat16", "float16", "complex64", "float8_e4m3fn")
 
@@ -32,6 +35,13 @@ class Input(msgspec.Struct, frozen=True):
     data: str | tuple[int, int]
     seed: int = 0
     reduced: tuple[str, ...] = ()
+    mapped: bool = False
+    """True if the program is vmapped over its first dimension."""
+
+    @property
+    def value(self) -> "Value":
+        """Its name and type within the function."""
+        return Value(self.name, self.shape[self.mapped :], self.dtype)
 
     def text(self) -> str:
         """The expression that makes it, in NumPy."""
@@ -97,9 +107,14 @@ class Program(msgspec.Struct, frozen=True):
         """The operations, in their order."""
         return tuple(step.op for step in self.steps)
 
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The dimension that the program is vmapped over; none, if it is not."""
+        return next((one.shape[:1] for one in self.inputs if one.mapped), ())
+
     def values(self) -> dict[str, Value]:
-        """All values by their names."""
-        made = [Value(one.name, one.shape, one.dtype) for one in self.inputs]
+        """All values within the function, by their names."""
+        made = [one.value for one in self.inputs]
         return {one.name: one for one in (*made, *(v for step in self.steps for v in step.results))}
 
     def differentiated(self) -> list[str]:
@@ -107,7 +122,7 @@ class Program(msgspec.Struct, frozen=True):
         return [one.name for one in self.inputs if one.dtype in INEXACT]
 
     def size(self) -> tuple[int, ...]:
-        """What a shrunk program has less of."""
+        """The sizes that shrinking reduces, the most important first."""
         numbers = sum(sum(one.shape) for one in self.inputs)
         layouts = [*(one.spec for one in self.inputs), *(one.spec for one in self.outputs)]
         sharded = sum(entry is not None for spec in layouts for entry in spec or ())
@@ -116,7 +131,8 @@ class Program(msgspec.Struct, frozen=True):
         forms = sum(len(one.dtype) for one in self.inputs)
         params = sum(abs(n) for step in self.steps for n in integers(step.params))
         laid = sum(one.spec is not None for one in self.outputs)
-        counts = len(self.steps), bool(self.derivative), len(self.mesh), self.devices, len(self.inputs)
+        ways = bool(self.derivative), sum(one.mapped for one in self.inputs)
+        counts = len(self.steps), *ways, len(self.mesh), self.devices, len(self.inputs)
         return (*counts, len(self.outputs), sharded + reduced, numbers, params, made_up, laid, forms)
 
 
@@ -148,11 +164,13 @@ def spec_text(spec: Spec, reduced: Sequence[str] = ()) -> str:
 
 
 def _text(name: str, value: Any) -> str:
-    """A parameter as it is written: `to` and `spec` are layouts, and lists are tuples."""
+    """A parameter as it is written: `to` and `spec` are layouts, `unreduced` is an axis, and lists are tuples."""
     if name == "spec":
         return spec_text(value)
     if name == "to":
         return "None" if value is None else f"to({spec_text(value)})"
+    if name == "unreduced":
+        return "None" if value is None else f"to(P(unreduced={{{value!r}}}))"
     if isinstance(value, str):
         return value
     return repr(_tuples(value))
@@ -181,6 +199,9 @@ def source(program: Program, templates: Mapping[str, str], *, every: bool = Fals
     if every:
         results += [value.name for step in program.steps for value in step.results]
     lines.append(f"    return {', '.join(results)}{',' if every or len(results) == 1 else ''}")
+    if program.batch:
+        mapped = ", ".join("0" if one.mapped else "None" for one in program.inputs)
+        lines.append(f"f = jax.vmap(f, in_axes=({mapped},))")
     if program.derivative:
         text = DERIVATIVES[program.derivative].format(x=args, d=", ".join(program.differentiated()))
         lines.append(f"g = {text}")

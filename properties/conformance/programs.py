@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from hypothesis import strategies as st
@@ -15,13 +16,11 @@ from jax.sharding import AbstractMesh, AxisType
 
 from shardproof.properties.conformance.drawing import Drawing, Unsuited
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
-from shardproof.properties.conformance.program import DERIVATIVES, INEXACT, Output, Program, Step, Value, line
+from shardproof.properties.conformance.program import DERIVATIVES, INEXACT, Input, Output, Program, Step, Value, line
 
-MESHES: tuple[dict[str, int], ...] = (
-    *({"a": 2}, {"a": 2}, {"a": 4}, {"a": 4}, {"a": 4}, {"a": 2, "b": 2}, {"a": 2, "b": 2}, {"a": 2, "b": 2}),
-    *({"a": 3}, {"a": 2, "b": 3}, {"a": 4, "b": 2}, {"a": 2, "b": 2, "c": 2}),
-)
-"""The meshes, small ones more often; on those of two axes and more, many layouts leave one unused."""
+SMALL: tuple[dict[str, int], ...] = ({"a": 2}, {"a": 4}, {"a": 2, "b": 2}, {"a": 3})
+LARGE: tuple[dict[str, int], ...] = ({"a": 2, "b": 3}, {"a": 4, "b": 2}, {"a": 2, "b": 2, "c": 2})
+"""The meshes, a small one drawn as often as any; on those of two axes and more, many layouts leave one unused."""
 
 TYPES_MOST = 4096
 """The most elements of a result."""
@@ -41,7 +40,7 @@ def _typed(expression: str, names: tuple[str, ...], types: tuple[Any, ...], mesh
     return tuple((tuple(one.shape), str(one.dtype)) for one in results)
 
 
-def typed(step: Step, values: dict[str, Value], mesh: dict[str, int]) -> list[tuple[tuple[int, ...], str]]:
+def infer_results(step: Step, values: dict[str, Value], mesh: dict[str, int]) -> list[tuple[tuple[int, ...], str]]:
     """The types of a step's results.
 
     Raises:
@@ -60,14 +59,33 @@ def typed(step: Step, values: dict[str, Value], mesh: dict[str, int]) -> list[tu
     return list(results)
 
 
-def draw_program(draw: Callable[[Any], Any], names: Sequence[str], axes: str, steps: int, devices: int = 8) -> Program:
-    """A program of so many steps at most, of operations of such names.
+def draw_batch(d: Drawing) -> list[Input]:
+    """The inputs, some of them with a first dimension more, which the program is vmapped over."""
+    size, chosen = d.size(), d.subset(len(d.inputs))
+    inputs = list(d.inputs)
+    for i in chosen:
+        one = inputs[i]
+        shape = (size, *one.shape)
+        if not one.reduced and math.prod(shape) <= TYPES_MOST:
+            inputs[i] = msgspec.structs.replace(one, shape=shape, spec=d.layout(shape), mapped=True)
+    return inputs
+
+
+def draw_mesh(draw: Callable[[Any], Any], devices: int) -> dict[str, int]:
+    """A mesh of at most `devices`."""
+    small, fitting = ([one for one in meshes if math.prod(one.values()) <= devices] or [{"a": 1}]
+                      for meshes in (SMALL, (*SMALL, *LARGE)))  # fmt: skip
+    return dict(draw(st.sampled_from(small) | st.sampled_from(fitting)))
+
+
+def draw_program(
+    draw: Callable[[Any], Any], names: Sequence[str], mesh: dict[str, int], axes: str, steps: int, *, plain: bool
+) -> Program:
+    """A program of at most `steps` of the named operations; a `plain` one has inputs and steps alone.
 
     Raises:
         Unsuited: if what was drawn is none.
     """
-    fitting = [one for one in MESHES if math.prod(one.values()) <= devices] or [{"a": 1}]
-    mesh = dict(draw(st.sampled_from(fitting)))
     d = Drawing(draw, mesh, axes, lone=steps == 1)
     weighted = [name for name in names for _ in range(OPERATIONS[name].weight)]
     made: list[Step] = []
@@ -79,7 +97,7 @@ def draw_program(draw: Callable[[Any], Any], names: Sequence[str], axes: str, st
         try:
             operands, params = operation.draw(d)
             step = Step(operation.name, tuple(operands), params, ())
-            types = typed(step, d.values, mesh)
+            types = infer_results(step, d.values, mesh)
         except Unsuited:
             if steps == 1:
                 raise
@@ -94,9 +112,13 @@ def draw_program(draw: Callable[[Any], Any], names: Sequence[str], axes: str, st
     left = [value for step in made for value in step.results if value.name not in read]
     if not left:
         raise Unsuited
+    if plain:
+        return Program(mesh, axes, tuple(d.inputs), tuple(made), tuple(Output(v.name) for v in left))
+    inputs = tuple(draw_batch(d) if d.inputs and d.chance(4) else d.inputs)
+    batch = Program(mesh, axes, inputs, (), ()).batch
     laid = axes == "auto"
-    outputs = [Output(v.name, d.layout(v.shape) if laid and not d.chance(3) else None) for v in left]
-    program = Program(mesh, axes, tuple(d.inputs), tuple(made), tuple(outputs))
+    outputs = [Output(v.name, d.layout((*batch, *v.shape)) if laid and not d.chance(3) else None) for v in left]
+    program = Program(mesh, axes, inputs, tuple(made), tuple(outputs))
     derivable = all(v.dtype in INEXACT for v in left) and program.differentiated()
     if derivable and d.chance(3):
         # the cotangent of a reduced value is unreduced, and so not the value itself
@@ -106,11 +128,20 @@ def draw_program(draw: Callable[[Any], Any], names: Sequence[str], axes: str, st
 
 
 def programs(
-    names: Sequence[str], axes: str, steps: int, count: int, random_seed: int, devices: int = 8
+    names: Sequence[str],
+    axes: str,
+    steps: int,
+    count: int,
+    random_seed: int,
+    devices: int = 8,
+    *,
+    mesh: dict[str, int] | None = None,
+    plain: bool = False,
 ) -> list[Program]:
-    """As many drawn programs, at most, each from a seed of its own.
+    """At most `count` drawn programs, each from a seed of its own, on a mesh or on any.
 
-    Of several examples of one seed, Hypothesis makes the first as simple as can be, and most others from one before.
+    Of several examples of one seed, Hypothesis makes the first as simple as can be, which is not drawn to its end,
+    and most others from one before.
     """
     found: list[Program] = []
 
@@ -120,16 +151,20 @@ def programs(
     )  # fmt: skip
     @given(st.data())
     def collect(data: Any) -> None:
+        simplest = data.draw(st.integers(0, 2**32)) == 0
+        if simplest:
+            return
         try:
-            drawn.append(draw_program(data.draw, names, axes, steps, devices))
+            chosen = mesh or draw_mesh(data.draw, devices)
+            drawn.append(draw_program(data.draw, names, chosen, axes, steps, plain=plain))
         except Unsuited:
             reject()
 
     for i in range(count):
         drawn: list[Program] = []
         seed(random_seed * 1009 + i)(collect)()
-        found += drawn[1:]
+        found += drawn[:1]
     return found
 
 
-__all__ = ["TEMPLATES", "draw_program", "programs", "typed"]
+__all__ = ["TEMPLATES", "draw_program", "infer_results", "programs"]

@@ -1,4 +1,4 @@
-"""Draws programs, runs them, and tells what is not right: each cause once, with its smallest program."""
+"""Draws programs, runs them, and reports what is not right: each cause once, with its smallest program."""
 
 import collections
 import os
@@ -14,11 +14,13 @@ import msgspec
 import numpy as np
 
 from shardproof.properties.conformance import running
+from shardproof.properties.conformance.exhaustive import Reached, enumerate_layouts
+from shardproof.properties.conformance.known import match_error, replicate_steps
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
-from shardproof.properties.conformance.program import Program, Step, Value, script
+from shardproof.properties.conformance.program import Program, script
 from shardproof.properties.conformance.programs import programs
 from shardproof.properties.conformance.running import Verdict
-from shardproof.properties.conformance.shrink import normalised, shrink
+from shardproof.properties.conformance.shrink import normalize_message, shrink
 from shardproof.properties.conformance.workers import Workers
 
 replace = msgspec.structs.replace
@@ -47,7 +49,7 @@ class Finding(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct):
-    """What a run of the command found."""
+    """The findings of a run, and how often each operation had which verdict."""
 
     jax: str
     platform: str
@@ -60,6 +62,11 @@ class Outcome(msgspec.Struct):
     longer: dict[str, int] = {}
     """How many programs of several steps had which verdict."""
     excused: int = 0
+    """How many programs were wrong only for what the run had found already."""
+    known: dict[str, int] = {}
+    """How many programs met which known defect."""
+    reached: Reached | None = None
+    """How far an exhaustive run came."""
     deaths: int = 0
     findings: list[Finding] = []
 
@@ -69,42 +76,20 @@ def column(program: Program) -> str:
     if any(one.reduced for one in program.inputs):
         return "reduced"
     kind = "Auto" if program.axes == "auto" else "Explicit"
+    if program.batch:
+        return f"vmap, {kind}"
     return f"gradient, {kind}" if program.derivative else kind
 
 
-def replicated(program: Program, names: set[str]) -> Program:
-    """A program in which operations of such names have replicated operands and results."""
-    steps: list[Step] = []
-    values = program.values()
-    called: dict[str, str] = {}
-
-    def held(name: str) -> str:
-        value = values[name]
-        fresh = Value(f"{name}_r{len(steps)}", value.shape, value.dtype)
-        params = {"spec": [None] * len(value.shape)}
-        steps.append(Step("constrain", (called.get(name, name),), params, (fresh,)))
-        return fresh.name
-
-    for step in program.steps:
-        if step.op not in names:
-            steps.append(replace(step, operands=tuple(called.get(x, x) for x in step.operands)))
-            continue
-        steps.append(replace(step, operands=tuple(held(x) for x in step.operands)))
-        for value in step.results:
-            called[value.name] = held(value.name)
-    outputs = tuple(replace(one, name=called.get(one.name, one.name)) for one in program.outputs)
-    return replace(program, steps=tuple(steps), outputs=outputs)
-
-
-def sentence(program: Program, verdict: Verdict) -> str:
-    """What is wrong, in a line."""
+def summarize(program: Program, verdict: Verdict) -> str:
+    """The first line of a script: the operations and the verdict."""
     names = ", ".join(dict.fromkeys(program.operations))
     way = f"the {program.derivative} of {names}" if program.derivative else names
     return f"On {program.axes} axes, {way}: {verdict.kind}."
 
 
-def confirmed(text: str) -> bool:
-    """Whether a script in a process of its own exits other than with 0, as it does where all is right."""
+def exits_wrong(text: str) -> bool:
+    """True if a script in a process of its own exits other than with 0, as it does where all is right."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "script.py")
         path.write_text(text, encoding="utf-8")
@@ -118,9 +103,9 @@ def confirmed(text: str) -> bool:
         return done.returncode != 0
 
 
-def stated(program: Program) -> str:
+def format_results(program: Program) -> str:
     """The right results of a program, as they are written in a script, if the interpreter has finite ones."""
-    found = running.reference(program, running.arrays(program))
+    found = running.compute_reference(program, running.make_inputs(program))
     if (
         isinstance(found, Verdict)
         or not found.by
@@ -138,14 +123,14 @@ class Search:
         names: the operations; all, if there are none.
         axes: the kinds of axes.
         workers: what runs programs.
-        tell: what is called with a line of progress.
+        report: called with each line of progress.
     """
 
     def __init__(
-        self, seed: int, names: Sequence[str], axes: Sequence[str], workers: Workers, tell: Callable[[str], None]
+        self, seed: int, names: Sequence[str], axes: Sequence[str], workers: Workers, report: Callable[[str], None]
     ) -> None:
         self.seed, self.names, self.axes = seed, list(names) or [*OPERATIONS], list(axes)
-        self.workers, self.tell = workers, tell
+        self.workers, self.report = workers, report
         self.outcome = Outcome(jax.__version__, workers.where.platform, os.environ.get("XLA_FLAGS", ""), seed)
         self.shrunk: collections.Counter[object] = collections.Counter()
         self.causes: dict[object, Finding] = {}
@@ -160,7 +145,9 @@ class Search:
         """Batches of programs, without end: every other one of single operations, each as often as it weighs."""
         turn: list[str] = []
         while True:
-            axes = self.axes[self.rounds // 2 % len(self.axes)]
+            cycle, turn_of = divmod(self.rounds, 2 * len(self.axes))
+            axes, steps = self.axes[turn_of // 2], (3, 8)[cycle % 2]
+            self.workers.quick = cycle % 4 != 3
             self.rounds += 1
             start = self.seed * 1_000_003 + self.rounds * 1009
             if self.rounds % 2:
@@ -174,7 +161,6 @@ class Search:
                     batch += programs([name], axes, 1, 2, start + len(batch), self.workers.where.devices)
                 yield batch
             else:
-                steps = 3 if self.rounds % 4 else 8
                 yield programs(
                     self.names, axes, steps, min(BATCH, 16 * len(self.names)), start, self.workers.where.devices
                 )
@@ -190,39 +176,67 @@ class Search:
     def step(self, batch: Sequence[Program]) -> None:
         """Runs a batch, and looks into what is not right."""
         bad = []
-        for program, verdict in self.workers.run(batch):
+        for drawn, verdict in self.workers.run(batch):
             self.outcome.programs += 1
-            self.count(program, verdict)
             if verdict.kind in ("wrong", "fails"):
-                bad.append((program, verdict))
-        for program, verdict in sorted(bad, key=lambda pair: pair[0].size()):
-            self.look_into(program, verdict)
+                bad.append((drawn, verdict))
+                continue
+            if verdict.kind == "known":
+                self.meet(verdict.detail.split(", "))
+            self.count(drawn, verdict)
+        for drawn, verdict in sorted(bad, key=lambda pair: pair[0].size()):
+            # what is wrong is the program that was run
+            program = replicate_steps(drawn, verdict.replicated) if verdict.replicated else drawn
+            excused = self.excuse(program, verdict)
+            self.count(drawn, Verdict("known") if excused else verdict)
+            if not excused:
+                self.look_into(program, verdict)
 
-    def known(self, program: Program, verdict: Verdict) -> set[str]:
-        """The operations of a program that are known to be wrong, or to fail, on its axes."""
-        return {
+    def meet(self, names: Sequence[str]) -> None:
+        """Counts known defects that a program has met."""
+        for name in names:
+            self.outcome.known[name] = self.outcome.known.get(name, 0) + 1
+
+    def excuse(self, program: Program, verdict: Verdict) -> bool:
+        """True if a wrong program is right once the steps that known defects make wrong are replicated.
+
+        If one of them alone is enough, it has been seen: from then on its operations are replicated before they run.
+        """
+        met = verdict.known
+        if verdict.detail.startswith(("aborts", "hangs")) and not verdict.replicated:
+            traced = self.workers.worker(fast=True).run_alone([program], [0], "traced")[0]
+            met = {**match_error(program, verdict.detail), **traced.known}
+        for names in dict.fromkeys([*((name,) for name in met), tuple(met)] if met else []):
+            steps = [i for name in names for i in met[name]]
+            if self.run([replicate_steps(program, steps)])[0].kind in ("right", "known"):
+                self.workers.excused.update(names[:1] if len(names) == 1 else ())
+                self.meet(names)
+                return True
+        return False
+
+    def found_before(self, program: Program) -> list[int]:
+        """The steps of a program whose operation this run has found wrong by itself, on its axes."""
+        names = {
             finding.operations[0]
             for finding in self.causes.values()
-            if len(finding.operations) == 1
-            and finding.program.axes == program.axes
-            and finding.operations[0] in program.operations
-            and finding.operations[0] != "constrain"
+            if len(finding.operations) == 1 and finding.program.axes == program.axes
         }
+        return [i for i, step in enumerate(program.steps) if step.op in names - {"constrain", "constrain_twice"}]
 
     def look_into(self, program: Program, verdict: Verdict) -> None:
         """Shrinks a program that is not right, unless what is wrong with it is known."""
-        message = normalised(verdict.detail)
+        message = normalize_message(verdict.detail)
         key = (verdict.kind, program.axes, bool(program.derivative), frozenset(program.operations), message)
         self.shrunk[key] += 1
         if self.shrunk[key] > EACH:
             return
-        names = self.known(program, verdict)
+        steps = self.found_before(program)
         if len(program.steps) > 1:
-            if names and self.run([replicated(program, names)])[0].kind in ("right", "refused", "undetermined"):
+            if steps and self.run([replicate_steps(program, steps)])[0].kind in ("right", "refused", "undetermined"):
                 self.outcome.excused += 1
                 return
         elif any(
-            (finding.kind, finding.operations, normalised(finding.detail))
+            (finding.kind, finding.operations, normalize_message(finding.detail))
             == (verdict.kind, list(program.operations), message)
             and finding.seen >= EACH
             for finding in self.causes.values()
@@ -231,36 +245,49 @@ class Search:
         ends = verdict.detail.startswith(("aborts", "hangs"))
         small = shrink(program, verdict, self.run, together=1 if ends else 12)
         found, verdict = small.program, small.verdict
-        cause = (verdict.kind, tuple(found.operations), normalised(verdict.detail), found.axes, bool(found.derivative))
+        if self.excuse(found, verdict):
+            return
+        cause = (
+            verdict.kind,
+            tuple(found.operations),
+            normalize_message(verdict.detail),
+            found.axes,
+            bool(found.derivative),
+        )
         if cause in self.causes:
             self.causes[cause].seen += 1
             return
         voted = self.workers.worker(fast=False).vote(found)
         if voted.kind != verdict.kind:
-            self.tell(f"not confirmed by itself: {found.operations} {verdict.detail[:200]}")
+            self.report(f"not confirmed by itself: {found.operations} {verdict.detail[:200]}")
             return
-        alike = bool(voted.votes.get("one device"))
-        kind = f"{voted.kind} without layouts" if alike else voted.kind
+        unlaid = bool(voted.votes.get("one device"))
+        kind = f"{voted.kind} without layouts" if unlaid else voted.kind
         where = self.workers.where
-        right = stated(found) if kind == "wrong without layouts" else ""
-        text = script(found, TEMPLATES, sentence(found, voted), where.platform, where.preload, right)
+        right = format_results(found) if kind == "wrong without layouts" else ""
+        text = script(found, TEMPLATES, summarize(found, voted), where.platform, where.preload, right)
         finding = Finding(
             kind, voted.detail, list(found.operations), found, program, voted.votes, text,
-            confirmed=(bool(right) or not alike) and confirmed(text), at=self.outcome.programs,
+            confirmed=(bool(right) or not unlaid) and exits_wrong(text), at=self.outcome.programs,
         )  # fmt: skip
         self.causes[cause] = finding
         self.outcome.findings.append(finding)
-        self.tell(f"{kind}{'' if finding.confirmed else ' (script shows nothing)'}: {found.axes} {found.mesh} "
+        self.report(f"{kind}{'' if finding.confirmed else ' (script shows nothing)'}: {found.axes} {found.mesh} "
                   f"{found.derivative} {found.operations}: {voted.detail[:220]} {voted.votes or ''}")  # fmt: skip
 
-    def search(self, seconds: float, after: Callable[[Outcome], None] = lambda outcome: None) -> Outcome:
-        """Searches for so long."""
+    def enumerate(self, sets: int) -> Iterator[list[Program]]:
+        """Batches of all layouts of single operations, with so many drawn sets of parameters each."""
+        self.outcome.reached = reached = Reached(len(self.names))
+        return enumerate_layouts(self.names, self.axes, sets, self.seed, self.workers.where.devices, reached)
+
+    def search(self, seconds: float, sets: int = 0, after: Callable[[Outcome], None] = lambda outcome: None) -> Outcome:
+        """Searches for some seconds: in drawn programs, or in all layouts with so many `sets` of parameters."""
         start = time.monotonic()
-        for batch in self.draw():
+        for batch in self.enumerate(sets) if sets else self.draw():
             self.step(batch)
             self.outcome.seconds = time.monotonic() - start
             self.outcome.deaths = sum(worker.deaths for worker in self.workers.all)
-            self.tell(f"{self.outcome.programs} programs in {self.outcome.seconds:.0f} s, "
+            self.report(f"{self.outcome.programs} programs in {self.outcome.seconds:.0f} s, "
                       f"{len(self.outcome.findings)} causes, {self.outcome.deaths} processes ended")  # fmt: skip
             after(self.outcome)
             if self.outcome.seconds > seconds:

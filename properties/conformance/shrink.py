@@ -11,7 +11,7 @@ import msgspec
 
 from shardproof.properties.conformance.drawing import Unsuited
 from shardproof.properties.conformance.program import Input, Output, Program, Spec, Step, Value, integers
-from shardproof.properties.conformance.programs import typed
+from shardproof.properties.conformance.programs import infer_results
 from shardproof.properties.conformance.running import Verdict
 
 replace = msgspec.structs.replace
@@ -20,7 +20,7 @@ Run = Callable[[Sequence[Program]], list[Verdict]]
 """Runs programs and returns their verdicts, in order."""
 
 
-def normalised(detail: str) -> str:
+def normalize_message(detail: str) -> str:
     """A message without what differs between programs of one cause; nothing of wrong values."""
     if re.match(r"result \d+", detail):
         return next((word for word in ("layout", "type") if f": {word}" in detail), "values")
@@ -28,13 +28,13 @@ def normalised(detail: str) -> str:
     return re.sub(r"-?\d+", "N", first)[:90].strip()
 
 
-def same(one: Verdict, other: Verdict) -> bool:
-    """Whether two verdicts are of one kind, with one message."""
-    return one.kind == other.kind and normalised(one.detail) == normalised(other.detail)
+def is_same(one: Verdict, other: Verdict) -> bool:
+    """True if two verdicts are of one kind, with one message."""
+    return one.kind == other.kind and normalize_message(one.detail) == normalize_message(other.detail)
 
 
-def renewed(program: Program) -> Program:
-    """A program without what nothing reads, its types inferred anew.
+def infer_types(program: Program) -> Program:
+    """A program without what nothing reads, its types inferred again.
 
     Raises:
         Unsuited: if it is none.
@@ -45,24 +45,28 @@ def renewed(program: Program) -> Program:
             steps.append(step)
             needed.update(step.operands)
     inputs = tuple(one for one in program.inputs if one.name in needed)
-    values = {one.name: Value(one.name, one.shape, one.dtype) for one in inputs}
+    batches = {one.shape[:1] for one in inputs if one.mapped}
+    if len(batches) > 1 or () in batches or any(n < 0 for one in inputs for n in one.shape):
+        raise Unsuited
+    values = {one.name: one.value for one in inputs}
     made = []
     for step in reversed(steps):
         if any(name not in values for name in step.operands):
             raise Unsuited
-        types = typed(step, values, program.mesh)
+        types = infer_results(step, values, program.mesh)
         if len(types) != len(step.results):
             raise Unsuited
         results = tuple(Value(v.name, *t, v.exact) for v, t in zip(step.results, types, strict=True))
         values.update((value.name, value) for value in results)
         made.append(replace(step, results=results))
-    layouts = [*((one.name, one.spec) for one in inputs), *((one.name, one.spec) for one in program.outputs)]
-    for name, spec in layouts:
-        if spec is not None:
-            _check(program, spec, values[name].shape)
     if not made:
         raise Unsuited
     found = replace(program, inputs=inputs, steps=tuple(made))
+    layouts = [*((one.shape, one.spec) for one in inputs),
+               *(((*found.batch, *values[one.name].shape), one.spec) for one in found.outputs)]  # fmt: skip
+    for shape, spec in layouts:
+        if spec is not None:
+            _check(program, spec, shape)
     if found.derivative and not found.differentiated():
         raise Unsuited
     return found
@@ -147,6 +151,15 @@ def _smaller_meshes(program: Program) -> Iterator[Program]:
             yield replace(program, mesh={**program.mesh, axis: 2})
 
 
+def _unmapped(program: Program, names: Sequence[str]) -> Program:
+    inputs = tuple(replace(one, shape=one.shape[1:], spec=one.spec[1:], mapped=False) if one.name in names else one
+                   for one in program.inputs)  # fmt: skip
+    if any(one.mapped for one in inputs):
+        return replace(program, inputs=inputs)
+    outputs = tuple(replace(one, spec=one.spec and one.spec[1:]) for one in program.outputs)
+    return replace(program, inputs=inputs, outputs=outputs)
+
+
 def _simpler_layouts(program: Program) -> Iterator[Program]:
     def with_input(i: int, **change: Any) -> Program:
         one = replace(program.inputs[i], **change)
@@ -227,10 +240,12 @@ def moves(program: Program) -> Iterator[Program]:
     made = [_steps_away(program), _smaller_meshes(program), _simpler_layouts(program), _smaller_numbers(program)]
     if program.derivative:
         made.insert(0, iter([replace(program, derivative="")]))
+    if mapped := [one.name for one in program.inputs if one.mapped]:
+        made.insert(0, (_unmapped(program, names) for names in (mapped, *([name] for name in mapped[1:]), mapped[:1])))
     seen = set()
     for candidate in (one for part in made for one in part):
         try:
-            found = renewed(candidate)
+            found = infer_types(candidate)
         except Unsuited:
             continue
         key = msgspec.json.encode(found)
@@ -259,7 +274,7 @@ def shrink(program: Program, verdict: Verdict, run: Run, *, seconds: float = 45,
             part = left[i : i + together]
             verdicts = run(part)
             found.tried += len(part)
-            good = [(one, v) for one, v in zip(part, verdicts, strict=True) if same(v, verdict)]
+            good = [(one, v) for one, v in zip(part, verdicts, strict=True) if is_same(v, verdict)]
             if good:
                 found.program, found.verdict = min(good, key=lambda pair: pair[0].size())
                 break
@@ -270,4 +285,4 @@ def shrink(program: Program, verdict: Verdict, run: Run, *, seconds: float = 45,
     return found
 
 
-__all__ = ["Shrunk", "Step", "moves", "normalised", "renewed", "same", "shrink"]
+__all__ = ["Shrunk", "Step", "infer_types", "is_same", "moves", "normalize_message", "shrink"]

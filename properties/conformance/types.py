@@ -13,7 +13,7 @@ def expected(program: Program) -> Spec | None:
     if len(program.steps) != 1 or program.derivative or program.axes != "explicit":
         return None
     (step,) = program.steps
-    if len(step.results) != 1 or any(one.reduced for one in program.inputs):
+    if len(step.results) != 1 or program.batch or any(one.reduced for one in program.inputs):
         return None
     if step.params.get("to") is not None:
         return step.params["to"]

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -47,10 +47,11 @@ class Worker:
     Arguments:
         fast: whether it compiles without optimizing.
         where: where it runs.
+        excused: the known defects whose operations are replicated before a program is run.
     """
 
-    def __init__(self, *, fast: bool, where: "Where") -> None:
-        self.fast, self.where = fast, where
+    def __init__(self, *, fast: bool, where: "Where", excused: Collection[str] = ()) -> None:
+        self.fast, self.where, self.excused = fast, where, excused
         self.process: subprocess.Popen[bytes] | None = None
         self.words = tempfile.TemporaryFile()  # noqa: SIM115 # it lives as long as this object
         self.deaths = 0
@@ -89,7 +90,7 @@ class Worker:
         """The answers to a request, as they come.
 
         Raises:
-            EndedError: if the process ends, or has not answered for so many seconds, with its last words.
+            EndedError: if the process ends, or has not answered within `seconds`, with its last words.
         """
         process = self.start()
         assert process.stdin is not None
@@ -119,18 +120,18 @@ class Worker:
             raise EndedError(f"aborts: {self.last_words()}") from error
 
     def last_words(self) -> str:
-        """What the process printed when it ended, without what differs from run to run."""
+        """The last message of a process that ended, without the parts that differ from run to run."""
         self.words.seek(0)
         text = self.words.read().decode(errors="replace")
         found = re.search(r"Check failed:.*|Fatal Python error:.*|F\d{4} .*|terminate called.*|LLVM ERROR.*", text)
         return re.sub(r"^F\d{4} \S+\s+\d+ ", "", found[0])[:300] if found else text.strip()[-200:]
 
-    def run(self, programs: Sequence[Program]) -> list[Verdict]:
+    def run(self, programs: Sequence[Program], *, quick: bool = False) -> list[Verdict]:
         """The verdicts on programs of one mesh, packed; one after the other where a pack ends the process."""
         found: dict[int, Verdict] = {}
         if len(programs) > 1:
             try:
-                for answer in self.answers(Request(list(programs)), PACK_SECONDS):
+                for answer in self.answers(Request(list(programs), "packed", quick, [*self.excused]), PACK_SECONDS):
                     found[answer.number] = answer.verdict
             except EndedError:
                 self.deaths += 1
@@ -142,7 +143,8 @@ class Worker:
         """The verdicts on programs, up to one that ends the process."""
         found: dict[int, Verdict] = {}
         try:
-            for answer in self.answers(Request(list(programs), how), ALONE_SECONDS):
+            excused = [*self.excused] if how == "alone" else []
+            for answer in self.answers(Request(list(programs), how, excused=excused), ALONE_SECONDS):
                 found[numbers[answer.number]] = answer.verdict
         except EndedError as error:
             self.deaths += 1
@@ -166,12 +168,14 @@ class Workers:
         self.where = where or Where()
         self.pool = ThreadPoolExecutor(count)
         self.all: list[Worker] = []
+        self.excused: set[str] = set()
+        self.quick = True
 
     def worker(self, *, fast: bool) -> Worker:
         """This thread's process of a kind."""
         name = f"fast_{fast}"
         if not hasattr(self.local, name):
-            made = Worker(fast=fast, where=self.where)
+            made = Worker(fast=fast, where=self.where, excused=self.excused)
             setattr(self.local, name, made)
             self.all.append(made)
         return getattr(self.local, name)
@@ -182,7 +186,8 @@ class Workers:
         for program in programs:
             groups.setdefault((program.axes, *program.mesh.items()), []).append(program)
         packs = [group[i : i + PACK] for group in groups.values() for i in range(0, len(group), PACK)]
-        for pack, verdicts in self.pool.map(lambda pack: (pack, self.worker(fast=True).run(pack)), packs):
+        run = lambda pack: (pack, self.worker(fast=True).run(pack, quick=self.quick))  # noqa: E731
+        for pack, verdicts in self.pool.map(run, packs):
             yield from zip(pack, verdicts, strict=True)
 
     def close(self) -> None:

@@ -10,14 +10,16 @@ import pytest
 from click.testing import CliRunner
 
 from shardproof.command import main
-from shardproof.properties.conformance import child, report, running, workers
+from shardproof.properties.conformance import child, known, report, running, workers
+from shardproof.properties.conformance.exhaustive import Reached, enumerate_layouts, layouts
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
-from shardproof.properties.conformance.program import Program, script
+from shardproof.properties.conformance.program import Input, Output, Program, Step, Value, script
 from shardproof.properties.conformance.programs import programs
 from shardproof.properties.conformance.running import Verdict
 from shardproof.properties.conformance.search import Outcome
 from shardproof.properties.conformance.shrink import moves, shrink
 from shardproof.properties.conformance.workers import Where, Worker
+from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.meta.planted_layouts import BUGS, Bug, Patched
 
 pytestmark = pytest.mark.untyped
@@ -27,21 +29,21 @@ def verdicts(drawn: Sequence[Program]) -> list[Verdict]:
     """The verdicts on programs, one after the other, in this process."""
     found: list[Verdict] = []
     for program in drawn:
-        made = child.prepared(program)
-        found.append(made if isinstance(made, Verdict) else child.judged([made])[0])
+        made = child.prepare(program)
+        found.append(made if isinstance(made, Verdict) else child.judge([made])[0])
     return found
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, bug: Bug) -> None:
     """Lets programs with layouts call what is broken."""
     _, module, replaced, _ = bug
-    right = running.scope
+    right = running.make_scope
 
     def scope(program: Program, *, laid: bool) -> dict[str, Any]:
         names = right(program, laid=laid)
         return names | {module: Patched(names[module], replaced)} if laid else names
 
-    monkeypatch.setattr(running, "scope", scope)
+    monkeypatch.setattr(running, "make_scope", scope)
 
 
 @pytest.mark.lengthy
@@ -59,7 +61,7 @@ def test_a_replica_that_is_not_updated_is_found(monkeypatch: pytest.MonkeyPatch)
     drawn = [one for one in programs(["neg"], "auto", 1, 30, 2) if one.outputs[0].spec == [None] and not one.derivative]
     right = running.run_pack
 
-    def stale(pack: Sequence[running.Traced]) -> list[list[jax.Array]]:
+    def stale(pack: Sequence[running.Traced], *, quick: bool) -> list[list[jax.Array]]:
         (results,) = right(pack)
         (x,) = results
         parts = [shard.data for shard in x.addressable_shards]
@@ -87,7 +89,7 @@ def test_every_operation_is_drawn(axes: str) -> None:
 def test_longer_programs_are_valid() -> None:
     """What is drawn of several steps runs in the interpreter, or lacks a rule, and can be made smaller at each step."""
     for program in programs([*OPERATIONS], "auto", 5, 8, 4):
-        made = child.prepared(program)
+        made = child.prepare(program)
         assert not isinstance(made, Verdict) or made.kind != "fails", made
         assert all(one.size() < program.size() for one, _ in zip(moves(program), range(20), strict=False))
 
@@ -135,6 +137,62 @@ def test_a_wrong_backend_is_found_by_the_command(tmp_path: Any) -> None:
     assert f"import {backend}" in path.read_text()
 
 
+def update(start: int) -> Program:
+    """A program that updates a sharded dimension of four: behind its end, XLA drops that (`clamped_update`)."""
+    inputs = Input("x0", (4,), "float32", [["a"]], "distinct"), Input("x1", (1,), "float32", [None], (9, 9))
+    step = Step("dynamic_update_slice_constant", ("x0", "x1"), {"start": [start]}, (Value("y0", (4,), "float32"),))
+    return Program({"a": 2}, "auto", inputs, (step,), (Output("y0", [["a"]]),))
+
+
+def test_a_known_defect_is_excused_by_its_condition() -> None:
+    """A program that meets a known defect is wrong as it is, and right with that operation replicated."""
+    (wrong,) = verdicts([update(5)])
+    assert (wrong.kind, wrong.known) == ("wrong", {"clamped_update": [0]})
+    held = child.prepare(update(5), ["clamped_update"])
+    assert isinstance(held, child.Ready)
+    assert child.judge([held])[0] == Verdict("known", "clamped_update")
+
+
+def test_conditions_are_of_known_defects() -> None:
+    """Each condition, and each pattern of an error, is one of a defect that has a script."""
+    assert {*known.CONDITIONS, *known.ERRORS} <= {*DEFECTS}
+
+
+def test_what_does_not_meet_the_condition_is_no_known_defect() -> None:
+    """An update within bounds runs as it is, whatever is excused."""
+    held = child.prepare(update(3), ["clamped_update"])
+    assert isinstance(held, child.Ready)
+    assert (held.known, held.replicated) == ({}, {})
+    assert child.judge([held])[0].kind == "right"
+
+
+def test_what_is_wrong_beside_a_known_defect_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that is wrong with the operation replicated as well is reported, with the steps that were."""
+    monkeypatch.setattr(running, "describe_difference", lambda *of: "another thing")
+    held = child.prepare(update(5), ["clamped_update"])
+    assert isinstance(held, child.Ready)
+    (found,) = child.judge([held])
+    assert (found.kind, found.replicated) == ("wrong", [0])
+    assert known.replicate_steps(update(5), found.replicated).operations == (
+        "constrain_twice",
+        "constrain_twice",
+        *update(5).operations,
+        "constrain_twice",
+    )
+
+
+def test_each_layout_is_enumerated() -> None:
+    """Of an operation on two axes, each layout of its operand and of its result is in some program."""
+    reached = Reached(1)
+    (batch,) = enumerate_layouts(["neg"], ["auto", "explicit"], 1, 2, 8, reached)
+    auto = [one for one in batch if one.axes == "auto" and one.mesh == {"a": 2, "b": 2}]
+    every = [*layouts(auto[0].inputs[0].shape, {"a": 2, "b": 2})]
+    assert all(any(spec == one.inputs[0].spec for one in auto) for spec in every)
+    assert all(any(spec == one.outputs[0].spec for one in auto) for spec in (None, *every))
+    assert not any("unused" in entry for one in batch for entry in one.inputs[0].spec if entry)
+    assert reached.combinations == len(batch) <= reached.of_combinations
+
+
 def test_a_script_shows_what_is_wrong(tmp_path: Any) -> None:
     """A script is plain JAX of at most 28 lines, and exits with 0 where nothing is wrong."""
     from shardproof.properties.meta.runs import python
@@ -154,5 +212,5 @@ def test_a_table_says_the_worst_and_a_comparison_what_changed() -> None:
     after.counts = {"pad": {"Auto": {"right": 4, "wrong": 1}}, "rev": {"Auto": {"right": 3, "refused": 1}}}
     assert report.cell({"right": 4, "wrong": 1}) == "wrong 1 of 5"
     assert report.cell({"right": 2, "refused": 1}) == "refused 1 of 3"
-    assert list(report.compared(before, after)) == ["pad, Auto: right 5 -> wrong 1 of 5"]
+    assert list(report.compare_outcomes(before, after)) == ["pad, Auto: right 5 -> wrong 1 of 5"]
     assert "| `pad` | wrong 1 of 5 |" in report.markdown(after)

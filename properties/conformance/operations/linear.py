@@ -29,6 +29,31 @@ def _product(d: Drawing) -> Call:
     return [x, other], {"contracted": pairs[0], "batch": pairs[1], "to": to}
 
 
+def _with_unreduced(d: Drawing, *, product: bool) -> Call:
+    axis = d.one_of([*d.mesh])
+    rows, inner, dtype = d.size(), d.integer(1, 3) * d.mesh[axis], d.one_of(("float32", "bfloat16"))
+    x = d.new((rows, inner), dtype, spec=[None, [axis]])
+    y = d.new((inner, rows), dtype, spec=[[axis], None])
+    how = d.one_of(("x", "x + x", "-x", "x.T", "x * 2", "x.astype('float32')", "x.reshape(-1)"))
+    spec = d.layout((rows * rows,) if "reshape" in how and product else (rows, rows)[: 1 + product])
+    return [x, y], {"how": how, "unreduced": axis if d.axes == "explicit" else None, "spec": spec}
+
+
+@operation(
+    "unreduced_product",
+    "put((lambda x: {how})(lax.dot_general({0}, {1}, (([1], [0]), ([], [])), out_sharding={unreduced})), {spec})",
+)
+def _unreduced_product(d: Drawing) -> Call:
+    return _with_unreduced(d, product=True)
+
+
+@operation(
+    "unreduced_sum", "put((lambda x: {how})(lax.reduce_sum({0} * {1}.T, [1], out_sharding={unreduced})), {spec})"
+)
+def _unreduced_sum(d: Drawing) -> Call:
+    return _with_unreduced(d, product=False)
+
+
 @operation("matmul", "jnp.matmul({0}, {1})", weight=OFTEN)
 def _matmul(d: Drawing) -> Call:
     x = d.array(2, 3, of="number")
@@ -86,8 +111,8 @@ def _convolution(d: Drawing) -> Call:
     drawn = window(d, shape)
     kernel = [d.integer(1, 4) for _ in shape]
     for i, extent in enumerate(kernel):
-        held = (shape[i] - 1) * drawn["base"][i] + 1 + sum(drawn["padding"][i])
-        if (extent - 1) * drawn["within"][i] + 1 > held:
+        extended = (shape[i] - 1) * drawn["base"][i] + 1 + sum(drawn["padding"][i])
+        if (extent - 1) * drawn["within"][i] + 1 > extended:
             kernel[i] = 1
     dtype = d.one_of(("float32", "float32", "bfloat16", "int32"))
     x = d.array(shape=(batch, features, *shape), dtype=dtype, data=(-2, 3))

@@ -1,0 +1,294 @@
+"""The known defects that a program meets: seen in what is about to be compiled, or in how JAX refuses it."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import msgspec
+import numpy as np
+from jax import lax
+from jax.extend import core
+
+from shardproof.properties.conformance.program import FILE, Program, Step, Value
+from shardproof.properties.engines.simulate.liveness import equations, subjaxprs
+from shardproof.properties.known_defects import DEFECTS, Defect
+
+Steps = dict[str, list[int]]
+"""The steps at fault of each defect that a program meets."""
+
+
+class Facts(NamedTuple):
+    """The facts about the variables of a traced program: layouts, and the values of its inputs.
+
+    A layout that is not known counts as sharded, unless defects must be `certain`.
+    """
+
+    program: Program
+    layouts: Mapping[Any, Any]
+    values: Mapping[Any, np.ndarray]
+    certain: bool
+
+    def sharded(self, variable: Any, dimensions: Sequence[int] | None = None) -> bool:
+        """True if a variable is sharded along any of its dimensions, or of these."""
+        if dimensions is not None and not dimensions:
+            return False
+        if self.program.axes == "explicit":
+            spec = variable.aval.sharding.spec.partitions
+        elif isinstance(variable, core.Literal):
+            return False
+        elif (spec := self.layouts.get(variable)) is None:
+            return not self.certain
+        return any(entry for i, entry in enumerate(spec) if dimensions is None or i in dimensions)
+
+    def beyond(self, array: Any, starts: Sequence[Any], sizes: Sequence[int], result: Any) -> bool:
+        """True if a part of an array begins behind the end of a dimension, which is sharded there or in the result."""
+        for i, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+            value = start.val if isinstance(start, core.Literal) else self.values.get(start)
+            late = not self.certain if value is None else bool(np.any(value >= array.aval.shape[i]))
+            sharded = (all if self.certain else any)([self.sharded(array, [i]), self.sharded(result, [i])])
+            if late and sharded and size < array.aval.shape[i]:
+                return True
+        return False
+
+
+def _dilated(e: Any, *, negative: bool) -> list[int]:
+    return [i for i, (low, _, within) in enumerate(e.params["padding_config"]) if within and (low < 0 or not negative)]
+
+
+def _strided(e: Any) -> list[int]:
+    bounds = zip(e.params["start_indices"], e.params["limit_indices"], e.params["strides"] or (), strict=False)
+    return [i for i, (start, limit, stride) in enumerate(bounds) if stride > max(1, limit - start)]
+
+
+def _sliced(e: Any) -> list[int]:
+    shapes = enumerate(zip(e.invars[0].aval.shape, e.outvars[0].aval.shape, strict=True))
+    return [i for i, (size, kept) in shapes if kept < size]
+
+
+def _spatial(e: Any) -> list[Sequence[int]]:
+    numbers = e.params["dimension_numbers"]
+    return [numbers.lhs_spec[2:], numbers.rhs_spec[2:]]
+
+
+def _batch_of_right_alone(e: Any, facts: Facts) -> bool:
+    _, (left, right) = e.params["dimension_numbers"]
+    pairs = zip(left, right, strict=True)
+    return any(facts.sharded(e.invars[1], [j]) and not facts.sharded(e.invars[0], [i]) for i, j in pairs)
+
+
+def _clamped(e: Any, facts: Facts) -> bool:
+    if e.primitive.name == "dynamic_slice":
+        return facts.beyond(e.invars[0], e.invars[1:], e.params["slice_sizes"], e.outvars[0])
+    # the batched form
+    batched = e.params["dimension_numbers"].operand_batching_dims and e.params["mode"] is lax.GatherScatterMode.CLIP
+    return bool(batched) and not facts.certain and facts.sharded(e.outvars[0])
+
+
+def _padded(e: Any) -> bool:
+    return any(low or high for low, high in e.params["padding"])
+
+
+def _tangent(e: Any, facts: Facts) -> bool:
+    maxima = e.primitive.name == "select_and_gather_add" or len(e.invars) > 2
+    return maxima and (facts.sharded(e.invars[0]) or facts.sharded(e.outvars[0]))
+
+
+WINDOWS = ("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min")
+POOL_TANGENTS = ("reduce_window", "select_and_gather_add")
+
+CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool]]] = {
+    "batch_group_convolution": (
+        ("conv_general_dilated",),
+        lambda e, facts: (
+            e.params["batch_group_count"] > 1 and len(facts.program.mesh) > 1 and all(map(facts.sharded, e.invars))
+        ),
+    ),
+    "bits_over_devices": (
+        ("reduce_xor", "reduce_and", "reduce_or"),
+        lambda e, facts: e.invars[0].aval.dtype != bool and facts.sharded(e.invars[0], e.params["axes"]),
+    ),
+    "clamped_slice": (("dynamic_slice", "gather"), _clamped),
+    "clamped_update": (
+        ("dynamic_update_slice",),
+        lambda e, facts: facts.beyond(e.invars[0], e.invars[2:], e.invars[1].aval.shape, e.outvars[0]),
+    ),
+    "convolution_both_sharded": (
+        ("conv_general_dilated",),
+        lambda e, facts: len(facts.program.mesh) > 1 and all(map(facts.sharded, e.invars, _spatial(e))),
+    ),
+    "dilated_padding": (("pad",), lambda e, facts: facts.sharded(e.outvars[0], _dilated(e, negative=False))),
+    "dilated_window": (
+        WINDOWS,
+        lambda e, facts: not facts.certain and max(e.params["base_dilation"], default=1) > 1,
+    ),
+    "dot_general_batch_type": (
+        ("dot_general",),
+        lambda e, facts: facts.program.axes == "explicit" and _batch_of_right_alone(e, facts),
+    ),
+    "grouped_convolution": (
+        ("conv_general_dilated",),
+        lambda e, facts: e.params["feature_group_count"] > 1 and any(map(facts.sharded, e.invars)),
+    ),
+    "empty_window": (
+        WINDOWS,
+        lambda e, facts: 0 in e.invars[0].aval.shape and facts.sharded(e.outvars[0]),
+    ),
+    "negative_dilated_padding": (
+        ("pad",),
+        lambda e, facts: any(facts.sharded(v, _dilated(e, negative=True)) for v in (e.invars[0], e.outvars[0])),
+    ),
+    "pool_gradient_padding": (
+        ("select_and_scatter_add",),
+        lambda e, facts: facts.sharded(e.invars[0]) or facts.sharded(e.invars[1]),
+    ),
+    "pool_tangent_padding": (
+        POOL_TANGENTS,
+        lambda e, facts: _padded(e) and _tangent(e, facts),
+    ),
+    "pool_tangent_stride": (
+        POOL_TANGENTS,
+        lambda e, facts: max(e.params["window_strides"]) > 1 and _tangent(e, facts),
+    ),
+    "pool_tangent_uneven": (
+        POOL_TANGENTS,
+        lambda e, facts: _padded(e) and _tangent(e, facts),
+    ),
+    "scatter_rows_lost": (
+        ("scatter-add",),
+        lambda e, facts: (
+            bool(e.params["dimension_numbers"].operand_batching_dims)
+            and len(facts.program.mesh) > 1
+            and all(map(facts.sharded, e.invars[:2]))
+        ),
+    ),
+    "sliced_beside_whole": (
+        ("slice",),
+        lambda e, facts: len(facts.program.mesh) > 1 and facts.sharded(e.invars[0], _sliced(e)),
+    ),
+    "slice_beyond_stride": (("slice",), lambda e, facts: facts.sharded(e.invars[0], _strided(e))),
+    "transform_to_replicas": (("fft",), lambda e, facts: facts.sharded(e.invars[0])),
+}
+"""By defect: the primitives that have it, and whether an equation of such a one does."""
+
+ERRORS = {
+    "index_repeats_axis": ("", "^DuplicateSpecError"),
+    "index_gradient": ("", "Expected cotangent type"),
+    "inverse_batch": ("inv|solve", "Mapped away dimension of inputs passed to vmap should be sharded the same"),
+    "determinant_gradient": ("det", "All inputs to triangular_solve must have the same batch sharding"),
+    "pad_gradient": ("pad", "padding on sharded dims where out dim"),
+    "product_gradient": ("prod", "slicing on sharded dims where out dim|This reshape is not supported"),
+    "reshape_of_nothing": ("merge|reshape|ravel", "IndexError: (tuple|list) index out of range"),
+    "shift_across_axes": ("", "Could not slice dimension"),
+    "sort_gradient": ("sort|median", "Arguments to sort must have equal shardings"),
+    "svd_gradient": ("svd", "Incompatible types for broadcasting"),
+    "triangle_of_batch": (
+        "cholesky|qr|solve|inv|det|eigh|triang",
+        "select `which` must be scalar or have the same sharding",
+    ),
+}
+"""By defect: the names of operations that have it, and how JAX says so; both are patterns."""
+
+
+def find_here(name: str) -> Defect | None:
+    """A known defect, if this version of JAX is taken to have it."""
+    return DEFECTS[name] if DEFECTS[name].in_version(jax.__version__) else None
+
+
+def _lines(numbers: Sequence[int], program: Program) -> list[int]:
+    """The steps on such lines of a program's source; all, if there are none."""
+    every = range(len(program.steps))
+    return sorted({line - 2 for line in numbers} & {*every}) or list(every)
+
+
+def _steps(equation: Any, program: Program) -> list[int]:
+    traceback = equation.source_info.traceback
+    return _lines([one.line_num for one in traceback.frames if one.file_name == FILE] if traceback else [], program)
+
+
+def _facts(program: Program, closed: Any, values: Sequence[np.ndarray], *, certain: bool) -> Facts:
+    body = closed.jaxpr
+    layouts = dict(zip(body.invars, (one.spec for one in program.inputs), strict=False))
+    if not program.derivative:
+        layouts |= {v: one.spec for v, one in zip(body.outvars, program.outputs, strict=True)
+                    if one.spec is not None and not isinstance(v, core.Literal)}  # fmt: skip
+    for equation in body.eqns:
+        if equation.primitive.name == "sharding_constraint":
+            layouts[equation.outvars[0]] = equation.params["sharding"].spec.partitions
+    return Facts(program, layouts, dict(zip(body.invars, values, strict=False)), certain)
+
+
+def _within(equation: Any) -> Iterator[Any]:
+    yield equation
+    for body in subjaxprs(equation):
+        yield from equations(body)
+
+
+def find_defects(program: Program, closed: Any, values: Sequence[np.ndarray], *, certain: bool) -> Steps:
+    """The known defects that a traced program meets: for certain, or maybe."""
+    found: dict[str, set[int]] = {}
+    facts = _facts(program, closed, values, certain=certain)
+    conditions = {name: condition for name, condition in CONDITIONS.items() if find_here(name)}
+    for outer in closed.jaxpr.eqns:
+        for equation in _within(outer):
+            for name, (primitives, holds) in conditions.items():
+                if equation.primitive.name in primitives and holds(equation, facts):
+                    found.setdefault(name, set()).update(_steps(outer, program))
+    for name, primitive in _excusing(program, closed, certain=certain):
+        outers = [outer for outer in closed.jaxpr.eqns if any(e.primitive is primitive for e in _within(outer))]
+        found[name] = {i for outer in outers for i in _steps(outer, program)}
+    return {name: sorted(steps) for name, steps in found.items()}
+
+
+def _excusing(program: Program, closed: Any, *, certain: bool) -> Iterator[tuple[str, Any]]:
+    """The defects with a condition of their own, and the primitive at fault; those alone that abort are certain."""
+    specs = [tuple(tuple(entry) if isinstance(entry, list) else () for entry in one.spec) for one in program.inputs]
+    operands = [SimpleNamespace(placement=SimpleNamespace(spec=spec)) for spec in specs]
+    types = dict.fromkeys(program.mesh, program.axes)
+    case: Any = SimpleNamespace(mesh=SimpleNamespace(shape=program.mesh, types=types), operands=operands)
+    for name in ("overlapping_update", "product_over_three_axes", "reshard_after_another"):
+        defect = find_here(name)
+        if defect and (defect.aborts or not certain) and (primitive := defect.at_fault(case, closed)):
+            yield name, primitive
+
+
+def match_error(program: Program, message: str, error: BaseException | None = None) -> Steps:
+    """The known defects that a message is of, with the step that an error was raised in; all steps, without one."""
+    lines, traceback = [], error and error.__traceback__
+    while traceback:
+        if traceback.tb_frame.f_code.co_filename == FILE:
+            lines.append(traceback.tb_lineno)
+        traceback = traceback.tb_next
+    steps = _lines(lines, program)
+    return {
+        name: steps
+        for name, (operations, words) in ERRORS.items()
+        if find_here(name)
+        and re.search(words, message)
+        and any(re.search(operations, program.steps[i].op) for i in steps)
+    }
+
+
+def replicate_steps(program: Program, chosen: Sequence[int]) -> Program:
+    """A program some steps of which have replicated operands and results; nothing shards what it is vmapped over."""
+    steps: list[Step] = []
+    values = program.values()
+    called: dict[str, str] = {}
+
+    def hold(name: str) -> str:
+        value = values[name]
+        fresh = Value(f"{name}_r{len(steps)}", value.shape, value.dtype)
+        params = {"spec": [None] * len(value.shape)}
+        # one constraint alone may be merged with the layout that follows it
+        steps.append(Step("constrain_twice", (called.get(name, name),), params, (fresh,)))
+        return fresh.name
+
+    for i, step in enumerate(program.steps):
+        operands = tuple(hold(x) if i in chosen else called.get(x, x) for x in step.operands)
+        steps.append(msgspec.structs.replace(step, operands=operands))
+        called |= {value.name: hold(value.name) for value in step.results if i in chosen}
+    outputs = tuple(msgspec.structs.replace(one, name=called.get(one.name, one.name)) for one in program.outputs)
+    inputs = tuple(msgspec.structs.replace(one, spec=[None, *one.spec[1:]]) if one.mapped else one
+                   for one in program.inputs)  # fmt: skip
+    return msgspec.structs.replace(program, inputs=inputs, steps=tuple(steps), outputs=outputs)

@@ -82,8 +82,8 @@ def unequal_parts(parts: Sequence[Any], axis: int) -> Any:
     return lax.concatenate(parts if len(sizes) == 1 else parts[::-1], axis)
 
 
-def strides_begin_anew(x: Any, start: Any, limit: Any, strides: Any) -> Any:
-    """A stride begins anew in the second half of the first dimension."""
+def strides_begin_again(x: Any, start: Any, limit: Any, strides: Any) -> Any:
+    """A stride begins again in the second half of the first dimension."""
     if strides[0] == 1 or limit[0] - start[0] < 3:
         return lax.slice(x, start, limit, strides)
     middle = (start[0] + limit[0]) // 2
@@ -167,7 +167,7 @@ BUGS: dict[str, Bug] = {
     "a halo too narrow for maxima": ("reduce_window_max", "lax", {"reduce_window": narrow_halo}, "auto"),
     "padding on the other side": ("pad", "lax", {"pad": pad_on_the_other_side}, "auto"),
     "unequal parts exchanged": ("concatenate", "lax", {"concatenate": unequal_parts}, "auto"),
-    "strides that begin anew": ("slice", "lax", {"slice": strides_begin_anew}, "auto"),
+    "strides that begin again": ("slice", "lax", {"slice": strides_begin_again}, "auto"),
     "each shard reversed": ("rev", "lax", {"rev": lambda x, d: _halves(lambda y: lax.rev(y, d), x, d[0])}, "auto"),
     "each shard rolled": ("roll", "jnp", {"roll": lambda x, n, a: _halves(lambda y: jnp.roll(y, n, a), x, a)}, "auto"),
     "each shard sorted": ("sort", "lax", {"sort": lambda x, a: _halves(lambda y: lax.sort(y, a), x, a)}, "auto"),

@@ -34,7 +34,7 @@ def test_required_devices_that_are_not_there_are_a_failure(tmp_path: Path) -> No
     """Missing devices skip a marked test, and fail it with `--require-tpu` or `--require-gpu`."""
     for marker in ("tpu", "gpu"):
         (tmp_path / f"test_{marker}.py").write_text(MEASURING.format(marker=marker), encoding="utf-8")
-    told = {
+    text = {
         marker: f"this test measures time on {kind} devices, and this run is on 8 cpu devices: expected pytest -m "
         f"{marker} --platform {marker} --devices N, on a machine with N {kind} devices"
         for marker, kind in (("tpu", "TPU"), ("gpu", "GPU"))
@@ -42,11 +42,11 @@ def test_required_devices_that_are_not_there_are_a_failure(tmp_path: Path) -> No
     code, output = run_pytest(tmp_path)
     assert code == 0, output
     assert "2 skipped" in output
-    assert all(sentence in output for sentence in told.values())
+    assert all(sentence in output for sentence in text.values())
     code, output = run_pytest(tmp_path, "--require-tpu", "--require-gpu")
     assert code == 1, output
     assert "2 failed" in output
-    assert all(f"--require-{marker}: {sentence}" in output for marker, sentence in told.items())
+    assert all(f"--require-{marker}: {sentence}" in output for marker, sentence in text.items())
     assert "Traceback" not in output
 
 

@@ -1,4 +1,4 @@
-"""The law of engines: what is compiled is what is interpreted beside it, and a compiler that differs is told."""
+"""The law of engines: compiled results equal interpreted ones, and a compiler that differs is reported."""
 
 from collections.abc import Iterator, Sequence
 
@@ -31,7 +31,7 @@ class AddsOne(XlaEngine):
 
 
 @pytest.fixture
-def anew() -> Iterator[None]:
+def fresh_caches() -> Iterator[None]:
     """Nothing is ready that another test, or another engine of the same name, has made."""
     running.forget()
     yield
@@ -45,7 +45,7 @@ def gather(mesh: MeshCase) -> tuple[Implementation, Case]:
 
 
 @pytest.mark.needs_devices(4)
-def test_a_program_is_traced_once_for_both_engines(anew: None) -> None:
+def test_a_program_is_traced_once_for_both_engines(fresh_caches: None) -> None:
     """The interpreter runs what was traced to be compiled, forward and backward."""
     before = REFERENCE.traces
     one, case = gather(MeshCase(("dp", "tp"), (2, 2), (3, 1, 0, 2)))
@@ -54,7 +54,7 @@ def test_a_program_is_traced_once_for_both_engines(anew: None) -> None:
 
 
 @pytest.mark.needs_devices(2)
-def test_a_compiler_that_differs_is_told(anew: None) -> None:
+def test_a_compiler_that_differs_is_reported(fresh_caches: None) -> None:
     """Though both run the same trace, a value that the compiler makes of it is held against the interpreter's."""
     one, case = gather(MeshCase(("dp",), (2,)))
     with pytest.raises(Broken, match="blocks wrong"):

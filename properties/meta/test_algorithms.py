@@ -192,7 +192,7 @@ def traced(name: str, x: jax.ShapeDtypeStruct, axis_name: Any, **params: Any) ->
 def test_what_an_algorithm_does_not_serve(
     name: str, axis_name: Any, params: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    """A gap and an illegal argument are told apart, and both say what was expected."""
+    """A gap and an illegal argument raise different errors, and both say what was expected."""
     with pytest.raises(error) as raised:
         traced(name, jax.ShapeDtypeStruct((48,), np.float32), axis_name, **params)
     assert str(raised.value) == f"{name}: {message}, on the mesh (a=3, b=4)"

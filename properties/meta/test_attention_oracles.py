@@ -54,8 +54,8 @@ def test_halves_of_an_odd_number() -> None:
     """Positions that have no halves are unsupported by the balanced form, where only some keys are seen."""
     mesh, axes = REVERSED
     x = np.zeros((2, 3, 3, 1, 1), np.float32)
-    told = r"balanced_ring_attention: q='float32\[3,1,1\].*': expected an even number of positions, on the mesh"
-    with pytest.raises(NotImplementedError, match=told):
+    text = r"balanced_ring_attention: q='float32\[3,1,1\].*': expected an even number of positions, on the mesh"
+    with pytest.raises(NotImplementedError, match=text):
         simulated(functools.partial(balanced_ring_attention, axis_name=axes, causal=True), mesh, x, x, x)
     assert not simulated(functools.partial(balanced_ring_attention, axis_name=axes), mesh, x, x, x).any()
 
@@ -64,6 +64,6 @@ def test_heads_that_do_not_divide() -> None:
     """Heads that are not as many for each participant are unsupported by the form that exchanges them."""
     mesh, axes = REVERSED
     x = np.zeros((2, 3, 2, 4, 1), np.float32)
-    told = r"heads_attention: q='float32\[2,4,1\].*': expected a number of heads that is a multiple of 6, on the mesh"
-    with pytest.raises(NotImplementedError, match=told):
+    text = r"heads_attention: q='float32\[2,4,1\].*': expected a number of heads that is a multiple of 6, on the mesh"
+    with pytest.raises(NotImplementedError, match=text):
         simulated(functools.partial(heads_attention, axis_name=axes), mesh, x, x, x)

@@ -1,4 +1,4 @@
-"""One mistake is told once, the worst first, with everything that it breaks."""
+"""One mistake is reported once, the worst first, with everything that it breaks."""
 
 import dataclasses
 import re
@@ -152,8 +152,8 @@ def test_failures_of_one_cause_are_together(tmp_path: Path, monkeypatch: pytest.
     )
 
 
-def test_what_follows_from_wrong_values_is_told_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Derivatives of wrong values are wrong: that is a line, in whatever order they were found; alone they are told."""
+def test_what_follows_from_wrong_values_is_reported_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Derivatives of wrong values are wrong: that is a line, in any order; alone they are reported."""
     monkeypatch.chdir(tmp_path)
     of_values, of_gradient, rounded = (
         report(one)
@@ -170,7 +170,7 @@ def test_what_follows_from_wrong_values_is_told_with_them(tmp_path: Path, monkey
     assert [group[0] for group in by_cause([of_gradient, rounded])] == [of_gradient, rounded]
 
 
-def test_a_wrong_shape_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_shape_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Laws that cannot go on with a result of another shape, dtype or tree find the same as that of values."""
     monkeypatch.chdir(tmp_path)
     kinds: tuple[tuple[str, Kind], ...] = (("value", "shape"), ("gradient", "tree"), ("communication", "dtype"))
@@ -178,8 +178,8 @@ def test_a_wrong_shape_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "  wrong in the same way under 2 more checks:\n    gradient: mesh (dp=2)" in group_text(group)
 
 
-def test_a_function_that_never_runs_is_told_in_a_few_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that raises in every law, or uses NumPy on traced values, is told once, and others by their laws alone."""
+def test_a_function_that_never_runs_is_reported_in_a_few_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raising in every law, or NumPy on traced values, is reported once; other causes by their laws alone."""
     monkeypatch.chdir(tmp_path)
 
     def uses_numpy(x: Any, *, data: Any) -> Any:
@@ -197,8 +197,8 @@ def test_a_function_that_never_runs_is_told_in_a_few_lines(tmp_path: Path, monke
     assert not any("program.py" in line for line in lines), "where the suite calls it is no news"
 
 
-def test_a_function_that_keeps_state_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other values for the same case are told, and an array that is kept from another call."""
+def test_a_function_that_keeps_state_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other values for the same case are reported, and an array that is retained from another call."""
     monkeypatch.chdir(tmp_path)
     calls = list[Any]()
 
@@ -220,7 +220,7 @@ def test_a_function_that_keeps_state_is_told(tmp_path: Path, monkeypatch: pytest
             check_program(function, lambda x: x, **described, max_examples=4)
 
 
-def test_what_serves_excludes_is_told_once() -> None:
+def test_what_serves_excludes_is_reported_once() -> None:
     """A condition that no case satisfies is one line, whatever the laws and engines."""
     with pytest.raises(AssertionError) as raised:
         check_program(
@@ -255,7 +255,7 @@ def test_a_long_name_is_a_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.lengthy
-def test_what_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no place for files the verdict is that of a run with them, and a line says why there are none."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".shardproof").write_text("in the way")

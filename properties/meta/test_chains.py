@@ -76,7 +76,7 @@ def test_a_chain_in_words() -> None:
 
 
 DRAWN = {"rms_norm[squares]": 20_000, "attention[ring]": 12_000, "ring_shift[lax]": 8_000}
-"""As many structures as a nightly run draws of all, of functions that can be fed with what they gave."""
+"""As many structures as a nightly run draws of all, of functions whose results can be their operands."""
 
 
 @pytest.mark.lengthy

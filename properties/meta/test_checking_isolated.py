@@ -65,10 +65,10 @@ def test_an_abort_is_reported_and_the_next_function_checked() -> None:
     """A function that aborts where it is compiled is reported with its case, and one that is right holds after it."""
     with pytest.raises(
         AssertionError, match=r"ring_shift\[aborts\]: value.*: mesh .*: aborts the process \(SIGABRT\)"
-    ) as told:
+    ) as output:
         check("ring_shift", aborts, laws="value", max_examples=2)
-    assert "\n  case: ring_shift(" in str(told.value)
-    assert HERE not in str(told.value)
+    assert "\n  case: ring_shift(" in str(output.value)
+    assert HERE not in str(output.value)
     held = check("ring_shift", ring_shift, laws="value", max_examples=6)
     assert [tally.structures for tally in held.tallies] == [6, 3]
 
@@ -76,9 +76,9 @@ def test_an_abort_is_reported_and_the_next_function_checked() -> None:
 def test_what_does_not_end_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that waits for ever is reported, and not run on a second engine."""
     monkeypatch.setattr(child, "IDLE_SECONDS", 3.0)
-    with pytest.raises(AssertionError, match="does not finish: it waits, and has computed nothing for 3 s") as told:
+    with pytest.raises(AssertionError, match="does not finish: it waits, and has computed nothing for 3 s") as output:
         check("ring_shift", waits, laws="value", max_examples=2)
-    assert "\nnot run on xla, since it did not end on simulate" in str(told.value)
+    assert "\nnot run on xla, since it did not end on simulate" in str(output.value)
 
 
 @pytest.mark.lengthy
@@ -160,11 +160,11 @@ def test_what_is_wrong_in_the_child_is_shrunk_and_diagnosed_there() -> None:
     """A violation that the child finds has the smallest mesh, the picture and the diagnosis of any other."""
     with pytest.raises(AssertionError) as raised:
         check("ring_shift", wrong_for_xla, laws="value", max_examples=40)
-    told = str(raised.value)
-    assert re.match(r"ring_shift\[wrong_for_xla\]: value.*: mesh \(dp=2\), axis 'dp': 2 of 2 blocks wrong\n", told)
-    assert "permuted: each wrong block is the right one of another device" in told
-    assert "engine: simulate" not in told
-    assert "\n  python .shardproof/failures/" in told
+    output = str(raised.value)
+    assert re.match(r"ring_shift\[wrong_for_xla\]: value.*: mesh \(dp=2\), axis 'dp': 2 of 2 blocks wrong\n", output)
+    assert "permuted: each wrong block is the right one of another device" in output
+    assert "engine: simulate" not in output
+    assert "\n  python .shardproof/failures/" in output
 
 
 def test_what_cannot_be_sent_is_compiled_here() -> None:

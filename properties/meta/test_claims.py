@@ -33,7 +33,7 @@ from shardproof.properties.runner.tally import Tally
 
 DRAWS = 60
 MOST = 2400
-"""Of so many draws one shows what is claimed, whichever they are: groups of a sum need a chain without types."""
+"""The draws of which one shows a claim, whichever they are: groups of a sum need a chain without types."""
 
 
 def negative(case: Case) -> bool:

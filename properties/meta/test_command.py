@@ -78,11 +78,11 @@ def test_a_check_exits_with_what_it_found(tmp_path: Path) -> None:
         return done.returncode, done.stdout + done.stderr
 
     few = ("--max-examples", "3", "--laws", "value")
-    code, told = run("check", "mine:DOUBLE", *few)
-    assert (code, told.splitlines()[0]) == (0, "double"), told
-    code, told = run("check", "ring_shift=mine:shift", *few)
+    code, text = run("check", "mine:DOUBLE", *few)
+    assert (code, text.splitlines()[0]) == (0, "double"), text
+    code, text = run("check", "ring_shift=mine:shift", *few)
     assert code == 1
-    assert "ring_shift[shift]: value: mesh (dp=2), axis 'dp': 2 of 2 blocks wrong" in told
+    assert "ring_shift[shift]: value: mesh (dp=2), axis 'dp': 2 of 2 blocks wrong" in text
     assert run("check", "mine:double") == (
         2,
         "Error: mine:double: expected a Program, got function; or CONTRACT=mine:double\n",
@@ -91,13 +91,13 @@ def test_a_check_exits_with_what_it_found(tmp_path: Path) -> None:
         2,
         "Error: --claims=all: expected none of mine:DOUBLE: a Program says it itself\n",
     )
-    code, told = run("check", "mine:DOUBLE", "--max-examples", "3", "--laws", "communication")
-    assert code == 3, told
+    code, text = run("check", "mine:DOUBLE", "--max-examples", "3", "--laws", "communication")
+    assert code == 3, text
 
     (file,) = (tmp_path / ".shardproof" / "failures").glob("*.json")
-    code, told = run("replay", str(file), "--impl", "ring_shift=mine:shift")
+    code, text = run("replay", str(file), "--impl", "ring_shift=mine:shift")
     assert code == 1
-    assert "2 of 2 blocks wrong" in told
+    assert "2 of 2 blocks wrong" in text
     right = run("replay", str(file), "--impl", "ring_shift=shardproof.impl.collectives:ring_shift")
     assert right == (0, f"{file}: value holds\n")
     assert run("replay", str(file)) == (
@@ -133,10 +133,10 @@ def test_defects_are_shown_or_not() -> None:
 def test_the_doctor_says_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """`doctor` prints versions, devices and what cannot run; flags that XLA does not know exit with 2."""
     done = command("doctor")
-    told = {line.split()[0]: line for line in done.stdout.splitlines()}
-    assert f"jax {jax.__version__}, " in told["packages"]
+    text = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert f"jax {jax.__version__}, " in text["packages"]
     assert done.exit_code == 0, done.output
-    assert {"Python", "packages", "pytest", "XLA_FLAGS", "devices", "checks"} <= {*told}
+    assert {"Python", "packages", "pytest", "XLA_FLAGS", "devices", "checks"} <= {*text}
     monkeypatch.setenv("XLA_FLAGS", "--xla_nonsense=1")
     done = command("doctor")
     assert done.exit_code == 2
@@ -158,5 +158,5 @@ def test_a_refusal_is_one_sentence(arguments: list[str], line: str) -> None:
     """What cannot be had exits with 2, and a sentence that names it."""
     done = command(*arguments)
     assert (done.exit_code, done.stdout) == (2, "")
-    (told,) = done.stderr.splitlines()
-    assert told.startswith(f"Error: {line}")
+    (text,) = done.stderr.splitlines()
+    assert text.startswith(f"Error: {line}")

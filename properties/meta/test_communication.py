@@ -49,11 +49,11 @@ def test_claims_are_the_numbers_of_the_literature(
     stated = stated_by(one, case, backward=False)
     assert stated is not None
     counts, operand_bytes = ({kind: int(number) for kind, number in of.items()} for of in (stated.counts, stated.sizes))
-    told = Cost.of(counts, operand_bytes)
-    assert told == Cost.of({"permute": permutes}, {"permute": sent})
+    text = Cost.of(counts, operand_bytes)
+    assert text == Cost.of({"permute": permutes}, {"permute": sent})
     assert stated.steps == steps
     counted = communication_of(one, case, SIMULATE)
-    assert counted.cost == told
+    assert counted.cost == text
     assert counted.rounds is not None
     assert counted.rounds <= steps
 

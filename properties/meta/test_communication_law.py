@@ -123,7 +123,7 @@ def test_nothing_sent_is_below_the_bound(contract: str) -> None:
     assert "bytes must pass every device (lower bound)" in check(nothing, case, "simulate")
 
 
-def test_what_passes_is_told_beside_what_must() -> None:
+def test_what_passes_is_reported_beside_what_must() -> None:
     """Of a collective of narrower elements; its size alone may be as large as what must pass."""
     narrow = mine(lambda x, axis_name, *, op: lax.psum(x.astype(jnp.bfloat16), axis_name).astype(x.dtype), "all_reduce")
     case = example("all_reduce", FOUR, "dp")
@@ -164,7 +164,7 @@ def test_what_need_not_be_sent() -> None:
 
 
 def test_what_built_in_collectives_move() -> None:
-    """Each kind counts by its own bound; what depends on data is not told."""
+    """Each kind counts by its own bound; what depends on data is unknown."""
     assert bytes_moved([("all_gather", 4, 8), ("permute", 4, 8), ("reduce_scatter", 4, 8), ("all_reduce", 4, 8)]) == 50
     assert bytes_moved([("permute", 4, 8), ("ragged_all_to_all", 4, 8)]) is None
 

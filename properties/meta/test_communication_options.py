@@ -150,7 +150,7 @@ def test_no_communication_passes_what_sends_nothing(devices: int) -> None:
 
 @pytest.mark.needs_devices(8)
 def test_no_communication_lists_what_it_finds(devices: int) -> None:
-    """What the program asks for and what the compiler adds is listed; a function of one's own is named."""
+    """What the program asks for and what the compiler adds is listed; a given function is named."""
     mesh, x = arguments()
 
     def total(x: jax.Array) -> jax.Array:
@@ -202,7 +202,7 @@ def test_a_drawing_is_in_the_order_of_the_axis_tuple() -> None:
 
 
 def test_collectives_of_one_round_are_not_drawn_over_one_another() -> None:
-    """Two permutes over the same links at the same time are two arrows, told apart by their dashes."""
+    """Two permutes over the same links at the same time are two arrows, with different dashes."""
     pytest.importorskip("drawsvg", reason="the extra `draw` is not installed")
     twice = [Step("permute", 16, ((0, 1), (1, 0)), 1)] * 2
     text = drawn.picture("twice", twice, MeshCase(("tp",), (2,)), ("tp",)).as_svg()
@@ -239,7 +239,7 @@ def test_a_function_of_a_user_is_drawn(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_bidirectional_ring_uses_both_directions() -> None:
-    """Steps of either direction are told apart by the colour of their arrows, and may be under way together."""
+    """Steps of either direction have arrows of different colours, and may be under way together."""
 
     def both(x: jax.Array, axis_name: str, *, offset: int) -> jax.Array:
         p = lax.axis_size(axis_name)

@@ -221,14 +221,14 @@ PROGRAMS: dict[str, Callable[[jax.Array], Any]] = {
     "scatter": lambda x: lax.psum_scatter(x, "b", tiled=True),
     "nested": lambda x: lax.fori_loop(0, 2, lambda i, c: lax.fori_loop(0, 3, lambda j, d: ring(d) * 2, c) + i, x),
     "scan": lambda x: lax.scan(lambda c, y: (ring(c) + y, None), x[0], x)[0],
-    "branches_alike": lambda x: lax.cond(x[0, 0] > 0, lambda x: ring(x), lambda x: ring(x) * 2, x),
+    "equal_branches": lambda x: lax.cond(x[0, 0] > 0, lambda x: ring(x), lambda x: ring(x) * 2, x),
     "groups": lambda x: lax.all_gather(x, "b", axis_index_groups=[[0, 3], [1, 2]]),
 }
 
 
 @pytest.mark.needs_devices(8)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_compiler_and_the_interpreter_count_alike(devices: int, name: str) -> None:
+def test_the_compiler_and_the_interpreter_agree(devices: int, name: str) -> None:
     """The compiler and the interpreter count the same collectives and bytes."""
     function = jax.shard_map(PROGRAMS[name], mesh=mesh(), in_specs=P(None, "b"), out_specs=P(), check_vma=False)
     x = np.ones((8, 16), np.float32)

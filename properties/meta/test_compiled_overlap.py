@@ -49,7 +49,7 @@ def check(one: Compiled, stated: str = "exposed<=0", share: Fraction = WITH_ROOM
 
 
 @pytest.mark.either_end
-def test_what_is_exposed_is_told() -> None:
+def test_what_is_exposed_is_reported() -> None:
     """An exposed transfer is reported with its share, source and bytes."""
     assert check(saved("ring"), share=Fraction(1, 5)).share < Fraction(1, 5)
     with pytest.raises(Broken) as caught:
@@ -77,8 +77,8 @@ def test_what_the_compiler_makes_synchronous_is_reported() -> None:
     """A permute that the compiler makes synchronous is reported with its topology."""
     permute = f"ROOT %sync = f32[11250]{{0}} collective-permute(%f), channel_id=1, {PAIRS}"
     text = by_hand(X, product("f", 10), permute, more=NOTHING)
-    told = "compiled for v5e:2x4, is made synchronous by the compiler: nothing can be computed beside it"
-    with pytest.raises(Broken, match=told):
+    message = "compiled for v5e:2x4, is made synchronous by the compiler: nothing can be computed beside it"
+    with pytest.raises(Broken, match=message):
         check(compiled(text), share=Fraction(1))
 
 
@@ -121,13 +121,13 @@ def test_without_the_compiler_tests_are_skipped_or_fail(tmp_path: Path) -> None:
     """A missing compiler skips its tests, and fails them with `--require-tpu-compiler`."""
     (tmp_path / "test_mine.py").write_text(MARKED, encoding="utf-8")
     (tmp_path / "conftest.py").write_text(WITHOUT, encoding="utf-8")
-    for option, code, told in (
+    for option, code, message in (
         ("-rs", 0, "1 skipped"),
         ("--require-tpu-compiler", 1, "--require-tpu-compiler: the engine tpu-compiler needs libtpu"),
     ):
         found, output = run_pytest(tmp_path, option)
         assert found == code, output
-        assert told in output
+        assert message in output
         assert "the engine tpu-compiler needs libtpu, which is not installed" in output
 
 
@@ -159,10 +159,10 @@ def test_every_planted_bug_has_its_place() -> None:
 @pytest.mark.parametrize("name", BROKEN)
 def test_planted_bugs_are_not_hidden_by_the_compiler(name: str, tpu_compiler: TpuCompiler) -> None:
     """A planted bug of overlap is reported in its compiled schedule."""
-    mutant, (way, told) = MUTANTS[name], BROKEN[name]
+    mutant, (way, message) = MUTANTS[name], BROKEN[name]
     case = case_with_room(mutant.contract, MESH, AXIS, CHIPS["v5e"])
     found = tpu_compiler.compile(Request(str(V5E), case, f"{mutant.function.__module__}:{name}", way))
-    with pytest.raises(Broken, match=told):
+    with pytest.raises(Broken, match=message):
         check_compiled_overlap(
             Overlap.parse(mutant.overlap, names_of(CONTRACTS[mutant.contract])), WITH_ROOM, case, found, V5E, way
         )

@@ -1,4 +1,4 @@
-"""The suite asks every law of every implementation, in one test of each contract."""
+"""The suite checks every law of every implementation, in one test of each contract."""
 
 import importlib
 from collections import defaultdict

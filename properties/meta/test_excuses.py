@@ -358,7 +358,7 @@ def test_every_defect_that_excuses_has_a_pair() -> None:
 
 
 def drawn(pair: Pair, examples: int = 400) -> list[Case]:
-    """What a law is asked of so many drawn cases, where it applies."""
+    """The drawn cases to which a law applies."""
     implementation, law = pair.made(pair.right), LAWS[pair.law]
     cases: list[Case] = []
 

@@ -206,12 +206,12 @@ STANDALONE: dict[str, tuple[str, str, Case, str]] = {
 @pytest.mark.parametrize("name", STANDALONE)
 def test_a_script_of_values_and_gradients_needs_no_shardproof(name: str, mine: Any, tmp_path: Path) -> None:
     """It imports JAX, NumPy and the function alone, exits with 1 and says where, and with 0 after the repair."""
-    function, law, case, told = STANDALONE[name]
+    function, law, case, message = STANDALONE[name]
     engine = XlaEngine() if "eager" in case.chain else SimulateEngine()
     files = write(violation_of(getattr(mine, function), case, law, engine))
     assert not NEEDED.search(files.script.read_text())
     code, output = ran(files)
-    assert (code, told in output) == (1, True), output
+    assert (code, message in output) == (1, True), output
     repair(tmp_path)
     assert ran(files) == (0, "")
 
@@ -308,12 +308,12 @@ def test_what_can_be_imported_is(name: str, mine: Any, tmp_path: Path) -> None:
 def test_a_script_that_cannot_have_its_function_shows_nothing(mine: Any, tmp_path: Path) -> None:
     """It exits with 2 if its function has no source, or a part of it is no text, or if it raises."""
     case = a_case("ring_shift", offset=1)
-    for function, told in (
+    for function, message in (
         (mine.PAIR[0], "this script lacks the implementation"),
         (partial(mine.moved_on, by=np.int32(1)), "this script lacks implementation_by"),
     ):
         code, output = ran(write(violation_of(function, case, "value")))
-        assert (code, told in output) == (2, True), output
+        assert (code, message in output) == (2, True), output
     files = write(violation_of(mine.ring_shift, case, "value"))
     (tmp_path / "mine.py").write_text(MINE.replace("offset + (not RIGHT)", "offset / 0"))
     code, output = ran(files)

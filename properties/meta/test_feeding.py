@@ -82,7 +82,7 @@ def test_an_operand_like_a_result_is_composed(case: Case, composed: dict[int, in
     ],
     ids=str,
 )
-def test_what_results_are_unlike_is_not_fed(case: Case) -> None:
+def test_what_results_are_unlike_is_not_composed(case: Case) -> None:
     """A case whose calls cannot be composed gets the link `sequential` in place of `compose`."""
     other = fit_chain(case)
     assert "compose" not in other.chain
@@ -131,7 +131,7 @@ def test_a_bound_is_that_of_both_calls(op: str, dtype: str) -> None:
     assert (off <= right.bound).all()
 
 
-def test_a_bug_of_the_second_call_is_told() -> None:
+def test_a_bug_of_the_second_call_is_reported() -> None:
     """Results of the first call in place of the second call's are diagnosed as such."""
     case = a_case("ring_shift", (3,), mesh=MeshCase(("dp",), (3,)), data=(Data("distinct", 1),), offset=1)
     mine = implementation_of(MUTANTS["shift_that_was_made_already"])
@@ -140,7 +140,7 @@ def test_a_bug_of_the_second_call_is_told() -> None:
     assert "the blocks are the right ones of the first call, which feeds the second" in find_diagnosis(caught.value)
 
 
-def test_a_shape_that_is_wrong_is_told_and_not_fed() -> None:
+def test_a_shape_that_is_wrong_is_reported_and_not_composed() -> None:
     """A first result of a wrong shape is reported as such, and no second call gets it."""
 
     def reduced(x: jax.Array, axis_name: Any, *, op: str = "sum") -> jax.Array:

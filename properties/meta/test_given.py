@@ -111,7 +111,7 @@ MEETING = {
 
 @pytest.mark.lengthy
 def test_what_the_compiler_gets_wrong_is_not_held_against_a_function(project: Path) -> None:
-    """A right function that meets a known defect of XLA passes, even where that ends the process, and is told so."""
+    """A right function that meets a known defect of XLA passes, even where that ends the process, with a note."""
     given = [f"--impl={one}" for one in MEETING]
     done = pytest_given(project, *given, "--laws=value,agreement", "--engine=xla", "--hypothesis-profile=ci")
     assert done.returncode == 0, done.stdout

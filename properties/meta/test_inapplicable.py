@@ -93,7 +93,7 @@ def of_a_constant(x: Any, *, data: Any) -> Any:
 
 
 def test_an_operation_without_a_derivative_is_named_soon() -> None:
-    """That no case has a derivative is told after few, with the operation, its line, and what to do about it."""
+    """A function without derivatives is reported after few cases: the operation, its line, and what to do."""
 
     def whole(x: Any) -> Any:
         return jnp.log(jnp.exp(x).sum())
@@ -103,10 +103,10 @@ def test_an_operation_without_a_derivative_is_named_soon() -> None:
         check_program(normalised, whole, **described)
     lines, start = inspect.getsourcelines(normalised)
     (at,) = [start + i for i, line in enumerate(lines) if "# the line" in line]
-    told = str(raised.value)
-    assert f"test_inapplicable.py:{at} (normalised): say gradients=False, or take lax.stop_gradient of what" in told
-    assert "gradient (simulate): 0% of 20 structures drawn" in told
-    assert "contextlib" not in told
+    output = str(raised.value)
+    assert f"test_inapplicable.py:{at} (normalised): say gradients=False, or take lax.stop_gradient of what" in output
+    assert "gradient (simulate): 0% of 20 structures drawn" in output
+    assert "contextlib" not in output
     summary = check_program(of_a_constant, whole, **described | {"max_examples": 3})
     assert {tally.outcome for tally in summary.tallies} == {"passed"}
     check_program(normalised, whole, **described | {"laws": None, "max_examples": 2}, gradients=False)
@@ -160,18 +160,18 @@ def test_pytest_skips_laws_that_do_not_apply(tmp_path: Path) -> None:
 
 
 def test_what_supports_nothing_holds_nothing() -> None:
-    """A function that only raises NotImplementedError is told as that, whatever JAX makes of a case around it."""
+    """A function that only raises NotImplementedError is reported as that, whatever JAX makes of a case around it."""
 
     def unwritten(x: Array, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Array:
         raise NotImplementedError("later")
 
     with pytest.raises(HeldOnNothing) as raised:
         check("all_gather", unwritten, laws=["value", "gradient", "communication"], max_examples=10)
-    told = str(raised.value)
-    assert re.search(r"value \(simulate\).*: held on no case: [\d,]+ unsupported \(NotImplementedError: later", told)
-    assert "VIOLATED" not in told
-    assert "communication NOT as expected" not in told
-    assert re.search(r"value +simulate +held nothing +0 ", told)
+    output = str(raised.value)
+    assert re.search(r"value \(simulate\).*: held on no case: [\d,]+ unsupported \(NotImplementedError: later", output)
+    assert "VIOLATED" not in output
+    assert "communication NOT as expected" not in output
+    assert re.search(r"value +simulate +held nothing +0 ", output)
 
 
 def test_what_is_declined_is_declined_under_a_transformation() -> None:

@@ -191,7 +191,7 @@ def enlarged(x: Any, *, data: Any) -> Any:
 
 
 def test_a_constant_is_not_off_by_more_than_it_may_have_been_rounded() -> None:
-    """What is wrong in bfloat16 alone is told by its float64 run, though any constant there may be rounded."""
+    """The float64 run shows what is wrong in bfloat16 alone, though any constant there may be rounded."""
     described: dict[str, Any] = {"arguments": ("b@data n",), "results": "n", "dtypes": "bfloat16", "laws": "value"}
     with pytest.raises(AssertionError, match="in double precision"):
         check_program(enlarged, lambda x: x.sum(0), **described, max_examples=16)
@@ -273,7 +273,7 @@ def narrow_logarithm(x: Any, mask: Any, *, data: Any) -> Any:
 
 
 def another_factor(x: Any, *, data: Any) -> Any:
-    """A quarter of each number, where a third is meant; the constant is not what was rounded."""
+    """A quarter of each number, where a third is right; the constant is not what was rounded."""
     return jnp.minimum(x * jnp.bfloat16(0.25).astype(x.dtype), jnp.bfloat16(jnp.inf).astype(x.dtype))
 
 

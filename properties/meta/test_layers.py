@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 """The folders of each layer, which import from their own and from those before.
 
-The model of `performance` stands before the laws, one of which asks it; what a person starts stands last.
+The model of `performance` stands before the laws, one of which uses it; commands stand last.
 """
 
 BESIDE = {"given", "meta", "suite", "regressions"}

@@ -23,7 +23,7 @@ AXES = (("ep",), ("ep", "dp"))
 LIMITS = (*itertools.product((None, 0, 1, 2, 16), (None, 1)),)
 """Capacities, and those of each sender."""
 
-Told = tuple[np.ndarray, moe.Counters]
+Counted = tuple[np.ndarray, moe.Counters]
 
 
 def mesh() -> AbstractMesh:
@@ -45,7 +45,7 @@ def right_one(axes: tuple[str, ...], capacity: int | None, policy: str, each: in
     return dispatch(routing, places, EXPERTS, capacity=capacity, policy=policy, capacity_per_sender=each)
 
 
-def told(axes: tuple[str, ...], policy: str) -> Iterator[Told]:
+def text(axes: tuple[str, ...], policy: str) -> Iterator[Counted]:
     """What is said of every one of `LIMITS`, on a mesh where other axes have copies."""
 
     def all_limits(logits: Any) -> list[Any]:
@@ -70,7 +70,7 @@ def mistaken(counters: moe.Counters, right: Dispatch) -> list[str]:
 @pytest.mark.parametrize("axes", AXES, ids=str)
 def test_who_is_kept_is_counted(axes: tuple[str, ...], policy: str) -> None:
     """Kept pairs, and all counters, are those of the oracle, for every capacity of experts and of senders."""
-    for (capacity, each), (kept, counters) in zip(LIMITS, told(axes, policy), strict=True):
+    for (capacity, each), (kept, counters) in zip(LIMITS, text(axes, policy), strict=True):
         right = right_one(axes, capacity, policy, each)
         assert {(int(t), int(c)) for t, c in zip(*np.nonzero(kept), strict=True)} == {
             (pair.token, pair.choice) for pair in right.kept

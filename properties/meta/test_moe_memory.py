@@ -37,7 +37,7 @@ def program(form: Form, mesh: Any, *, gradient: bool, **options: Any) -> tuple[F
 
 
 def inside(form: Form, *, gradient: bool, places: int = PLACES, **options: Any) -> Iterator[Any]:
-    """The equations on one of so many participants, those of inner programs among them."""
+    """The equations on one of some participants, those of inner programs among them."""
     function, shapes = program(form, abstract_mesh(MeshCase(("ep",), (places,))), gradient=gradient, **options)
     for equation in equations(jax.make_jaxpr(function)(*shapes)):
         if equation.primitive.name == "shard_map":

@@ -53,7 +53,7 @@ def test_a_seed_is_that_of_a_test() -> None:
 
 
 @pytest.mark.lengthy
-def test_a_folder_is_told_as_a_run_is(tmp_path: Path) -> None:
+def test_a_folder_is_reported_as_a_run_is(tmp_path: Path) -> None:
     """Of a folder of failures those of values come before those of gradients, whatever their files' names."""
     (tmp_path / "mine.py").write_text(MINE)
     chosen = ("--engine=simulate", "--hypothesis-profile=ci", "--laws=value,gradient")

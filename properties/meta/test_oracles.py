@@ -130,7 +130,7 @@ def rows(table: Array, ids: Array) -> Array:
 
 
 def with_halo(x: Array, before: int, after: int, axis: int) -> Array:
-    """Rows of the whole array, from so many before a block to so many behind it."""
+    """Rows of the whole array, from `before` rows in front of a block to `after` behind it."""
     whole, n = jnp.concatenate([*x], axis), x.shape[1 + axis]
     return jnp.stack(
         [jnp.take(whole, jnp.arange(i * n - before, (i + 1) * n + after), axis, mode="wrap") for i in range(len(x))]

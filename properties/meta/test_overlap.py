@@ -153,7 +153,7 @@ def test_what_is_claimed_by_one_number_is_nearly_reached(
     assert least - Fraction(1, 1000) <= found <= claimed <= Fraction(7, 11)
 
 
-def test_what_cannot_be_told_is_no_pass() -> None:
+def test_what_cannot_be_reported_is_no_pass() -> None:
     """A loop that depends on data, and a function of global arrays, are not run."""
     case = case_of("all_gather_matmul_lhs", (2,), (2, 2, 2))
     mine = Implementation(CONTRACTS["all_gather_matmul_lhs"], "mine", total_of_while, overlap=Overlap("1"))
@@ -209,13 +209,13 @@ def test_a_failure_says_what_waits_for_what() -> None:
         == "all_gather_matmul_lhs[gathered_before_it_is_multiplied]: overlap: mesh (dp=2), axis 'dp': "
         + violation.finding
     )
-    told = violation.finding
-    assert told.startswith(
+    output = violation.finding
+    assert output.startswith(
         "all of the communication is exposed, on a machine whose busiest link needs as long as p-1 of"
     )
-    assert "expected at most 0 (exposed<=0); most of it all_gather at " in told
-    assert ": the dot_general at " in told
-    assert "rings.py:" in told
+    assert "expected at most 0 (exposed<=0); most of it all_gather at " in output
+    assert ": the dot_general at " in output
+    assert "rings.py:" in output
 
 
 def layer(x: Array, w: Array, *, tp: Any) -> Array:

@@ -183,8 +183,8 @@ def test_a_run_that_does_not_ask_is_untouched(installed: str, project: Path) -> 
     assert done.returncode == 0, done.stdout
     assert "\nimported: shardproof shardproof.plugin\n" in done.stdout
     assert "\nimported:\n" in without.stdout
-    told = re.compile(r"^(plugins|imported):.*\n|in [\d.]+s", re.MULTILINE)  # pytest lists the plugins that there are
-    assert told.sub("", done.stdout) == told.sub("", without.stdout)
+    output = re.compile(r"^(plugins|imported):.*\n|in [\d.]+s", re.MULTILINE)  # pytest lists the plugins that there are
+    assert output.sub("", done.stdout) == output.sub("", without.stdout)
     assert (done.stderr, without.stderr) == ("", "")
     helps = started(project, [*command, "--help"], installed).stdout
     assert "\nshardproof: verification of distributed JAX:\n  --devices=N " in helps
@@ -221,17 +221,17 @@ def test_a_given_function_is_checked_and_replayed(installed: str, project: Path)
     done = started(project, [*command, *given], installed)
     assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "FAILED shardproof/properties/given/laws.py::test_given[ring_shift[shift]-simulate]" in done.stdout
-    told = re.search(r"\n  python (\S+\.py)\n  pytest (.*--replay=\S+\.json.*)\n", done.stdout)
-    assert told
+    output = re.search(r"\n  python (\S+\.py)\n  pytest (.*--replay=\S+\.json.*)\n", done.stdout)
+    assert output
     headline = re.search(r"\n(ring_shift\[shift\]: value: mesh .*)\n", done.stdout)
     assert headline
-    for arguments in ([told[1]], ["-m", "pytest", *told[2].split(), "-p", "no:cacheprovider"]):
+    for arguments in ([output[1]], ["-m", "pytest", *output[2].split(), "-p", "no:cacheprovider"]):
         again = started(project, arguments, installed)
         assert again.returncode == 1, again.stdout + again.stderr
         assert again.stderr == ""
     assert headline[1] in again.stdout
     (project / "mine.py").write_text(PROJECT["mine.py"].replace("offset + 1", "offset"))
-    assert started(project, [told[1]], installed).returncode == 0
+    assert started(project, [output[1]], installed).returncode == 0
 
 
 @pytest.mark.lengthy
@@ -265,9 +265,9 @@ def test_programs_are_tests_of_a_project(installed: str, project: Path) -> None:
     assert "2 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "FAILED tests/test_layer.py::own_double[simulate] - double: value" in done.stdout
     assert "= what was verified =" in done.stdout
-    told = re.search(r"\n  python (\S+\.py)\n  pytest (.*--replay=\S+\.json.*)\n", done.stdout)
-    assert told
-    for arguments in ([told[1]], ["-m", "pytest", *told[2].split(), "-p", "no:cacheprovider"]):
+    output = re.search(r"\n  python (\S+\.py)\n  pytest (.*--replay=\S+\.json.*)\n", done.stdout)
+    assert output
+    for arguments in ([output[1]], ["-m", "pytest", *output[2].split(), "-p", "no:cacheprovider"]):
         again = started(project, arguments, installed)
         assert again.returncode == 1, again.stdout + again.stderr
         assert again.stderr == ""

@@ -37,7 +37,7 @@ def shift(x: jax.Array, axis_name: Any, *, offset: int = 1) -> jax.Array:
 
 
 def mlp(x: jax.Array, w_in: jax.Array, w_out: jax.Array, *, tp: Any) -> jax.Array:
-    """Scales by the largest number of a device, where that of all is meant."""
+    """Scales by the largest number of a device, where that of all devices is right."""
     hidden = jax.nn.relu(x @ w_in)
     scale = jnp.max(hidden, initial=1.0)
     return lax.psum((hidden / scale) @ w_out, tp) * scale

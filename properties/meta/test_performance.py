@@ -138,10 +138,10 @@ def test_a_wrong_function_shows_wrong_elements() -> None:
     assert [*rows] == [UNSHARDED, NAIVE, "mine"]
     assert rows[NAIVE].wrong.count == 0
     assert 0 < rows["mine"].wrong.count <= rows["mine"].wrong.elements == 4 * 32 * 8
-    (told,) = violations(rows, MESH, None, hides=False)
-    assert told.startswith(f"all_gather_matmul_lhs: mine: {rows['mine'].wrong.count:,} of 1,024 elements wrong; ")
-    assert "the first: element [0, " in told
-    assert " on device (data=0, model=0) is " in told
+    (text,) = violations(rows, MESH, None, hides=False)
+    assert text.startswith(f"all_gather_matmul_lhs: mine: {rows['mine'].wrong.count:,} of 1,024 elements wrong; ")
+    assert "the first: element [0, " in text
+    assert " on device (data=0, model=0) is " in text
 
 
 @pytest.mark.either_end
@@ -189,8 +189,8 @@ def test_a_slow_form_breaks_its_ratio() -> None:
 def test_more_than_links_have_is_no_measurement() -> None:
     """A bandwidth above that of the links is reported, unless a switch may add up."""
     fast = rows_of(row("lax", 1e-3, bus=100_000_000, contract="all_reduce"))
-    (told,) = violations(fast, MESH, CHIPS["v5e"])
-    assert "bus bandwidth of 100 GB/s: expected at most 90 GB/s, which the links of v5e along model have" in told
+    (text,) = violations(fast, MESH, CHIPS["v5e"])
+    assert "bus bandwidth of 100 GB/s: expected at most 90 GB/s, which the links of v5e along model have" in text
     assert not violations(fast, MESH, CHIPS["v5p"])
     assert not violations(rows_of(row("lax", 1e-4, bus=10**8, contract="all_reduce")), MESH, CHIPS["h100"])
 

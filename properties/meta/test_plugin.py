@@ -179,13 +179,13 @@ def test_a_report_is_not_lost(tmp_path: Path) -> None:
     check_destination("--report", folder / "report.md")
     folder.rmdir()
     write_somewhere(folder / "report.md", "all of it", said.append)
-    told = re.fullmatch(
+    answer = re.fullmatch(
         rf"shardproof: {folder}/report\.md cannot be written: No such file .*; wrote (.*) instead", said[0]
     )
-    assert told
-    assert Path(told[1]).read_text(encoding="utf-8") == "all of it"
-    Path(told[1]).unlink()
-    Path(told[1]).parent.rmdir()
+    assert answer
+    assert Path(answer[1]).read_text(encoding="utf-8") == "all of it"
+    Path(answer[1]).unlink()
+    Path(answer[1]).parent.rmdir()
     with pytest.raises(RequestError, match="expected a file, this is a folder"):
         check_destination("--report", tmp_path)
 
@@ -210,8 +210,8 @@ def test_the_failure_of_the_readme_is_what_happens(tmp_path: Path) -> None:
     assert program == "pytest"
     ended = python(*PYTEST, "--color=no", *given, "--laws=value", "--engine=simulate", folder=tmp_path)
     shown = block(REPORT_PAGE, "failure", "text").rstrip()
-    told, printed = (re.sub(r"-[0-9a-f]{8}\.", "-HASH.", lines) for lines in (shown, ended.stdout))
-    assert told in printed
+    answer, printed = (re.sub(r"-[0-9a-f]{8}\.", "-HASH.", lines) for lines in (shown, ended.stdout))
+    assert answer in printed
 
 
 @pytest.mark.lengthy
@@ -252,8 +252,8 @@ def test_a_driver_that_hangs_is_no_device(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(subprocess, "run", hangs)
     with pytest.raises(TooFewDevices) as caught:
         check_devices("gpu", 8)
-    told = "--devices=8 --platform=gpu: expected 8 devices; JAX did not say within 120 s how many there are"
-    assert str(caught.value) == told
+    answer = "--devices=8 --platform=gpu: expected 8 devices; JAX did not say within 120 s how many there are"
+    assert str(caught.value) == answer
 
 
 @pytest.mark.either_end
@@ -271,7 +271,7 @@ def test_help_shows_every_option() -> None:
 
 
 @pytest.mark.parametrize(
-    ("platform", "told", "expected"),
+    ("platform", "answer", "expected"),
     [
         ("cpu", None, {"jax_platforms": "cpu"}),
         ("gpu", None, {"jax_platforms": "cuda", "jax_default_matmul_precision": "highest"}),
@@ -279,11 +279,11 @@ def test_help_shows_every_option() -> None:
     ],
 )
 def test_accelerators_multiply_in_the_operands_precision(
-    platform: str, told: str | None, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    platform: str, answer: str | None, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Products on a GPU have full precision, unless JAX was configured otherwise."""
     updates: dict[str, str] = {}
-    with jax.default_matmul_precision(told):
+    with jax.default_matmul_precision(answer):
         monkeypatch.setattr(jax.config, "update", updates.__setitem__)
         monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE", raising=False)
         use(platform)
@@ -294,19 +294,19 @@ def test_accelerators_multiply_in_the_operands_precision(
 
 
 @pytest.mark.parametrize(
-    ("backend", "told", "expected"),
+    ("backend", "answer", "expected"),
     [("cpu", None, None), ("gpu", None, "highest"), ("gpu", "tensorfloat32", "tensorfloat32")],
 )
 def test_a_case_is_judged_with_products_in_all_bits(
-    backend: str, told: str | None, expected: str | None, monkeypatch: pytest.MonkeyPatch
+    backend: str, answer: str | None, expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Full precision of products lasts for one case, and a configured precision is kept."""
     case = example("ring_shift", MeshCase(("dp",), (1,)), "dp")
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
 
-    with jax.default_matmul_precision(told):
+    with jax.default_matmul_precision(answer):
         with precision_of(case):
             assert matmul_precision() == expected
             lines = options([0], in_doubles=False)
-        assert matmul_precision() == told
+        assert matmul_precision() == answer
     assert any("matmul_precision" in line for line in lines) == (expected is not None)

@@ -446,7 +446,7 @@ def test_a_barrier_rounds_each_to_its_own_dtype() -> None:
 
 
 def test_replicas_stay_replicas() -> None:
-    """What devices compute alike is rounded alike, so that a loop with a collective ends on all of them."""
+    """Equal numbers of devices are rounded equally, so that a loop with a collective ends on all of them."""
 
     def settled(x: Array) -> Array:
         def step(c: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Operations that are no sums of products, before the laws: what is told of a violation, and what is no verdict."""
+"""Operations that are no sums of products, before the laws: the report of a violation, and what is no verdict."""
 
 import contextlib
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def judged(function: Callable[..., Any], law: str, engine: Engine) -> tuple[Verd
 
 
 def half_precision(rows: int, data: Data) -> Case:
-    """Attention to so many positions on each of two devices, in float16."""
+    """Attention to some positions on each of two devices, in float16."""
     operand = Operand((rows, 1, 3), "float16", Placement((("tp",), (), ())))
     mesh = MeshCase(("tp",), (2,))
     return Case(CONTRACTS["attention"], mesh, "tp", (operand,) * 3, (("causal", False),), (data,))

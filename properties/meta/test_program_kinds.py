@@ -175,8 +175,8 @@ def sent_round_and_round(block: Any, *, data: Any) -> Any:
 
 
 @pytest.mark.lengthy
-def test_what_is_left_out_on_large_meshes_is_told() -> None:
-    """Meshes too large to interpret are left out, which is reported as a finding, and of others there is none."""
+def test_what_is_left_out_on_large_meshes_is_reported() -> None:
+    """Meshes too large to interpret are left out, which is reported as a finding; there is no other."""
     described: Any = {"arguments": ("@data n",), "results": "@data n", "one_axis": ["data"], "dtypes": "float32"}
     program = Program(sent_round_and_round, lambda x: np.broadcast_to(x.mean(0), x.shape), **described)
     for asked, left_out in ((1024, True), (64, True), (32, False)):
@@ -186,8 +186,8 @@ def test_what_is_left_out_on_large_meshes_is_told() -> None:
         )
         assert found.violation is None
         assert 16 < found.tally.largest <= 32
-        told = "its steps grow with the mesh: none of more than 32 devices was interpreted"
-        assert found.tally.findings == ({told: f"a mesh of {asked:,}"} if left_out else {})
+        text = "its steps grow with the mesh: none of more than 32 devices was interpreted"
+        assert found.tally.findings == ({text: f"a mesh of {asked:,}"} if left_out else {})
 
 
 def test_what_a_compiler_sends_is_checked_where_it_is_seen() -> None:
@@ -233,7 +233,7 @@ def test_sums_in_a_narrow_dtype_are_charged_step_by_step(name: str) -> None:
 @jax.tree_util.register_dataclass
 @dataclass
 class Layer:
-    """Weights, as a tree of a class that JAX is told of."""
+    """Weights, as a tree of a registered class."""
 
     weights: Any
     bias: Any = None
@@ -303,7 +303,7 @@ def _raises(error: BaseException) -> None:
 @pytest.mark.parametrize("name", marked(ENDS, ["exit", "unreadable"]))
 def test_a_function_that_would_end_the_test_is_wrong(name: str) -> None:
     """An exit, a skip or an unreadable exception of a function is reported, and neither ends nor skips the run."""
-    end, told = ENDS[name]
+    end, text = ENDS[name]
 
     def ends(x: Any, *, data: Any) -> Any:
         return end()
@@ -319,7 +319,7 @@ def test_a_function_that_would_end_the_test_is_wrong(name: str) -> None:
 
     described: Any = {"arguments": ("n@data",), "results": "n@data", "dtypes": "float32", "max_examples": 8}
     for function, law in ((ends, "value"), (later, "gradient")):
-        with pytest.raises(AssertionError, match=rf"{function.__name__}: {law}: .* {re.escape(told)}"):
+        with pytest.raises(AssertionError, match=rf"{function.__name__}: {law}: .* {re.escape(text)}"):
             check_program(function, lambda x: x * 2, **described, laws=law)
 
 
@@ -333,8 +333,8 @@ def test_what_a_compiler_sends_is_asked_of_the_compiler() -> None:
     described: Any = {"arguments": ("m k@data", "k@data n"), "results": "m n", "whole": True, "max_examples": 6}
     right = check_program(constrained, np.matmul, **described, laws="communication", communication="all_reduce=1")
     assert {tally.outcome for tally in right.tallies} == {"passed"}
-    told = r"1 all_reduce of .* in the compiled program: expected all_gather=1"
-    with pytest.raises(AssertionError, match=told) as raised:
+    text = r"1 all_reduce of .* in the compiled program: expected all_gather=1"
+    with pytest.raises(AssertionError, match=text) as raised:
         check_program(constrained, np.matmul, **described, laws="communication", communication="all_gather=1")
     assert "simulate" not in str(raised.value).partition("\nlaw ")[0]
 

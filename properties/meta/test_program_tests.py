@@ -94,18 +94,21 @@ def engines_of(test: Any) -> list[str]:
 def test_a_run_that_checks_nothing_ends_with_a_sentence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the expression that selects no test, or the flag for which XLA ends the process."""
     done = ran(project, "-k", "totl")
-    told = "ERROR: -k 'totl': nothing was checked: expected an expression that selects a test\n"
-    assert (done.returncode, told in done.stdout) == (pytest.ExitCode.NO_TESTS_COLLECTED, True), done.stdout
+    output = "ERROR: -k 'totl': nothing was checked: expected an expression that selects a test\n"
+    assert (done.returncode, output in done.stdout) == (pytest.ExitCode.NO_TESTS_COLLECTED, True), done.stdout
     monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1 --xla_force_host_platform_device_count=2")
     done = ran(project)
     assert "expected flags that XLA knows: it ends the process for --xla_no_such_flag=1\n" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_file_that_is_missing_is_told_before_an_expression(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_reported_before_an_expression(tmp_path: Path) -> None:
     """Under pytest-xdist pytest itself says nothing of it."""
     (tmp_path / "test_total.py").touch()
-    for file, told in (("test_ttl.py::test", "test_ttl.py: no such file"), ("test_total.py", "-k 'totl': nothing was")):
+    for file, output in (
+        ("test_ttl.py::test", "test_ttl.py: no such file"),
+        ("test_total.py", "-k 'totl': nothing was"),
+    ):
         config: Any = SimpleNamespace(
             option=SimpleNamespace(pyargs=False),
             args=[file],
@@ -113,7 +116,7 @@ def test_a_file_that_is_missing_is_told_before_an_expression(tmp_path: Path) -> 
             getoption={"keyword": "totl", "markexpr": "", "collectonly": False}.get,
         )
         (line,) = nothing_selected(config, pytest.ExitCode.NO_TESTS_COLLECTED)
-        assert line.startswith(told)
+        assert line.startswith(output)
 
 
 def test_programs_have_the_options_and_their_settings(project: Path) -> None:
@@ -149,7 +152,7 @@ def test_a_terminal_shows_how_far_a_test_is(project: Path) -> None:
 
 
 @pytest.mark.lengthy
-def test_a_failure_is_told_replayed_kept_and_repaired(project: Path) -> None:
+def test_a_failure_is_reported_replayed_kept_and_repaired(project: Path) -> None:
     """A failure is reported, replayed, kept as a regression and passes once repaired, with workers as well."""
     first = ran(project)
     assert first.returncode == 1
@@ -192,7 +195,7 @@ def test_a_failure_is_told_replayed_kept_and_repaired(project: Path) -> None:
 
 @pytest.mark.lengthy
 def test_once_values_are_wrong_what_follows_is_left_out(project: Path) -> None:
-    """The law of agreement is not asked where values are wrong, which is told, and it is if XLA is selected alone."""
+    """The law of agreement is not checked where values are wrong, which is reported; it is if XLA is selected alone."""
     file = project / "tests" / "test_total.py"
     file.write_text(PROJECT.replace('["value", "type"]', '["value", "agreement"]'))
     done = ran(project, "-rs")
@@ -304,7 +307,7 @@ def test_check_program_takes_what_a_program_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "output"),
     [
         ({"result": "n"}, "result: check_program has no such argument; did you mean 'results'?"),
         ({"max_example": 1}, "max_example: check_program has no such argument; did you mean 'max_examples'?"),
@@ -312,9 +315,9 @@ def test_check_program_takes_what_a_program_does() -> None:
         ({}, "results: is missing: a description of each array"),
     ],
 )
-def test_what_a_program_does_not_take_is_said(more: dict[str, Any], told: str) -> None:
+def test_what_a_program_does_not_take_is_said(more: dict[str, Any], output: str) -> None:
     """An unknown or missing argument of a program is named, with the nearest known one."""
-    with pytest.raises(ValueError, match=rf"^{re.escape(told)}"):
+    with pytest.raises(ValueError, match=rf"^{re.escape(output)}"):
         check_program(mlp, numpy_mlp, arguments=("n@data",), **more)
 
 

@@ -61,7 +61,7 @@ def test_a_wrong_program_is_reported(name: str) -> None:
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize(
-    ("function", "reference", "arguments", "results", "told"),
+    ("function", "reference", "arguments", "results", "text"),
     [
         (
             PROGRAMS["mlp"].wrong,
@@ -81,12 +81,12 @@ def test_a_wrong_program_is_reported(name: str) -> None:
     ids=["sum", "mean"],
 )
 def test_a_missing_reduction_is_named_with_its_role(
-    function: Any, reference: Any, arguments: Any, results: Any, told: str
+    function: Any, reference: Any, arguments: Any, results: Any, text: str
 ) -> None:
     """Blocks whose sum or average over a role is right are reported as partial sums or means over that role."""
     with pytest.raises(AssertionError) as raised:
         check_program(function, reference, arguments=arguments, results=results, max_examples=100, laws="value")
-    assert f"  {told}\n" in str(raised.value)
+    assert f"  {text}\n" in str(raised.value)
 
 
 @pytest.mark.lengthy
@@ -109,16 +109,18 @@ def first_half(x: Any, *, data: Any) -> Any:
     return jnp.where(lax.axis_index(data) < 1, x, jnp.zeros_like(x))
 
 
-def test_an_element_is_told_by_its_global_index_and_its_owner(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_element_is_reported_by_its_global_index_and_its_owner(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The index is that in the whole array, and the coordinates of the device stand apart from it."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AssertionError) as raised:
         check_program(first_half, lambda x: x, arguments=("n@data",), results="n@data", laws="value", max_examples=20)
-    told = str(raised.value)
+    text = str(raised.value)
     assert re.search(
-        r"wrong element: result\[1\] is 0.0, .*\n    it is element \[0\] of the block of device 1, \(\w+=1\)", told
+        r"wrong element: result\[1\] is 0.0, .*\n    it is element \[0\] of the block of device 1, \(\w+=1\)", text
     )
-    (script,) = re.findall(r"^  python (\S+)$", told, re.MULTILINE)
+    (script,) = re.findall(r"^  python (\S+)$", text, re.MULTILINE)
     assert re.match(r"result\[0\] on \(\w+=1\) is 0.0, expected ", python(script).stdout)
     assert (tmp_path / ".shardproof" / ".gitignore").read_text() == "*\n"
 
@@ -205,7 +207,7 @@ def test_an_array_that_cannot_be_is_one_line(given: dict[str, Any], message: str
 
 
 @pytest.mark.lengthy
-def test_a_function_may_be_described_anew() -> None:
+def test_a_function_may_be_described_again() -> None:
     """A second description of a function is checked by itself, without results of the first."""
     right: dict[str, Any] = {"arguments": ("n@data",), "max_examples": 3, "laws": "value", "dtypes": ["float32"]}
     check_program(doubled, lambda x: 2 * x, results="n@data", **right)
@@ -253,7 +255,7 @@ def test_a_function_that_takes_gradients_is_seen() -> None:
 
 @pytest.mark.lengthy
 def test_a_gradient_taken_inside_is_guessed() -> None:
-    """A right step that takes gradients by an option, and fails only with unchecked types, is told what to state."""
+    """A right step that takes gradients by an option, and fails with unchecked types, is reported with a hint."""
 
     def step(weights: Any, batch: Any, *, data: Any, trains: bool) -> Any:
         return written.right(weights, batch, data=data) if trains else (weights, batch["x"].sum() * 0)
@@ -265,9 +267,9 @@ def test_a_gradient_taken_inside_is_guessed() -> None:
     described: Any = {"arguments": written.arguments, "results": written.results, "options": {"trains": (False, True)}}
     with pytest.raises(AssertionError, match="JAX has wrong gradients of sums") as raised:
         check_program(step, whole, **described, laws="value", max_examples=800)
-    told = str(raised.value)
-    hint = told.index("if step takes gradients, say differentiates=True, and no such case is drawn")
-    assert hint < told.index("first wrong element: "), "what may be no bug is told before what is wrong"
+    text = str(raised.value)
+    hint = text.index("if step takes gradients, say differentiates=True, and no such case is drawn")
+    assert hint < text.index("first wrong element: "), "what may be no bug comes before what is wrong"
 
 
 def test_a_role_may_shard_nothing() -> None:
@@ -284,7 +286,7 @@ def test_a_role_may_shard_nothing() -> None:
     assert {tally.outcome for tally in summary.tallies} == {"passed"}
 
 
-def test_a_reference_that_cannot_be_called_is_told() -> None:
+def test_a_reference_that_cannot_be_called_is_reported() -> None:
     """A reference that cannot be called is reported with its exception and its arguments."""
     with pytest.raises(ValueError, match=r"called with x\[2, 3\] \('batch@data embed'\), .*, and no role: TypeError"):
         check_program(mlp, lambda x: x, **MLP)
@@ -360,8 +362,8 @@ def test_what_is_stated_is_in_the_summary() -> None:
     written = PROGRAMS["from_before"]
     summary = checked(written, written.right, max_examples=16)
     assert {tally.law for tally in summary.tallies}.isdisjoint({"type", "gradient"})
-    told = "stated, so nothing else was drawn: from_before: check_vma=False, so that no types are checked"
-    assert told in str(summary)
+    text = "stated, so nothing else was drawn: from_before: check_vma=False, so that no types are checked"
+    assert text in str(summary)
     assert "and no gradients" in str(summary)
     with pytest.raises(AssertionError, match=r"from_before: type: .* raises TypeError"):
         checked(dataclasses.replace(written, more={}), written.right, laws="type", max_examples=40)
@@ -579,7 +581,7 @@ def through(dtype: str, x: Any) -> Any:
 def test_a_cast_is_right_where_the_reference_has_one(stated: str | None) -> None:
     """A cast to the reference's dtype passes, and one to a narrower dtype is reported."""
 
-    def meant(x: Any) -> Any:
+    def intended(x: Any) -> Any:
         return 3 * x if stated is None else through(stated, x)
 
     described: Any = {"arguments": ["n@data k"], "results": "n@data k", "dtypes": "float32", "laws": ["value"]}
@@ -589,10 +591,10 @@ def test_a_cast_is_right_where_the_reference_has_one(stated: str | None) -> None
             return through(sent, x)
 
         if sent in ("float32", stated):
-            check_program(function, meant, **described, max_examples=10)
+            check_program(function, intended, **described, max_examples=10)
         else:
             with pytest.raises(AssertionError, match="rounded too much"):
-                check_program(function, meant, **described, max_examples=40)
+                check_program(function, intended, **described, max_examples=40)
 
 
 IDS, COUNTS, ROWS = Array("n@data", "int32", below=5), Array("5", "int32"), "n@data d@model"

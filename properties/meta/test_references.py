@@ -41,7 +41,7 @@ def arrays(seed: int) -> list[np.ndarray]:
     return [rng.standard_normal(shape).astype(np.float32).astype(np.float64) for shape in ((4, 3), (3, 2))]
 
 
-def test_references_are_told_apart() -> None:
+def test_references_are_distinguished() -> None:
     """What JAX can trace is run in wide arithmetic, and what it cannot is NumPy's."""
     assert isinstance(reference_of(jax_block, BLOCK, SIZES, {}), JaxReference)
     assert isinstance(reference_of(numpy_block, BLOCK, SIZES, {}), NumpyReference)
@@ -180,7 +180,7 @@ def test_a_cast_that_would_round_is_refused() -> None:
 
 
 def test_indices_are_tried_where_there_is_one() -> None:
-    """A table of one row is read there; a mistake of a reference in NumPy is told as such."""
+    """A table of one row is read there; a mistake of a reference in NumPy is reported as such."""
     signature = Signature.of(("t", "i"), ("v d", Array("n@data", "int32", below="v")), "n d")
     found = reference_of(lambda t, i: np.stack([t[int(k)] for k in i]), signature, {"v": 1, "d": 2, "n": 2}, {})
     assert isinstance(found, NumpyReference)

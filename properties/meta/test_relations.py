@@ -1,4 +1,4 @@
-"""Functions that are right only up to a relation: a predicate of whole results is held to, on both engines."""
+"""Functions that are right only up to a relation: a predicate of whole results is checked on both engines."""
 
 import re
 from collections.abc import Callable
@@ -130,10 +130,10 @@ def test_what_breaks_a_relation_is_reported_in_its_words(name: str) -> None:
     _, function, holds, described, words = RELATIONS[name]
     with pytest.raises(AssertionError) as raised:
         check_program(function, holds=holds, **described, max_examples=32)
-    told = str(raised.value)
-    assert told.startswith(f"{function.__name__}: value: mesh (dp=")
-    assert words in told.partition("\n")[0]
-    assert "more check" in told, "both engines are one cause"
+    text = str(raised.value)
+    assert text.startswith(f"{function.__name__}: value: mesh (dp=")
+    assert words in text.partition("\n")[0]
+    assert "more check" in text, "both engines are one cause"
 
 
 def test_what_raises_on_both_engines_and_what_is_sent_is_reported() -> None:
@@ -208,11 +208,11 @@ def sum_and_double(x: Any, *, data: Any) -> Any:
         (lambda y, x: bool(np.allclose(y[0], x.sum(), atol=1e-3) and np.allclose(y[1], 2 * x)), ""),
     ],
 )
-def test_a_predicate_that_refuses_nothing_is_told(holds: Any, accepted: str) -> None:
+def test_a_predicate_that_refuses_nothing_is_reported(holds: Any, accepted: str) -> None:
     """Results are changed, one at a time, and those that the predicate never missed are in the summary."""
     described: Any = {"arguments": (Array("n@data", "float32"),), "results": ("", "n@data"), "laws": "value"}
-    told = str(check_program(sum_and_double, holds=holds, **described, max_examples=6))
-    (line,) = [line for line in told.splitlines() if line.startswith("says nothing: ")] or [""]
+    text = str(check_program(sum_and_double, holds=holds, **described, max_examples=6))
+    (line,) = [line for line in text.splitlines() if line.startswith("says nothing: ")] or [""]
     assert ("the predicate of holds= never refused a result that was changed" in line) is bool(accepted)
     assert re.sub(r" \(\d+ structures?\)", "", line.rpartition(": ")[2]) == accepted
 
@@ -230,7 +230,7 @@ def test_a_predicate_that_refuses_nothing_is_told(holds: Any, accepted: str) -> 
     ],
 )
 def test_a_relation_that_cannot_be_used_is_one_line(given: dict[str, Any], words: str) -> None:
-    """What is wrong with a description is told when it is made."""
+    """A wrong description raises when it is made."""
     with pytest.raises(ValueError, match=words) as raised:
         Program(noise, **ROWS | given)
     assert "\n" not in str(raised.value)

@@ -199,19 +199,19 @@ PROGRAMS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", marked(PROGRAMS, ["a role", "a norm", "a halo"]))
-def test_the_line_and_the_change_are_told(name: str) -> None:
+def test_the_line_and_the_change_are_reported(name: str) -> None:
     """In the report of a check, where nothing else is known."""
-    function, reference, described, told = PROGRAMS[name]
+    function, reference, described, output = PROGRAMS[name]
     if name == "an order" and jax.__version_info__ >= (0, 11):
         pytest.skip("this version lowers no tuple that is not in the order of the mesh")
     with pytest.raises(AssertionError) as caught:
         check_program(function, reference, laws="value", max_examples=12, random_seed=3, **described)
     found = re.search(r"one change makes it right: (.*)", str(caught.value))
     assert found is not None, str(caught.value)
-    assert re.search(told, found[1]), found[1]
+    assert re.search(output, found[1]), found[1]
 
 
-def test_what_no_change_makes_right_is_not_told() -> None:
+def test_what_no_change_makes_right_is_not_reported() -> None:
     """Another formula is what it is."""
     with pytest.raises(AssertionError) as caught:
         check_program(
@@ -234,7 +234,7 @@ def test_a_number_in_the_order_of_the_mesh() -> None:
 
 
 def test_a_changed_program() -> None:
-    """Equations do what they are told instead, and the others what they did."""
+    """Changed equations compute something else, and the others what they did."""
     mesh = jax.sharding.AbstractMesh((2, 2), ("dp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     function = jax.shard_map(
         lambda x: lax.psum(x * 2.0, "dp")[None],
@@ -310,7 +310,7 @@ def reported(function: Any, reference: Any, **described: Any) -> str:
         (narrow_at_the_end, 2, "float16"),
     ],
 )
-def test_the_cast_is_told(function: Any, line: int, dtype: str) -> None:
+def test_the_cast_is_reported(function: Any, line: int, dtype: str) -> None:
     """By its line, in a function that is right in double precision."""
     number = function.__code__.co_firstlineno + line
     place = rf"convert_element_type at test_repairs.py:{number}:\d+ \({function.__name__}\)"
@@ -318,7 +318,7 @@ def test_the_cast_is_told(function: Any, line: int, dtype: str) -> None:
     assert re.search(rf"rounded too much: .*; {place} rounds to {dtype}$", text, re.MULTILINE), text
 
 
-def test_a_cast_before_a_sum_is_told() -> None:
+def test_a_cast_before_a_sum_is_reported() -> None:
     """Of a result that is not sharded, too."""
     described = {**ROWS, "results": "k"}
     text = reported(summed_narrowly, lambda x: jnp.tanh(x.sum(0)), **described)

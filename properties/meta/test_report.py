@@ -7,7 +7,7 @@ from shardproof.properties.runner.tally import Tally
 
 
 def held(implementation: str, law: str, engine: str, structures: int) -> Tally:
-    """A law that held on so many structures, with six data sets each."""
+    """A law that held on some structures, with six data sets each."""
     tally = Tally("broadcast", implementation, law, engine)
     for _ in range(structures):
         tally.count(example("broadcast", MeshCase(("dp",), (2,)), "dp"), 6)

@@ -42,7 +42,7 @@ SENT = 45_000 / Fraction(chip("v5e").link) + chip("v5e").latency
 
 
 def product(name: str, cycles: int) -> str:
-    """A fusion of so many cycles."""
+    """A fusion of some cycles."""
     config = f'backend_config={{"window_config":{{"estimated_cycles":"{cycles}"}}}}'
     return f"%{name} = f32[11250]{{0}} fusion(%x), kind=kOutput, calls=%nothing, {config}"
 
@@ -110,10 +110,10 @@ def test_fused_asynchronous_collectives_are_followed() -> None:
 def test_a_schedule_step_by_step() -> None:
     """A printed schedule has each step with its beginning, time and wait."""
     found = schedule(by_hand(X, START, product("y", 940), DONE, more=NOTHING), V5E, RINGS)
-    told = [line.split() for line in str(found).splitlines()]
-    assert told[0] == ["begins", "us", "takes", "us"]
-    assert [line[0] for line in told[1:]] == ["0.0", "0.0", f"{float(found.total / MICRO):.1f}"]
-    assert {line[2] for line in told[1:-1]} == {"y", "permute"}
+    output = [line.split() for line in str(found).splitlines()]
+    assert output[0] == ["begins", "us", "takes", "us"]
+    assert [line[0] for line in output[1:]] == ["0.0", "0.0", f"{float(found.total / MICRO):.1f}"]
+    assert {line[2] for line in output[1:-1]} == {"y", "permute"}
     assert f"waited for {float((SENT - found.compute) / MICRO):.1f} us" in str(found)
 
 
@@ -129,7 +129,7 @@ def test_what_has_no_estimate_is_named() -> None:
     assert schedule(by_hand(X, kernel), V5E, RINGS).unpriced == ("k (tpu_custom_call)",)
 
 
-def test_trip_counts_that_are_not_told() -> None:
+def test_trip_counts_that_are_not_reported() -> None:
     """A loop without a constant bound has no trip count and is refused by name."""
     loop = by_hand(
         "%x = (s32[], s32[]) parameter(0)",

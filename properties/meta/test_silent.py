@@ -63,8 +63,8 @@ def test_what_nothing_is_known_of_is_not_held(engine: str) -> None:
     assert finding.violation is None
     assert (finding.tally.structures, finding.tally.uncompared > 0) == (0, True)
     assert "nothing to compare communication with" in require_held(law, implementation, finding.tally)
-    (told,) = notes([finding.tally])
-    assert told.startswith(
+    (text,) = notes([finding.tally])
+    assert text.startswith(
         "communication unknown: moe_layer[silent_layer]: not checked, with no expectation or lower bound; "
         "the largest case sends no communication"
     )

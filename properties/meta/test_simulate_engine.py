@@ -141,7 +141,7 @@ def test_unknown_primitive() -> None:
 
 
 def test_a_rule_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rule that a user registers is used, and is held to the traced shape and dtype."""
+    """A rule that a user registers is used, and must return the traced shape and dtype."""
     monkeypatch.setattr("shardproof.properties.engines.simulate.env.RULES", RULES)
     monkeypatch.delitem(RULES, "cholesky", raising=False)
     x = np.eye(3, dtype=np.float32) * 4

@@ -90,15 +90,15 @@ def counting(x: Any, w: Any, *, model: Any) -> Any:
     return lax.psum(lax.scan(step, start, (x.T, w))[0].astype(jnp.float32), model).astype(x.dtype)
 
 
-def test_where_sums_are_rounded_before_they_are_sent_is_told() -> None:
+def test_where_sums_are_rounded_before_they_are_sent_is_reported() -> None:
     """By the line, in the summary; with `accumulator` that is what breaks the law."""
     quiet = check_program(product, jnp.matmul, **PRODUCT)
     assert "part of a sum" not in str(quiet)
-    told = str(check_program(rounded_product, jnp.matmul, **PRODUCT))
-    assert "a part of a sum is rounded to bfloat16 before it is sent, at" in told
+    output = str(check_program(rounded_product, jnp.matmul, **PRODUCT))
+    assert "a part of a sum is rounded to bfloat16 before it is sent, at" in output
     line = rounded_product.__code__.co_firstlineno + 2
-    assert f"test_stated_precision.py:{line}" in told
-    assert "may grow with the mesh" in told
+    assert f"test_stated_precision.py:{line}" in output
+    assert "may grow with the mesh" in output
 
 
 def average(mean: Any, x: Any, *, data: Any) -> Any:
@@ -111,7 +111,7 @@ def rounded_average(mean: Any, x: Any, *, data: Any) -> Any:
     return (0.999 * mean).astype(x.dtype).astype(jnp.float32) + 0.001 * x.astype(jnp.float32)
 
 
-def test_where_what_came_with_more_digits_is_rounded_is_told() -> None:
+def test_where_what_came_with_more_digits_is_rounded_is_reported() -> None:
     """By the line; not where the reference rounds, too."""
     arrays = Array("n@data", "float32"), Array("n@data", "bfloat16")
     described: dict[str, Any] = {"arguments": arrays, "results": arrays[0], "laws": "value", "max_examples": EXAMPLES}
@@ -124,9 +124,9 @@ def test_where_what_came_with_more_digits_is_rounded_is_told() -> None:
 
     line = f"test_stated_precision.py:{rounded_average.__code__.co_firstlineno + 2}"
     assert "is rounded to" not in str(check_program(average, reference, **described))
-    told = str(check_program(rounded_average, reference, **described))
-    assert "float32 is rounded to bfloat16 at" in told
-    assert line in told
+    output = str(check_program(rounded_average, reference, **described))
+    assert "float32 is rounded to bfloat16 at" in output
+    assert line in output
     assert "is rounded to" not in str(check_program(rounded_average, rounding_reference, **described))
 
 
@@ -194,7 +194,7 @@ def whole_sum(x: Any) -> Any:
     return jnp.sum(jnp.abs(x), axis=0)
 
 
-def test_what_is_off_by_design_is_held_to_how_far() -> None:
+def test_what_is_off_by_design_is_compared_with_how_far() -> None:
     """An all-reduce of bytes is within a few percent of the largest, and no farther, and is reported without a word."""
     summary = str(check_program(compressed, whole_sum, within=0.05, most_devices=8, **SENT))
     assert "within: 0.05 of the largest number of an array" in summary
@@ -237,7 +237,7 @@ def test_a_row_may_be_what_it_is_relative_to() -> None:
     ],
     ids=["accumulator", "too_much", "no_number", "relative_to"],
 )
-def test_what_cannot_be_meant_is_one_line(said: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_intended_is_one_line(said: dict[str, Any], message: str) -> None:
     """It names the argument, its value and what was expected."""
     with pytest.raises(ValueError, match=message):
         Program(compressed, whole_sum, arguments=("@data n",), results="n", **said)

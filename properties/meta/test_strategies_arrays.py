@@ -145,7 +145,7 @@ def test_exact_data_sums_exactly_in_every_order(dtype: str, terms: int, seed: in
 
 @pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn", "float8_e5m2", "bfloat16"])
 def test_distinct_data_do_not_overflow_in_sums(dtype: str) -> None:
-    """In no order: the sum of the largest ones of so many terms is finite."""
+    """In any order the sum of the largest terms is finite."""
     for terms in (4, 128, 300):
         values = np.sort(generate(Data("distinct", 3), (4 * terms,), as_dtype(dtype), terms=terms).astype(np.float64))
         assert np.isfinite(values[-terms:].sum().astype(as_dtype(dtype)).astype(np.float64)), (dtype, terms)

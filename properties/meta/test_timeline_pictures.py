@@ -190,11 +190,11 @@ def test_without_drawsvg_figures_are_printed(mine: Path, monkeypatch: pytest.Mon
     """Lanes are printed without drawsvg, which is an error only if a picture was requested."""
     monkeypatch.setitem(sys.modules, "drawsvg", None)
     for more, code, kind in (([], 0, "Note"), (["--output", "lanes.svg"], 2, "Error")):
-        told = command("timeline", "ring_all_gather_matmul_lhs", *more)
-        assert told.exit_code == code
-        assert "compute  ##" in told.stdout
-        assert told.stderr.startswith(f"{kind}: no picture: ")
-        assert told.stderr.endswith("; pip install 'shardproof[draw]'\n")
+        message = command("timeline", "ring_all_gather_matmul_lhs", *more)
+        assert message.exit_code == code
+        assert "compute  ##" in message.stdout
+        assert message.stderr.startswith(f"{kind}: no picture: ")
+        assert message.stderr.endswith("; pip install 'shardproof[draw]'\n")
 
 
 def test_a_bar_says_what_it_is() -> None:
@@ -225,12 +225,12 @@ def test_a_failure_shows_its_timeline(name: str, tmp_path: Path, monkeypatch: py
     """A failure of overlap shows its lanes in letters and the path of a picture."""
     monkeypatch.chdir(tmp_path)
     found = violation(name)
-    told = report(found)["text"]
-    compute, link = re.findall(r"^    (?:compute|\w+ ->) +(\S+)$", told, re.MULTILINE)
+    message = report(found)["text"]
+    compute, link = re.findall(r"^    (?:compute|\w+ ->) +(\S+)$", message, re.MULTILINE)
     assert len(compute) == len(link)
     assert "!" in link
     assert all(one == "." for one, other in zip(compute, link, strict=True) if other == "!")
-    (path,) = re.findall(r"^    drawn in (\S+)$", told, re.MULTILINE)
+    (path,) = re.findall(r"^    drawn in (\S+)$", message, re.MULTILINE)
     svg = Path(path).read_text(encoding="utf-8")
     check_nothing_is_clipped(svg)
     assert svg == drawing(found)

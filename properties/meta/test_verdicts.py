@@ -138,7 +138,7 @@ def test_reasons_that_differ_in_their_values_are_one() -> None:
 
 
 @pytest.mark.parametrize("laws", [[], ""])
-def test_no_laws_are_told_from_all(laws: Any) -> None:
+def test_no_laws_are_distinguished_from_all(laws: Any) -> None:
     """An empty choice of laws is refused, and None means all laws and no claims."""
     with pytest.raises(ValueError, match=r"laws=\(\): expected some of value, "):
         check("ring_shift", few, laws=laws)
@@ -163,7 +163,7 @@ def test_a_wrong_argument_of_check_is_named(arguments: dict[str, Any], message: 
         check("ring_shift", few, **arguments)
 
 
-def test_a_function_in_the_contracts_place_is_told() -> None:
+def test_a_function_in_the_contracts_place_is_reported() -> None:
     """Swapped contract and function are reported as such."""
     with pytest.raises(GivenError, match=r"^contract=<function few .*: expected the contract's name first, and the"):
         check(few, "ring_shift")  # type: ignore[arg-type]
@@ -265,7 +265,7 @@ def test_a_law_that_ran_on_nothing_is_not_called_held() -> None:
     assert verdict_row(dataclasses.replace(tally, structures=0, defects={"empty_product": 7}))[2] == "excused"
 
 
-def test_a_function_that_counts_its_calls_is_told() -> None:
+def test_a_function_that_counts_its_calls_is_reported() -> None:
     """A function that is wrong each time, and each time in another way, keeps state: nothing else is said of it."""
     calls = []
 
@@ -275,9 +275,9 @@ def test_a_function_that_counts_its_calls_is_told() -> None:
 
     with pytest.raises(AssertionError, match=r"value: mesh .*blocks wrong") as caught:
         check("ring_shift", shift, laws=["value"], max_examples=20)
-    told = str(caught.value).split("first wrong element")[0]
-    assert "not the same twice" in told
-    assert "times the right values" not in told
+    output = str(caught.value).split("first wrong element")[0]
+    assert "not the same twice" in output
+    assert "times the right values" not in output
 
 
 def first_waits(x: Array, axis_name: Any, *, offset: int = 1) -> Array:

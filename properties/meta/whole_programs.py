@@ -166,7 +166,7 @@ def average_of_shards_alone(x: Any, *, data: Any) -> Any:
 
 
 def average_of_the_first(x: Any, count: Any, *, data: Any) -> Any:
-    """The mean of so many rows; the others are padding."""
+    """The mean of the first rows; the others are padding."""
     at = lax.axis_index(data) * x.shape[0] + jnp.arange(x.shape[0])
     total = lax.psum(jnp.where((at < count)[:, None], x, 0).sum(0), data)
     return total / jnp.maximum(count, 1).astype(x.dtype)

@@ -55,7 +55,7 @@ class Resharding:
 
     @property
     def over_another_axis(self) -> bool:
-        """True if one dimension is to be sharded, over an axis of two, in place of others.
+        """True if one dimension is to be sharded, over an axis of two, in place of other ones.
 
         In place of one, over another axis of two; or of two, over an axis of two each, of which the first one's goes to
         a dimension that is not between them.
@@ -194,7 +194,7 @@ def test_what_aborts_is_left_out_and_nothing_else() -> None:
 
 @pytest.mark.parametrize(("sizes", "rank", "expected"), [((2, 2), 2, 4), ((2, 3), 2, 0), ((2, 2), 3, 16)])
 def test_what_goes_over_another_axis(sizes: tuple[int, int], rank: int, expected: int) -> None:
-    """So many changes send more than a gather would, on both ends: over one axis of two in place of another."""
+    """The number of changes that send more than a gather would: over one axis of two in place of another."""
     mesh = MeshCase(("a", "b"), sizes)
     cases = [Resharding(mesh, (12,) * rank, held, wanted) for held in layouts(rank) for wanted in layouts(rank)]
     assert sum(case.over_another_axis for case in cases) == expected

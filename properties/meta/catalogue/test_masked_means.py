@@ -27,7 +27,7 @@ CASE = Case(
     (Operand((5,), "float32", EVERY), Operand((5,), "bool", EVERY)),
 )
 TELLS = Data("real", 1)
-"""Finite, and with a mean that is not zero: where everything is masked, nothing is told from right."""
+"""Finite, and with a mean that is not zero: where everything is masked, any mean is right."""
 
 SETS = [Data(kind, seed) for kind in ("exact", "distinct", "real", "scaled", "nan", "special") for seed in range(9)]
 

@@ -36,10 +36,10 @@ LOCAL = tuple(name for name, contract in CONTRACTS.items() if contract.call.loca
 
 SEED = 0
 MANY = 400
-"""So many structures that to find a bug is no matter of luck: what is found early ends the search."""
+"""Enough structures to find a bug without luck; a bug that is found ends the search."""
 
 SOME = 100
-"""So many structures of what is right, where no violation ends the search."""
+"""Structures of a right function, whose search no violation ends."""
 
 EAGER = Scope(chains=Chains(only=("eager",)))
 """Cases of which nothing is under `jit`, and that have no other transformation."""

@@ -21,10 +21,10 @@ EAGER = ("gather_with_lax", "reduce_with_lax", "shift_with_lax")
 """The only ones that are run without `jit`, where a loop over permutes takes a minute."""
 
 STRUCTURES = max(2, settings().max_examples // 100)
-"""Per law: few of each, since there are so many; a nightly profile draws fifty."""
+"""Structures per law: few, since there are many functions; a nightly profile draws fifty."""
 
 SLOW = ("attention", "expert_choice_layer", "global_moe_layer", "pipeline", "shard_router_z_loss")
-"""Contracts whose right functions take many seconds; their parts are those of others."""
+"""Contracts whose right functions take many seconds; other contracts have the same parts."""
 
 FIRST = first_of_each(RIGHT_ONES.values(), lambda right_one: right_one.contract)
 BRIEF = [right_one for right_one in FIRST if right_one.contract not in SLOW]

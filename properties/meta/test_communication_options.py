@@ -150,7 +150,7 @@ def test_no_communication_passes_what_sends_nothing(devices: int) -> None:
 
 @pytest.mark.needs_devices(8)
 def test_no_communication_lists_what_it_finds(devices: int) -> None:
-    """What the program asks for and what the compiler adds is listed; a given function is named."""
+    """Collectives of the program and those that the compiler adds are listed; a given function is named."""
     mesh, x = arguments()
 
     def total(x: jax.Array) -> jax.Array:

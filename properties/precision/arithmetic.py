@@ -59,7 +59,7 @@ APPROXIMATED = frozenset({
 """Functions that backends approximate, to a few units in the last place."""
 
 RANGES = {"tanh": (-1, 1), "erf": (-1, 1), "sin": (-1, 1), "cos": (-1, 1), "logistic": (0, 1), "erfc": (0, 2)}
-"""What the results of some of them are never beyond, and often are where they are near it."""
+"""Bounds that the results of some of them never exceed, and often reach."""
 
 PRODUCTS_OF_FEW = ("integer_pow", "cumprod", "reduce_prod")
 """Those whose results are exact where they are numbers of the dtype."""
@@ -68,7 +68,7 @@ WITH_ROOTS = ("lgamma", "digamma")
 """Functions that backends approximate no better beside their roots."""
 
 ULPS = 2.0
-"""So many, which a sample may be off by besides its rounding; `COARSE` widens these too."""
+"""Units in the last place that a sample may be off by besides its rounding; `COARSE` widens these too."""
 
 OUTSIDE = ("pure_callback", "io_callback", "custom_partitioning")
 """Primitives that call functions that no rule knows."""
@@ -88,7 +88,7 @@ KEPT = 2**14
 """The number of equations of which findings are kept."""
 
 PATIENCE = 8
-"""A sample's loop may take so many times the steps that it takes in double precision, and so many more."""
+"""The factor by which a sample's loop may take more steps than in double precision, and the steps on top of that."""
 
 
 class EndlessLoop(InterpreterLimit):
@@ -210,7 +210,7 @@ class Sampled(Doubles):
             what the source may have.
         samples: how many there are of each data set.
         chosen: those that are run.
-        sets: how many data sets there are, which are all rounded alike, so that each is as it is alone. Their samples
+        sets: how many data sets there are, all rounded in the same way, so that each is as it is alone. Their samples
             stand one behind the other along the first dimension.
         known: how often each loop's predicate is evaluated in double precision, if that is known.
         parts: the equations, by their identities, that round a part of a sum.
@@ -274,9 +274,11 @@ class Sampled(Doubles):
         return min(to, format_of(np.dtype(self.charges.sums)), key=lambda one: one.unit)
 
     def _chance(self, env: Env, equation: Any, x: Numbers) -> Numbers:
-        """Numbers of [0, 1), which broadcast to an array; devices that have the same numbers round them alike."""
-        alike = {d for d in range(1, env.lead) if x.shape[d] > 1 and is_alike(x[:1], d) and is_alike(x, d)}
-        shape = [1 if d in alike else n for d, n in enumerate(x.shape)]
+        """Numbers of [0, 1), which broadcast to an array; devices that have the same numbers round them equally."""
+        replicated = {
+            d for d in range(1, env.lead) if x.shape[d] > 1 and is_replicated(x[:1], d) and is_replicated(x, d)
+        }
+        shape = [1 if d in replicated else n for d, n in enumerate(x.shape)]
         count, place = math.prod(shape[1:]), self.turns.setdefault(id(equation), [len(self.turns) * STRIDE])
         start, pool = place[0] % PLACES, chances(self.samples)[self.chosen.start : self.chosen.stop]
         place[0] += TURN
@@ -464,7 +466,7 @@ ADDITIONS = ("add", "add_any", "sub")
 MULTIPLIES = ("mul", "square", "integer_pow", "dot_general", "div")  # of a constant XLA takes the reciprocal
 
 
-def is_alike(x: Numbers, dimension: int) -> bool:
+def is_replicated(x: Numbers, dimension: int) -> bool:
     """True if all along a dimension is equal."""
     return bool(nan_equal(x, x.take([0], axis=dimension)).all())
 

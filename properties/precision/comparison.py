@@ -125,7 +125,7 @@ class Reference:
 
     @property
     def tells(self) -> bool:
-        """True if some result can be told from a wrong one."""
+        """True if some result would be distinguished from a wrong one."""
         return self.exact.size == 0 or not self.undecided.all()
 
 

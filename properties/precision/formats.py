@@ -27,7 +27,7 @@ Numbers = Any
 """An array, or the scalar that NumPy gives in place of one of rank 0."""
 
 FORMATS = {(5, 10): "float16", (8, 7): "bfloat16", (8, 23): "float32", (11, 52): "float64"}
-"""The dtypes of exponents and mantissas of so many bits."""
+"""The dtypes by the bits of their exponents and mantissas."""
 
 COARSE = 4.0
 """The width, in steps of a format, of the numbers to which a sample may be rounded: what is right is rounded to the
@@ -134,7 +134,7 @@ def _step(x: Numbers, to: Format) -> Numbers:
 
 
 def are_numbers(x: Numbers, digits: int) -> Numbers:
-    """Elementwise, whether doubles have no more than so many digits."""
+    """True, elementwise, where doubles have no more than `digits` digits."""
     if x.dtype.kind == "c":
         return are_numbers(x.real, digits) & are_numbers(x.imag, digits)
     return (x.view(np.int64) & (1 << 53 - digits) - 1) == 0

@@ -29,7 +29,7 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Of
 
 FACTOR = 2.0
-"""A result may be off by so many times the largest deviation of `SAMPLES` samples; of half as many twice that."""
+"""The factor by which a result may be off more than the largest deviation of `SAMPLES` samples; of half as many twice that."""
 
 ANY_FINITE = float(np.finfo(np.float64).max) / 4
 """The bound of a result of which nothing is known, but that it is finite."""
@@ -41,7 +41,7 @@ further, as a count that stands still does, is wrong, unless the other samples l
 LARGE = 1e30
 """The number that a dtype must reach so that small ones do not overflow on their way."""
 
-ALIKE = 2.0**-44
+SAME_DOUBLE = 2.0**-44
 """Two doubles for the same number may differ by so much, relative to it, without a question."""
 
 SMALLEST = float(np.finfo(np.float64).tiny) * 2.0**64
@@ -155,7 +155,7 @@ class _Judge:
         size = size_of(exact)
         largest = float(size.max(initial=0))
         doubt = self.case.contract.oracle.doubt[self.kind != "value"]
-        leeway = ALIKE * (size + largest / 16) + SMALLEST + doubt * max(float(self.kind != "value"), largest)
+        leeway = SAME_DOUBLE * (size + largest / 16) + SMALLEST + doubt * max(float(self.kind != "value"), largest)
         if (apart <= leeway / 2).all():  # half, as apart is rounded here and there in other ways
             return leeway
         try:
@@ -233,7 +233,7 @@ def spread_of(samples: np.ndarray, double: np.ndarray, *, weighted: bool = False
 
 
 def _compiled(double: np.ndarray, dtype: np.dtype, coarsest: float, own: float) -> Judged:
-    """The judgement where doubles were compiled: so many digits."""
+    """The judgement where doubles were compiled: relative to the largest result."""
     if not is_float(dtype):
         return Judged.exactly(double, double.shape)
     size = max(1.0, float(magnitude(double).max(initial=0)))

@@ -229,7 +229,7 @@ def _judge(law: Law, implementation: Implementation, case: Case, engine: Engine,
     except NotImplementedError as error:
         first = first_line(error)
         frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
-        if frames[-1].endswith("interpreters.mlir"):  # the platform has no lowering, whoever asks for it
+        if frames[-1].endswith("interpreters.mlir"):  # the platform has no lowering, for any program
             return Verdict("not run", first)
         declined = law.partial and declines(implementation, case)
         if isinstance(error, NotDifferentiable) and not declined:

@@ -29,7 +29,7 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Of
 
 FACTOR = 2.0
-"""The factor by which a result may be off more than the largest deviation of `SAMPLES` samples; of half as many twice that."""
+"""A result may be off by this factor times the largest deviation of `SAMPLES` samples; of half as many twice that."""
 
 ANY_FINITE = float(np.finfo(np.float64).max) / 4
 """The bound of a result of which nothing is known, but that it is finite."""

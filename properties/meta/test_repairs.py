@@ -127,7 +127,7 @@ PROGRAMS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
         labels_of_own_rows,
         lambda image, text: -jnp.diag(jax.nn.log_softmax(image @ text.T)).mean(),
         {"arguments": ("n@data d", "n@data d"), "results": "", "one_axis": "data"},
-        r"what iota at test_repairs.py:\d+:\d+ \(labels_of_own_rows\) numbers from where the block begins along '\w+'",
+        r"iota at test_repairs.py:\d+:\d+ \(labels_of_own_rows\) counted from where the block begins along '\w+', not",
     ),
     "an operand": (
         feedback_of_the_mean,

@@ -1,8 +1,8 @@
 """Runs of a case's program in double precision, and with each result rounded at random.
 
 A sum of 16-bit floats that is rounded before all of its terms are there is reported. It goes on where it is moved,
-cast, or scaled. What is added up over devices, what is added to something that another device sent, and what a loop adds to
-what it had before, is the part of a sum.
+cast, or scaled. What is added up over devices, what is added to something that another device sent, and what a loop
+adds to what it had before, is the part of a sum.
 """
 
 import dataclasses

@@ -393,7 +393,7 @@ def _local_numbers(case: Case, equations: Sequence[Any]) -> Iterator[Repair]:
         equations, lambda e: e.primitive.name == "iota" and e.outvars[0].aval.dtype.kind in "iu"
     ):
         for axes in filter(None, some):
-            text = f"what {place(equations[places[0]])} numbers from where the block begins along {_words(axes)}"
+            text = f"{place(equations[places[0]])} counted from where the block begins along {_words(axes)}, not from 0"
             yield text, places, Change(then="whole", axes=axes)
     sizes = {n: (i, d) for i, o in enumerate(case.operands) for d, n in enumerate(o.block) if n > 1}
     for places in group_equations(equations, lambda e: e.primitive.name == "axis_index"):

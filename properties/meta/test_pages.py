@@ -16,6 +16,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.meta import pages
 from shardproof.properties.meta.pages import (
     DESCRIBE_PAGE,
+    DOCS,
     IMPL_PAGE,
     PAGES,
     PERFORMANCE_PAGE,
@@ -95,6 +96,13 @@ def run(*arguments: str, folder: Path) -> str:
     done = python(*arguments, folder=folder, PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu", COLUMNS="200")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_the_first_program_holds(tmp_path: Path) -> None:
+    """The command of the first page checks the program above it."""
+    (tmp_path / "check_total.py").write_text(block(DOCS / "index.md", "total", "python"), encoding="utf-8")
+    printed = run("-m", "shardproof", "check", "check_total:TOTAL", "--max-examples", "3", folder=tmp_path)
+    assert re.search(r"value +simulate +held +3 \(100%\)", printed)
 
 
 @pytest.mark.parametrize("name", ["moe", "global-moe", "losses", "distillation"])

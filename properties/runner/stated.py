@@ -127,7 +127,7 @@ def _unknown(function: Callable[..., Any], signature: Signature, by_name: Sequen
             yield f"{place}: role {role!r}: {near or f'expected {expected}'}"
 
 
-def split_names(argument: str, names: str | Iterable[str] | None, default: Iterable[str] = ()) -> tuple[str, ...]:
+def split_names(argument: str, names: object, default: Iterable[str] = ()) -> tuple[str, ...]:
     """The names that an argument lists, as text with commas as well; raises GivenError for anything else."""
     if names is None:
         return tuple(default)

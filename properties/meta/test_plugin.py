@@ -190,6 +190,7 @@ def test_a_report_is_not_lost(tmp_path: Path) -> None:
         check_destination("--report", tmp_path)
 
 
+@pytest.mark.lengthy
 def test_workers_share_a_bar(tmp_path: Path) -> None:
     """In a terminal, a run with workers has a bar with the time left, and pytest's words in its summary."""
     tests = "import time, pytest\n\n@pytest.mark.parametrize('i', range(9))\ndef test_it(i):\n    time.sleep(0.2)\n"

@@ -169,7 +169,7 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"check_vma": False, "whole": True}, "check_vma=False, whole=True: a function of global arrays says it in"),
         ({"sizes": {"embed": 10**9}}, "sizes: embed=1000000000: x, 'batch@data embed', has 1,000,000,000 elements at"),
         ({"sizes": ("embed", 8)}, "sizes=('embed', 8): expected a dict, by names"),
-        ({"roles": 3}, "roles=3: expected roles"),
+        ({"roles": 3}, "roles=3: expected a name, some names, or None for the default"),
         ({"whole": "yes"}, "whole='yes': expected True or False"),
         ({"serves": 3}, "serves=3: expected a function"),
         ({"arguments": (np.ones((9, 99)), "b", "c")}, "…: expected dimensions in a string, an Array, or a pytree"),

@@ -46,7 +46,7 @@ class Verdicts:
     violations: list[LawViolation] = field(default_factory=list)  # the smallest case of each cause, as found
     empty: list[str] = field(default_factory=list)  # why a law that applies held on nothing
     errors: list[SuiteError] = field(default_factory=list)  # errors of the suite itself
-    left_out: list[str] = field(default_factory=list)  # the laws that were not checked, since values are wrong
+    left_out: str = ""  # which laws were not checked, since the values are wrong
     ended: str = ""  # after how many structures of how many the time ran out, if it did
 
 
@@ -93,8 +93,10 @@ def check_laws(
     start, left = time.process_time(), applicable_laws(implementation, engine, laws)
     verdicts = Verdicts(tallies_of(implementation, engine, left))
     while left:
-        verdicts.left_out += [law.name for law in left if reported.decide(law)]
-        left = [law for law in left if not reported.decide(law)]
+        for law in [law for law in left if reported.decide(law)]:
+            del verdicts.tallies[law.name]
+            verdicts.left_out += f", {law.name}" if verdicts.left_out else f"{LEFT_OUT}: {law.name}"
+            left.remove(law)
         if not left:
             break
         try:
@@ -116,11 +118,9 @@ def check_laws(
         dead = bool(verdicts.violations) and verdicts.violations[-1].kind in DEATHS  # it would only die again
         left = [] if dead else [law for law in left if law.name != broken]
         max_examples = max(1, max_examples // SHORTER)
-    for name in verdicts.left_out:
-        del verdicts.tallies[name]
     first = next(iter(verdicts.tallies.values()), None)
     if verdicts.left_out and first is not None:
-        first.finding(engine, f"{LEFT_OUT}: {', '.join(verdicts.left_out)}")
+        first.finding(engine, verdicts.left_out)
     for law in applicable_laws(implementation, engine, laws):
         if law.name in verdicts.tallies and verdicts.tallies[law.name].outcome != "failed":
             _require_held(law, implementation, verdicts, reported)
@@ -179,8 +179,7 @@ def conclude(verdicts: Verdicts, implementation: Implementation) -> None:
         raise HeldOnNothing("\n".join(_merge(verdicts.empty)))
     if not any(tally.outcome == "passed" for tally in verdicts.tallies.values()):
         reasons = [reason for tally in verdicts.tallies.values() for reason in tally.findings]
-        reasons += [f"{LEFT_OUT}: {', '.join(verdicts.left_out)}"] if verdicts.left_out else []
-        pytest.skip("; ".join(reasons or [f"no law applies to {implementation}"]))
+        pytest.skip("; ".join(reasons) or verdicts.left_out or f"no law applies to {implementation}")
 
 
 def check_here(
@@ -331,7 +330,7 @@ def check_implementation(
             if verdicts.ended:
                 notes.append(f"{engine}: max_seconds={max_seconds:g} ended it {verdicts.ended}")
             if verdicts.left_out and not verdicts.tallies:
-                notes.append(f"{LEFT_OUT}: {', '.join(verdicts.left_out)}")
+                notes.append(verdicts.left_out)
     empty = _merge(empty)
     if searches.reason and "xla" in engines:
         notes.append(f"compiled in this process, which ends if XLA aborts: {searches.reason}")

@@ -120,10 +120,10 @@ def read_claims(
     said: tuple[str, str] = ("communication", "overlap"),
 ) -> dict[str, Any]:
     """The arguments of `Implementation` for claims about a function of a contract; `said` names those in errors."""
-    known, kinds = names_of(CONTRACTS[contract]), split_names("data", data, ())
+    known, kinds = names_of(CONTRACTS[contract]), split_names("data", data)
     check_kinds(kinds)
     return {
-        "features": find_features(contract, split_names("claims", features, ())),
+        "features": find_features(contract, split_names("claims", features)),
         "communication": None if communication is None else Expectation.parse(communication, known, said[0]),
         "overlap": None if overlap is None else Overlap.parse(overlap, known, said[1]),
         "data": kinds,

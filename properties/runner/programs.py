@@ -25,7 +25,7 @@ from shardproof.properties.programs.implementations import OF_PROGRAMS, Implemen
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.references import JaxReference, NumpyReference, reference_of
 from shardproof.properties.runner.platforms import DEVICES
-from shardproof.properties.runner.stated import by_name, check_call, check_conditions, names_in, several, split_names
+from shardproof.properties.runner.stated import by_name, check_call, check_conditions, several, split_names
 
 Described = Any
 """Dimensions, an `Array`, or a pytree of them."""
@@ -195,15 +195,15 @@ class Program:
     def conditions(self) -> Conditions:
         """The conditions on what is drawn for it."""
         return Conditions(
-            frozenset(names_in("one_axis", self.one_axis)),
+            frozenset(split_names("one_axis", self.one_axis)),
             {name: several(sizes) for name, sizes in by_name("sizes", self.sizes).items()},
             dict(by_name("multiples", self.multiples)),
             tuple(as_dtype(name).name for name in several(self.dtypes)),
             {name: _choices(name, values) for name, values in by_name("options", self.options).items()},
             self.most_devices,
             self.differentiates,
-            frozenset(names_in("powers_of_two", self.powers_of_two)),
-            frozenset(names_in("optional", self.optional)),
+            frozenset(split_names("powers_of_two", self.powers_of_two)),
+            frozenset(split_names("optional", self.optional)),
             self.check_vma,
             (self.check_vma and not self.within and not self.holds) if self.gradients is None else self.gradients,
         )
@@ -211,7 +211,7 @@ class Program:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of data that it is run on; all, if empty."""
-        return split_names("data", self.data, ())
+        return split_names("data", self.data)
 
     @cached_property
     def takes_gradients(self) -> bool:
@@ -394,7 +394,7 @@ def _signature(
         parameters = {}.values()
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     named += [f"x{i}" for i in range(len(named), len(arguments))]
-    return Signature.of(named[: len(arguments)], arguments, results, names_in("roles", roles))
+    return Signature.of(named[: len(arguments)], arguments, results, split_names("roles", roles))
 
 
 def _parameters(function: Callable[..., Any] | None) -> list[str]:

@@ -21,16 +21,6 @@ class GivenError(RequestError):
     """An argument that cannot be used; the message says why in one line."""
 
 
-def names_in(what: str, names: object) -> tuple[str, ...]:
-    """The roles that an argument lists, or its one role."""
-    if isinstance(names, str):
-        return (names,)
-    found = tuple(names) if isinstance(names, Iterable) else (names,)
-    if not all(isinstance(name, str) for name in found):
-        raise ValueError(f"{what}={shown(names)}: expected roles")
-    return found
-
-
 def by_name(what: str, values: object) -> Mapping[str, Any]:
     """The entries of an argument that is a dict, or None."""
     if values is not None and not isinstance(values, Mapping):
@@ -137,15 +127,16 @@ def _unknown(function: Callable[..., Any], signature: Signature, by_name: Sequen
             yield f"{place}: role {role!r}: {near or f'expected {expected}'}"
 
 
-def split_names(argument: str, names: str | Iterable[str] | None, default: Iterable[str]) -> tuple[str, ...]:
-    """The names that an argument of `check` lists, or its one name; raises GivenError for anything else."""
+def split_names(argument: str, names: object, default: Iterable[str] = ()) -> tuple[str, ...]:
+    """The names that an argument lists, as text with commas as well; raises GivenError for anything else."""
     if names is None:
         return tuple(default)
     if isinstance(names, str):
         return tuple(part for name in names.split(",") if (part := name.strip()))
-    if not isinstance(names, Iterable):
-        raise GivenError(f"{argument}={names!r}: expected a name, some names, or None for the default")
-    return tuple(names)
+    found = tuple(names) if isinstance(names, Iterable) else (names,)
+    if not all(isinstance(name, str) for name in found):
+        raise GivenError(f"{argument}={shown(names)}: expected a name, some names, or None for the default")
+    return found
 
 
 def check_kinds(kinds: Iterable[str]) -> None:

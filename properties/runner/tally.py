@@ -14,7 +14,7 @@ LINKS_OF_CHAIN, TRIVIAL = "length of the chain", "trivial"
 """Traits that reports name: how many transformations are around the call, and whether nothing can go wrong."""
 
 MAX_EXCLUDED = 1_000
-"""How many draws in a row that are excluded end a search."""
+"""How many excluded draws end a search in which nothing else was drawn."""
 
 DECLINED = "declined"
 """The further count of unsupported cases that are so without any derivative."""

@@ -63,7 +63,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         file = (page.parent / path).resolve() if path else page
         assert file.exists(), target
         assert file.is_relative_to(ROOT), target
-        assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), target
+        assert not anchor or file.suffix != ".md" or anchor in anchors(file.read_text(encoding="utf-8")), target
 
 
 OURS = ("told", "in vain", "anew", "alike", "held to", "so many", "spared", "asks", "fed", "meant")

@@ -167,11 +167,12 @@ def votes(program: Program, right: Reference) -> dict[str, str]:
     if not running.has_island(program):
         vote("one device", lambda: jax.jit(running.function(program, laid=False))(*values))
         vote("without jit", lambda: running.function(program, laid=False)(*map(jax.numpy.asarray, values)))
+    usual = jax.config.jax_use_shardy_partitioner
     jax.config.update("jax_use_shardy_partitioner", False)
     try:
         vote("older partitioner", lambda: running.run_pack([running.traced(program, values)]))
     finally:
-        jax.config.update("jax_use_shardy_partitioner", True)
+        jax.config.update("jax_use_shardy_partitioner", usual)
     return found
 
 

@@ -86,6 +86,12 @@ def _padded(e: Any) -> bool:
 
 
 CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool]]] = {
+    "batch_group_convolution": (
+        ("conv_general_dilated",),
+        lambda e, facts: (
+            e.params["batch_group_count"] > 1 and len(facts.program.mesh) > 1 and all(map(facts.sharded, e.invars))
+        ),
+    ),
     "bits_over_devices": (
         ("reduce_xor", "reduce_and", "reduce_or"),
         lambda e, facts: e.invars[0].aval.dtype != bool and facts.sharded(e.invars[0], e.params["axes"]),
@@ -162,6 +168,7 @@ ERRORS = {
     "determinant_gradient": ("det", "All inputs to triangular_solve must have the same batch sharding"),
     "pad_gradient": ("pad", "padding on sharded dims where out dim"),
     "product_gradient": ("prod", "slicing on sharded dims where out dim|This reshape is not supported"),
+    "reshape_of_nothing": ("merge|reshape|ravel", "IndexError: (tuple|list) index out of range"),
     "shift_across_axes": ("", "Could not slice dimension"),
     "sort_gradient": ("sort|median", "Arguments to sort must have equal shardings"),
     "svd_gradient": ("svd", "Incompatible types for broadcasting"),

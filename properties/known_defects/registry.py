@@ -143,6 +143,9 @@ scatter_rows_lost on 0.10.2:
 pool_tangent_padding on 0.10.2:
     The JVP of a maximum over windows is -inf for a window of padding alone, where an axis shards the operand.
 empty_window: XLA aborts while it compiles a reduce_window of an empty array whose result, of padding, an axis shards.
+batch_group_convolution:
+    A convolution of batch groups whose features an axis shards is added up over the other axis of a mesh as well.
+reshape_of_nothing: On explicit axes a merge of an empty dimension that an axis shards raises IndexError.
 pad_gradient:
     On explicit axes the gradient of a pad along a sharded dimension is refused if parts are uneven on the way.
 pool_gradient_padding:

@@ -94,7 +94,8 @@ def prepare(program: Program, excused: Sequence[str] = ()) -> Verdict | Ready:
     if certain:
         held = known.replicated(program, [i for steps in certain.values() for i in steps])
         with contextlib.suppress(Exception):  # then it is run as it is
-            return Ready(running.traced(held, values), right, {}, certain)
+            made = running.traced(held, values)
+            return Ready(made, right, known.at_fault(held, made.closed, values, certain=False), certain)
     return Ready(traced, right, known.at_fault(program, traced.closed, values, certain=False), {})
 
 

@@ -126,7 +126,9 @@ CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool]]] = {
     ),
     "negative_dilated_padding": (
         ("pad",),
-        lambda e, facts: facts.sharded(e.invars[0], _dilated(e.params["padding_config"])),
+        lambda e, facts: any(
+            facts.sharded(v, _dilated(e.params["padding_config"])) for v in (e.invars[0], e.outvars[0])
+        ),
     ),
     "pool_gradient_padding": (
         ("select_and_scatter_add",),

@@ -205,7 +205,8 @@ def _elements(variable: Any) -> int:
 
 def _entries(spec: Any) -> tuple[tuple[str, ...], ...]:
     """The axes of every dimension; none of one that is left to the compiler."""
-    return tuple((e,) if isinstance(e, str) else tuple(e) if isinstance(e, tuple) else () for e in spec)
+    entries = getattr(spec, "partitions", spec)
+    return tuple((e,) if isinstance(e, str) else tuple(e) if isinstance(e, tuple) else () for e in entries)
 
 
 def _long(spec: Sequence[Sequence[str]], case: Case) -> tuple[tuple[str, ...], ...]:

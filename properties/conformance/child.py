@@ -18,12 +18,12 @@ from shardproof.properties.conformance.running import Reference, Traced, Verdict
 
 
 class Request(msgspec.Struct):
-    """Programs to run: *packed*, *alone*, with *votes* of others, *traced* only, or on *one device* without layouts."""
+    """Programs to run: *packed*, *alone*, with *votes* of others, only *traced*, or on *one device* without layouts."""
 
     programs: list[Program]
     how: str = "packed"
     quick: bool = False
-    """Whether packs are compiled in the fastest way there is, which is not the usual one."""
+    """Compiles packs in the fastest way, which is not XLA's default."""
     excused: list[str] = []
     """The known defects whose operations are replicated before a program is run."""
 
@@ -35,11 +35,11 @@ class Answer(msgspec.Struct):
     verdict: Verdict
 
 
-def unsharded(program: Program, values: Sequence[np.ndarray]) -> Reference | Verdict:
+def run_unsharded(program: Program, values: Sequence[np.ndarray]) -> Reference | Verdict:
     """The right results by XLA on one device."""
-    found = jax.jit(running.function(program, laid=False, every=not program.derivative))(*values)
+    found = jax.jit(running.build_function(program, laid=False, every=not program.derivative))(*values)
     made = [np.asarray(x) for x in jax.tree.leaves(found)]
-    return running.judged(program, values, made, "xla")
+    return running.bound_results(program, values, made, "xla")
 
 
 class Ready(NamedTuple):
@@ -60,43 +60,43 @@ class Ready(NamedTuple):
 
 def prepare(program: Program, excused: Sequence[str] = ()) -> Verdict | Ready:
     """A program traced with its layouts, and its right results; or the verdict that there is without running it."""
-    values = running.arrays(program)
+    values = running.make_inputs(program)
     try:
-        right = running.reference(program, values)
+        right = running.compute_reference(program, values)
     except Exception as error:
-        return Verdict("invalid", running.message(error))
+        return Verdict("invalid", running.format_error(error))
     if isinstance(right, Verdict):
         return right
     if not right.by:
         if running.has_island(program):
             return Verdict("undetermined", "the interpreter lacks something")
         try:
-            right = unsharded(program, values)
+            right = run_unsharded(program, values)
         except Exception as error:
-            return Verdict("invalid", running.message(error))
+            return Verdict("invalid", running.format_error(error))
         if isinstance(right, Verdict):
             return right
     try:
-        traced = running.traced(program, values)
+        traced = running.trace_program(program, values)
     except Exception as error:
-        text = running.message(error)
-        defects = known.refused(program, text, error)
+        text = running.format_error(error)
+        defects = known.match_error(program, text, error)
         if program.derivative:
             forward = msgspec.structs.replace(program, derivative="")
             try:
-                running.traced(forward, values)
+                running.trace_program(forward, values)
             except Exception:
                 return Verdict("refused", text)
             return Verdict("fails", f"derivative: {text}", right.by, known=defects)
-        return Verdict("refused" if running.refusal(error) else "fails", text, right.by, known=defects)
-    certain = known.at_fault(program, traced.closed, values, certain=True)
+        return Verdict("refused" if running.is_refusal(error) else "fails", text, right.by, known=defects)
+    certain = known.find_defects(program, traced.closed, values, certain=True)
     certain = {name: steps for name, steps in certain.items() if name in excused}
     if certain:
-        held = known.replicated(program, [i for steps in certain.values() for i in steps])
+        held = known.replicate_steps(program, [i for steps in certain.values() for i in steps])
         with contextlib.suppress(Exception):  # then it is run as it is
-            made = running.traced(held, values)
-            return Ready(made, right, known.at_fault(held, made.closed, values, certain=False), certain)
-    return Ready(traced, right, known.at_fault(program, traced.closed, values, certain=False), {})
+            made = running.trace_program(held, values)
+            return Ready(made, right, known.find_defects(held, made.closed, values, certain=False), certain)
+    return Ready(traced, right, known.find_defects(program, traced.closed, values, certain=False), {})
 
 
 def judge(ready: Sequence[Ready], *, quick: bool = False) -> list[Verdict]:
@@ -112,66 +112,66 @@ def _judged(ready: Sequence[Ready], quick: bool) -> list[Verdict]:
             program = ready[0].traced.program
             try:
                 if not running.has_island(program):
-                    unsharded(program, running.arrays(program))
+                    run_unsharded(program, running.make_inputs(program))
             except Exception as other:
-                return [Verdict("invalid", f"compiled without layouts: {running.message(other)}")]
-            text = running.message(error)
-            defects = known.refused(program, text, error)
+                return [Verdict("invalid", f"compiled without layouts: {running.format_error(other)}")]
+            text = running.format_error(error)
+            defects = known.match_error(program, text, error)
             return [Verdict("fails", f"compiled: {text}", ready[0].right.by, known=defects)]
         half = len(ready) // 2
         return [*_judged(ready[:half], quick), *_judged(ready[half:], quick)]
     return [
         Verdict("wrong" if text else "right", text, one.right.by)
         for one, found in zip(ready, results, strict=True)
-        for text in [running.compared(one.right, found, one.traced.shardings) or one.traced.wrong_type]
+        for text in [running.compare_results(one.right, found, one.traced.shardings) or one.traced.wrong_type]
     ]
 
 
-def run(request: Request, tell: Any) -> None:
+def run(request: Request, reply: Any) -> None:
     """Answers a request."""
     ready: dict[int, Any] = {}
     for number, program in enumerate(request.programs):
         if request.how == "one device":
-            unsharded(program, running.arrays(program))
-            tell(Answer(number, Verdict("right")))
+            run_unsharded(program, running.make_inputs(program))
+            reply(Answer(number, Verdict("right")))
             continue
         made = prepare(program, request.excused)
         if isinstance(made, Verdict):
-            tell(Answer(number, made))
+            reply(Answer(number, made))
         elif request.how == "packed":
             ready[number] = made
         elif request.how == "traced":
-            tell(Answer(number, Verdict("undetermined", known=made.known)))
+            reply(Answer(number, Verdict("undetermined", known=made.known)))
         else:
             verdict = judge([made])[0]
             if request.how == "votes" and verdict.kind == "wrong":
-                verdict = msgspec.structs.replace(verdict, votes=votes(program, made.right))
-            tell(Answer(number, verdict))
+                verdict = msgspec.structs.replace(verdict, votes=collect_votes(program, made.right))
+            reply(Answer(number, verdict))
     if ready:
         for number, verdict in zip(ready, judge([*ready.values()], quick=request.quick), strict=True):
-            tell(Answer(number, verdict))
+            reply(Answer(number, verdict))
 
 
-def votes(program: Program, right: Reference) -> dict[str, str]:
-    """What others make of a program: empty where they agree with what is taken for right."""
-    values = running.arrays(program)
+def collect_votes(program: Program, right: Reference) -> dict[str, str]:
+    """The difference of other runs of a program from its right results: empty where there is none."""
+    values = running.make_inputs(program)
     found = {}
 
     def vote(name: str, make: Any) -> None:
         try:
             results = [np.asarray(x) for x in jax.tree.leaves(make())]
-            texts = [running.differing(right, i, x, ...) for i, x in enumerate(results)]
+            texts = [running.describe_difference(right, i, x, ...) for i, x in enumerate(results)]
             found[name] = next((text for text in texts if text), "")
         except Exception as error:
-            found[name] = running.message(error)
+            found[name] = running.format_error(error)
 
     if not running.has_island(program):
-        vote("one device", lambda: jax.jit(running.function(program, laid=False))(*values))
-        vote("without jit", lambda: running.function(program, laid=False)(*map(jax.numpy.asarray, values)))
+        vote("one device", lambda: jax.jit(running.build_function(program, laid=False))(*values))
+        vote("without jit", lambda: running.build_function(program, laid=False)(*map(jax.numpy.asarray, values)))
     usual = jax.config.jax_use_shardy_partitioner
     jax.config.update("jax_use_shardy_partitioner", False)
     try:
-        vote("older partitioner", lambda: running.run_pack([running.traced(program, values)]))
+        vote("older partitioner", lambda: running.run_pack([running.trace_program(program, values)]))
     finally:
         jax.config.update("jax_use_shardy_partitioner", usual)
     return found
@@ -184,12 +184,12 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 
-    def tell(answer: Answer) -> None:
+    def reply(answer: Answer) -> None:
         answers.write(msgspec.json.encode(answer) + b"\n")
         answers.flush()
 
     for text in sys.stdin.buffer:
-        run(msgspec.json.decode(text, type=Request), tell)
+        run(msgspec.json.decode(text, type=Request), reply)
         answers.write(b"done\n")
         answers.flush()
 

@@ -23,7 +23,7 @@ def search(
     json: Path | None,
     scripts: Path,
 ) -> Outcome:
-    """Searches for so many minutes at most, printing progress, the table and where the scripts are.
+    """Searches for some minutes at most, printing progress, the table and where the scripts are.
 
     Raises:
         RequestError: if there is no operation of a name.
@@ -53,4 +53,4 @@ def search(
 def compare(before: Path, after: Path) -> None:
     """Prints what changed between two runs."""
     one, other = report.read(before), report.read(after)
-    click.echo("\n".join(report.compared(one, other)) or "nothing changed")
+    click.echo("\n".join(report.compare_outcomes(one, other)) or "nothing changed")

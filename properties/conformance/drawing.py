@@ -29,11 +29,11 @@ MOST = 600
 
 
 class Unsuited(Exception):
-    """What was drawn makes no program: it is drawn again."""
+    """The drawn parameters make no program: others are drawn."""
 
 
 class Drawing:
-    """What an operation draws from: the values so far, and new inputs.
+    """Draws the operands of an operation, from the values so far or as new inputs, and its parameters.
 
     Arguments:
         draw: draws from a strategy.
@@ -65,7 +65,7 @@ class Drawing:
         return choices[self.integer(0, len(choices) - 1)]
 
     def chance(self, one_in: int) -> bool:
-        """True once in so many times."""
+        """True once in `one_in` times."""
         return self.integer(1, one_in) == one_in
 
     def size(self) -> int:
@@ -73,14 +73,14 @@ class Drawing:
         return 0 if self.chance(40) else self.draw(self.sizes)
 
     def shape(self, least: int = 1, most: int = 3) -> tuple[int, ...]:
-        """A shape of so many dimensions."""
+        """A shape of `least` to `most` dimensions."""
         shape = [self.size() for _ in range(self.integer(least, most))]
         while math.prod(shape) > MOST:
             shape[max(range(len(shape)), key=shape.__getitem__)] = 2
         return tuple(shape)
 
     def permutation(self, count: int) -> list[int]:
-        """An order of so many."""
+        """A permutation of the first `count` whole numbers."""
         return list(self.draw(st.permutations(range(count))))
 
     def axis(self, name: str) -> int:
@@ -140,14 +140,14 @@ class Drawing:
         """The name of a new input, in a layout or any."""
         name = f"x{len(self.inputs)}"
         spec = self.layout(shape) if spec is None else spec
-        held: str | tuple[int, int] = data or ("distinct" if self.chance(2) else (-3, 4))
-        if dtype.startswith("u") and not isinstance(held, str):
-            held = max(held[0], 0), held[1]
+        elements: str | tuple[int, int] = data or ("distinct" if self.chance(2) else (-3, 4))
+        if dtype.startswith("u") and not isinstance(elements, str):
+            elements = max(elements[0], 0), elements[1]
         used = {axis for entry in spec for axis in entry or ()}
         free = [axis for axis in self.mesh if axis not in used]
         reduces = self.axes == "explicit" and free and dtype in INEXACT and self.chance(12)
         reduced = (self.one_of(free),) if reduces else ()
-        self.inputs.append(Input(name, shape, dtype, spec, held, self.integer(0, 3), reduced))
+        self.inputs.append(Input(name, shape, dtype, spec, elements, self.integer(0, 3), reduced))
         self.values[name] = Value(name, shape, dtype)
         return name
 
@@ -167,5 +167,5 @@ class Drawing:
         return spec
 
     def out(self, shape: Sequence[int]) -> Spec | None:
-        """A layout that a result is asked for, on explicit axes; None: its type's."""
+        """A value of `out_sharding` on explicit axes; None: the layout follows from those of operands."""
         return self.layout(shape) if self.axes == "explicit" and self.chance(3) else None

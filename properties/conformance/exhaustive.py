@@ -39,7 +39,7 @@ def layouts(shape: Sequence[int], axes: dict[str, int]) -> Iterator[Spec]:
 
 
 def choices(program: Program) -> list[list[Any]]:
-    """What may be chosen: a layout of each operand, one of each result that may have one, and a derivative."""
+    """The choices: a layout of each operand, one of each result that may have one, and a derivative."""
     axes = {axis: size for axis, size in program.mesh.items() if axis != "unused"}
     made: list[list[Any]] = [[*layouts(one.shape, axes)] for one in program.inputs]
     (step,) = program.steps
@@ -51,7 +51,7 @@ def choices(program: Program) -> list[list[Any]]:
     return [*made, ["", "jvp", "vjp"] if derivable else [""]]
 
 
-def chosen(program: Program, choice: Sequence[Any]) -> Program:
+def apply_choice(program: Program, choice: Sequence[Any]) -> Program:
     """A program with one of each of its choices."""
     *specs, derivative = choice
     count = len(program.inputs)
@@ -70,17 +70,17 @@ def combinations(program: Program, rng: np.random.Generator) -> tuple[list[Progr
     every = choices(program)
     total, most = math.prod(map(len, every)), max(map(len, every))
     if total <= 2 * most:
-        return [chosen(program, choice) for choice in product(*every)], total
+        return [apply_choice(program, choice) for choice in product(*every)], total
     shuffled = [[options[i] for i in rng.permutation(len(options))] for options in every]
     made = zip(*(islice(cycle(options), 2 * most) for options in shuffled), strict=True)
-    found = {msgspec.json.encode(one): one for one in (chosen(program, choice) for choice in made)}
+    found = {msgspec.json.encode(one): one for one in (apply_choice(program, choice) for choice in made)}
     return [*found.values()], total
 
 
-def exhausted(
+def enumerate_layouts(
     names: Sequence[str], kinds: Sequence[str], sets: int, seed: int, devices: int, reached: Reached
 ) -> Iterator[list[Program]]:
-    """All programs of one operation after the other, with so many drawn sets of parameters on each mesh."""
+    """All programs of one operation after the other, with `sets` of drawn parameters on each mesh."""
     rng = np.random.default_rng(seed)
     for number, i in enumerate(rng.permutation(len(names))):
         batch: list[Program] = []

@@ -19,9 +19,9 @@ Steps = dict[str, list[int]]
 
 
 class Facts(NamedTuple):
-    """What is known of the variables of a traced program: layouts, and the values of its inputs.
+    """The facts about the variables of a traced program: layouts, and the values of its inputs.
 
-    What is not known counts against the program, unless it must be `certain`.
+    A layout that is not known counts as sharded, unless defects must be `certain`.
     """
 
     program: Program
@@ -30,7 +30,7 @@ class Facts(NamedTuple):
     certain: bool
 
     def sharded(self, variable: Any, dimensions: Sequence[int] | None = None) -> bool:
-        """Whether a variable is sharded along any of its dimensions, or of these."""
+        """True if a variable is sharded along any of its dimensions, or of these."""
         if dimensions is not None and not dimensions:
             return False
         if self.program.axes == "explicit":
@@ -42,7 +42,7 @@ class Facts(NamedTuple):
         return any(entry for i, entry in enumerate(spec) if dimensions is None or i in dimensions)
 
     def beyond(self, array: Any, starts: Sequence[Any], sizes: Sequence[int], result: Any) -> bool:
-        """Whether a part of an array begins behind the end of a dimension, which is sharded there or in the result."""
+        """True if a part of an array begins behind the end of a dimension, which is sharded there or in the result."""
         for i, (start, size) in enumerate(zip(starts, sizes, strict=True)):
             value = start.val if isinstance(start, core.Literal) else self.values.get(start)
             late = not self.certain if value is None else bool(np.any(value >= array.aval.shape[i]))
@@ -182,7 +182,7 @@ ERRORS = {
 """By defect: the names of operations that have it, and how JAX says so; both are patterns."""
 
 
-def here(name: str) -> Defect | None:
+def find_here(name: str) -> Defect | None:
     """A known defect, if this version of JAX is taken to have it."""
     return DEFECTS[name] if DEFECTS[name].in_version(jax.__version__) else None
 
@@ -216,11 +216,11 @@ def _within(equation: Any) -> Iterator[Any]:
         yield from equations(body)
 
 
-def at_fault(program: Program, closed: Any, values: Sequence[np.ndarray], *, certain: bool) -> Steps:
+def find_defects(program: Program, closed: Any, values: Sequence[np.ndarray], *, certain: bool) -> Steps:
     """The known defects that a traced program meets: for certain, or maybe."""
     found: dict[str, set[int]] = {}
     facts = _facts(program, closed, values, certain=certain)
-    conditions = {name: condition for name, condition in CONDITIONS.items() if here(name)}
+    conditions = {name: condition for name, condition in CONDITIONS.items() if find_here(name)}
     for outer in closed.jaxpr.eqns:
         for equation in _within(outer):
             for name, (primitives, holds) in conditions.items():
@@ -239,12 +239,12 @@ def _excusing(program: Program, closed: Any, *, certain: bool) -> Iterator[tuple
     types = dict.fromkeys(program.mesh, program.axes)
     case: Any = SimpleNamespace(mesh=SimpleNamespace(shape=program.mesh, types=types), operands=operands)
     for name in ("overlapping_update", "product_over_three_axes", "reshard_after_another"):
-        defect = here(name)
+        defect = find_here(name)
         if defect and (defect.aborts or not certain) and (primitive := defect.at_fault(case, closed)):
             yield name, primitive
 
 
-def refused(program: Program, message: str, error: BaseException | None = None) -> Steps:
+def match_error(program: Program, message: str, error: BaseException | None = None) -> Steps:
     """The known defects that a message is of, with the step that an error was raised in; all steps, without one."""
     lines, traceback = [], error and error.__traceback__
     while traceback:
@@ -255,11 +255,13 @@ def refused(program: Program, message: str, error: BaseException | None = None) 
     return {
         name: steps
         for name, (operations, words) in ERRORS.items()
-        if here(name) and re.search(words, message) and any(re.search(operations, program.steps[i].op) for i in steps)
+        if find_here(name)
+        and re.search(words, message)
+        and any(re.search(operations, program.steps[i].op) for i in steps)
     }
 
 
-def replicated(program: Program, chosen: Sequence[int]) -> Program:
+def replicate_steps(program: Program, chosen: Sequence[int]) -> Program:
     """A program some steps of which have replicated operands and results; nothing shards what it is vmapped over."""
     steps: list[Step] = []
     values = program.values()

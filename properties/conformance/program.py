@@ -14,7 +14,7 @@ DERIVATIVES = {
     "linearize": "lambda {x}: jax.linearize(lambda {d}: f({x}), {d})[1]({d})",
     "remat": "lambda {x}: jax.vjp(jax.checkpoint(lambda {d}: f({x})), {d})[1](f({x}))",
 }
-"""What is run in place of the function `f`: `x` are its arguments, `d` those that it is differentiated by."""
+"""Derivatives that run in place of the function `f`: `x` are its arguments, `d` those that it is differentiated by."""
 
 FILE = "<program>"
 """The file that tracebacks name for a program's function; its steps begin on the second line."""
@@ -36,7 +36,7 @@ class Input(msgspec.Struct, frozen=True):
     seed: int = 0
     reduced: tuple[str, ...] = ()
     mapped: bool = False
-    """Whether the program is vmapped over its first dimension."""
+    """True if the program is vmapped over its first dimension."""
 
     @property
     def value(self) -> "Value":
@@ -122,7 +122,7 @@ class Program(msgspec.Struct, frozen=True):
         return [one.name for one in self.inputs if one.dtype in INEXACT]
 
     def size(self) -> tuple[int, ...]:
-        """What a shrunk program has less of."""
+        """The sizes that shrinking reduces, the most important first."""
         numbers = sum(sum(one.shape) for one in self.inputs)
         layouts = [*(one.spec for one in self.inputs), *(one.spec for one in self.outputs)]
         sharded = sum(entry is not None for spec in layouts for entry in spec or ())

@@ -40,7 +40,7 @@ def _typed(expression: str, names: tuple[str, ...], types: tuple[Any, ...], mesh
     return tuple((tuple(one.shape), str(one.dtype)) for one in results)
 
 
-def typed(step: Step, values: dict[str, Value], mesh: dict[str, int]) -> list[tuple[tuple[int, ...], str]]:
+def infer_results(step: Step, values: dict[str, Value], mesh: dict[str, int]) -> list[tuple[tuple[int, ...], str]]:
     """The types of a step's results.
 
     Raises:
@@ -59,7 +59,7 @@ def typed(step: Step, values: dict[str, Value], mesh: dict[str, int]) -> list[tu
     return list(results)
 
 
-def batched(d: Drawing) -> list[Input]:
+def draw_batch(d: Drawing) -> list[Input]:
     """The inputs, some of them with a first dimension more, which the program is vmapped over."""
     size, chosen = d.size(), d.subset(len(d.inputs))
     inputs = list(d.inputs)
@@ -72,7 +72,7 @@ def batched(d: Drawing) -> list[Input]:
 
 
 def draw_mesh(draw: Callable[[Any], Any], devices: int) -> dict[str, int]:
-    """A mesh of so many devices at most."""
+    """A mesh of at most `devices`."""
     small, fitting = ([one for one in meshes if math.prod(one.values()) <= devices] or [{"a": 1}]
                       for meshes in (SMALL, (*SMALL, *LARGE)))  # fmt: skip
     return dict(draw(st.sampled_from(small) | st.sampled_from(fitting)))
@@ -81,7 +81,7 @@ def draw_mesh(draw: Callable[[Any], Any], devices: int) -> dict[str, int]:
 def draw_program(
     draw: Callable[[Any], Any], names: Sequence[str], mesh: dict[str, int], axes: str, steps: int, *, plain: bool
 ) -> Program:
-    """A program of so many steps at most, of operations of such names; a `plain` one has inputs and steps alone.
+    """A program of at most `steps` of the named operations; a `plain` one has inputs and steps alone.
 
     Raises:
         Unsuited: if what was drawn is none.
@@ -97,7 +97,7 @@ def draw_program(
         try:
             operands, params = operation.draw(d)
             step = Step(operation.name, tuple(operands), params, ())
-            types = typed(step, d.values, mesh)
+            types = infer_results(step, d.values, mesh)
         except Unsuited:
             if steps == 1:
                 raise
@@ -114,7 +114,7 @@ def draw_program(
         raise Unsuited
     if plain:
         return Program(mesh, axes, tuple(d.inputs), tuple(made), tuple(Output(v.name) for v in left))
-    inputs = tuple(batched(d) if d.inputs and d.chance(4) else d.inputs)
+    inputs = tuple(draw_batch(d) if d.inputs and d.chance(4) else d.inputs)
     batch = Program(mesh, axes, inputs, (), ()).batch
     laid = axes == "auto"
     outputs = [Output(v.name, d.layout((*batch, *v.shape)) if laid and not d.chance(3) else None) for v in left]
@@ -138,7 +138,7 @@ def programs(
     mesh: dict[str, int] | None = None,
     plain: bool = False,
 ) -> list[Program]:
-    """As many drawn programs, at most, each from a seed of its own, on a mesh or on any.
+    """At most `count` drawn programs, each from a seed of its own, on a mesh or on any.
 
     Of several examples of one seed, Hypothesis makes the first as simple as can be, which is not drawn to its end,
     and most others from one before.
@@ -167,4 +167,4 @@ def programs(
     return found
 
 
-__all__ = ["TEMPLATES", "draw_program", "programs", "typed"]
+__all__ = ["TEMPLATES", "draw_program", "infer_results", "programs"]

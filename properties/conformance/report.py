@@ -12,13 +12,13 @@ from shardproof.properties.conformance.search import Finding, Outcome
 
 COLUMNS = ("Auto", "gradient, Auto", "vmap, Auto", "Explicit", "gradient, Explicit", "vmap, Explicit", "reduced")
 
-JUDGED = ("wrong", "fails", "known", "refused", "right")
-"""The kinds of verdicts that a cell tells, the worst first."""
+KINDS = ("wrong", "fails", "known", "refused", "right")
+"""The kinds of verdicts that a cell reports, the worst first."""
 
 
 def cell(counts: Mapping[str, int]) -> str:
     """A cell of the table: its worst verdict, with how many of all programs had it."""
-    total = sum(counts.get(kind, 0) for kind in JUDGED)
+    total = sum(counts.get(kind, 0) for kind in KINDS)
     if not total:
         return ""
     bad = [f"{kind} {counts[kind]}" for kind in ("wrong", "fails", "known") if counts.get(kind)]
@@ -53,7 +53,7 @@ def markdown(outcome: Outcome) -> str:
     return f"{text}\n\nRight in this run: {', '.join(right)}."
 
 
-def reached(done: Reached | None) -> str:
+def format_reached(done: Reached | None) -> str:
     """How far an exhaustive run came, in a line."""
     if done is None:
         return ""
@@ -65,7 +65,7 @@ def reached(done: Reached | None) -> str:
 
 
 def summary(outcome: Outcome) -> str:
-    """What was run, in two lines."""
+    """The numbers of a run, in a few lines."""
     columns = sum(1 for of in outcome.counts.values() for counts in of.values() if sum(counts.values()))
     rate = outcome.programs / outcome.seconds if outcome.seconds else 0
     confirmed = [one for one in outcome.findings if one.confirmed]
@@ -76,7 +76,7 @@ def summary(outcome: Outcome) -> str:
         f"{len(outcome.counts)} of {len(OPERATIONS)} operations, {columns} cells\n"
         f"{len(confirmed)} causes, of which {values} give wrong values; {outcome.deaths} processes ended, "
         f"{outcome.excused} programs wrong only for what the run had found\n"
-        f"{reached(outcome.reached)}known defects met: {known or 'none'}"
+        f"{format_reached(outcome.reached)}known defects met: {known or 'none'}"
     )
 
 
@@ -115,11 +115,11 @@ def read(path: Path) -> Outcome:
 
 def status(counts: Mapping[str, int]) -> str:
     """The worst verdict of a cell."""
-    return next((kind for kind in JUDGED if counts.get(kind)), "")
+    return next((kind for kind in KINDS if counts.get(kind)), "")
 
 
-def compared(before: Outcome, after: Outcome) -> Iterator[str]:
-    """What changed between two runs, of what both have run, a line each."""
+def compare_outcomes(before: Outcome, after: Outcome) -> Iterator[str]:
+    """The changes between two runs in what both have run, a line each."""
     for name in sorted(before.counts.keys() & after.counts.keys()):
         for column in COLUMNS:
             one, other = (of.counts[name].get(column, {}) for of in (before, after))

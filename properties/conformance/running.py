@@ -30,7 +30,7 @@ ULPS = 32
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What became of a program.
+    """The outcome of running a program.
 
     `kind` is *right*, *wrong*, *refused* with a clear error, *fails* with another one, *invalid* if it fails without
     layouts, *undetermined* if JAX does not say what is right, or *known* if all is right once the steps that a known
@@ -68,7 +68,7 @@ def mesh_of(program: Program) -> Mesh:
     return Mesh(devices, tuple(program.mesh), axis_types=(kind,) * len(program.mesh))
 
 
-def scope(program: Program, *, laid: bool) -> dict[str, Any]:
+def make_scope(program: Program, *, laid: bool) -> dict[str, Any]:
     """The names that a program uses, with its layouts or without."""
     names: dict[str, Any] = {"jax": jax, "jnp": jnp, "lax": lax, "np": np, "P": jax.P}
     if not laid:
@@ -84,36 +84,36 @@ def scope(program: Program, *, laid: bool) -> dict[str, Any]:
     return names | {"put": put, "to": lambda spec: spec, "mesh": devices}
 
 
-def function(program: Program, *, laid: bool, every: bool = False) -> Callable[..., Any]:
-    """What a program runs: its function or a derivative of it, with its layouts or without."""
-    names = scope(program, laid=laid)
+def build_function(program: Program, *, laid: bool, every: bool = False) -> Callable[..., Any]:
+    """The function of a program or its derivative, with its layouts or without."""
+    names = make_scope(program, laid=laid)
     # the text is the table's own; of what is drawn there are numbers and names in it
     exec(compile(source(program, TEMPLATES, every=every), FILE, "exec"), names)  # noqa: S102
     return names["g" if program.derivative else "f"]
 
 
-def arrays(program: Program) -> list[np.ndarray]:
+def make_inputs(program: Program) -> list[np.ndarray]:
     """The inputs."""
     scope = {"np": np, "jnp": jnp}
     return [np.asarray(eval(one.text(), scope)) for one in program.inputs]  # noqa: S307 # made of numbers
 
 
 def has_island(program: Program) -> bool:
-    """Whether a part of a program is for a mesh alone."""
+    """True if a part of a program is for a mesh alone."""
     return "shard_map" in program.operations
 
 
-def placed(program: Program, mesh: Mesh, values: Sequence[np.ndarray]) -> list[jax.Array]:
+def place_inputs(program: Program, mesh: Mesh, values: Sequence[np.ndarray]) -> list[jax.Array]:
     """The inputs with their layouts."""
     specs = [jax.P(*partition_spec(one.spec), reduced=set(one.reduced)) if one.reduced else partition_spec(one.spec)
              for one in program.inputs]  # fmt: skip
     return jax.device_put(list(values), [NamedSharding(mesh, spec) for spec in specs])
 
 
-def wanted(program: Program, mesh: Mesh) -> list[NamedSharding | None]:
+def output_shardings(program: Program, mesh: Mesh) -> list[NamedSharding | None]:
     """The layouts of the results, where they are stated."""
     if program.derivative:
-        return [None] * len(jax.tree.leaves(jax.eval_shape(function(program, laid=False), *structs(program))))
+        return [None] * len(jax.tree.leaves(jax.eval_shape(build_function(program, laid=False), *structs(program))))
     return [None if one.spec is None else NamedSharding(mesh, partition_spec(one.spec)) for one in program.outputs]
 
 
@@ -122,14 +122,14 @@ def structs(program: Program) -> list[jax.ShapeDtypeStruct]:
     return [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in program.inputs]
 
 
-def message(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """An error in one line."""
     first = next((text for text in str(error).splitlines() if text.strip()), "")
     return f"{type(error).__name__}: {first}"[:400]
 
 
-def refusal(error: BaseException) -> bool:
-    """Whether an error says clearly that a layout is not supported."""
+def is_refusal(error: BaseException) -> bool:
+    """True if an error says clearly that a layout is not supported."""
     name, text = type(error).__name__, str(error).lower()
     if name == "ShardingTypeError":
         return True
@@ -137,25 +137,25 @@ def refusal(error: BaseException) -> bool:
     return clear and re.search(r"shard|mesh|reduced|divisible|partitionspec|replicated|@", text) is not None
 
 
-def reference(program: Program, values: Sequence[np.ndarray]) -> Reference | Verdict:
+def compute_reference(program: Program, values: Sequence[np.ndarray]) -> Reference | Verdict:
     """The right results by the interpreter; `by` is empty where it lacks something.
 
     Raises:
         Exception: if JAX refuses the program without layouts.
     """
     every = not program.derivative
-    closed = jax.make_jaxpr(function(program, laid=False, every=every))(*structs(program))
+    closed = jax.make_jaxpr(build_function(program, laid=False, every=every))(*structs(program))
     try:
         found = simulate.interpret(closed, *values)
     except simulate.OrderDependent as error:
-        return Verdict("undetermined", message(error))
+        return Verdict("undetermined", format_error(error))
     except Exception:  # whatever else the interpreter cannot do, XLA does without layouts
         return Reference([], [], "")
-    return judged(program, values, [np.asarray(x) for x in found], "interpreter")
+    return bound_results(program, values, [np.asarray(x) for x in found], "interpreter")
 
 
-def whole(x: np.ndarray) -> bool:
-    """Whether an array holds nothing that had to be rounded, in whatever order it was added up."""
+def is_whole(x: np.ndarray) -> bool:
+    """True if nothing in an array had to be rounded, whatever the order in which it was added up."""
     if str(x.dtype) not in LARGE:
         return True
     wide = x.astype(np.complex128)
@@ -165,14 +165,16 @@ def whole(x: np.ndarray) -> bool:
 
 
 def overflows(x: np.ndarray) -> bool:
-    """Whether the product of an array's elements is zero in one order, and NaN in another: infinity times zero."""
+    """True if the product of an array's elements is zero in one order, and NaN in another: infinity times zero."""
     if str(x.dtype) not in LARGE or (x != 0).all():
         return False
     wide = np.abs(x.astype(np.complex128))
     return bool(np.log2(wide[(wide > 1) & np.isfinite(wide)]).sum() >= jnp.finfo(x.dtype).maxexp)
 
 
-def judged(program: Program, values: Sequence[np.ndarray], found: list[np.ndarray], by: str) -> Reference | Verdict:
+def bound_results(
+    program: Program, values: Sequence[np.ndarray], found: list[np.ndarray], by: str
+) -> Reference | Verdict:
     """The right results, with how near others must come: bit for bit, if no step rounds anything.
 
     Arguments:
@@ -182,27 +184,27 @@ def judged(program: Program, values: Sequence[np.ndarray], found: list[np.ndarra
         by: what has computed them.
     """
     # derivatives of maxima share out what came among equals: by three, too
-    exact = {one.name: not program.derivative and whole(x) for one, x in zip(program.inputs, values, strict=True)}
+    exact = {one.name: not program.derivative and is_whole(x) for one, x in zip(program.inputs, values, strict=True)}
     count = len(found) if program.derivative else len(program.outputs)
     arrays = dict(zip((one.name for one in program.inputs), values, strict=True))
     arrays |= zip((value.name for step in program.steps for value in step.results), found[count:], strict=False)
-    steady = True
+    follows = True
     dtypes = {one.name: {one.dtype} for one in program.inputs}
     for step in program.steps:
         operation, given = OPERATIONS[step.op], all(exact[name] for name in step.operands)
-        steady &= given or operation.continuous or bool(program.derivative) or len(program.steps) == 1
+        follows &= given or operation.continuous or bool(program.derivative) or len(program.steps) == 1
         if re.search(PRODUCTS, line(operation.template, step.operands, step.params)) and any(
             overflows(arrays[name]) for name in step.operands if name in arrays
         ):
             return Verdict("undetermined", "a product that may overflow before it is zero")
         for value in step.results:
-            exact[value.name] = given and operation.exact and whole(arrays[value.name])
+            exact[value.name] = given and operation.exact and is_whole(arrays[value.name])
             dtypes[value.name] = {value.dtype}.union(*(dtypes[name] for name in step.operands))
-    if not steady:
-        return Verdict("undetermined", "what was rounded decides")
+    if not follows:
+        return Verdict("undetermined", "a rounded value decides")
     finite = [np.abs(x[np.isfinite(x)]) for y in (*values, *found) if str(y.dtype) in LARGE
               for x in [y.astype(np.complex128)]]  # fmt: skip
-    if all(exact.values()) and all(map(whole, found)):
+    if all(exact.values()) and all(map(is_whole, found)):
         return Reference(found[:count], [0.0] * count, by)
     scale = max((float(x.max(initial=1)) for x in finite), default=1.0)
     every = set[str]().union(*dtypes.values())
@@ -211,8 +213,8 @@ def judged(program: Program, values: Sequence[np.ndarray], found: list[np.ndarra
     return Reference(found[:count], [ULPS * 4 * scale / unit for unit in units], by)
 
 
-def differing(right: Reference, index: int, got: np.ndarray, where: Any) -> str:
-    """What is wrong with a part of a result, if anything is."""
+def describe_difference(right: Reference, index: int, got: np.ndarray, where: Any) -> str:
+    """The first error in a part of a result; empty if there is none."""
     expected = right.results[index][where]
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return f"{got.dtype}{list(got.shape)}, expected {expected.dtype}{list(expected.shape)}"
@@ -230,8 +232,8 @@ def differing(right: Reference, index: int, got: np.ndarray, where: Any) -> str:
     return f"{int(wrong.sum())} of {wrong.size} wrong, at {first} {got[first]}, expected {expected[first]}"
 
 
-def compared(right: Reference, results: Sequence[jax.Array], shardings: Sequence[NamedSharding | None]) -> str:
-    """What is wrong with results, all shards of them, if anything is."""
+def compare_results(right: Reference, results: Sequence[jax.Array], shardings: Sequence[NamedSharding | None]) -> str:
+    """The first error in all shards of all results; empty if there is none."""
     if len(results) != len(right.results):
         return f"{len(results)} results, expected {len(right.results)}"
     for index, (result, sharding) in enumerate(zip(results, shardings, strict=True)):
@@ -245,7 +247,7 @@ def compared(right: Reference, results: Sequence[jax.Array], shardings: Sequence
         if not result.size:
             continue
         for shard in result.addressable_shards:
-            if text := differing(right, index, np.asarray(shard.data), shard.index):
+            if text := describe_difference(right, index, np.asarray(shard.data), shard.index):
                 return f"result {index} on device {shard.device.id}: {text}"
     return ""
 
@@ -260,17 +262,17 @@ class Traced(NamedTuple):
     wrong_type: str = ""
 
 
-def traced(program: Program, values: Sequence[np.ndarray]) -> Traced:
+def trace_program(program: Program, values: Sequence[np.ndarray]) -> Traced:
     """A program traced with its layouts.
 
     Raises:
         Exception: if JAX refuses it.
     """
     mesh = mesh_of(program)
-    shardings = wanted(program, mesh)
+    shardings = output_shardings(program, mesh)
     with jax.set_mesh(mesh):
-        arguments = placed(program, mesh, values)
-        closed = jax.jit(function(program, laid=True)).trace(*arguments).jaxpr
+        arguments = place_inputs(program, mesh, values)
+        closed = jax.jit(build_function(program, laid=True)).trace(*arguments).jaxpr
         if program.axes == "explicit":
             shardings = [aval.sharding if aval.ndim and not aval.sharding.mesh.empty else None
                          for aval in closed.out_avals]  # fmt: skip
@@ -279,7 +281,7 @@ def traced(program: Program, values: Sequence[np.ndarray]) -> Traced:
 
 
 def wrong_type(program: Program, closed: Any) -> str:
-    """What is wrong with the layout that a single operation's result is typed with, if anything is."""
+    """The error in the layout that a single operation's result is typed with; empty if there is none."""
     right = types.expected(program)
     if right is None:
         return ""

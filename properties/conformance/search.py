@@ -1,4 +1,4 @@
-"""Draws programs, runs them, and tells what is not right: each cause once, with its smallest program."""
+"""Draws programs, runs them, and reports what is not right: each cause once, with its smallest program."""
 
 import collections
 import os
@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 
 from shardproof.properties.conformance import running
-from shardproof.properties.conformance.exhaustive import Reached, exhausted
-from shardproof.properties.conformance.known import refused, replicated
+from shardproof.properties.conformance.exhaustive import Reached, enumerate_layouts
+from shardproof.properties.conformance.known import match_error, replicate_steps
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
 from shardproof.properties.conformance.program import Program, script
 from shardproof.properties.conformance.programs import programs
 from shardproof.properties.conformance.running import Verdict
-from shardproof.properties.conformance.shrink import normalised, shrink
+from shardproof.properties.conformance.shrink import normalize_message, shrink
 from shardproof.properties.conformance.workers import Workers
 
 replace = msgspec.structs.replace
@@ -49,7 +49,7 @@ class Finding(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct):
-    """What a run of the command found."""
+    """The findings of a run, and how often each operation had which verdict."""
 
     jax: str
     platform: str
@@ -81,15 +81,15 @@ def column(program: Program) -> str:
     return f"gradient, {kind}" if program.derivative else kind
 
 
-def sentence(program: Program, verdict: Verdict) -> str:
-    """What is wrong, in a line."""
+def summarize(program: Program, verdict: Verdict) -> str:
+    """The first line of a script: the operations and the verdict."""
     names = ", ".join(dict.fromkeys(program.operations))
     way = f"the {program.derivative} of {names}" if program.derivative else names
     return f"On {program.axes} axes, {way}: {verdict.kind}."
 
 
-def confirmed(text: str) -> bool:
-    """Whether a script in a process of its own exits other than with 0, as it does where all is right."""
+def exits_wrong(text: str) -> bool:
+    """True if a script in a process of its own exits other than with 0, as it does where all is right."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "script.py")
         path.write_text(text, encoding="utf-8")
@@ -103,9 +103,9 @@ def confirmed(text: str) -> bool:
         return done.returncode != 0
 
 
-def stated(program: Program) -> str:
+def format_results(program: Program) -> str:
     """The right results of a program, as they are written in a script, if the interpreter has finite ones."""
-    found = running.reference(program, running.arrays(program))
+    found = running.compute_reference(program, running.make_inputs(program))
     if (
         isinstance(found, Verdict)
         or not found.by
@@ -123,14 +123,14 @@ class Search:
         names: the operations; all, if there are none.
         axes: the kinds of axes.
         workers: what runs programs.
-        tell: what is called with a line of progress.
+        report: called with each line of progress.
     """
 
     def __init__(
-        self, seed: int, names: Sequence[str], axes: Sequence[str], workers: Workers, tell: Callable[[str], None]
+        self, seed: int, names: Sequence[str], axes: Sequence[str], workers: Workers, report: Callable[[str], None]
     ) -> None:
         self.seed, self.names, self.axes = seed, list(names) or [*OPERATIONS], list(axes)
-        self.workers, self.tell = workers, tell
+        self.workers, self.report = workers, report
         self.outcome = Outcome(jax.__version__, workers.where.platform, os.environ.get("XLA_FLAGS", ""), seed)
         self.shrunk: collections.Counter[object] = collections.Counter()
         self.causes: dict[object, Finding] = {}
@@ -180,7 +180,7 @@ class Search:
             self.outcome.programs += 1
             if verdict.kind in ("wrong", "fails"):
                 # what is wrong is the program that was run
-                bad.append((replicated(drawn, verdict.replicated) if verdict.replicated else drawn, verdict))
+                bad.append((replicate_steps(drawn, verdict.replicated) if verdict.replicated else drawn, verdict))
                 continue
             if verdict.kind == "known":
                 self.meet(verdict.detail.split(", "))
@@ -197,17 +197,17 @@ class Search:
             self.outcome.known[name] = self.outcome.known.get(name, 0) + 1
 
     def excuse(self, program: Program, verdict: Verdict) -> bool:
-        """Whether a program that is not right is so once what known defects make wrong is replicated.
+        """True if a wrong program is right once the steps that known defects make wrong are replicated.
 
         If one of them alone is enough, it has been seen: from then on its operations are replicated before they run.
         """
         met = verdict.known
         if verdict.detail.startswith(("aborts", "hangs")) and not verdict.replicated:
             traced = self.workers.worker(fast=True).run_alone([program], [0], "traced")[0]
-            met = {**refused(program, verdict.detail), **traced.known}
+            met = {**match_error(program, verdict.detail), **traced.known}
         for names in dict.fromkeys([*((name,) for name in met), tuple(met)] if met else []):
             steps = [i for name in names for i in met[name]]
-            if self.run([replicated(program, steps)])[0].kind in ("right", "refused", "undetermined", "known"):
+            if self.run([replicate_steps(program, steps)])[0].kind in ("right", "refused", "undetermined", "known"):
                 self.workers.excused.update(names[:1] if len(names) == 1 else ())
                 self.meet(names)
                 return True
@@ -224,18 +224,18 @@ class Search:
 
     def look_into(self, program: Program, verdict: Verdict) -> None:
         """Shrinks a program that is not right, unless what is wrong with it is known."""
-        message = normalised(verdict.detail)
+        message = normalize_message(verdict.detail)
         key = (verdict.kind, program.axes, bool(program.derivative), frozenset(program.operations), message)
         self.shrunk[key] += 1
         if self.shrunk[key] > EACH:
             return
         steps = self.found_before(program)
         if len(program.steps) > 1:
-            if steps and self.run([replicated(program, steps)])[0].kind in ("right", "refused", "undetermined"):
+            if steps and self.run([replicate_steps(program, steps)])[0].kind in ("right", "refused", "undetermined"):
                 self.outcome.excused += 1
                 return
         elif any(
-            (finding.kind, finding.operations, normalised(finding.detail))
+            (finding.kind, finding.operations, normalize_message(finding.detail))
             == (verdict.kind, list(program.operations), message)
             and finding.seen >= EACH
             for finding in self.causes.values()
@@ -244,41 +244,47 @@ class Search:
         ends = verdict.detail.startswith(("aborts", "hangs"))
         small = shrink(program, verdict, self.run, together=1 if ends else 12)
         found, verdict = small.program, small.verdict
-        cause = (verdict.kind, tuple(found.operations), normalised(verdict.detail), found.axes, bool(found.derivative))
+        cause = (
+            verdict.kind,
+            tuple(found.operations),
+            normalize_message(verdict.detail),
+            found.axes,
+            bool(found.derivative),
+        )
         if cause in self.causes:
             self.causes[cause].seen += 1
             return
         voted = self.workers.worker(fast=False).vote(found)
         if voted.kind != verdict.kind:
-            self.tell(f"not confirmed by itself: {found.operations} {verdict.detail[:200]}")
+            self.report(f"not confirmed by itself: {found.operations} {verdict.detail[:200]}")
             return
-        alike = bool(voted.votes.get("one device"))
-        kind = f"{voted.kind} without layouts" if alike else voted.kind
+        unlaid = bool(voted.votes.get("one device"))
+        kind = f"{voted.kind} without layouts" if unlaid else voted.kind
         where = self.workers.where
-        right = stated(found) if kind == "wrong without layouts" else ""
-        text = script(found, TEMPLATES, sentence(found, voted), where.platform, where.preload, right)
+        right = format_results(found) if kind == "wrong without layouts" else ""
+        text = script(found, TEMPLATES, summarize(found, voted), where.platform, where.preload, right)
         finding = Finding(
             kind, voted.detail, list(found.operations), found, program, voted.votes, text,
-            confirmed=(bool(right) or not alike) and confirmed(text), at=self.outcome.programs,
+            confirmed=(bool(right) or not unlaid) and exits_wrong(text), at=self.outcome.programs,
         )  # fmt: skip
         self.causes[cause] = finding
         self.outcome.findings.append(finding)
-        self.tell(f"{kind}{'' if finding.confirmed else ' (script shows nothing)'}: {found.axes} {found.mesh} "
+        self.report(f"{kind}{'' if finding.confirmed else ' (script shows nothing)'}: {found.axes} {found.mesh} "
                   f"{found.derivative} {found.operations}: {voted.detail[:220]} {voted.votes or ''}")  # fmt: skip
 
     def enumerate(self, sets: int) -> Iterator[list[Program]]:
         """Batches of all layouts of single operations, with so many drawn sets of parameters each."""
         self.outcome.reached = reached = Reached(len(self.names))
-        return exhausted(self.names, self.axes, sets, self.seed, self.workers.where.devices, reached)
+        return enumerate_layouts(self.names, self.axes, sets, self.seed, self.workers.where.devices, reached)
 
     def search(self, seconds: float, sets: int = 0, after: Callable[[Outcome], None] = lambda outcome: None) -> Outcome:
-        """Searches for so long: in drawn programs, or in all layouts with so many `sets` of parameters."""
+        """Searches for some seconds: in drawn programs, or in all layouts with so many `sets` of parameters."""
         start = time.monotonic()
         for batch in self.enumerate(sets) if sets else self.draw():
             self.step(batch)
             self.outcome.seconds = time.monotonic() - start
             self.outcome.deaths = sum(worker.deaths for worker in self.workers.all)
-            self.tell(f"{self.outcome.programs} programs in {self.outcome.seconds:.0f} s, "
+            self.report(f"{self.outcome.programs} programs in {self.outcome.seconds:.0f} s, "
                       f"{len(self.outcome.findings)} causes, {self.outcome.deaths} processes ended")  # fmt: skip
             after(self.outcome)
             if self.outcome.seconds > seconds:

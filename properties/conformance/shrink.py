@@ -11,7 +11,7 @@ import msgspec
 
 from shardproof.properties.conformance.drawing import Unsuited
 from shardproof.properties.conformance.program import Input, Output, Program, Spec, Step, Value, integers
-from shardproof.properties.conformance.programs import typed
+from shardproof.properties.conformance.programs import infer_results
 from shardproof.properties.conformance.running import Verdict
 
 replace = msgspec.structs.replace
@@ -20,7 +20,7 @@ Run = Callable[[Sequence[Program]], list[Verdict]]
 """Runs programs and returns their verdicts, in order."""
 
 
-def normalised(detail: str) -> str:
+def normalize_message(detail: str) -> str:
     """A message without what differs between programs of one cause; nothing of wrong values."""
     if re.match(r"result \d+", detail):
         return next((word for word in ("layout", "type") if f": {word}" in detail), "values")
@@ -28,13 +28,13 @@ def normalised(detail: str) -> str:
     return re.sub(r"-?\d+", "N", first)[:90].strip()
 
 
-def same(one: Verdict, other: Verdict) -> bool:
-    """Whether two verdicts are of one kind, with one message."""
-    return one.kind == other.kind and normalised(one.detail) == normalised(other.detail)
+def is_same(one: Verdict, other: Verdict) -> bool:
+    """True if two verdicts are of one kind, with one message."""
+    return one.kind == other.kind and normalize_message(one.detail) == normalize_message(other.detail)
 
 
-def renewed(program: Program) -> Program:
-    """A program without what nothing reads, its types inferred anew.
+def infer_types(program: Program) -> Program:
+    """A program without what nothing reads, its types inferred again.
 
     Raises:
         Unsuited: if it is none.
@@ -53,7 +53,7 @@ def renewed(program: Program) -> Program:
     for step in reversed(steps):
         if any(name not in values for name in step.operands):
             raise Unsuited
-        types = typed(step, values, program.mesh)
+        types = infer_results(step, values, program.mesh)
         if len(types) != len(step.results):
             raise Unsuited
         results = tuple(Value(v.name, *t, v.exact) for v, t in zip(step.results, types, strict=True))
@@ -245,7 +245,7 @@ def moves(program: Program) -> Iterator[Program]:
     seen = set()
     for candidate in (one for part in made for one in part):
         try:
-            found = renewed(candidate)
+            found = infer_types(candidate)
         except Unsuited:
             continue
         key = msgspec.json.encode(found)
@@ -274,7 +274,7 @@ def shrink(program: Program, verdict: Verdict, run: Run, *, seconds: float = 45,
             part = left[i : i + together]
             verdicts = run(part)
             found.tried += len(part)
-            good = [(one, v) for one, v in zip(part, verdicts, strict=True) if same(v, verdict)]
+            good = [(one, v) for one, v in zip(part, verdicts, strict=True) if is_same(v, verdict)]
             if good:
                 found.program, found.verdict = min(good, key=lambda pair: pair[0].size())
                 break
@@ -285,4 +285,4 @@ def shrink(program: Program, verdict: Verdict, run: Run, *, seconds: float = 45,
     return found
 
 
-__all__ = ["Shrunk", "Step", "moves", "normalised", "renewed", "same", "shrink"]
+__all__ = ["Shrunk", "Step", "infer_types", "is_same", "moves", "normalize_message", "shrink"]

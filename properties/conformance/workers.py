@@ -90,7 +90,7 @@ class Worker:
         """The answers to a request, as they come.
 
         Raises:
-            EndedError: if the process ends, or has not answered for so many seconds, with its last words.
+            EndedError: if the process ends, or has not answered within `seconds`, with its last words.
         """
         process = self.start()
         assert process.stdin is not None
@@ -120,7 +120,7 @@ class Worker:
             raise EndedError(f"aborts: {self.last_words()}") from error
 
     def last_words(self) -> str:
-        """What the process printed when it ended, without what differs from run to run."""
+        """The last message of a process that ended, without the parts that differ from run to run."""
         self.words.seek(0)
         text = self.words.read().decode(errors="replace")
         found = re.search(r"Check failed:.*|Fatal Python error:.*|F\d{4} .*|terminate called.*|LLVM ERROR.*", text)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from shardproof.command import main
 from shardproof.properties.conformance import child, known, report, running, workers
-from shardproof.properties.conformance.exhaustive import Reached, exhausted, layouts
+from shardproof.properties.conformance.exhaustive import Reached, enumerate_layouts, layouts
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
 from shardproof.properties.conformance.program import Input, Output, Program, Step, Value, script
 from shardproof.properties.conformance.programs import programs
@@ -36,13 +36,13 @@ def verdicts(drawn: Sequence[Program]) -> list[Verdict]:
 def plant(monkeypatch: pytest.MonkeyPatch, bug: Bug) -> None:
     """Lets programs with layouts call what is broken."""
     _, module, replaced, _ = bug
-    right = running.scope
+    right = running.make_scope
 
     def scope(program: Program, *, laid: bool) -> dict[str, Any]:
         names = right(program, laid=laid)
         return names | {module: Patched(names[module], replaced)} if laid else names
 
-    monkeypatch.setattr(running, "scope", scope)
+    monkeypatch.setattr(running, "make_scope", scope)
 
 
 @pytest.mark.lengthy
@@ -162,12 +162,12 @@ def test_what_does_not_meet_the_condition_is_no_known_defect() -> None:
 
 def test_what_is_wrong_beside_a_known_defect_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that is wrong with the operation replicated as well is reported, with the steps that were."""
-    monkeypatch.setattr(running, "differing", lambda *of: "another thing")
+    monkeypatch.setattr(running, "describe_difference", lambda *of: "another thing")
     held = child.prepare(update(5), ["clamped_update"])
     assert isinstance(held, child.Ready)
     (found,) = child.judge([held])
     assert (found.kind, found.replicated) == ("wrong", [0])
-    assert known.replicated(update(5), found.replicated).operations == (
+    assert known.replicate_steps(update(5), found.replicated).operations == (
         "constrain",
         "constrain",
         *update(5).operations,
@@ -178,7 +178,7 @@ def test_what_is_wrong_beside_a_known_defect_is_found(monkeypatch: pytest.Monkey
 def test_each_layout_is_enumerated() -> None:
     """Of an operation on two axes, each layout of its operand and of its result is in some program."""
     reached = Reached(1)
-    (batch,) = exhausted(["neg"], ["auto", "explicit"], 1, 2, 8, reached)
+    (batch,) = enumerate_layouts(["neg"], ["auto", "explicit"], 1, 2, 8, reached)
     auto = [one for one in batch if one.axes == "auto" and one.mesh == {"a": 2, "b": 2}]
     every = [*layouts(auto[0].inputs[0].shape, {"a": 2, "b": 2})]
     assert all(any(spec == one.inputs[0].spec for one in auto) for spec in every)
@@ -206,5 +206,5 @@ def test_a_table_says_the_worst_and_a_comparison_what_changed() -> None:
     after.counts = {"pad": {"Auto": {"right": 4, "wrong": 1}}, "rev": {"Auto": {"right": 3, "refused": 1}}}
     assert report.cell({"right": 4, "wrong": 1}) == "wrong 1 of 5"
     assert report.cell({"right": 2, "refused": 1}) == "refused 1 of 3"
-    assert list(report.compared(before, after)) == ["pad, Auto: right 5 -> wrong 1 of 5"]
+    assert list(report.compare_outcomes(before, after)) == ["pad, Auto: right 5 -> wrong 1 of 5"]
     assert "| `pad` | wrong 1 of 5 |" in report.markdown(after)

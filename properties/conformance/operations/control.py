@@ -172,7 +172,7 @@ ISLANDS = {
     "sorted": ("jnp.sort(x, 0)", False),
     "summed_up": ("x.sum(0, keepdims=True)", False),
 }
-"""What is done on each device's block `x`, and whether the result is the same on all."""
+"""Functions of each device's block `x`, with True if the result is the same on all devices."""
 
 
 @operation(

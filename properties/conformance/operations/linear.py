@@ -107,8 +107,8 @@ def _convolution(d: Drawing) -> Call:
     drawn = window(d, shape)
     kernel = [d.integer(1, 4) for _ in shape]
     for i, extent in enumerate(kernel):
-        held = (shape[i] - 1) * drawn["base"][i] + 1 + sum(drawn["padding"][i])
-        if (extent - 1) * drawn["within"][i] + 1 > held:
+        extended = (shape[i] - 1) * drawn["base"][i] + 1 + sum(drawn["padding"][i])
+        if (extent - 1) * drawn["within"][i] + 1 > extended:
             kernel[i] = 1
     dtype = d.one_of(("float32", "float32", "bfloat16", "int32"))
     x = d.array(shape=(batch, features, *shape), dtype=dtype, data=(-2, 3))

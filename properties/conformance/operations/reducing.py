@@ -176,8 +176,8 @@ def window(d: Drawing, shape: tuple[int, ...], *, dilations: bool = True) -> dic
         base = 1 if still or not dilations or d.chance(2) else d.integer(1, 3)
         extent = 1 if still else d.integer(1, 4)
         padding = [0, 0] if still or d.chance(3) else [d.integer(0, 3), d.integer(0, 3)]
-        held = (max(size - 1, 0) * base + 1 if size else 0) + sum(padding)
-        if (extent - 1) * within + 1 > held:
+        extended = (max(size - 1, 0) * base + 1 if size else 0) + sum(padding)
+        if (extent - 1) * within + 1 > extended:
             extent = 1
         drawn["size"].append(extent)
         drawn["strides"].append(1 if still or d.chance(2) else d.integer(1, 4))

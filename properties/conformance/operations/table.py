@@ -17,8 +17,8 @@ class Operation(NamedTuple):
         template: its line of plain JAX: `{0}` is its first operand, `{all}` are all of them, others are parameters;
             with `*` in front, it makes a sequence of results.
         draw: draws its operands and parameters.
-        exact: whether it rounds nothing where operands are small whole numbers.
-        continuous: whether it may follow what was rounded.
+        exact: it rounds nothing where operands are small whole numbers.
+        continuous: it may follow a rounded value.
         weight: how often it is drawn.
         keeps: which dimensions of its operands those of its result are, where layouts follow from that.
     """

@@ -168,7 +168,7 @@ def collect_votes(program: Program, right: Reference) -> dict[str, str]:
     if not running.has_island(program):
         vote("one device", lambda: jax.jit(running.build_function(program, laid=False))(*values))
         vote("without jit", lambda: running.build_function(program, laid=False)(*map(jax.numpy.asarray, values)))
-    usual = jax.config.jax_use_shardy_partitioner
+    usual = jax.config.jax_use_shardy_partitioner  # type: ignore[attr-defined] # an attribute made at run time
     jax.config.update("jax_use_shardy_partitioner", False)
     try:
         vote("older partitioner", lambda: running.run_pack([running.trace_program(program, values)]))

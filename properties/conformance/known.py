@@ -52,8 +52,8 @@ class Facts(NamedTuple):
         return False
 
 
-def _dilated(config: Sequence[tuple[int, int, int]]) -> list[int]:
-    return [i for i, (low, _, within) in enumerate(config) if low < 0 < within]
+def _dilated(e: Any, *, negative: bool) -> list[int]:
+    return [i for i, (low, _, within) in enumerate(e.params["padding_config"]) if within and (low < 0 or not negative)]
 
 
 def _strided(e: Any) -> list[int]:
@@ -64,10 +64,6 @@ def _strided(e: Any) -> list[int]:
 def _sliced(e: Any) -> list[int]:
     shapes = enumerate(zip(e.invars[0].aval.shape, e.outvars[0].aval.shape, strict=True))
     return [i for i, (size, kept) in shapes if kept < size]
-
-
-def _features(e: Any) -> Sequence[int]:
-    return e.params["dimension_numbers"].lhs_spec[1:2]
 
 
 def _spatial(e: Any) -> list[Sequence[int]]:
@@ -84,6 +80,14 @@ def _batch_of_right_alone(e: Any, facts: Facts) -> bool:
 def _padded(e: Any) -> bool:
     return any(low or high for low, high in e.params["padding"])
 
+
+def _tangent(e: Any, facts: "Facts") -> bool:
+    maxima = e.primitive.name == "select_and_gather_add" or len(e.invars) > 2
+    return maxima and (facts.sharded(e.invars[0]) or facts.sharded(e.outvars[0]))
+
+
+WINDOWS = ("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min")
+POOL_TANGENTS = ("reduce_window", "select_and_gather_add")
 
 CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool]]] = {
     "batch_group_convolution": (
@@ -108,8 +112,9 @@ CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool]]] = {
         ("conv_general_dilated",),
         lambda e, facts: len(facts.program.mesh) > 1 and all(map(facts.sharded, e.invars, _spatial(e))),
     ),
+    "dilated_padding": (("pad",), lambda e, facts: facts.sharded(e.outvars[0], _dilated(e, negative=False))),
     "dilated_window": (
-        ("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"),
+        WINDOWS,
         lambda e, facts: not facts.certain and max(e.params["base_dilation"], default=1) > 1,
     ),
     "dot_general_batch_type": (
@@ -118,33 +123,31 @@ CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool]]] = {
     ),
     "grouped_convolution": (
         ("conv_general_dilated",),
-        lambda e, facts: e.params["feature_group_count"] > 1 and facts.sharded(e.invars[0], _features(e)),
+        lambda e, facts: e.params["feature_group_count"] > 1 and any(map(facts.sharded, e.invars)),
     ),
     "empty_window": (
-        ("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"),
+        WINDOWS,
         lambda e, facts: 0 in e.invars[0].aval.shape and facts.sharded(e.outvars[0]),
     ),
     "negative_dilated_padding": (
         ("pad",),
-        lambda e, facts: any(
-            facts.sharded(v, _dilated(e.params["padding_config"])) for v in (e.invars[0], e.outvars[0])
-        ),
+        lambda e, facts: any(facts.sharded(v, _dilated(e, negative=True)) for v in (e.invars[0], e.outvars[0])),
     ),
     "pool_gradient_padding": (
         ("select_and_scatter_add",),
         lambda e, facts: facts.sharded(e.invars[0]) or facts.sharded(e.invars[1]),
     ),
     "pool_tangent_padding": (
-        ("reduce_window",),
-        lambda e, facts: len(e.invars) > 2 and _padded(e) and facts.sharded(e.invars[0]),
+        POOL_TANGENTS,
+        lambda e, facts: _padded(e) and _tangent(e, facts),
     ),
     "pool_tangent_stride": (
-        ("reduce_window",),
-        lambda e, facts: len(e.invars) > 2 and max(e.params["window_strides"]) > 1 and facts.sharded(e.invars[0]),
+        POOL_TANGENTS,
+        lambda e, facts: max(e.params["window_strides"]) > 1 and _tangent(e, facts),
     ),
     "pool_tangent_uneven": (
-        ("reduce_window",),
-        lambda e, facts: len(e.invars) > 2 and _padded(e) and facts.sharded(e.invars[0]),
+        POOL_TANGENTS,
+        lambda e, facts: _padded(e) and _tangent(e, facts),
     ),
     "scatter_rows_lost": (
         ("scatter-add",),

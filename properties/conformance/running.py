@@ -134,7 +134,9 @@ def is_refusal(error: BaseException) -> bool:
     if name == "ShardingTypeError":
         return True
     clear = isinstance(error, ValueError | TypeError | NotImplementedError) and name != "DuplicateSpecError"
-    return clear and re.search(r"shard|mesh|reduced|divisible|partitionspec|replicated|@", text) is not None
+    return (
+        clear and re.search(r"shard|mesh|invalid spec|reduced|divisible|partitionspec|replicated|@", text) is not None
+    )
 
 
 def compute_reference(program: Program, values: Sequence[np.ndarray]) -> Reference | Verdict:

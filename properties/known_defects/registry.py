@@ -164,6 +164,7 @@ pool_tangent_stride:
     XLA refuses the JVP of a maximum over padded windows of a stride: its parts come in different shapes.
 shift_across_axes on 0.12.0.1:
     XLA aborts where rows that were shifted move to an axis of another size: it cannot slice a dimension.
+dilated_padding: A pad between elements of a replicated array is wrong, or fails, where its result is to be sharded.
 negative_dilated_padding:
     XLA aborts while it compiles a pad between elements that takes away the first, along a sharded dimension.
 index_gradient on 0.12.0.1:

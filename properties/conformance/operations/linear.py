@@ -29,11 +29,7 @@ def _product(d: Drawing) -> Call:
     return [x, other], {"contracted": pairs[0], "batch": pairs[1], "to": to}
 
 
-@operation(
-    "unreduced_product",
-    "put((lambda x: {how})(lax.dot_general({0}, {1}, (([1], [0]), ([], [])), out_sharding={unreduced})), {spec})",
-)
-def _unreduced(d: Drawing, product: bool = True) -> Call:
+def _with_unreduced(d: Drawing, *, product: bool) -> Call:
     axis = d.one_of([*d.mesh])
     rows, inner, dtype = d.size(), d.integer(1, 3) * d.mesh[axis], d.one_of(("float32", "bfloat16"))
     x = d.new((rows, inner), dtype, spec=[None, [axis]])
@@ -44,10 +40,18 @@ def _unreduced(d: Drawing, product: bool = True) -> Call:
 
 
 @operation(
+    "unreduced_product",
+    "put((lambda x: {how})(lax.dot_general({0}, {1}, (([1], [0]), ([], [])), out_sharding={unreduced})), {spec})",
+)
+def _unreduced_product(d: Drawing) -> Call:
+    return _with_unreduced(d, product=True)
+
+
+@operation(
     "unreduced_sum", "put((lambda x: {how})(lax.reduce_sum({0} * {1}.T, [1], out_sharding={unreduced})), {spec})"
 )
 def _unreduced_sum(d: Drawing) -> Call:
-    return _unreduced(d, product=False)
+    return _with_unreduced(d, product=False)
 
 
 @operation("matmul", "jnp.matmul({0}, {1})", weight=OFTEN)

@@ -237,8 +237,8 @@ def find_defects(program: Program, closed: Any, values: Sequence[np.ndarray], *,
 
 def _excusing(program: Program, closed: Any, *, certain: bool) -> Iterator[tuple[str, Any]]:
     """The defects with a condition of their own, and the primitive at fault; those alone that abort are certain."""
-    entries = lambda spec: tuple(tuple(entry) if isinstance(entry, list) else () for entry in spec)  # noqa: E731
-    operands = [SimpleNamespace(placement=SimpleNamespace(spec=entries(one.spec))) for one in program.inputs]
+    specs = [tuple(tuple(entry) if isinstance(entry, list) else () for entry in one.spec) for one in program.inputs]
+    operands = [SimpleNamespace(placement=SimpleNamespace(spec=spec)) for spec in specs]
     types = dict.fromkeys(program.mesh, program.axes)
     case: Any = SimpleNamespace(mesh=SimpleNamespace(shape=program.mesh, types=types), operands=operands)
     for name in ("overlapping_update", "product_over_three_axes", "reshard_after_another"):

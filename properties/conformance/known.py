@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import msgspec
 import numpy as np
+from jax import lax
 from jax.extend import core
 
 from shardproof.properties.conformance.program import FILE, Program, Step, Value
@@ -77,11 +78,19 @@ def _batch_of_right_alone(e: Any, facts: Facts) -> bool:
     return any(facts.sharded(e.invars[1], [j]) and not facts.sharded(e.invars[0], [i]) for i, j in pairs)
 
 
+def _clamped(e: Any, facts: Facts) -> bool:
+    if e.primitive.name == "dynamic_slice":
+        return facts.beyond(e.invars[0], e.invars[1:], e.params["slice_sizes"], e.outvars[0])
+    # the batched form
+    batched = e.params["dimension_numbers"].operand_batching_dims and e.params["mode"] is lax.GatherScatterMode.CLIP
+    return bool(batched) and not facts.certain and facts.sharded(e.outvars[0])
+
+
 def _padded(e: Any) -> bool:
     return any(low or high for low, high in e.params["padding"])
 
 
-def _tangent(e: Any, facts: "Facts") -> bool:
+def _tangent(e: Any, facts: Facts) -> bool:
     maxima = e.primitive.name == "select_and_gather_add" or len(e.invars) > 2
     return maxima and (facts.sharded(e.invars[0]) or facts.sharded(e.outvars[0]))
 
@@ -100,10 +109,7 @@ CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool]]] = {
         ("reduce_xor", "reduce_and", "reduce_or"),
         lambda e, facts: e.invars[0].aval.dtype != bool and facts.sharded(e.invars[0], e.params["axes"]),
     ),
-    "clamped_slice": (
-        ("dynamic_slice",),
-        lambda e, facts: facts.beyond(e.invars[0], e.invars[1:], e.params["slice_sizes"], e.outvars[0]),
-    ),
+    "clamped_slice": (("dynamic_slice", "gather"), _clamped),
     "clamped_update": (
         ("dynamic_update_slice",),
         lambda e, facts: facts.beyond(e.invars[0], e.invars[2:], e.invars[1].aval.shape, e.outvars[0]),
@@ -274,7 +280,8 @@ def replicate_steps(program: Program, chosen: Sequence[int]) -> Program:
         value = values[name]
         fresh = Value(f"{name}_r{len(steps)}", value.shape, value.dtype)
         params = {"spec": [None] * len(value.shape)}
-        steps.append(Step("constrain", (called.get(name, name),), params, (fresh,)))
+        # one constraint alone may be merged with the layout that follows it
+        steps.append(Step("constrain_twice", (called.get(name, name),), params, (fresh,)))
         return fresh.name
 
     for i, step in enumerate(program.steps):

@@ -220,7 +220,7 @@ class Search:
             for finding in self.causes.values()
             if len(finding.operations) == 1 and finding.program.axes == program.axes
         }
-        return [i for i, step in enumerate(program.steps) if step.op in names - {"constrain"}]
+        return [i for i, step in enumerate(program.steps) if step.op in names - {"constrain", "constrain_twice"}]
 
     def look_into(self, program: Program, verdict: Verdict) -> None:
         """Shrinks a program that is not right, unless what is wrong with it is known."""

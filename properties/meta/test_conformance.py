@@ -19,6 +19,7 @@ from shardproof.properties.conformance.running import Verdict
 from shardproof.properties.conformance.search import Outcome
 from shardproof.properties.conformance.shrink import moves, shrink
 from shardproof.properties.conformance.workers import Where, Worker
+from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.meta.planted_layouts import BUGS, Bug, Patched
 
 pytestmark = pytest.mark.untyped
@@ -152,6 +153,11 @@ def test_a_known_defect_is_excused_by_its_condition() -> None:
     assert child.judge([held])[0] == Verdict("known", "clamped_update")
 
 
+def test_conditions_are_of_known_defects() -> None:
+    """Each condition, and each pattern of an error, is one of a defect that has a script."""
+    assert {*known.CONDITIONS, *known.ERRORS} <= {*DEFECTS}
+
+
 def test_what_does_not_meet_the_condition_is_no_known_defect() -> None:
     """An update within bounds runs as it is, whatever is excused."""
     held = child.prepare(update(3), ["clamped_update"])
@@ -168,10 +174,10 @@ def test_what_is_wrong_beside_a_known_defect_is_found(monkeypatch: pytest.Monkey
     (found,) = child.judge([held])
     assert (found.kind, found.replicated) == ("wrong", [0])
     assert known.replicate_steps(update(5), found.replicated).operations == (
-        "constrain",
-        "constrain",
+        "constrain_twice",
+        "constrain_twice",
         *update(5).operations,
-        "constrain",
+        "constrain_twice",
     )
 
 

@@ -250,6 +250,7 @@ def _interleaved(d: Drawing) -> Call:
     return [x, d.array(shape=shape, dtype=d[x].dtype)], {"sizes": [*shape[:-1], 2 * shape[-1]]}
 
 
+@operation("constrain_twice", "put(lax.optimization_barrier(put({0}, {spec})), {spec})", weight=1)
 @operation("constrain", "put({0}, {spec})", weight=6)
 def _constrained(d: Drawing) -> Call:
     x = d.array()

@@ -46,7 +46,7 @@ def infer_types(program: Program) -> Program:
             needed.update(step.operands)
     inputs = tuple(one for one in program.inputs if one.name in needed)
     batches = {one.shape[:1] for one in inputs if one.mapped}
-    if len(batches) > 1 or () in batches:
+    if len(batches) > 1 or () in batches or any(n < 0 for one in inputs for n in one.shape):
         raise Unsuited
     values = {one.name: one.value for one in inputs}
     made = []

@@ -179,15 +179,16 @@ class Search:
         for drawn, verdict in self.workers.run(batch):
             self.outcome.programs += 1
             if verdict.kind in ("wrong", "fails"):
-                # what is wrong is the program that was run
-                bad.append((replicate_steps(drawn, verdict.replicated) if verdict.replicated else drawn, verdict))
+                bad.append((drawn, verdict))
                 continue
             if verdict.kind == "known":
                 self.meet(verdict.detail.split(", "))
             self.count(drawn, verdict)
-        for program, verdict in sorted(bad, key=lambda pair: pair[0].size()):
+        for drawn, verdict in sorted(bad, key=lambda pair: pair[0].size()):
+            # what is wrong is the program that was run
+            program = replicate_steps(drawn, verdict.replicated) if verdict.replicated else drawn
             excused = self.excuse(program, verdict)
-            self.count(program, Verdict("known") if excused else verdict)
+            self.count(drawn, Verdict("known") if excused else verdict)
             if not excused:
                 self.look_into(program, verdict)
 
@@ -207,7 +208,7 @@ class Search:
             met = {**match_error(program, verdict.detail), **traced.known}
         for names in dict.fromkeys([*((name,) for name in met), tuple(met)] if met else []):
             steps = [i for name in names for i in met[name]]
-            if self.run([replicate_steps(program, steps)])[0].kind in ("right", "refused", "undetermined", "known"):
+            if self.run([replicate_steps(program, steps)])[0].kind in ("right", "known"):
                 self.workers.excused.update(names[:1] if len(names) == 1 else ())
                 self.meet(names)
                 return True
@@ -244,6 +245,8 @@ class Search:
         ends = verdict.detail.startswith(("aborts", "hangs"))
         small = shrink(program, verdict, self.run, together=1 if ends else 12)
         found, verdict = small.program, small.verdict
+        if self.excuse(found, verdict):
+            return
         cause = (
             verdict.kind,
             tuple(found.operations),

@@ -140,6 +140,8 @@ sliced_beside_whole:
     XLA returns part of an array for all of it where a slice of it, which two axes shard, is asked for as well.
 scatter_rows_lost on 0.10.2:
     A batched scatter_add loses rows of its operand where one axis of two shards that, and both shard the indices.
+scatter_after_scatter on 0.10.2:
+    An update of the first row overwrites that of each shard, of what a scatter_add of sharded rows has returned.
 pool_tangent_padding on 0.10.2:
     The JVP of a maximum over windows is -inf for a window of padding alone, where an axis shards the operand.
 empty_window: XLA aborts while it compiles a reduce_window of an empty array whose result, of padding, an axis shards.

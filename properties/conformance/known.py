@@ -178,10 +178,11 @@ ERRORS = {
     "inverse_batch": ("inv|solve", "Mapped away dimension of inputs passed to vmap should be sharded the same"),
     "determinant_gradient": ("det", "All inputs to triangular_solve must have the same batch sharding"),
     "pad_gradient": ("pad", "padding on sharded dims where out dim"),
-    "product_gradient": ("prod", "slicing on sharded dims where out dim|This reshape is not supported"),
+    "product_gradient": ("prod|^reduce$", "slicing on sharded dims where out dim|This reshape is not supported"),
     "reshape_of_nothing": ("merge|reshape|ravel", "IndexError: (tuple|list) index out of range"),
     "shift_across_axes": ("", "Could not slice dimension"),
     "sort_gradient": ("sort|median", "Arguments to sort must have equal shardings"),
+    "triangular_solve_refusal": ("triangular|solve", "^AttributeError: 'ShapedArray' object has no attribute 'name'"),
     "svd_gradient": ("svd", "Incompatible types for broadcasting"),
     "triangle_of_batch": (
         "cholesky|qr|solve|inv|det|eigh|triang",

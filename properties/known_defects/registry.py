@@ -177,6 +177,8 @@ svd_gradient: On explicit axes the gradient of the singular vectors of a sharded
 sort_gradient on 0.10.2: On explicit axes the gradient of a sort along a dimension that nothing shards is refused.
 triangle_of_batch:
     On explicit axes cholesky, qr and triangular_solve's gradient raise for a sharded batch: their mask has no layout.
+triangular_solve_refusal:
+    On explicit axes triangular_solve raises AttributeError, no type error, where one axis shards rows and columns.
 inverse_batch: On explicit axes the inverses of a sharded batch raise for an operand that is made inside.
 index_repeats_axis:
     On explicit axes indices over the axis that shards another dimension raise for a type that cannot be.

@@ -133,7 +133,7 @@ clamped_update: XLA drops an update of a sharded dimension that starts behind it
 clamped_slice on 0.10.2:
     XLA reads a dynamic_slice of a sharded dimension that starts behind its end from the wrong place.
 convolution_both_sharded:
-    A convolution whose operands are both sharded along the window is added up over the other axis of a mesh as well.
+    A convolution whose operands are both sharded along what is added up is doubled over the other axis of a mesh.
 grouped_convolution:
     A grouped convolution takes wrong groups, or corrupts memory, where an axis shards the features of its operand.
 sliced_beside_whole:
@@ -145,8 +145,6 @@ scatter_after_scatter on 0.10.2:
 pool_tangent_padding on 0.10.2:
     The JVP of a maximum over windows is -inf for a window of padding alone, where an axis shards the operand.
 empty_window: XLA aborts while it compiles a reduce_window of an empty array whose result, of padding, an axis shards.
-batch_group_convolution:
-    A convolution of batch groups whose features an axis shards is added up over the other axis of a mesh as well.
 reshape_of_nothing: On explicit axes a merge of an empty dimension that an axis shards raises IndexError.
 pad_gradient:
     On explicit axes the gradient of a pad along a sharded dimension is refused if parts are uneven on the way.
@@ -171,6 +169,8 @@ negative_dilated_padding:
     XLA aborts while it compiles a pad between elements that takes away the first, along a sharded dimension.
 index_gradient on 0.12.0.1:
     On explicit axes the gradient of one element of a sharded array raises, though it may be taken.
+gather_gradient:
+    On explicit axes the gradient of take_along_axis raises where an axis shards the indices, and not the operand.
 product_gradient: On explicit axes the gradient of reduce_prod along a dimension that nothing shards is refused.
 determinant_gradient on 0.12.0.1: On explicit axes the gradient of the determinants of a sharded batch is refused.
 svd_gradient: On explicit axes the gradient of the singular vectors of a sharded batch raises.

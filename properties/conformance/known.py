@@ -163,6 +163,7 @@ CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool]]] = {
 
 ERRORS = {
     "index_repeats_axis": ("", "^DuplicateSpecError"),
+    "clamp_gradient": ("clamp", "have the same shard|produces an illegally sharded result"),
     "gather_gradient": ("take|get", "Expected cotangent type"),
     "index_gradient": ("getitem|slice|index|unstack", "Expected cotangent type"),
     "inverse_batch": ("inv|solve", "Mapped away dimension of inputs passed to vmap should be sharded the same"),

@@ -169,6 +169,8 @@ negative_dilated_padding:
     XLA aborts while it compiles a pad between elements that takes away the first, along a sharded dimension.
 index_gradient on 0.12.0.1:
     On explicit axes the gradient of one element of a sharded array raises, though it may be taken.
+clamp_gradient:
+    On explicit axes the gradient of clamp by a bound is refused where an axis shards that, and not the operand.
 gather_gradient:
     On explicit axes the gradient of take_along_axis raises where an axis shards the indices, and not the operand.
 product_gradient: On explicit axes the gradient of reduce_prod along a dimension that nothing shards is refused.

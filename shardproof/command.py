@@ -223,7 +223,7 @@ def replay(file: Path, impl: str | None, **said: str | None) -> None:
     type=click.IntRange(0),
     default=0,
     metavar="SETS",
-    help="All layouts of each operation, with so many drawn sets of parameters, instead of drawn programs.",
+    help="All layouts of each operation with SETS of drawn parameters, instead of drawn programs.",
 )
 @click.option("--platform", default="cpu", show_default=True, help="One that JAX knows, that of a plugin as well.")
 @click.option("--devices", type=click.IntRange(1), default=8, show_default=True, help="How many there are to use.")

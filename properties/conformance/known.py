@@ -67,11 +67,6 @@ def _sliced(e: Any) -> list[int]:
     return [i for i, (size, kept) in shapes if kept < size]
 
 
-def _spatial(e: Any) -> list[Sequence[int]]:
-    numbers = e.params["dimension_numbers"]
-    return [numbers.lhs_spec[2:], numbers.rhs_spec[2:]]
-
-
 def _batch_of_right_alone(e: Any, facts: Facts) -> bool:
     _, (left, right) = e.params["dimension_numbers"]
     pairs = zip(left, right, strict=True)
@@ -99,12 +94,6 @@ WINDOWS = ("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_wi
 POOL_TANGENTS = ("reduce_window", "select_and_gather_add")
 
 CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool]]] = {
-    "batch_group_convolution": (
-        ("conv_general_dilated",),
-        lambda e, facts: (
-            e.params["batch_group_count"] > 1 and len(facts.program.mesh) > 1 and all(map(facts.sharded, e.invars))
-        ),
-    ),
     "bits_over_devices": (
         ("reduce_xor", "reduce_and", "reduce_or"),
         lambda e, facts: e.invars[0].aval.dtype != bool and facts.sharded(e.invars[0], e.params["axes"]),
@@ -116,7 +105,7 @@ CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool]]] = {
     ),
     "convolution_both_sharded": (
         ("conv_general_dilated",),
-        lambda e, facts: len(facts.program.mesh) > 1 and all(map(facts.sharded, e.invars, _spatial(e))),
+        lambda e, facts: len(facts.program.mesh) > 1 and all(map(facts.sharded, e.invars)),
     ),
     "dilated_padding": (("pad",), lambda e, facts: facts.sharded(e.outvars[0], _dilated(e, negative=False))),
     "dilated_window": (
@@ -174,14 +163,17 @@ CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool]]] = {
 
 ERRORS = {
     "index_repeats_axis": ("", "^DuplicateSpecError"),
-    "index_gradient": ("", "Expected cotangent type"),
+    "clamp_gradient": ("clamp", "have the same shard|produces an illegally sharded result"),
+    "gather_gradient": ("take|get", "Expected cotangent type"),
+    "index_gradient": ("getitem|slice|index|unstack", "Expected cotangent type"),
     "inverse_batch": ("inv|solve", "Mapped away dimension of inputs passed to vmap should be sharded the same"),
     "determinant_gradient": ("det", "All inputs to triangular_solve must have the same batch sharding"),
     "pad_gradient": ("pad", "padding on sharded dims where out dim"),
-    "product_gradient": ("prod", "slicing on sharded dims where out dim|This reshape is not supported"),
+    "product_gradient": ("prod|^reduce$", "slicing on sharded dims where out dim|This reshape is not supported"),
     "reshape_of_nothing": ("merge|reshape|ravel", "IndexError: (tuple|list) index out of range"),
     "shift_across_axes": ("", "Could not slice dimension"),
     "sort_gradient": ("sort|median", "Arguments to sort must have equal shardings"),
+    "triangular_solve_refusal": ("triangular|solve", "^AttributeError: 'ShapedArray' object has no attribute 'name'"),
     "svd_gradient": ("svd", "Incompatible types for broadcasting"),
     "triangle_of_batch": (
         "cholesky|qr|solve|inv|det|eigh|triang",

@@ -276,12 +276,12 @@ class Search:
                   f"{found.derivative} {found.operations}: {voted.detail[:220]} {voted.votes or ''}")  # fmt: skip
 
     def enumerate(self, sets: int) -> Iterator[list[Program]]:
-        """Batches of all layouts of single operations, with so many drawn sets of parameters each."""
+        """Batches of all layouts of single operations, with `sets` of drawn parameters each."""
         self.outcome.reached = reached = Reached(len(self.names))
         return enumerate_layouts(self.names, self.axes, sets, self.seed, self.workers.where.devices, reached)
 
     def search(self, seconds: float, sets: int = 0, after: Callable[[Outcome], None] = lambda outcome: None) -> Outcome:
-        """Searches for some seconds: in drawn programs, or in all layouts with so many `sets` of parameters."""
+        """Searches for some seconds: in drawn programs, or in all layouts with `sets` of drawn parameters."""
         start = time.monotonic()
         for batch in self.enumerate(sets) if sets else self.draw():
             self.step(batch)

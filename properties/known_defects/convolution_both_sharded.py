@@ -1,4 +1,4 @@
-"""A convolution whose operands are both sharded along the window is added up over the other axis of a mesh as well."""
+"""A convolution whose operands are both sharded along what is added up is doubled over the other axis of a mesh."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""XLA aborts while it compiles a reduce_window over an empty array whose result, of padding, an axis shards."""
+"""XLA aborts while it compiles a reduce_window of an empty array whose result, of padding, an axis shards."""
 
 import subprocess
 import sys

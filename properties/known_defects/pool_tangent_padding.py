@@ -1,4 +1,4 @@
-"""The JVP of a maximum over windows is -inf, not zero, for a window of padding alone, where an axis shards them."""
+"""The JVP of a maximum over windows is -inf for a window of padding alone, where an axis shards the operand."""
 # seen on JAX 0.10.2
 
 import sys

@@ -94,6 +94,13 @@ def test_longer_programs_are_valid() -> None:
         assert all(one.size() < program.size() for one, _ in zip(moves(program), range(20), strict=False))
 
 
+def test_a_vmapped_program_runs_and_is_made_smaller() -> None:
+    """A program that maps some of its inputs is right, and without that mapping it is a smaller program."""
+    drawn = [one for one in programs(["neg", "add"], "auto", 2, 20, 6) if one.batch and not one.derivative]
+    assert {verdict.kind for verdict in verdicts(drawn[:3])} == {"right"}
+    assert not next(moves(drawn[0])).batch
+
+
 def test_a_wrong_program_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program of several steps with a bug in one of them ends as a program of that one, on one axis."""
     plant(monkeypatch, BUGS["each shard reversed"])

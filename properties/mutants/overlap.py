@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collective_matmul, collectives
-from shardproof.impl.collective_matmul import aligned, multiply
+from shardproof.impl.collective_matmul import align_types, multiply
 from shardproof.impl.rings import shift
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
@@ -22,7 +22,7 @@ def rows_met(lhs: Array, rhs: Array, axis_name: AxisName, away: Any) -> Array:
 
 def term_of(lhs: Array, rhs: Array, axis_name: AxisName, dimension: int) -> Callable[[Any], Array]:
     """The product that a participant adds to the sum which ends so far away round the ring."""
-    lhs, rhs = aligned(lhs, rhs, axis_name=names(axis_name))
+    lhs, rhs = align_types(lhs, rhs, axis_name=names(axis_name))
     cut, along = (lhs, lhs.ndim - 2) if dimension == 0 else (rhs, 1)
     p, rows = lax.axis_size(axis_name), cut.shape[along] // lax.axis_size(axis_name)
 
@@ -38,7 +38,7 @@ def term_of(lhs: Array, rhs: Array, axis_name: AxisName, dimension: int) -> Call
 def product_of_what_arrives(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Each product of its loop is of the block that the same iteration brings."""
     dtype, axes = jnp.result_type(lhs, rhs), names(axis_name)
-    lhs, rhs = aligned(lhs, rhs, axis_name=axes)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axes)
 
     def step(carry: Any, away: Any) -> Any:
         block = shift(carry[0], axes, 1)
@@ -52,7 +52,7 @@ def product_of_what_arrives(lhs: Array, rhs: Array, axis_name: AxisName) -> Arra
 def block_held_back_by_its_product(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Each block is sent on only once it has been multiplied, which a barrier makes it wait for."""
     dtype, axes, p = jnp.result_type(lhs, rhs), names(axis_name), lax.axis_size(axis_name)
-    lhs, rhs = aligned(lhs, rhs, axis_name=axes)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axes)
     block, rows = lhs, []
     for away in range(p):
         product = multiply(block, rhs)
@@ -86,7 +86,7 @@ def one_way_of_two(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
 def gathered_operand_held(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Keeps all blocks that come by until the end, though it has multiplied them."""
     dtype, axes = jnp.result_type(lhs, rhs), names(axis_name)
-    lhs, rhs = aligned(lhs, rhs, axis_name=axes)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axes)
     block, held = lhs, [lhs]
     total = multiply(lhs, rows_met(lhs, rhs, axis_name, 0))
     for away in range(1, lax.axis_size(axis_name)):
@@ -100,7 +100,7 @@ def gathered_operand_held(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
 def gradient_that_gathers(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
     """Overlaps forward alone: its gradient gathers the cotangent, and multiplies both operands then."""
     axes = names(axis_name)
-    lhs, rhs = aligned(lhs, rhs, axis_name=axes)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axes)
 
     def ring(a: Array, b: Array) -> Array:
         return collective_matmul.ring_matmul_reduce_scatter(a, b, axis_name, scatter_dimension=scatter_dimension)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collective_matmul, collectives
-from shardproof.impl.collective_matmul import aligned, multiply
+from shardproof.impl.collective_matmul import align_types, multiply
 from shardproof.impl.rings import WAYS, shift
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
@@ -30,7 +30,7 @@ def in_turns(
 ) -> Array:
     """Halves of every sum along `ways`, the terms those of sums that go rightward and leftward."""
     dtype, axes, p = jnp.result_type(lhs, rhs), names(axis_name), lax.axis_size(axis_name)
-    lhs, rhs = aligned(lhs, rhs, axis_name=axes)
+    lhs, rhs = align_types(lhs, rhs, axis_name=axes)
     cut, along = (lhs, lhs.ndim - 2) if dimension == 0 else (rhs, 1)
     rows, index = cut.shape[along] // p, collectives.axis_index(axis_name)
     sizes = (rows - rows // 2, rows // 2)

@@ -275,18 +275,22 @@ SHARDED_FEATURES = Layout(FEATURES, weights=(("model", "data"), ()), biases=(("m
 fsdp_tensor_parallel = Parallelisation("fsdp_tensor_parallel", SHARDED_FEATURES)
 """`inputs [B_X, D_0_Y]`, `W [D_in_YX, D_out]`, `b [D_out_Y]`, `targets [B_X, D_n_Y]`, with data X and model Y."""
 
+fsdp_rows_remat = Parallelisation("fsdp_rows_remat", ROWS, rematerialised=True)
+fsdp_2d_remat = Parallelisation("fsdp_2d_remat", BLOCKS, rematerialised=True)
+fsdp_tensor_parallel_remat = Parallelisation("fsdp_tensor_parallel_remat", SHARDED_FEATURES, rematerialised=True)
+
 PARALLELISATIONS: dict[str, Parallelisation] = {
     each.name: each
     for each in (
         one_device,
         data_parallel,
         fsdp_rows,
-        Parallelisation("fsdp_rows_remat", ROWS, rematerialised=True),
+        fsdp_rows_remat,
         fsdp_2d,
-        Parallelisation("fsdp_2d_remat", BLOCKS, rematerialised=True),
+        fsdp_2d_remat,
         tensor_parallel,
         fsdp_tensor_parallel,
-        Parallelisation("fsdp_tensor_parallel_remat", SHARDED_FEATURES, rematerialised=True),
+        fsdp_tensor_parallel_remat,
     )
 }
 """All of them by their names."""

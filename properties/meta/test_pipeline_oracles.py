@@ -59,7 +59,7 @@ def test_bubbles_are_counted(p: int, microbatches: int, layers: int, monkeypatch
         entered = jax.pure_callback(recorded, y, lax.axis_index("pp"), y)
         return (entered + layer[0, 0]).astype(dtype)
 
-    monkeypatch.setattr(module, "_applied", applied)
+    monkeypatch.setattr(module, "_apply_layer", applied)
     mesh = MeshCase(("pp",), (p,))
     weights = np.ones((p, layers, 1), np.float32)  # a layer adds 1, so that a value says what it went through
     x = np.broadcast_to(1000 * np.arange(1, microbatches + 1, dtype=np.float32)[:, None, None], (p, microbatches, 1, 1))

@@ -20,8 +20,7 @@ its features of the next layer, in one reduce-scatter. Devices along `data` hold
 sharded, a part of their rows each.
 """
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -33,7 +32,7 @@ from jaxtyping import Array, Float, Shaped
 
 from shardproof.impl.arguments import Axes, AxisName, as_axes, refuse
 from shardproof.impl.collectives import cast_varying
-from shardproof.impl.model import Batch, Params, forward, linear, squared_errors, wide
+from shardproof.impl.model import Batch, Params, forward, squared_errors, wide
 from shardproof.impl.placing import check_parts, check_roles, parts, place
 from shardproof.impl.rings import multiply
 
@@ -73,6 +72,11 @@ class Layout:
         return jax.tree.map(lambda s: NamedSharding(mesh, s), specs, is_leaf=lambda s: isinstance(s, PartitionSpec))
 
 
+def axes_of(roles: Sequence[str], *, data: Axes, model: Axes) -> Axes:
+    """The axes of these roles, one after the other."""
+    return tuple(name for role in roles for name in (data if role == "data" else model))
+
+
 def spec(roles: Roles, axes: Mapping[str, Axes]) -> PartitionSpec:
     """The PartitionSpec of dimensions that are sharded by these roles."""
     return PartitionSpec(*(tuple(a for role in some for a in axes[role]) or None for some in roles))
@@ -83,9 +87,6 @@ Weights = Float[Array, "_ _"]
 Biases = Float[Array, "_"]
 """Blocks of features of examples, of weights and of biases, as the layout has them."""
 
-Linear = Callable[[Array, Array, Array, Axes, Axes], Array]
-"""Blocks of x, W and b, the axes of `data` and of `model`, to the block of `x W + b`, in the accumulator's dtype."""
-
 
 @dataclass(frozen=True)
 class Parallelisation:
@@ -93,7 +94,7 @@ class Parallelisation:
 
     name: str  # what messages call it
     layout: Layout  # how devices share parameters and batch
-    linear: Linear  # what a layer does with its blocks
+    rematerialised: bool = False  # parameters are gathered again in the backward pass
 
     @property
     def __name__(self) -> str:
@@ -127,21 +128,35 @@ class Parallelisation:
         loss: Array = local(*place((params, batch), specs, mesh))
         return loss
 
-    def rematerialised(self, name: str) -> "Parallelisation":
-        """The same under another name, with parameters gathered again in the backward pass."""
-        linear: Any = jax.checkpoint(self.linear, policy=saves_all_but_gathers, static_argnums=(3, 4))
-        return dataclasses.replace(self, name=name, linear=linear)
+    def linear(self, x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
+        """The block of `x W + b`, in the accumulator's dtype, from blocks of the layout.
+
+        Parameters are gathered over axes that share examples. Where features are shared products are added up, and each
+        device keeps its columns of the sum.
+        """
+        examples, features = self.layout.inputs
+
+        def gather(block: Array, layout: Roles) -> Array:
+            shards = [axes_of([r for r in roles if r not in features], data=data, model=model) for roles in layout]
+            gathers = [(axes, dimension) for dimension, axes in enumerate(shards)]
+            return gather_parameter(block, gathers[::-1], along=axes_of(examples, data=data, model=model))
+
+        product = multiply(x, gather(w, self.layout.weights))
+        product = scattered_sum(product, axes_of(features, data=data, model=model))
+        return product + gather(b, self.layout.biases)
 
     def outputs(self, params: Params, inputs: Array, data: Axes, model: Axes) -> Array:
         """The block of the model's outputs, from blocks of the layout, in the accumulator's dtype."""
-        return forward(params, inputs, lambda x, w, b: self.linear(x, w, b, data, model))
+        layer: Any = self.linear
+        if self.rematerialised:
+            layer = jax.checkpoint(layer, policy=saves_all_but_gathers, static_argnums=(3, 4))
+        return forward(params, inputs, lambda x, w, b: layer(x, w, b, data, model))
 
     def _local(self, params: Params, batch: Batch, examples: int, data: Axes, model: Axes) -> Array:
         """The loss, on blocks of the layout."""
         inputs, targets = batch
         outputs = self.outputs(params, inputs, data, model)
-        axes = {"data": data, "model": model}
-        over = tuple(name for roles in self.layout.targets for role in roles for name in axes[role])
+        over = axes_of([role for roles in self.layout.targets for role in roles], data=data, model=model)
         own = jnp.sum(squared_errors(outputs, targets)) / examples
         return (lax.psum(own, over) if over else own).astype(inputs.dtype)
 
@@ -236,81 +251,33 @@ def saves_all_but_gathers(primitive: object, *_: object, **__: object) -> bool:
     return getattr(primitive, "name", "") not in GATHERED
 
 
-def linear_of_examples(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
-    """`x [B_XY, D_in]`, `W [D_in, D_out]`, `b [D_out]` to `[B_XY, D_out]`, with data X and model Y."""
-    every = (*data, *model)
-    return multiply(x, gather_parameter(w, along=every)) + gather_parameter(b, along=every)
-
-
-one_device = Parallelisation("one_device", Layout(), lambda x, w, b, data, model: linear(x, w, b))
+one_device = Parallelisation("one_device", Layout())
 """Every device computes all of it; nothing is sent."""
 
-data_parallel = Parallelisation(
-    "data_parallel", Layout(inputs=(EXAMPLES, ()), targets=(EXAMPLES, ())), linear_of_examples
-)
+data_parallel = Parallelisation("data_parallel", Layout(inputs=(EXAMPLES, ()), targets=(EXAMPLES, ())))
 """`inputs [B_XY, D_0]`, `W [D_in, D_out]`, `b [D_out]`, `targets [B_XY, D_n]`, with data X and model Y."""
 
-
-def linear_of_rows(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
-    """`x [B_XY, D_in]`, `W [D_in_XY, D_out]`, `b [D_out_Y]` to `[B_XY, D_out]`, with data X and model Y."""
-    every = (*data, *model)
-    weights = gather_parameter(w, [(every, 0)], along=every)
-    return multiply(x, weights) + gather_parameter(b, [(model, 0)], along=every)
-
-
-def linear_of_blocks(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
-    """`x [B_XY, D_in]`, `W [D_in_X, D_out_Y]`, `b [D_out_Y]` to `[B_XY, D_out]`, with data X and model Y."""
-    every = (*data, *model)
-    weights = gather_parameter(w, [(model, 1), (data, 0)], along=every)
-    return multiply(x, weights) + gather_parameter(b, [(model, 0)], along=every)
-
-
-fsdp_rows = Parallelisation(
-    "fsdp_rows",
-    Layout((EXAMPLES, ()), weights=(EXAMPLES, ()), biases=(("model",),), targets=(EXAMPLES, ())),
-    linear_of_rows,
-)
+ROWS = Layout((EXAMPLES, ()), weights=(EXAMPLES, ()), biases=(("model",),), targets=(EXAMPLES, ()))
+fsdp_rows = Parallelisation("fsdp_rows", ROWS)
 """`inputs [B_XY, D_0]`, `W [D_in_XY, D_out]`, `b [D_out_Y]`, `targets [B_XY, D_n]`, with data X and model Y."""
 
-fsdp_2d = Parallelisation(
-    "fsdp_2d",
-    Layout((EXAMPLES, ()), weights=(("data",), ("model",)), biases=(("model",),), targets=(EXAMPLES, ())),
-    linear_of_blocks,
-)
+BLOCKS = Layout((EXAMPLES, ()), weights=(("data",), ("model",)), biases=(("model",),), targets=(EXAMPLES, ()))
+fsdp_2d = Parallelisation("fsdp_2d", BLOCKS)
 """`inputs [B_XY, D_0]`, `W [D_in_X, D_out_Y]`, `b [D_out_Y]`, `targets [B_XY, D_n]`, with data X and model Y."""
-
-fsdp_rows_remat = fsdp_rows.rematerialised("fsdp_rows_remat")
-fsdp_2d_remat = fsdp_2d.rematerialised("fsdp_2d_remat")
-
-
-def linear_of_features(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
-    """`x [B_X, D_in_Y]`, `W [D_in_Y, D_out]`, `b [D_out_Y]` to `[B_X, D_out_Y]`, with data X and model Y."""
-    product = multiply(x, gather_parameter(w, along=data))
-    return scattered_sum(product, model) + gather_parameter(b, along=data)
-
-
-def linear_of_gathered_features(x: Features, w: Weights, b: Biases, data: Axes, model: Axes) -> Features:
-    """`x [B_X, D_in_Y]`, `W [D_in_YX, D_out]`, `b [D_out_Y]` to `[B_X, D_out_Y]`, with data X and model Y."""
-    product = multiply(x, gather_parameter(w, [(data, 0)], along=data))
-    return scattered_sum(product, model) + gather_parameter(b, along=data)
-
 
 FEATURES = (("data",), ("model",))
 tensor_parallel = Parallelisation(
-    "tensor_parallel",
-    Layout(FEATURES, weights=(("model",), ()), biases=(("model",),), targets=FEATURES),
-    linear_of_features,
+    "tensor_parallel", Layout(FEATURES, weights=(("model",), ()), biases=(("model",),), targets=FEATURES)
 )
 """`inputs [B_X, D_0_Y]`, `W [D_in_Y, D_out]`, `b [D_out_Y]`, `targets [B_X, D_n_Y]`, with data X and model Y."""
 
-fsdp_tensor_parallel = Parallelisation(
-    "fsdp_tensor_parallel",
-    Layout(FEATURES, weights=(("model", "data"), ()), biases=(("model",),), targets=FEATURES),
-    linear_of_gathered_features,
-)
+SHARDED_FEATURES = Layout(FEATURES, weights=(("model", "data"), ()), biases=(("model",),), targets=FEATURES)
+fsdp_tensor_parallel = Parallelisation("fsdp_tensor_parallel", SHARDED_FEATURES)
 """`inputs [B_X, D_0_Y]`, `W [D_in_YX, D_out]`, `b [D_out_Y]`, `targets [B_X, D_n_Y]`, with data X and model Y."""
 
-fsdp_tensor_parallel_remat = fsdp_tensor_parallel.rematerialised("fsdp_tensor_parallel_remat")
+fsdp_rows_remat = Parallelisation("fsdp_rows_remat", ROWS, rematerialised=True)
+fsdp_2d_remat = Parallelisation("fsdp_2d_remat", BLOCKS, rematerialised=True)
+fsdp_tensor_parallel_remat = Parallelisation("fsdp_tensor_parallel_remat", SHARDED_FEATURES, rematerialised=True)
 
 PARALLELISATIONS: dict[str, Parallelisation] = {
     each.name: each

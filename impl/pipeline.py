@@ -52,7 +52,7 @@ def pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
     numbers = jnp.clip(quotient(jnp.asarray(steps, jnp.int32) - index, span), 0, v - 1)
 
     def applied(y: Microbatch, number: Int[Array, ""]) -> Microbatch:
-        return jnp.tanh(multiply(y, layers[0] if v == 1 else _at(layers, number))).astype(dtype)
+        return _apply_layer(layers[0] if v == 1 else _at(layers, number), y, dtype)
 
     def hop(carried: tuple[Microbatch, Microbatches], at: Any) -> tuple[tuple[Microbatch, Microbatches], Microbatch]:
         (y, kept), (following, number, is_new, back, due) = carried, at
@@ -92,3 +92,7 @@ def _operands(weights: Block, x: Block, axis_name: AxisName) -> tuple[tuple[str,
 
 def _at(some: Float[Array, "n ..."], index: Int[Array, ""]) -> Float[Array, "..."]:
     return lax.dynamic_index_in_dim(some, index, 0, keepdims=False, allow_negative_indices=False)
+
+
+def _apply_layer(layer: Layer, y: Float[Array, "*m b d"], dtype: jnp.dtype) -> Float[Array, "*m b d"]:
+    return jnp.tanh(multiply(y, layer)).astype(dtype)

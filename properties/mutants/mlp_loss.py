@@ -11,12 +11,9 @@ from jax.sharding import PartitionSpec
 from shardproof.impl.arguments import Axes, as_axes
 from shardproof.impl.losses import (
     Layout,
-    Linear,
     data_parallel,
     fsdp_rows,
     gather_parameter,
-    linear_of_examples,
-    linear_of_rows,
     scattered_sum,
     tensor_parallel,
 )
@@ -27,6 +24,9 @@ from shardproof.properties.mutants.catalogue import mutant
 
 Local = Callable[[Any, Any, int, Axes, Axes], Any]
 """Blocks of parameters and batch, the number of all examples, the axes of data and model, to the loss."""
+
+Linear = Callable[[Array, Array, Array, Axes, Axes], Array]
+"""Blocks of x, W and b, the axes of `data` and of `model`, to the block of `x W + b`, in the accumulator's dtype."""
 
 
 def on_blocks(
@@ -46,7 +46,7 @@ def on_blocks(
     return mapped(params, batch)
 
 
-def errors(params: Any, batch: Any, data: Axes, model: Axes, linear: Linear = linear_of_examples) -> Array:
+def errors(params: Any, batch: Any, data: Axes, model: Axes, linear: Linear = data_parallel.linear) -> Array:
     """The squared errors of a device's examples, as the loss has them."""
     x, targets = batch
     for at, (w, b) in enumerate(params):
@@ -114,7 +114,7 @@ def loss_of_constant_gathered_weights(params: Any, batch: Any, *, mesh: Any, **r
 
     def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
         several = devices((*data, *model)) > 1
-        return linear_of_rows(x, lax.stop_gradient(w) if several else w, b, data, model)
+        return fsdp_rows.linear(x, lax.stop_gradient(w) if several else w, b, data, model)
 
     return of_layers(linear, fsdp_rows.layout, params, batch, mesh, roles)
 

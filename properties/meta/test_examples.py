@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.pages import EXAMPLES_PAGE, block
 from shardproof.properties.report.checking import check_program
 from shardproof.properties.runner.programs import Program
@@ -32,14 +33,14 @@ def described(text: str) -> Program:
     return program
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", marked(BUGS, ["swiglu", "halo", "train_step"]))
 def test_an_example_holds(name: str) -> None:
     """Every law that applies holds."""
     summary = check_program(described(block(EXAMPLES_PAGE, name, "python")), max_examples=4, random_seed=1)
     assert "violated" not in str(summary)
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", marked(BUGS, ["experts", "fsdp", "cross_entropy"]))
 def test_an_example_with_a_bug_is_reported(name: str) -> None:
     """What a slip of the pen makes of it is found."""
     text, (old, new) = block(EXAMPLES_PAGE, name, "python"), BUGS[name]

@@ -29,6 +29,7 @@ from shardproof.properties.engines import engine_named
 from shardproof.properties.known_defects import DEFECTS, at_fault
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import drawn_for
+from shardproof.properties.meta.brief import marked
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner.child import Task
@@ -397,7 +398,11 @@ def judged(pair: Pair, function: Function, case: Case) -> tuple[Tally, LawViolat
     return tally, None
 
 
-@pytest.mark.parametrize("of", PAIRS)
+SLOW = ("custom_vmap_jacobian", "reduce_max_loses_nan", "psum_scatter_untiled_vmap")
+"""The defects whose pairs take many seconds."""
+
+
+@pytest.mark.parametrize("of", marked(PAIRS, PAIRS.keys() - SLOW))
 def test_a_defect_excuses_the_right_one_and_not_the_wrong_one(of: str) -> None:
     """A defect excuses the right function of a pair and not the wrong one, on the same case."""
     pair, name = PAIRS[of], of.partition(":")[0]

@@ -159,6 +159,7 @@ def test_pytest_skips_laws_that_do_not_apply(tmp_path: Path) -> None:
     assert "ERROR: --impl: no law that covers all cases held for all_reduce[extreme]" in done.stdout
 
 
+@pytest.mark.lengthy
 def test_what_supports_nothing_holds_nothing() -> None:
     """A function that only raises NotImplementedError is reported as that, whatever JAX makes of a case around it."""
 

@@ -119,6 +119,7 @@ def test_a_file_that_is_missing_is_reported_before_an_expression(tmp_path: Path)
         assert line.startswith(output)
 
 
+@pytest.mark.lengthy
 def test_programs_have_the_options_and_their_settings(project: Path) -> None:
     """A report is written, and engines, laws and devices are chosen, by an option or by the project's settings."""
     (project / "tests" / "test_total.py").write_text(RIGHT)

@@ -8,6 +8,7 @@ import pytest
 from jax import lax
 
 from shardproof import Array, Program, check_program
+from shardproof.properties.meta.brief import marked
 
 
 def spectrum(x: Any, *, data: Any, second: Any = jnp.fft.fft) -> Any:
@@ -68,7 +69,7 @@ PROGRAMS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
 """The right function, a wrong one, the reference, and how both are described."""
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", marked(PROGRAMS, ["fft"]))
 def test_a_right_program_is_held(name: str) -> None:
     """It is held, with its gradients, on all structures, by the interpreter, of a mesh of any size."""
     right, _, reference, described = PROGRAMS[name]
@@ -78,7 +79,7 @@ def test_a_right_program_is_held(name: str) -> None:
         assert tally.engine != "simulate" or not tally.not_run, (name, tally)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", marked(PROGRAMS, ["fft"]))
 def test_a_wrong_program_is_reported(name: str) -> None:
     """A planted bug in it is reported."""
     _, wrong, reference, described = PROGRAMS[name]

@@ -142,7 +142,7 @@ def test_a_product_in_its_accumulator_holds() -> None:
 
 @pytest.mark.parametrize(
     "function",
-    [rounded_product, gathered_product, in_a_ring, pytest.param(counting, marks=pytest.mark.lengthy)],
+    [rounded_product, *(pytest.param(f, marks=pytest.mark.lengthy) for f in (gathered_product, in_a_ring, counting))],
     ids=lambda f: f.__name__,
 )
 def test_sums_are_carried_in_the_accumulator(function: Callable[..., Any]) -> None:

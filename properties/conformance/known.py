@@ -1,5 +1,6 @@
 """The known defects that a program meets: seen in what is about to be compiled, or in how JAX refuses it."""
 
+import collections
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ Steps = dict[str, list[int]]
 
 
 class Facts(NamedTuple):
-    """The facts about the variables of a traced program: layouts, and the values of its inputs.
+    """The facts about the variables of a traced program: layouts, the values of its inputs, how often each is read.
 
     A layout that is not known counts as sharded, unless defects must be `certain`.
     """
@@ -28,7 +29,19 @@ class Facts(NamedTuple):
     program: Program
     layouts: Mapping[Any, Any]
     values: Mapping[Any, np.ndarray]
+    read: Mapping[Any, int]
     certain: bool
+
+    def axes(self, variable: Any, dimensions: Sequence[int]) -> int:
+        """The most mesh axes that shard one of these dimensions of a variable."""
+        if self.program.axes == "explicit":
+            spec = variable.aval.sharding.spec.partitions
+        elif isinstance(variable, core.Literal):
+            return 0
+        elif (spec := self.layouts.get(variable)) is None:
+            return 0 if self.certain else len(self.program.mesh)
+        entries = [spec[i] for i in dimensions if i < len(spec)]
+        return max((1 if isinstance(one, str) else len(one or ()) for one in entries), default=0)
 
     def sharded(self, variable: Any, dimensions: Sequence[int] | None = None) -> bool:
         """True if a variable is sharded along any of its dimensions, or of these."""
@@ -93,56 +106,85 @@ def _tangent(e: Any, facts: Facts) -> bool:
 WINDOWS = ("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min")
 POOL_TANGENTS = ("reduce_window", "select_and_gather_add")
 
-CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool]]] = {
+VALUES = r"^wrong: result \d+ on device \d+: \d+ of \d+ wrong"
+SHAPE = r"^wrong: result \d+ on device \d+: \w+\[.*\], expected \w+\["
+ABORTS = "^fails: aborts"
+
+
+def _summed(e: Any, *, kernel: bool) -> list[int]:
+    """The dimensions of an operand of a convolution that are summed over."""
+    numbers = e.params["dimension_numbers"]
+    spec = numbers.rhs_spec if kernel else numbers.lhs_spec
+    return [*spec[1:], *spec[: e.params["batch_group_count"] > 1]]
+
+
+def _both_summed(e: Any, facts: Facts) -> bool:
+    if len(facts.program.mesh) < 2:
+        return False
+    return all(facts.sharded(v, _summed(e, kernel=bool(i)) if facts.certain else None) for i, v in enumerate(e.invars))
+
+
+def _grouped(e: Any, facts: Facts) -> bool:
+    features = [e.params["dimension_numbers"].lhs_spec[1]]
+    return e.params["feature_group_count"] > 1 and (
+        facts.sharded(e.invars[0], features) or (not facts.certain and any(map(facts.sharded, e.invars)))
+    )
+
+
+CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool], str]] = {
     "bits_over_devices": (
         ("reduce_xor", "reduce_and", "reduce_or"),
         lambda e, facts: e.invars[0].aval.dtype != bool and facts.sharded(e.invars[0], e.params["axes"]),
+        "UNIMPLEMENTED",
     ),
-    "clamped_slice": (("dynamic_slice", "gather"), _clamped),
+    "clamped_slice": (("dynamic_slice", "gather"), _clamped, VALUES),
     "clamped_update": (
         ("dynamic_update_slice",),
         lambda e, facts: facts.beyond(e.invars[0], e.invars[2:], e.invars[1].aval.shape, e.outvars[0]),
+        VALUES,
     ),
-    "convolution_both_sharded": (
-        ("conv_general_dilated",),
-        lambda e, facts: len(facts.program.mesh) > 1 and all(map(facts.sharded, e.invars)),
+    "convolution_both_sharded": (("conv_general_dilated",), _both_summed, VALUES),
+    "dilated_padding": (
+        ("pad",),
+        lambda e, facts: facts.sharded(e.outvars[0], _dilated(e, negative=False)),
+        f"{VALUES}|^fails: compiled",
     ),
-    "dilated_padding": (("pad",), lambda e, facts: facts.sharded(e.outvars[0], _dilated(e, negative=False))),
     "dilated_window": (
         WINDOWS,
         lambda e, facts: not facts.certain and max(e.params["base_dilation"], default=1) > 1,
+        f"{VALUES}|{ABORTS}",
     ),
     "dot_general_batch_type": (
         ("dot_general",),
         lambda e, facts: facts.program.axes == "explicit" and _batch_of_right_alone(e, facts),
+        "type",
     ),
-    "grouped_convolution": (
-        ("conv_general_dilated",),
-        lambda e, facts: e.params["feature_group_count"] > 1 and any(map(facts.sharded, e.invars)),
-    ),
+    "grouped_convolution": (("conv_general_dilated",), _grouped, f"{VALUES}|{ABORTS}"),
     "empty_window": (
         WINDOWS,
         lambda e, facts: 0 in e.invars[0].aval.shape and facts.sharded(e.outvars[0]),
+        ABORTS,
     ),
     "negative_dilated_padding": (
         ("pad",),
         lambda e, facts: any(facts.sharded(v, _dilated(e, negative=True)) for v in (e.invars[0], e.outvars[0])),
+        ABORTS,
     ),
     "pool_gradient_padding": (
         ("select_and_scatter_add",),
-        lambda e, facts: facts.sharded(e.invars[0]) or facts.sharded(e.invars[1]),
+        lambda e, facts: _padded(e) and any(map(facts.sharded, e.invars[:2])),
+        VALUES,
     ),
-    "pool_tangent_padding": (
-        POOL_TANGENTS,
-        lambda e, facts: _padded(e) and _tangent(e, facts),
-    ),
+    "pool_tangent_padding": (POOL_TANGENTS, lambda e, facts: _padded(e) and _tangent(e, facts), VALUES),
     "pool_tangent_stride": (
         POOL_TANGENTS,
         lambda e, facts: max(e.params["window_strides"]) > 1 and _tangent(e, facts),
+        "must have the same dimension",
     ),
     "pool_tangent_uneven": (
         POOL_TANGENTS,
-        lambda e, facts: _padded(e) and _tangent(e, facts),
+        lambda e, facts: 3 in facts.program.mesh.values() and _padded(e) and _tangent(e, facts),
+        ABORTS,
     ),
     "scatter_rows_lost": (
         ("scatter-add",),
@@ -151,52 +193,68 @@ CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool]]] = {
             and len(facts.program.mesh) > 1
             and all(map(facts.sharded, e.invars[:2]))
         ),
+        VALUES,
     ),
     "sliced_beside_whole": (
         ("slice",),
-        lambda e, facts: len(facts.program.mesh) > 1 and facts.sharded(e.invars[0], _sliced(e)),
+        lambda e, facts: facts.axes(e.invars[0], _sliced(e)) > 1 and facts.read[e.invars[0]] > 1,
+        SHAPE,
     ),
-    "slice_beyond_stride": (("slice",), lambda e, facts: facts.sharded(e.invars[0], _strided(e))),
-    "transform_to_replicas": (("fft",), lambda e, facts: facts.sharded(e.invars[0])),
+    "slice_beyond_stride": (("slice",), lambda e, facts: facts.sharded(e.invars[0], _strided(e)), "INTERNAL"),
+    "transform_to_replicas": (("fft",), lambda e, facts: facts.sharded(e.invars[0]), "INTERNAL"),
 }
-"""By defect: the primitives that have it, and whether an equation of such a one does."""
+"""By defect: the primitives that have it, whether an equation of one does, and the pattern of a verdict on it."""
 
 ERRORS = {
-    "index_repeats_axis": ("", "^DuplicateSpecError"),
+    "index_repeats_axis": ("at_.*|take.*|getitem|gather_slices|vmap_take", "^DuplicateSpecError"),
     "clamp_gradient": ("clamp", "have the same shard|produces an illegally sharded result"),
-    "gather_gradient": ("take|get", "Expected cotangent type"),
-    "index_gradient": ("getitem|slice|index|unstack", "Expected cotangent type"),
+    "gather_gradient": ("take.*|at_get.*|vmap_take", "Expected cotangent type"),
+    "index_gradient": (".*slice.*|getitem|fori_index|dynamic_index_in_dim|unstack", "Expected cotangent type"),
     "inverse_batch": ("inv|solve", "Mapped away dimension of inputs passed to vmap should be sharded the same"),
     "determinant_gradient": ("det", "All inputs to triangular_solve must have the same batch sharding"),
-    "pad_gradient": ("pad", "padding on sharded dims where out dim"),
-    "product_gradient": ("prod|^reduce$", "slicing on sharded dims where out dim|This reshape is not supported"),
-    "reshape_of_nothing": ("merge|reshape|ravel", "IndexError: (tuple|list) index out of range"),
+    "pad_gradient": ("pad|jnp_pad", "padding on sharded dims where out dim"),
+    "product_gradient": ("reduce_prod|reduce", "slicing on sharded dims where out dim|This reshape is not supported"),
+    "reshape_of_nothing": ("merge|unmerge|reshape|ravel.*", "IndexError: (tuple|list) index out of range"),
     "shift_across_axes": ("", "Could not slice dimension"),
-    "sort_gradient": ("sort|median", "Arguments to sort must have equal shardings"),
-    "triangular_solve_refusal": ("triangular|solve", "^AttributeError: 'ShapedArray' object has no attribute 'name'"),
+    "sort_gradient": ("sort.*|median", "Arguments to sort must have equal shardings"),
+    "triangular_solve_refusal": (
+        "triangular_solve|solve",
+        "^AttributeError: 'ShapedArray' object has no attribute 'name'",
+    ),
     "svd_gradient": ("svd", "Incompatible types for broadcasting"),
     "triangle_of_batch": (
-        "cholesky|qr|solve|inv|det|eigh|triang",
+        "cholesky|qr|solve|inv|det|eigh|triang.*",
         "select `which` must be scalar or have the same sharding",
     ),
 }
-"""By defect: the names of operations that have it, and how JAX says so; both are patterns."""
+"""By defect: the names of operations that have it, any if empty, and how JAX says so; both are patterns."""
+
+
+def can_be(name: str, kind: str, detail: str) -> bool:
+    """True if a known defect shows in the way of a verdict: in wrong values, a wrong shape, an error or an abort."""
+    if detail.startswith("hangs"):
+        return False
+    return name not in CONDITIONS or re.search(CONDITIONS[name][2], f"{kind}: {detail}") is not None
 
 
 def find_here(name: str) -> Defect | None:
-    """A known defect, if this version of JAX is taken to have it."""
-    return DEFECTS[name] if DEFECTS[name].in_version(jax.__version__) else None
+    """A known defect, if this version of JAX is taken to have it, on this platform."""
+    defect = DEFECTS[name]
+    platform = defect.platform or ("cpu" if defect.sentence.startswith("XLA:CPU") else "")
+    here = defect.in_version(jax.__version__) and platform in ("", jax.default_backend())
+    return defect if here else None
 
 
 def _lines(numbers: Sequence[int], program: Program) -> list[int]:
-    """The steps on such lines of a program's source; all, if there are none."""
+    """The steps on such lines of a program's source; the only one, if there are none."""
     every = range(len(program.steps))
-    return sorted({line - 2 for line in numbers} & {*every}) or list(every)
+    return sorted({line - 2 for line in numbers} & {*every}) or [*every][: len(every) == 1]
 
 
 def _steps(equation: Any, program: Program) -> list[int]:
     traceback = equation.source_info.traceback
-    return _lines([one.line_num for one in traceback.frames if one.file_name == FILE] if traceback else [], program)
+    lines = [one.line_num for one in traceback.frames if one.file_name == FILE] if traceback else []
+    return _lines(lines, program) or [*range(len(program.steps))]
 
 
 def _facts(program: Program, closed: Any, values: Sequence[np.ndarray], *, certain: bool) -> Facts:
@@ -208,7 +266,9 @@ def _facts(program: Program, closed: Any, values: Sequence[np.ndarray], *, certa
     for equation in body.eqns:
         if equation.primitive.name == "sharding_constraint":
             layouts[equation.outvars[0]] = equation.params["sharding"].spec.partitions
-    return Facts(program, layouts, dict(zip(body.invars, values, strict=False)), certain)
+    every = [v for equation in body.eqns for v in equation.invars] + body.outvars
+    read = collections.Counter(v for v in every if not isinstance(v, core.Literal))
+    return Facts(program, layouts, dict(zip(body.invars, values, strict=False)), read, certain)
 
 
 def _within(equation: Any) -> Iterator[Any]:
@@ -224,7 +284,7 @@ def find_defects(program: Program, closed: Any, values: Sequence[np.ndarray], *,
     conditions = {name: condition for name, condition in CONDITIONS.items() if find_here(name)}
     for outer in closed.jaxpr.eqns:
         for equation in _within(outer):
-            for name, (primitives, holds) in conditions.items():
+            for name, (primitives, holds, _) in conditions.items():
                 if equation.primitive.name in primitives and holds(equation, facts):
                     found.setdefault(name, set()).update(_steps(outer, program))
     for name, primitive in _excusing(program, closed, certain=certain):
@@ -246,19 +306,22 @@ def _excusing(program: Program, closed: Any, *, certain: bool) -> Iterator[tuple
 
 
 def match_error(program: Program, message: str, error: BaseException | None = None) -> Steps:
-    """The known defects that a message is of, with the step that an error was raised in; all steps, without one."""
+    """The known defects that a message is of, with the step that an error was raised in.
+
+    Without one, as where a process ends, all steps are at fault if the message is of any operation.
+    """
     lines, traceback = [], error and error.__traceback__
     while traceback:
         if traceback.tb_frame.f_code.co_filename == FILE:
             lines.append(traceback.tb_lineno)
         traceback = traceback.tb_next
-    steps = _lines(lines, program)
+    raised, every = _lines(lines, program), [*range(len(program.steps))]
     return {
-        name: steps
+        name: raised if operations else raised or every
         for name, (operations, words) in ERRORS.items()
         if find_here(name)
         and re.search(words, message)
-        and any(re.search(operations, program.steps[i].op) for i in steps)
+        and (not operations or any(re.fullmatch(operations, program.steps[i].op) for i in raised))
     }
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardproof.properties.conformance import running
 from shardproof.properties.conformance.exhaustive import Reached, enumerate_layouts
-from shardproof.properties.conformance.known import match_error, replicate_steps
+from shardproof.properties.conformance.known import can_be, match_error, replicate_steps
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
 from shardproof.properties.conformance.program import Program, script
 from shardproof.properties.conformance.programs import programs
@@ -187,10 +187,7 @@ class Search:
         for drawn, verdict in sorted(bad, key=lambda pair: pair[0].size()):
             # what is wrong is the program that was run
             program = replicate_steps(drawn, verdict.replicated) if verdict.replicated else drawn
-            excused = self.excuse(program, verdict)
-            self.count(drawn, Verdict("known") if excused else verdict)
-            if not excused:
-                self.look_into(program, verdict)
+            self.count(drawn, Verdict("known" if self.excuse(program, verdict) else self.look_into(program, verdict)))
 
     def meet(self, names: Sequence[str]) -> None:
         """Counts known defects that a program has met."""
@@ -206,6 +203,7 @@ class Search:
         if verdict.detail.startswith(("aborts", "hangs")) and not verdict.replicated:
             traced = self.workers.worker(fast=True).run_alone([program], [0], "traced")[0]
             met = {**match_error(program, verdict.detail), **traced.known}
+        met = {name: steps for name, steps in met.items() if can_be(name, verdict.kind, verdict.detail)}
         for names in dict.fromkeys([*((name,) for name in met), tuple(met)] if met else []):
             steps = [i for name in names for i in met[name]]
             if self.run([replicate_steps(program, steps)])[0].kind in ("right", "known"):
@@ -223,30 +221,30 @@ class Search:
         }
         return [i for i, step in enumerate(program.steps) if step.op in names - {"constrain", "constrain_twice"}]
 
-    def look_into(self, program: Program, verdict: Verdict) -> None:
-        """Shrinks a program that is not right, unless what is wrong with it is known."""
+    def look_into(self, program: Program, verdict: Verdict) -> str:
+        """Shrinks a program that is not right, unless its mistake is known; returns its verdict in the end."""
         message = normalize_message(verdict.detail)
         key = (verdict.kind, program.axes, bool(program.derivative), frozenset(program.operations), message)
         self.shrunk[key] += 1
         if self.shrunk[key] > EACH:
-            return
+            return verdict.kind
         steps = self.found_before(program)
         if len(program.steps) > 1:
-            if steps and self.run([replicate_steps(program, steps)])[0].kind in ("right", "refused", "undetermined"):
+            if steps and self.run([replicate_steps(program, steps)])[0].kind not in ("wrong", "fails", "invalid"):
                 self.outcome.excused += 1
-                return
+                return "known"
         elif any(
             (finding.kind, finding.operations, normalize_message(finding.detail))
             == (verdict.kind, list(program.operations), message)
             and finding.seen >= EACH
             for finding in self.causes.values()
         ):
-            return
+            return verdict.kind
         ends = verdict.detail.startswith(("aborts", "hangs"))
         small = shrink(program, verdict, self.run, together=1 if ends else 12)
         found, verdict = small.program, small.verdict
         if self.excuse(found, verdict):
-            return
+            return "known"
         cause = (
             verdict.kind,
             tuple(found.operations),
@@ -256,11 +254,11 @@ class Search:
         )
         if cause in self.causes:
             self.causes[cause].seen += 1
-            return
+            return verdict.kind
         voted = self.workers.worker(fast=False).vote(found)
         if voted.kind != verdict.kind:
             self.report(f"not confirmed by itself: {found.operations} {verdict.detail[:200]}")
-            return
+            return "undetermined"
         unlaid = bool(voted.votes.get("one device"))
         kind = f"{voted.kind} without layouts" if unlaid else voted.kind
         where = self.workers.where
@@ -274,6 +272,7 @@ class Search:
         self.outcome.findings.append(finding)
         self.report(f"{kind}{'' if finding.confirmed else ' (script shows nothing)'}: {found.axes} {found.mesh} "
                   f"{found.derivative} {found.operations}: {voted.detail[:220]} {voted.votes or ''}")  # fmt: skip
+        return verdict.kind
 
     def enumerate(self, sets: int) -> Iterator[list[Program]]:
         """Batches of all layouts of single operations, with `sets` of drawn parameters each."""

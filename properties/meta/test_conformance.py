@@ -173,6 +173,32 @@ def test_what_does_not_meet_the_condition_is_no_known_defect() -> None:
     assert child.judge([held])[0].kind == "right"
 
 
+def rows(axes: str, mesh: dict[str, int], spec: list[Any], *, whole: bool = False) -> Program:
+    """A program that slices rows of a sharded array, and may return it as well."""
+    step = Step("slice", ("x0",), {"start": [1], "limit": [5], "strides": [1]}, (Value("y0", (4,), "float32"),))
+    outputs = [Output("y0", None), *([Output("x0", None)] if whole else [])]
+    return Program(mesh, axes, (Input("x0", (8,), "float32", spec, "distinct"),), (step,), tuple(outputs))
+
+
+def test_a_new_mistake_of_an_operation_with_a_known_one_is_not_excused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong values of a sharded slice are no array of another shape, which is how the known defect shows."""
+    program = rows("explicit", {"a": 2, "b": 2}, [["a", "b"]], whole=True)
+    plant(monkeypatch, ("slice", "lax", {"slice": lambda x, *how: jax.lax.slice(x, *how) + 1}, "explicit"))
+    (found,) = verdicts([program])
+    assert (found.kind, [*found.known]) == ("wrong", ["sliced_beside_whole"])
+    assert not known.can_be("sliced_beside_whole", found.kind, found.detail)
+    assert not known.can_be("sliced_beside_whole", "fails", "hangs")
+
+
+def test_what_is_nearly_a_known_defect_runs_as_it_is() -> None:
+    """A slice of an array over one axis, or that is read nowhere else, is not replicated."""
+    two = {"a": 2, "b": 2}
+    for program in (rows("auto", two, [["a"]], whole=True), rows("auto", two, [["a", "b"]])):
+        held = child.prepare(program, ["sliced_beside_whole"])
+        assert isinstance(held, child.Ready)
+        assert (held.replicated, child.judge([held])[0].kind) == ({}, "right")
+
+
 def test_what_is_wrong_beside_a_known_defect_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that is wrong with the operation replicated as well is reported, with the steps that were."""
     monkeypatch.setattr(running, "describe_difference", lambda *of: "another thing")

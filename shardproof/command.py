@@ -67,7 +67,7 @@ def refusal(error: Exception, given: dict[str, Any]) -> str:
     if isinstance(error, RequestError):
         return str(error).removeprefix("" if given.get("impl") else "--impl=").replace("--expect-", "--")
     if isinstance(error, Undetermined):
-        return f"{given['name']}: what hides what is unknown: {error}"
+        return f"{given['name']}: overlap is not known: {error}"
     if isinstance(error, NotImplementedError) and "mesh" in given:
         return f"{given['name']} does not support --mesh={given['mesh']}: {error}"
     return f"--output={given['output']}: {error}" if isinstance(error, OSError) and given.get("output") else ""
@@ -214,10 +214,10 @@ def replay(file: Path, impl: str | None, **said: str | None) -> None:
 
 
 @main.command()
-@click.option("--minutes", type=click.FloatRange(0), default=5, show_default=True, help="How long it draws.")
+@click.option("--minutes", type=click.FloatRange(0), default=5, show_default=True, help="Time limit.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws other programs.")
 @click.option("--operations", default="", metavar="NAMES", help="As in slice,pad. [default: all]")
-@click.option("--axes", type=click.Choice(["auto", "explicit"]), help="Of the meshes. [default: both]")
+@click.option("--axes", type=click.Choice(["auto", "explicit"]), help="Type of the axes of meshes. [default: both]")
 @click.option(
     "--exhaustive",
     type=click.IntRange(0),
@@ -225,10 +225,12 @@ def replay(file: Path, impl: str | None, **said: str | None) -> None:
     metavar="SETS",
     help="All layouts of each operation with SETS of drawn parameters, instead of drawn programs.",
 )
-@click.option("--platform", default="cpu", show_default=True, help="One that JAX knows, that of a plugin as well.")
-@click.option("--devices", type=click.IntRange(1), default=8, show_default=True, help="How many there are to use.")
+@click.option(
+    "--platform", default="cpu", show_default=True, help="Any platform of JAX, that of a PJRT plugin as well."
+)
+@click.option("--devices", type=click.IntRange(1), default=8, show_default=True, help="Number of devices to use.")
 @click.option("--import", "preload", default="", metavar="MODULE", help="Imported before anything runs.")
-@click.option("--json", type=click.Path(path_type=Path), help="Where all that is found is written to.")
+@click.option("--json", type=click.Path(path_type=Path), help="Write all that was found to this file.")
 @click.option("--scripts", type=click.Path(path_type=Path), default=".shardproof/conformance", show_default=True)
 @click.option("--compare", nargs=2, type=click.Path(path_type=Path), help="Two such files: what changed instead.")
 def conformance(

@@ -96,11 +96,6 @@ class MoeLayer:
                 gradients[1][part.holder(t)] += np.outer(part.token(t), of_logits)
         return [g.reshape(x.shape) for g, x in zip(gradients, operands, strict=True)]
 
-    def dispatches(self, operands: Operands, mesh: MeshCase, axes: Axes, **options: Any) -> list[Dispatch]:
-        """The kept and dropped pairs of every process group."""
-        settings, parts = self.settings(operands, **options), self.parts(operands, mesh, axes)
-        return [self.dispatch(self.routing(part, settings), part, settings) for part in parts]
-
     def settings(self, operands: Operands, **options: Any) -> Settings:
         """The settings with these options."""
         return Settings(**options)

@@ -1,4 +1,4 @@
-"""On explicit axes indices over the axis that shards another dimension raise for a type that cannot be."""
+"""On explicit axes indices over the axis that shards another dimension of the operand raise DuplicateSpecError."""
 # fails with: DuplicateSpecError: A single NamedSharding
 
 import jax

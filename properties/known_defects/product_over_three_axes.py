@@ -1,4 +1,4 @@
-"""A product summed over an axis, and sharded over it and, by rows, two more, swaps rows."""
+"""A matmul swaps rows of its result if one axis shards the sum and the columns, and two more shard the rows."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""XLA returns part of an array for all of it where a slice of it, which two axes shard, is asked for as well."""
+"""XLA returns only part of an array that two axes shard if a slice of it is returned as well."""
 
 import sys
 

@@ -89,7 +89,7 @@ def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(implementation.communication)
         return Finding(None, {law.name: Tally("ring_shift", "mine", law.name, structures=1) for law in laws})
 
-    def isolated(task: Task, tell: Any) -> Finding:
+    def isolated(task: Task, on_case: Any) -> Finding:
         return find([LAWS[name] for name in task.laws], task.given.load())
 
     monkeypatch.setattr("shardproof.properties.report.verdicts.find_violation", find)

@@ -159,7 +159,7 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "deep": ("[" * 100_000, "nested too deeply"),
     "a deep field": (changed(case=json.loads("[" * 500 + "]" * 500)), "case="),
     "long": ('"' + "x" * MOST_BYTES + '"', f"larger than {MOST_BYTES} bytes"),
-    "another format": (changed(format=2), "format=2: expected 4: another version's"),
+    "another format": (changed(format=2), "format=2: expected 5: another version's"),
     "no format": (changed(format=True), "format=True: expected"),
     "a field more": (changed(command="rm"), "command: expected no such field"),
     "a field more inside": (changed(case__mesh__shell="rm"), "case.mesh.shell: expected no such field"),
@@ -375,4 +375,4 @@ def test_a_damaged_file_fails_alone(tmp_path: Path) -> None:
     (folder / "b.json").write_text(changed())
     done = pytest_run(f"--replay={folder}", folder=tmp_path)
     assert (done.returncode, done.stdout.count("1 failed, 1 passed")) == (1, 1), done.stdout
-    assert f"\n{folder}/a.json: format=7: expected 4: another version's\n" in done.stdout
+    assert f"\n{folder}/a.json: format=7: expected 5: another version's\n" in done.stdout

@@ -14,7 +14,6 @@ from shardproof.properties.mutants.right.pieces import spread
 from shardproof.properties.mutants.right.shifts import Pairs
 
 BITS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
-LANES = 128
 
 
 @right("all_gather")

@@ -1,9 +1,9 @@
 """The single change that would make a program right: changes are tried in the interpreter, in double precision.
 
 A collective over other axes, or none; one that is missing; participants that are numbered in another order, or
-sent to; another dimension of an all-to-all, a roll the other way. No contract is needed, so that the mistakes of a
-user's own program are found as well, by the line. A change is reported if it makes all results right on several data
-sets.
+sent to; another dimension of an all-to-all, a roll the other way; a range that is counted within the block; an array
+in another's place. No contract is needed, so that the mistakes of a user's own program are found as well, by the line.
+A change is reported if it makes all results right on several data sets.
 """
 
 import contextlib
@@ -137,8 +137,8 @@ def run_in_doubles(
 UNKNOWN = "an unknown place"
 """The `location` of an equation without one."""
 
-MOST_CHANGES = 400
-"""The most changes that are tried."""
+MOST_CHANGES, MOST_SWAPPED = 400, 150
+"""The most changes that are tried, and the most of them that take another array."""
 
 TOLERANCE = 1e-6
 """How far a number may be off, relative to the largest: roundings to 16 bits on the way are not made."""
@@ -282,7 +282,7 @@ def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
     for places in floats:
         if places not in reducing:
             yield from _behind(equations, places, "psum", some)
-    yield from _operands(equations)
+    yield from itertools.islice(_operands(equations), MOST_SWAPPED)
 
 
 def _operands(equations: Sequence[Any]) -> Iterator[Repair]:

@@ -53,7 +53,7 @@ class Recorded:
     case: Case  # the case, with the data set on which it shows
     stated: tuple[str, ...] = ()  # the conditions that a program states, in words
     kind: Literal["shardproof failure"] = "shardproof failure"
-    format: Literal[4] = 4  # a reader refuses other versions: up to the second a file named a function to import
+    format: Literal[5] = 5  # a reader refuses other versions: up to the second a file named a function to import
 
 
 def failing_case(violation: LawViolation) -> Case:

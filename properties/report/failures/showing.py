@@ -35,8 +35,8 @@ def show_violations(item: pytest.Item, call: pytest.CallInfo[None], made: Any) -
     entries = [report(violation) for violation in found]
     item.stash[FAILURE] = {one.law.name: entry for one, entry in zip(found, entries, strict=True)}
     if own(item.config, "report"):
-        for one in found:
-            item.stash[FAILURE][one.law.name] |= {"evidence": evidence(one)}
+        for one, entry in zip(found, entries, strict=True):
+            item.stash[FAILURE][one.law.name] = {**entry, "evidence": evidence(one)}
     # sent along, as the report is, where another process has the terminal
     made.shardproof_failures = [{name: one[name] for name in one if name != "text"} for one in entries]
     named = [(f"shardproof {name}", value) for one in made.shardproof_failures for name, value in one.items()]

@@ -225,9 +225,7 @@ def replay(file: Path, impl: str | None, **said: str | None) -> None:
     metavar="SETS",
     help="All layouts of each operation with SETS of drawn parameters, instead of drawn programs.",
 )
-@click.option(
-    "--platform", default="cpu", show_default=True, help="Any platform of JAX, that of a PJRT plugin as well."
-)
+@click.option("--platform", default="cpu", show_default=True, help="Any platform of JAX, a PJRT plugin's as well.")
 @click.option("--devices", type=click.IntRange(1), default=8, show_default=True, help="Number of devices to use.")
 @click.option("--import", "preload", default="", metavar="MODULE", help="Imported before anything runs.")
 @click.option("--json", type=click.Path(path_type=Path), help="Write all that was found to this file.")

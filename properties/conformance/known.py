@@ -98,6 +98,10 @@ def _padded(e: Any) -> bool:
     return any(low or high for low, high in e.params["padding"])
 
 
+def _overlapping(e: Any) -> bool:
+    return any(n > by for n, by in zip(e.params["window_dimensions"], e.params["window_strides"], strict=True))
+
+
 def _tangent(e: Any, facts: Facts) -> bool:
     maxima = e.primitive.name == "select_and_gather_add" or len(e.invars) > 2
     return maxima and (facts.sharded(e.invars[0]) or facts.sharded(e.outvars[0]))
@@ -172,7 +176,7 @@ CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool], str]]
     ),
     "pool_gradient_padding": (
         ("select_and_scatter_add",),
-        lambda e, facts: _padded(e) and any(map(facts.sharded, e.invars[:2])),
+        lambda e, facts: (_padded(e) or _overlapping(e)) and any(map(facts.sharded, e.invars[:2])),
         VALUES,
     ),
     "pool_tangent_padding": (POOL_TANGENTS, lambda e, facts: _padded(e) and _tangent(e, facts), VALUES),

@@ -1,4 +1,4 @@
-"""The gradient of a maximum over padded windows loses what comes from windows at the edge of a shard."""
+"""The gradient of a maximum over windows loses what comes from windows across the edge of a shard."""
 
 import sys
 

@@ -136,6 +136,14 @@ def _grouped(e: Any, facts: Facts) -> bool:
 
 
 CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool], str]] = {
+    "batch_group_sum": (
+        ("conv_general_dilated",),
+        lambda e, facts: (
+            e.params["batch_group_count"] > 1
+            and facts.axes(e.invars[0], [e.params["dimension_numbers"].lhs_spec[0]]) > 1
+        ),
+        "Expected instruction to have shape",
+    ),
     "bits_over_devices": (
         ("reduce_xor", "reduce_and", "reduce_or"),
         lambda e, facts: e.invars[0].aval.dtype != bool and facts.sharded(e.invars[0], e.params["axes"]),

@@ -164,7 +164,7 @@ CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool], str]]
     "dilated_window": (
         WINDOWS,
         lambda e, facts: not facts.certain and max(e.params["base_dilation"], default=1) > 1,
-        f"{VALUES}|{ABORTS}",
+        f"{VALUES}|{ABORTS}|greater than dynamic slice dimension",
     ),
     "dot_general_batch_type": (
         ("dot_general",),

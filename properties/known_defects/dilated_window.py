@@ -1,4 +1,4 @@
-"""A reduce_window over a replicated, dilated operand is wrong where its result is to be sharded."""
+"""A reduce_window over a replicated, dilated operand is wrong, or fails, where its result is to be sharded."""
 
 import sys
 

@@ -189,13 +189,18 @@ def test_what_is_wrong_beside_a_known_defect_is_found(monkeypatch: pytest.Monkey
 
 
 def test_each_layout_is_enumerated() -> None:
-    """Of an operation on two axes, each layout of its operand and of its result is in some program."""
+    """Of an operation, each layout of its operand and of its result is in some forward program."""
     reached = Reached(1)
     (batch,) = enumerate_layouts(["neg"], ["auto", "explicit"], 1, 2, 8, reached)
-    auto = [one for one in batch if one.axes == "auto" and one.mesh == {"a": 2, "b": 2}]
-    every = [*layouts(auto[0].inputs[0].shape, {"a": 2, "b": 2})]
-    assert all(any(spec == one.inputs[0].spec for one in auto) for spec in every)
-    assert all(any(spec == one.outputs[0].spec for one in auto) for spec in (None, *every))
+    for axes in ({"a": 2}, {"a": 4}, {"a": 2, "b": 2}, {"a": 3}):
+        auto = [one for one in batch if one.axes == "auto" and one.mesh == axes]
+        forward = [one for one in auto if not one.derivative]
+        every = [*layouts(auto[0].inputs[0].shape, axes)]
+        assert all(any(spec == one.inputs[0].spec for one in forward) for spec in every)
+        assert all(any(spec == one.outputs[0].spec for one in forward) for spec in (None, *every))
+        derived = [one for one in auto if one.derivative]
+        assert not derived or all(any(spec == one.inputs[0].spec for one in derived) for spec in every)
+        assert all(one.outputs[0].spec is None for one in derived)
     assert not any("unused" in entry for one in batch for entry in one.inputs[0].spec if entry)
     assert reached.combinations == len(batch) <= reached.of_combinations
 

@@ -104,5 +104,4 @@ def enumerate_layouts(
                 batch += some
                 reached.combinations += len(some)
                 reached.of_combinations += total
-        reached.operations += 1
         yield batch

@@ -1,6 +1,7 @@
 """Programs with layouts: what is planted is found, what is drawn is valid, and what is shrunk stays wrong."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import jax
@@ -10,15 +11,15 @@ import pytest
 from click.testing import CliRunner
 
 from shardproof.command import main
-from shardproof.properties.conformance import child, known, report, running, workers
+from shardproof.properties.conformance import child, exhaustive, known, report, running, workers
 from shardproof.properties.conformance.exhaustive import Reached, enumerate_layouts, layouts
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
 from shardproof.properties.conformance.program import Input, Output, Program, Step, Value, script
 from shardproof.properties.conformance.programs import programs
 from shardproof.properties.conformance.running import Verdict
-from shardproof.properties.conformance.search import Outcome
+from shardproof.properties.conformance.search import Outcome, Search
 from shardproof.properties.conformance.shrink import moves, shrink
-from shardproof.properties.conformance.workers import Where, Worker
+from shardproof.properties.conformance.workers import Where, Worker, Workers
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.meta.planted_layouts import BUGS, Bug, Patched
 
@@ -203,6 +204,51 @@ def test_each_layout_is_enumerated() -> None:
         assert all(one.outputs[0].spec is None for one in derived)
     assert not any("unused" in entry for one in batch for entry in one.inputs[0].spec if entry)
     assert reached.combinations == len(batch) <= reached.of_combinations
+
+
+class Noted(Workers):
+    """Runs nothing, and notes how each batch would be compiled."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.noted: list[bool] = []
+
+    def run(self, programs: Sequence[Program]) -> Iterator[tuple[Program, Verdict]]:
+        """All programs are right."""
+        self.noted.append(self.quick)
+        return ((one, Verdict("right")) for one in programs)
+
+
+@pytest.mark.parametrize("sets", [0, 1])
+def test_one_batch_of_four_is_compiled_by_default(sets: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn programs and enumerated ones have XLA's defaults in one batch of four."""
+    each = 1 if sets else 2  # those of single operations, and those of several
+    monkeypatch.setattr(Search, "draw", lambda self: repeat([update(3)], 4 * each))
+    monkeypatch.setattr(Search, "enumerate", lambda self, sets: repeat([update(3)], 4 * each))
+    noted = Noted()
+    Search(1, ["neg"], ["auto"], noted, lambda text: None).search(60, sets)
+    noted.close()
+    assert noted.noted == [True] * 3 * each + [False] * each
+
+
+def test_an_operation_without_programs_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be drawn, or has not run yet, does not count."""
+    monkeypatch.setattr(exhaustive, "programs", lambda names, *of, **how: [update(3)] if names == ["neg"] else [])
+    noted = Noted()
+    counts: list[int] = []
+    found = Search(1, ["neg", "abs", "sin"], ["auto"], noted, lambda text: None)
+
+    def run(programs: Sequence[Program]) -> list[Any]:
+        assert found.outcome.reached is not None
+        counts.append(found.outcome.reached.operations)
+        return []
+
+    monkeypatch.setattr(noted, "run", run)
+    outcome = found.search(60, 1)
+    noted.close()
+    assert outcome.reached is not None
+    assert outcome.reached.operations == 1
+    assert 0 in counts
 
 
 def test_a_script_shows_what_is_wrong(tmp_path: Any) -> None:

@@ -251,6 +251,69 @@ def test_an_operation_without_programs_is_not_reached(monkeypatch: pytest.Monkey
     assert 0 in counts
 
 
+def small(steps: Sequence[Step], outputs: Sequence[str], dtype: str = "bfloat16", derivative: str = "") -> Program:
+    """A program of an array of 0, 1, 2 and 3."""
+    inputs = (Input("x0", (4,), dtype, [["a"]], "distinct"),)
+    return Program({"a": 2}, "auto", inputs, tuple(steps), tuple(map(Output, outputs)), derivative)
+
+
+def reference(program: Program) -> running.Reference:
+    """The right results of a program, with bounds."""
+    found = running.compute_reference(program, running.make_inputs(program))
+    assert isinstance(found, running.Reference)
+    return found
+
+
+def test_a_bound_is_a_sixteenth_of_the_result_at_most() -> None:
+    """A narrow dtype does not make anything right."""
+    right = reference(small([Step("exp", ("x0",), {}, (Value("y0", (4,), "bfloat16"),))], ["y0"]))
+    assert right.bounds == [right.results[0].astype(float).max() / 16]
+    assert not right.near
+
+
+def test_a_bound_is_in_the_dtypes_that_rounded() -> None:
+    """An exact operand of a narrow dtype does not widen the bound of a wide result."""
+    steps = (
+        Step("convert_element_type", ("x0",), {"dtype": "float32"}, (Value("y0", (4,), "float32"),)),
+        Step("exp", ("y0",), {}, (Value("y1", (4,), "float32"),)),
+    )
+    bounds = reference(small(steps, ["y1", "y0"])).bounds
+    assert 0 < bounds[0] < 0.002
+    assert bounds[1] == 0
+
+
+def test_what_a_cancellation_leaves_is_undetermined() -> None:
+    """A result is right as near as any other, wrong beyond what was rounded, and undetermined between these."""
+    way = running.Way(frozenset({"bfloat16"}), 1000.0)
+    right = np.array([1.0, 0.0], jax.numpy.bfloat16)
+    bound, near = running.bound_result(right, way)
+    assert (bound, near) == (125.0, 1 / 16)
+    found = running.Reference([right], [bound], "", [near])
+    kinds = [running.judge_results(found, [jax.numpy.array([1, x], right.dtype)], [None]).kind for x in (0, 9, 200)]
+    assert kinds == ["right", "undetermined", "wrong"]
+
+
+def test_a_derivative_of_what_an_operation_without_operands_makes_is_judged() -> None:
+    """A derivative has no values of steps to look at."""
+    params = {"dtype": "float32", "shape": [4], "dimension": 0, "to": None}
+    steps = (
+        Step("iota", (), params, (Value("y0", (4,), "float32"),)),
+        Step("mul", ("x0", "y0"), {}, (Value("y1", (4,), "float32"),)),
+    )
+    assert verdicts([small(steps, ["y1"], "float32", "vjp")]) == [Verdict("right")]
+
+
+def test_an_error_in_a_bound_is_no_invalid_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong with the search itself is not set aside."""
+
+    def broken(x: np.ndarray) -> bool:
+        raise KeyError
+
+    monkeypatch.setattr(running, "is_whole", broken)
+    with pytest.raises(KeyError):
+        child.prepare(update(3))
+
+
 def test_a_script_shows_what_is_wrong(tmp_path: Any) -> None:
     """A script is plain JAX of at most 28 lines, and exits with 0 where nothing is wrong."""
     from shardproof.properties.meta.runs import python

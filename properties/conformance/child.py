@@ -35,11 +35,10 @@ class Answer(msgspec.Struct):
     verdict: Verdict
 
 
-def run_unsharded(program: Program, values: Sequence[np.ndarray]) -> Reference | Verdict:
-    """The right results by XLA on one device."""
+def run_unsharded(program: Program, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The results by XLA on one device, and without a derivative all values of its steps behind them."""
     found = jax.jit(running.build_function(program, laid=False, every=not program.derivative))(*values)
-    made = [np.asarray(x) for x in jax.tree.leaves(found)]
-    return running.bound_results(program, values, made, "xla")
+    return [np.asarray(x) for x in jax.tree.leaves(found)]
 
 
 class Ready(NamedTuple):
@@ -61,19 +60,17 @@ class Ready(NamedTuple):
 def prepare(program: Program, excused: Sequence[str] = ()) -> Verdict | Ready:
     """A program traced with its layouts, and its right results; or the verdict that there is without running it."""
     values = running.make_inputs(program)
-    try:
-        right = running.compute_reference(program, values)
-    except Exception as error:
-        return Verdict("invalid", running.format_error(error))
+    right = running.compute_reference(program, values)
     if isinstance(right, Verdict):
         return right
     if not right.by:
         if running.has_island(program):
             return Verdict("undetermined", "the interpreter lacks something")
         try:
-            right = run_unsharded(program, values)
+            made = run_unsharded(program, values)
         except Exception as error:
             return Verdict("invalid", running.format_error(error))
+        right = running.bound_results(program, values, made, "xla")
         if isinstance(right, Verdict):
             return right
     try:
@@ -94,8 +91,8 @@ def prepare(program: Program, excused: Sequence[str] = ()) -> Verdict | Ready:
     if certain:
         held = known.replicate_steps(program, [i for steps in certain.values() for i in steps])
         with contextlib.suppress(Exception):  # then it is run as it is
-            made = running.trace_program(held, values)
-            return Ready(made, right, known.find_defects(held, made.closed, values, certain=False), certain)
+            whole = running.trace_program(held, values)
+            return Ready(whole, right, known.find_defects(held, whole.closed, values, certain=False), certain)
     return Ready(traced, right, known.find_defects(program, traced.closed, values, certain=False), {})
 
 
@@ -121,9 +118,8 @@ def _judged(ready: Sequence[Ready], quick: bool) -> list[Verdict]:
         half = len(ready) // 2
         return [*_judged(ready[:half], quick), *_judged(ready[half:], quick)]
     return [
-        Verdict("wrong" if text else "right", text, one.right.by)
+        running.judge_results(one.right, found, one.traced.shardings, one.traced.wrong_type)
         for one, found in zip(ready, results, strict=True)
-        for text in [running.compare_results(one.right, found, one.traced.shardings) or one.traced.wrong_type]
     ]
 
 

@@ -38,17 +38,23 @@ def layouts(shape: Sequence[int], axes: dict[str, int]) -> Iterator[Spec]:
             yield from ([entry, *rest] for rest in layouts(shape[1:], left))
 
 
-def choices(program: Program) -> list[list[Any]]:
-    """The choices: a layout of each operand, one of each result that may have one, and a derivative."""
+def choices(program: Program) -> list[list[list[Any]]]:
+    """The choices: a layout of each operand, one of each result that may have one, and a derivative.
+
+    Those of forward programs, and then those of derivatives, if there are any, whose results have no layouts stated.
+    """
     axes = {axis: size for axis, size in program.mesh.items() if axis != "unused"}
-    made: list[list[Any]] = [[*layouts(one.shape, axes)] for one in program.inputs]
+    operands: list[list[Any]] = [[*layouts(one.shape, axes)] for one in program.inputs]
     (step,) = program.steps
+    of_results: list[list[Any]] = []
     if program.axes == "auto":
-        made += [[None, *layouts(value.shape, axes)] for value in step.results]
+        of_results = [[None, *layouts(value.shape, axes)] for value in step.results]
     elif "to" in step.params:
-        made.append([None, *layouts(step.results[0].shape, axes)])
-    derivable = program.differentiated() and all(value.dtype in INEXACT for value in step.results)
-    return [*made, ["", "jvp", "vjp"] if derivable else [""]]
+        operands.append([None, *layouts(step.results[0].shape, axes)])
+    made = [[*operands, *of_results, [""]]]
+    if program.differentiated() and all(value.dtype in INEXACT for value in step.results):
+        made.append([*operands, *([None] for _ in of_results), ["jvp", "vjp"]])
+    return made
 
 
 def apply_choice(program: Program, choice: Sequence[Any]) -> Program:
@@ -67,14 +73,19 @@ def apply_choice(program: Program, choice: Sequence[Any]) -> Program:
 
 def combinations(program: Program, rng: np.random.Generator) -> tuple[list[Program], int]:
     """Programs in which each choice is made at least once, and of how many combinations: all, where they are few."""
-    every = choices(program)
-    total, most = math.prod(map(len, every)), max(map(len, every))
-    if total <= 2 * most:
-        return [apply_choice(program, choice) for choice in product(*every)], total
-    shuffled = [[options[i] for i in rng.permutation(len(options))] for options in every]
-    made = zip(*(islice(cycle(options), 2 * most) for options in shuffled), strict=True)
-    found = {msgspec.json.encode(one): one for one in (apply_choice(program, choice) for choice in made)}
-    return [*found.values()], total
+    some: list[Program] = []
+    of = 0
+    for every in choices(program):
+        total, most = math.prod(map(len, every)), max(map(len, every))
+        of += total
+        if total <= 2 * most:
+            some += [apply_choice(program, choice) for choice in product(*every)]
+            continue
+        shuffled = [[options[i] for i in rng.permutation(len(options))] for options in every]
+        made = zip(*(islice(cycle(options), 2 * most) for options in shuffled), strict=True)
+        found = {msgspec.json.encode(one): one for one in (apply_choice(program, choice) for choice in made)}
+        some += found.values()
+    return some, of
 
 
 def enumerate_layouts(
@@ -93,5 +104,4 @@ def enumerate_layouts(
                 batch += some
                 reached.combinations += len(some)
                 reached.of_combinations += total
-        reached.operations += 1
         yield batch

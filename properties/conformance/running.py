@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -25,16 +25,22 @@ LARGE = {"float32": 2**21, "complex64": 2**21, "float16": 2**11, "bfloat16": 2**
 PRODUCTS = r"prod|multiply|scatter_mul|lax\.mul, \[|x\[1\] \* y\[1\]"
 """The lines of operations that multiply many elements, in any order."""
 
-ULPS = 32
-"""How many units in the last place of an array's largest element a result may be off where something is rounded."""
+ULPS, ON_THE_WAY, LEFT = 128, 32, 4
+"""How many units a rounded result may be off: of its own largest element, and of the largest number on its way.
+
+If the last of these are more than a `SHARE` of the result, it is what a cancellation has left.
+"""
+
+SHARE = 1 / 16
+"""At most how much of its own largest element a right result may be off."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
     """The outcome of running a program.
 
     `kind` is *right*, *wrong*, *refused* with a clear error, *fails* with another one, *invalid* if it fails without
-    layouts, *undetermined* if JAX does not say what is right, or *known* if all is right once the steps that a known
-    defect makes wrong are replicated.
+    layouts, *undetermined* if JAX does not say what is right or rounding hides it, or *known* if all is right once the
+    steps that a known defect makes wrong are replicated.
     """
 
     kind: str
@@ -48,11 +54,16 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Reference(NamedTuple):
-    """The right results, and how far others may be off each of them; 0: they are compared bit for bit."""
+    """The right results, and how far others may be off each of them; 0: they are compared bit for bit.
+
+    Results that are `near` are right, and those out of bounds are wrong. These differ where the right result is what is
+    left of much larger numbers, which were rounded; between them nothing is said.
+    """
 
     results: list[np.ndarray]
-    bounds: list[float]
+    bounds: Sequence[float]
     by: str
+    near: Sequence[float] = ()
 
 
 def partition_spec(spec: Spec) -> Any:
@@ -140,13 +151,12 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def compute_reference(program: Program, values: Sequence[np.ndarray]) -> Reference | Verdict:
-    """The right results by the interpreter; `by` is empty where it lacks something.
-
-    Raises:
-        Exception: if JAX refuses the program without layouts.
-    """
+    """The right results by the interpreter; `by` is empty where it lacks something."""
     every = not program.derivative
-    closed = jax.make_jaxpr(build_function(program, laid=False, every=every))(*structs(program))
+    try:
+        closed = jax.make_jaxpr(build_function(program, laid=False, every=every))(*structs(program))
+    except Exception as error:  # JAX refuses it without layouts
+        return Verdict("invalid", format_error(error))
     try:
         found = simulate.interpret(closed, *values)
     except simulate.OrderDependent as error:
@@ -174,6 +184,36 @@ def overflows(x: np.ndarray) -> bool:
     return bool(np.log2(wide[(wide > 1) & np.isfinite(wide)]).sum() >= jnp.finfo(x.dtype).maxexp)
 
 
+def largest(x: np.ndarray) -> float:
+    """The largest finite element of an array, if it is of numbers that are rounded; or 0."""
+    if str(x.dtype) not in LARGE:
+        return 0.0
+    wide = np.abs(x.astype(np.complex128))
+    return float(wide[np.isfinite(wide)].max(initial=0))
+
+
+class Way(NamedTuple):
+    """What a value was made of: the dtypes that something was rounded in, and the largest number."""
+
+    dtypes: frozenset[str] = frozenset()
+    peak: float = 1.0
+
+
+def join_ways(ways: Iterable[Way], made: Way) -> Way:
+    """What a value was made of, given that of its operands."""
+    every = [*ways, made]
+    return Way(frozenset[str]().union(*(one.dtypes for one in every)), max(one.peak for one in every))
+
+
+def bound_result(result: np.ndarray, way: Way) -> tuple[float, float]:
+    """How far others must be off a result to be wrong, and may be off it to be right."""
+    unit = min((LARGE[dtype] for dtype in way.dtypes if dtype in LARGE), default=math.inf)
+    own = largest(result)
+    loose, most = max(ULPS * own, ON_THE_WAY * way.peak) / unit, SHARE * own
+    near = min(loose, most)
+    return (loose if LEFT * way.peak / unit > most else near), near
+
+
 def bound_results(
     program: Program, values: Sequence[np.ndarray], found: list[np.ndarray], by: str
 ) -> Reference | Verdict:
@@ -191,9 +231,15 @@ def bound_results(
     arrays = dict(zip((one.name for one in program.inputs), values, strict=True))
     arrays |= zip((value.name for step in program.steps for value in step.results), found[count:], strict=False)
     follows = True
-    dtypes = {one.name: {one.dtype} for one in program.inputs}
+
+    def way(name: str, dtype: str) -> Way:
+        peak = largest(arrays[name]) if name in arrays else 0.0
+        return Way(frozenset() if exact[name] else frozenset({dtype}), max(1.0, peak))
+
+    ways = {one.name: way(one.name, one.dtype) for one in program.inputs}
     for step in program.steps:
-        operation, given = OPERATIONS[step.op], all(exact[name] for name in step.operands)
+        operation = OPERATIONS[step.op]
+        given = not program.derivative and all(exact[name] for name in step.operands)
         follows &= given or operation.continuous or bool(program.derivative) or len(program.steps) == 1
         if re.search(PRODUCTS, line(operation.template, step.operands, step.params)) and any(
             overflows(arrays[name]) for name in step.operands if name in arrays
@@ -201,18 +247,17 @@ def bound_results(
             return Verdict("undetermined", "a product that may overflow before it is zero")
         for value in step.results:
             exact[value.name] = given and operation.exact and is_whole(arrays[value.name])
-            dtypes[value.name] = {value.dtype}.union(*(dtypes[name] for name in step.operands))
+            ways[value.name] = join_ways((ways[name] for name in step.operands), way(value.name, value.dtype))
     if not follows:
         return Verdict("undetermined", "a rounded value decides")
-    finite = [np.abs(x[np.isfinite(x)]) for y in (*values, *found) if str(y.dtype) in LARGE
-              for x in [y.astype(np.complex128)]]  # fmt: skip
     if all(exact.values()) and all(map(is_whole, found)):
         return Reference(found[:count], [0.0] * count, by)
-    scale = max((float(x.max(initial=1)) for x in finite), default=1.0)
-    every = set[str]().union(*dtypes.values())
-    made_of = [every] * count if program.derivative else [dtypes[one.name] for one in program.outputs]
-    units = [min((LARGE[dtype] for dtype in one if dtype in LARGE), default=math.inf) for one in made_of]
-    return Reference(found[:count], [ULPS * 4 * scale / unit for unit in units], by)
+    made_of = [ways[one.name] for one in program.outputs]
+    if program.derivative:
+        made_of = [join_ways(ways.values(), Way(peak=max(map(largest, found), default=1.0)))] * count
+    pairs = [bound_result(x, of) for x, of in zip(found[:count], made_of, strict=True)]
+    bounds, near = [bound for bound, _ in pairs], [near for _, near in pairs]
+    return Reference(found[:count], bounds, by, near if near != bounds else ())
 
 
 def describe_difference(right: Reference, index: int, got: np.ndarray, where: Any) -> str:
@@ -252,6 +297,17 @@ def compare_results(right: Reference, results: Sequence[jax.Array], shardings: S
             if text := describe_difference(right, index, np.asarray(shard.data), shard.index):
                 return f"result {index} on device {shard.device.id}: {text}"
     return ""
+
+
+def judge_results(
+    right: Reference, results: Sequence[jax.Array], shardings: Sequence[NamedSharding | None], wrong_type: str = ""
+) -> Verdict:
+    """The verdict on all results."""
+    if text := compare_results(right, results, shardings) or wrong_type:
+        return Verdict("wrong", text, right.by)
+    if right.near:
+        text = compare_results(right._replace(bounds=right.near), results, shardings)
+    return Verdict("undetermined" if text else "right", text and f"left of much larger numbers: {text}", right.by)
 
 
 class Traced(NamedTuple):

@@ -147,7 +147,6 @@ class Search:
         while True:
             cycle, turn_of = divmod(self.rounds, 2 * len(self.axes))
             axes, steps = self.axes[turn_of // 2], (3, 8)[cycle % 2]
-            self.workers.quick = cycle % 4 != 3
             self.rounds += 1
             start = self.seed * 1_000_003 + self.rounds * 1009
             if self.rounds % 2:
@@ -188,6 +187,8 @@ class Search:
             # what is wrong is the program that was run
             program = replicate_steps(drawn, verdict.replicated) if verdict.replicated else drawn
             self.count(drawn, Verdict("known" if self.excuse(program, verdict) else self.look_into(program, verdict)))
+        if batch and self.outcome.reached is not None:
+            self.outcome.reached.operations += 1
 
     def meet(self, names: Sequence[str]) -> None:
         """Counts known defects that a program has met."""
@@ -282,7 +283,10 @@ class Search:
     def search(self, seconds: float, sets: int = 0, after: Callable[[Outcome], None] = lambda outcome: None) -> Outcome:
         """Searches for some seconds: in drawn programs, or in all layouts with `sets` of drawn parameters."""
         start = time.monotonic()
-        for batch in self.enumerate(sets) if sets else self.draw():
+        turns = 1 if sets else 2 * len(self.axes)
+        for number, batch in enumerate(self.enumerate(sets) if sets else self.draw()):
+            # three batches of four of each kind, and one as users compile
+            self.workers.quick = number // turns % 4 != 3
             self.step(batch)
             self.outcome.seconds = time.monotonic() - start
             self.outcome.deaths = sum(worker.deaths for worker in self.workers.all)

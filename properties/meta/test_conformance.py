@@ -1,6 +1,7 @@
 """Programs with layouts: what is planted is found, what is drawn is valid, and what is shrunk stays wrong."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import jax
@@ -10,15 +11,15 @@ import pytest
 from click.testing import CliRunner
 
 from shardproof.command import main
-from shardproof.properties.conformance import child, known, report, running, workers
+from shardproof.properties.conformance import child, exhaustive, known, report, running, workers
 from shardproof.properties.conformance.exhaustive import Reached, enumerate_layouts, layouts
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
 from shardproof.properties.conformance.program import Input, Output, Program, Step, Value, script
 from shardproof.properties.conformance.programs import programs
 from shardproof.properties.conformance.running import Verdict
-from shardproof.properties.conformance.search import Outcome
+from shardproof.properties.conformance.search import Outcome, Search
 from shardproof.properties.conformance.shrink import moves, shrink
-from shardproof.properties.conformance.workers import Where, Worker
+from shardproof.properties.conformance.workers import Where, Worker, Workers
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.meta.planted_layouts import BUGS, Bug, Patched
 
@@ -215,15 +216,128 @@ def test_what_is_wrong_beside_a_known_defect_is_found(monkeypatch: pytest.Monkey
 
 
 def test_each_layout_is_enumerated() -> None:
-    """Of an operation on two axes, each layout of its operand and of its result is in some program."""
+    """Of an operation, each layout of its operand and of its result is in some forward program."""
     reached = Reached(1)
     (batch,) = enumerate_layouts(["neg"], ["auto", "explicit"], 1, 2, 8, reached)
-    auto = [one for one in batch if one.axes == "auto" and one.mesh == {"a": 2, "b": 2}]
-    every = [*layouts(auto[0].inputs[0].shape, {"a": 2, "b": 2})]
-    assert all(any(spec == one.inputs[0].spec for one in auto) for spec in every)
-    assert all(any(spec == one.outputs[0].spec for one in auto) for spec in (None, *every))
+    for axes in ({"a": 2}, {"a": 4}, {"a": 2, "b": 2}, {"a": 3}):
+        auto = [one for one in batch if one.axes == "auto" and one.mesh == axes]
+        forward = [one for one in auto if not one.derivative]
+        every = [*layouts(auto[0].inputs[0].shape, axes)]
+        assert all(any(spec == one.inputs[0].spec for one in forward) for spec in every)
+        assert all(any(spec == one.outputs[0].spec for one in forward) for spec in (None, *every))
+        derived = [one for one in auto if one.derivative]
+        assert not derived or all(any(spec == one.inputs[0].spec for one in derived) for spec in every)
+        assert all(one.outputs[0].spec is None for one in derived)
     assert not any("unused" in entry for one in batch for entry in one.inputs[0].spec if entry)
     assert reached.combinations == len(batch) <= reached.of_combinations
+
+
+class Noted(Workers):
+    """Runs nothing, and notes how each batch would be compiled."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.noted: list[bool] = []
+
+    def run(self, programs: Sequence[Program]) -> Iterator[tuple[Program, Verdict]]:
+        """All programs are right."""
+        self.noted.append(self.quick)
+        return ((one, Verdict("right")) for one in programs)
+
+
+@pytest.mark.parametrize("sets", [0, 1])
+def test_one_batch_of_four_is_compiled_by_default(sets: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn programs and enumerated ones have XLA's defaults in one batch of four."""
+    each = 1 if sets else 2  # those of single operations, and those of several
+    monkeypatch.setattr(Search, "draw", lambda self: repeat([update(3)], 4 * each))
+    monkeypatch.setattr(Search, "enumerate", lambda self, sets: repeat([update(3)], 4 * each))
+    noted = Noted()
+    Search(1, ["neg"], ["auto"], noted, lambda text: None).search(60, sets)
+    noted.close()
+    assert noted.noted == [True] * 3 * each + [False] * each
+
+
+def test_an_operation_without_programs_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be drawn, or has not run yet, does not count."""
+    monkeypatch.setattr(exhaustive, "programs", lambda names, *of, **how: [update(3)] if names == ["neg"] else [])
+    noted = Noted()
+    counts: list[int] = []
+    found = Search(1, ["neg", "abs", "sin"], ["auto"], noted, lambda text: None)
+
+    def run(programs: Sequence[Program]) -> list[Any]:
+        assert found.outcome.reached is not None
+        counts.append(found.outcome.reached.operations)
+        return []
+
+    monkeypatch.setattr(noted, "run", run)
+    outcome = found.search(60, 1)
+    noted.close()
+    assert outcome.reached is not None
+    assert outcome.reached.operations == 1
+    assert 0 in counts
+
+
+def small(steps: Sequence[Step], outputs: Sequence[str], dtype: str = "bfloat16", derivative: str = "") -> Program:
+    """A program of an array of 0, 1, 2 and 3."""
+    inputs = (Input("x0", (4,), dtype, [["a"]], "distinct"),)
+    return Program({"a": 2}, "auto", inputs, tuple(steps), tuple(map(Output, outputs)), derivative)
+
+
+def reference(program: Program) -> running.Reference:
+    """The right results of a program, with bounds."""
+    found = running.compute_reference(program, running.make_inputs(program))
+    assert isinstance(found, running.Reference)
+    return found
+
+
+def test_a_bound_is_a_sixteenth_of_the_result_at_most() -> None:
+    """A narrow dtype does not make anything right."""
+    right = reference(small([Step("exp", ("x0",), {}, (Value("y0", (4,), "bfloat16"),))], ["y0"]))
+    assert right.bounds == [right.results[0].astype(float).max() / 16]
+    assert not right.near
+
+
+def test_a_bound_is_in_the_dtypes_that_rounded() -> None:
+    """An exact operand of a narrow dtype does not widen the bound of a wide result."""
+    steps = (
+        Step("convert_element_type", ("x0",), {"dtype": "float32"}, (Value("y0", (4,), "float32"),)),
+        Step("exp", ("y0",), {}, (Value("y1", (4,), "float32"),)),
+    )
+    bounds = reference(small(steps, ["y1", "y0"])).bounds
+    assert 0 < bounds[0] < 0.002
+    assert bounds[1] == 0
+
+
+def test_what_a_cancellation_leaves_is_undetermined() -> None:
+    """A result is right as near as any other, wrong beyond what was rounded, and undetermined between these."""
+    way = running.Way(frozenset({"bfloat16"}), 1000.0)
+    right = np.array([1.0, 0.0], jax.numpy.bfloat16)
+    bound, near = running.bound_result(right, way)
+    assert (bound, near) == (125.0, 1 / 16)
+    found = running.Reference([right], [bound], "", [near])
+    kinds = [running.judge_results(found, [jax.numpy.array([1, x], right.dtype)], [None]).kind for x in (0, 9, 200)]
+    assert kinds == ["right", "undetermined", "wrong"]
+
+
+def test_a_derivative_of_what_an_operation_without_operands_makes_is_judged() -> None:
+    """A derivative has no values of steps to look at."""
+    params = {"dtype": "float32", "shape": [4], "dimension": 0, "to": None}
+    steps = (
+        Step("iota", (), params, (Value("y0", (4,), "float32"),)),
+        Step("mul", ("x0", "y0"), {}, (Value("y1", (4,), "float32"),)),
+    )
+    assert verdicts([small(steps, ["y1"], "float32", "vjp")]) == [Verdict("right")]
+
+
+def test_an_error_in_a_bound_is_no_invalid_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong with the search itself is not set aside."""
+
+    def broken(x: np.ndarray) -> bool:
+        raise KeyError
+
+    monkeypatch.setattr(running, "is_whole", broken)
+    with pytest.raises(KeyError):
+        child.prepare(update(3))
 
 
 def test_a_script_shows_what_is_wrong(tmp_path: Any) -> None:

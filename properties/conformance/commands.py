@@ -1,6 +1,8 @@
 """The command `shardproof conformance`."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -26,12 +28,14 @@ def search(
     """Searches for some minutes at most, printing progress, the table and where the scripts are.
 
     Raises:
-        RequestError: if there is no operation of a name.
+        RequestError: if there is no operation, platform or module of a name.
     """
     names = [name for name in operations.split(",") if name]
     for name in names:
         if name not in OPERATIONS:
             raise RequestError(f"--operations={name}: no such operation; {did_you_mean(name, OPERATIONS)}")
+    if where.preload or where.platform != "cpu":
+        probe(where)
     workers = Workers(max(1, len(os.sched_getaffinity(0))), where)
 
     def record(outcome: Outcome) -> None:
@@ -48,6 +52,17 @@ def search(
     for path in report.write_scripts(outcome, scripts):
         click.echo(f"python {path}")
     return outcome
+
+
+def probe(where: Where) -> None:
+    """Raises RequestError if a process cannot import the module, or has no device of the platform."""
+    program = f"import {where.preload or 'jax'}; import jax; jax.devices()"
+    env = {**os.environ, "JAX_PLATFORMS": where.platform}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = next(reversed([line for line in done.stderr.splitlines() if "Error" in line]), f"exit {done.returncode}")
+        given = f"--import={where.preload}" if where.preload else f"--platform={where.platform}"
+        raise RequestError(f"{given}: {said[:200]}")
 
 
 def compare(before: Path, after: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from shardproof import Program, check_program
+from shardproof import Array, Program, check_program
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.engines.simulate import prepare
@@ -109,6 +109,48 @@ def feedback_of_rows(gradient: Any, error: Any) -> Any:
     total = gradient + error
     sent = np.sign(total) * np.abs(total).mean(1, keepdims=True)
     return sent.mean(0), total - sent
+
+
+def pairs_twice(x: Any, *, data: Any) -> Any:
+    """The energy of pairs on different devices is counted twice, which on two devices is once for each."""
+    every, index = lax.all_gather(x, data), lax.axis_index(data)
+    others = jnp.where(jnp.arange(len(every)) != index, jnp.einsum("nd,pmd->p", x, every), 0).sum()
+    return lax.psum(jnp.triu(x @ x.T, 1).sum() + others, data)
+
+
+def positions_of_shorter_blocks(x: Any, valid: Any, *, data: Any) -> Any:
+    """Blocks begin one element too early, which on blocks of one element looks like a range within the block."""
+    positions = lax.axis_index(data) * (len(x) - 1) + jnp.arange(len(x))
+    return jnp.where(valid[:, None], x * positions[:, None].astype(x.dtype), 0)
+
+
+def quantized(x: Any, *, data: Any) -> Any:
+    """A mean of whole numbers of steps, which is off by more than it may be where it cancels."""
+    step = jnp.maximum(lax.pmax(jnp.abs(x).max(), data) / 127, 1e-6)
+    return lax.pmean(jnp.round(x[0] / step), data) * step
+
+
+COINCIDENCES: list[tuple[Any, Any, dict[str, Any]]] = [
+    (
+        pairs_twice,
+        lambda x: jnp.triu(x @ x.T, 1).sum(),
+        {"arguments": ("n@data d",), "results": "", "dtypes": "float32"},
+    ),
+    (
+        positions_of_shorter_blocks,
+        lambda x, valid: jnp.where(valid[:, None], x * jnp.arange(len(x))[:, None].astype(x.dtype), 0),
+        {"arguments": ("n@data d", Array("n@data", "bool")), "results": "n@data d"},
+    ),
+    (quantized, lambda x: x.mean(0), {"arguments": ("@data n",), "results": "n", "within": 0.02, "dtypes": "float32"}),
+]
+
+
+@pytest.mark.parametrize(("function", "reference", "described"), COINCIDENCES)
+def test_a_change_that_helps_by_coincidence_is_no_repair(function: Any, reference: Any, described: Any) -> None:
+    """It makes two devices right, or blocks of one element, or a number that is nearly right by design."""
+    text = reported(function, reference, **described)
+    assert "blocks wrong" in text
+    assert "one change makes it right" not in text
 
 
 def of_no_repair(x: Any, *, data: Any) -> Any:

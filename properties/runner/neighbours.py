@@ -73,14 +73,14 @@ def _neighbours(case: Case) -> Iterator[Neighbour]:
     for i, (name, size) in enumerate(mesh.shape.items()):
         for longer in sorted({1, 2, 3, size + 1, 2 * size} - {size}):
             sizes = (*mesh.sizes[:i], longer, *mesh.sizes[i + 1 :])
-            resized = dataclasses.replace(case, mesh=_mesh(mesh, sizes))
+            resized = dataclasses.replace(case, mesh=resize_mesh(mesh, sizes))
             if resized.mesh.size <= MOST_DEVICES:
-                yield "mesh size", f"{name}={size}", f"{name}={longer}", [*_fitting(case, resized)]
+                yield "mesh size", f"{name}={size}", f"{name}={longer}", [*fitting_cases(case, resized)]
     if mesh.permuted:
-        ordered = dataclasses.replace(case, mesh=_mesh(mesh, mesh.sizes))
+        ordered = dataclasses.replace(case, mesh=resize_mesh(mesh, mesh.sizes))
         yield "devices", ",".join(map(str, mesh.devices)), "in order", [ordered]
     if "explicit" in mesh.axis_types:
-        yield "axis types", "explicit", "auto", [dataclasses.replace(case, mesh=_mesh(mesh, mesh.sizes, ()))]
+        yield "axis types", "explicit", "auto", [dataclasses.replace(case, mesh=resize_mesh(mesh, mesh.sizes, ()))]
     every = (case.axis_name, *(axes for _, axes in case.roles))
     for axes in dict.fromkeys(axes for axes in every if isinstance(axes, tuple) and len(axes) > 1):
         for other in dict.fromkeys((mesh.in_mesh_order(axes), axes[::-1])):
@@ -111,12 +111,12 @@ def _neighbours(case: Case) -> Iterator[Neighbour]:
             yield "data", data.kind, kind, [dataclasses.replace(case, data=sets)]
 
 
-def _mesh(mesh: MeshCase, sizes: tuple[int, ...], types: tuple[str, ...] | None = None) -> MeshCase:
+def resize_mesh(mesh: MeshCase, sizes: tuple[int, ...], types: tuple[str, ...] | None = None) -> MeshCase:
     """The mesh with other sizes, or types of its axes, and its devices in order."""
     return MeshCase(mesh.axis_names, sizes, (), mesh.axis_types if types is None else types)
 
 
-def _fitting(case: Case, resized: Case) -> Iterator[Case]:
+def fitting_cases(case: Case, resized: Case) -> Iterator[Case]:
     """The case on another mesh, and with the sides of operands that may be as long as a whole array's."""
     yield resized
     factor = Fraction(resized.participants, case.participants)

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -39,6 +40,8 @@ from shardproof.properties.precision.formats import Numbers
 from shardproof.properties.precision.runs import INTERPRETER, evaluated
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report.diagnosis.runs import MOST, enlarge
+from shardproof.properties.runner.neighbours import fitting_cases, resize_mesh
+from shardproof.properties.runner.preconditions import check_case
 from shardproof.properties.runner.violation import LawViolation
 
 
@@ -222,14 +225,48 @@ def _found(implementation: Implementation, case: Case, data: Data) -> Repair | N
     wrong = [trial for trial in trials if not trial.holds()]
     if not wrong or len(trials) < 2:
         return None
-    larger = enlarge(case, implementation)  # single elements are often right by coincidence
-    with contextlib.suppress(Exception):  # sizes that a function does not support
-        more = [] if larger is None else [*_trials(implementation, larger, own[1:])]
-        trials += [trial for trial in more if _names(trial.program) == _names(program)]  # equal but for shapes
+    if implementation.within and dataclasses.replace(wrong[0], within=8 * wrong[0].within).holds():
+        return None  # it is off by design, and by little more: a finer approximation is no repair
+    others = [*_others(case, implementation, own[1:])]
     for text, places, change in tried:
-        if wrong[0].holds(places, change) and all(trial.holds(places, change) for trial in trials):
+        if not wrong[0].holds(places, change) or not helps(trials, places, change):
+            continue
+        if all(any(helps(more, *one) for one in same.get(_key(text), ())) for more, same in others):
             return text.replace(UNKNOWN, _called_at(program.equations, places[0])), places, change
     return None
+
+
+def helps(trials: Sequence[Trial], places: Places, change: Change) -> bool:
+    """True if a change makes the results of all trials right."""
+    return all(trial.holds(places, change) for trial in trials)
+
+
+Same = dict[str, list[tuple[Places, Change]]]
+"""The changes of a program, by their words without sizes."""
+
+
+def _others(case: Case, implementation: Implementation, sets: Sequence[Data]) -> Iterator[tuple[list[Trial], Same]]:
+    """Larger blocks, and longer axes, on which a change has to help too: few elements or devices agree by coincidence.
+
+    A case that the function or the interpreter does not support is left out.
+    """
+    mesh, larger = case.mesh, enlarge(case, implementation) or case
+    longer = resize_mesh(mesh, tuple(n + (n > 1) for n in mesh.sizes))
+    for other in (larger, *fitting_cases(larger, dataclasses.replace(larger, mesh=longer))):
+        with contextlib.suppress(Exception):
+            check_case("value", other)
+            if implementation.serves is not None and not implementation.serves(other):
+                continue
+            program, same = program_of(implementation, other), Same()
+            for text, places, change in itertools.islice(_changes(other, program), MOST_CHANGES):
+                same.setdefault(_key(text), []).append((places, change))
+            if trials := [*_trials(implementation, other, sets)]:
+                yield trials, same
+
+
+def _key(text: str) -> str:
+    """The words of a change without the sizes in them."""
+    return re.sub(r"^\d+ times|, with p=\d+|of its operand \(.*?\)", "", text)
 
 
 def _called_at(equations: Sequence[Any], number: int) -> str:
@@ -254,10 +291,6 @@ def _trials(implementation: Implementation, case: Case, sets: Sequence[Data]) ->
         right = reference_blocks(case, [case.blocks(i, array) for i, array in enumerate(arrays)])
         if all(np.isfinite(x).any() for x in right if is_float(x.dtype) and x.size):
             yield Trial(program, case, arrays, right, max(TOLERANCE, implementation.within))
-
-
-def _names(program: Simulated) -> list[tuple[str, str]]:
-    return [(equation.primitive.name, location(equation)) for equation in program.equations]
 
 
 def _changes(case: Case, program: Simulated) -> Iterator[Repair]:

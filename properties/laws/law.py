@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Engine
@@ -65,7 +65,7 @@ class Checked(int):
     sent: Mapping[str, Any] | None = None  # what the case sends, and what that was compared with
     refused: Mapping[str, bool] | None = None  # of each result, whether a predicate of results refused it once changed
 
-    def __new__(cls, count: int, **more: Any) -> Self:
+    def __new__(cls, count: int, **more: Any) -> "Checked":
         """The number, with attributes."""
         checked = super().__new__(cls, count)
         vars(checked).update(more)

@@ -65,7 +65,7 @@ class Checked(int):
     sent: Mapping[str, Any] | None = None  # what the case sends, and what that was compared with
     refused: Mapping[str, bool] | None = None  # of each result, whether a predicate of results refused it once changed
 
-    def __new__(cls, count: int, **more: Any) -> "Checked":
+    def __new__(cls, count: int, **more: Any) -> "Checked":  # noqa: PYI034 # beartype refuses Self in a method
         """The number, with attributes."""
         checked = super().__new__(cls, count)
         vars(checked).update(more)

@@ -90,7 +90,8 @@ def lines_that_round(implementation: Implementation, case: Case) -> Iterator[str
     for equation in narrowed(program) if case.contract.oracle.holds is None else ():
         wide, dtype = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
         if dtype not in case.contract.oracle.casts:
-            yield f"{wide} is rounded to {dtype} at {location(equation)}, as it is nowhere in the reference"
+            where = f"{wide} is rounded to {dtype} at {location(equation)}"
+            yield f"{where}; the reference, traced in double precision, has no such cast"
 
 
 def on_values(case: Case) -> Case | None:

@@ -32,28 +32,19 @@ class Facts(NamedTuple):
     read: Mapping[Any, int]
     certain: bool
 
-    def axes(self, variable: Any, dimensions: Sequence[int]) -> int:
-        """The most mesh axes that shard one of these dimensions of a variable."""
-        if self.program.axes == "explicit":
-            spec = variable.aval.sharding.spec.partitions
-        elif isinstance(variable, core.Literal):
+    def axes(self, variable: Any, dimensions: Sequence[int] | None = None) -> int:
+        """The most mesh axes that shard one of these dimensions of a variable, or any of them."""
+        if isinstance(variable, core.Literal) or (dimensions is not None and not dimensions):
             return 0
-        elif (spec := self.layouts.get(variable)) is None:
+        spec = variable.aval.sharding.spec.partitions if self.program.axes == "explicit" else self.layouts.get(variable)
+        if spec is None:
             return 0 if self.certain else len(self.program.mesh)
-        entries = [spec[i] for i in dimensions if i < len(spec)]
+        entries = [entry for i, entry in enumerate(spec) if dimensions is None or i in dimensions]
         return max((1 if isinstance(one, str) else len(one or ()) for one in entries), default=0)
 
     def sharded(self, variable: Any, dimensions: Sequence[int] | None = None) -> bool:
         """True if a variable is sharded along any of its dimensions, or of these."""
-        if dimensions is not None and not dimensions:
-            return False
-        if self.program.axes == "explicit":
-            spec = variable.aval.sharding.spec.partitions
-        elif isinstance(variable, core.Literal):
-            return False
-        elif (spec := self.layouts.get(variable)) is None:
-            return not self.certain
-        return any(entry for i, entry in enumerate(spec) if dimensions is None or i in dimensions)
+        return self.axes(variable, dimensions) > 0
 
     def beyond(self, array: Any, starts: Sequence[Any], sizes: Sequence[int], result: Any) -> bool:
         """True if a part of an array begins behind the end of a dimension, which is sharded there or in the result."""
@@ -224,7 +215,7 @@ ERRORS = {
     "index_gradient": (".*slice.*|getitem|fori_index|dynamic_index_in_dim|unstack", "Expected cotangent type"),
     "inverse_batch": ("inv|solve", "Mapped away dimension of inputs passed to vmap should be sharded the same"),
     "determinant_gradient": ("det", "All inputs to triangular_solve must have the same batch sharding"),
-    "pad_gradient": ("pad|jnp_pad", "padding on sharded dims where out dim"),
+    "pad_gradient": ("pad|jnp_pad|select_and_scatter_add", "padding on sharded dims where out dim"),
     "product_gradient": ("reduce_prod|reduce", "slicing on sharded dims where out dim|This reshape is not supported"),
     "reshape_of_nothing": ("merge|unmerge|reshape|ravel.*", "IndexError: (tuple|list) index out of range"),
     "shift_across_axes": ("", "Could not slice dimension"),

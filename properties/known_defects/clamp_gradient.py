@@ -1,6 +1,5 @@
 """On explicit axes the gradient of clamp by a bound is refused where an axis shards that, and not the operand."""
-
-import sys
+# fails with: select cases must have the same shardings
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +11,4 @@ mesh = jax.make_mesh((2,), ("a",), axis_types=(jax.sharding.AxisType.Explicit,) 
 x = jax.device_put(jnp.ones(2), jax.NamedSharding(mesh, P()))
 low = jax.device_put(jnp.zeros(2), jax.NamedSharding(mesh, P("a")))
 lax.clamp(low, x, x)
-try:
-    jax.vjp(lambda low: lax.clamp(low, x, x), low)
-    found = ""
-except Exception as error:
-    found = f"{type(error).__name__}: {error}".partition("\n")[0]
-print(f"defect: {found[:150]}" if found else "fixed")
-sys.exit(bool(found))
+jax.vjp(lambda low: lax.clamp(low, x, x), low)

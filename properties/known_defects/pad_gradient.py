@@ -1,6 +1,5 @@
 """On explicit axes the gradient of a pad along a sharded dimension is refused if parts are uneven on the way."""
-
-import sys
+# fails with: padding on sharded dims where out dim
 
 import jax
 import numpy as np
@@ -11,12 +10,6 @@ jax.config.update("jax_num_cpu_devices", 2)
 mesh = jax.make_mesh((2,), ("a",), axis_types=(jax.sharding.AxisType.Explicit,) * 1)
 x = jax.device_put(np.arange(2.0), jax.NamedSharding(mesh, P("a")))
 f = lambda x: lax.pad(x, x.dtype.type(0), [(0, -1, 1)])
-try:
-    with jax.set_mesh(mesh):
-        y, pull = jax.vjp(f, x)
-        pull(y)
-    found = ""
-except Exception as error:
-    found = f"{type(error).__name__}: {error}".partition("\n")[0]
-print(f"defect: {found[:150]}" if found else "fixed")
-sys.exit(bool(found))
+with jax.set_mesh(mesh):
+    y, pull = jax.vjp(f, x)
+    pull(y)

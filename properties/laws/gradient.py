@@ -55,7 +55,7 @@ def check_gradient(implementation: Implementation, case: Case, engine: Engine) -
         except NotImplementedError as error:
             first = first or error
         else:
-            return checked_sets(decided, case, undecided)
+            return checked_sets(decided, case, undecided=undecided)
     assert first is not None
     raise first
 

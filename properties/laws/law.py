@@ -63,6 +63,7 @@ class Checked(int):
     undecided: int = 0  # how many numbers in them were compared with nothing
     findings: Sequence[str] = ()  # remarks that break no law
     sent: Mapping[str, Any] | None = None  # what the case sends, and what that was compared with
+    choices: Mapping[str, Mapping[str, bool]] = {}  # of each choice that its line makes, which sides were taken
     refused: Mapping[str, bool] | None = None  # of each result, whether a predicate of results refused it once changed
 
     def __new__(cls, count: int, **more: Any) -> "Checked":  # noqa: PYI034 # beartype refuses Self in a method
@@ -72,9 +73,13 @@ class Checked(int):
         return checked
 
 
-def checked_sets(decided: Sequence[bool], case: Case, undecided: int, findings: Sequence[str] = ()) -> Checked:
-    """The number of data sets that distinguish right from wrong, given which do; raises Undecided if none does."""
+def checked_sets(decided: Sequence[bool], case: Case, **more: Any) -> Checked:
+    """The number of data sets that distinguish right from wrong, given which do; raises Undecided if none does.
+
+    Arguments:
+        more: attributes of `Checked`.
+    """
     if not any(decided):
         names = ", ".join(dict.fromkeys(operand.dtype for operand in case.operands))
         raise Undecided(f"no data set tells right from wrong: roundings leave no certain digit in {names}")
-    return Checked(sum(decided), undecided=undecided, findings=findings)
+    return Checked(sum(decided), **more)

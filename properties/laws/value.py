@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.running import all_blocks, check_results, ready, unrelated_over_batch
+from shardproof.properties.engines.running import Ready, all_blocks, check_results, ready, unrelated_over_batch
 from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.laws.law import Checked, Law, checked_sets, whole_case
 from shardproof.properties.precision.comparison import compare
@@ -34,7 +35,7 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
             blocks = [all_blocks(case, result) for result in results]
             check_relation(case, data, arrays, blocks)
             refused = refused or refused_changes(case, arrays, blocks)
-        return Checked(len(sets), findings=[*lines_that_round(implementation, case)], refused=refused)
+        return Checked(len(sets), **remarks(implementation, case, program), refused=refused)
     rights, runs = value_references(implementation, case, sets), map(program.prepared, sets)
     for data, right, results in zip(case.data, rights, runs, strict=True):
         for i, result in enumerate(results):
@@ -43,7 +44,13 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
             check_mathematics(case, data, "result", what, right[i], leaf=i)
         decided.append(any(reference.tells for reference in right))
         undecided += sum(int(reference.undecided.sum()) for reference in right)
-    return checked_sets(decided, case, undecided, [*lines_that_round(implementation, case)])
+    return checked_sets(decided, case, undecided=undecided, **remarks(implementation, case, program))
+
+
+def remarks(implementation: Implementation, case: Case, program: Ready) -> dict[str, Any]:
+    """Findings on a function's lines, and the sides of choices that runs of it took; not of this project's own."""
+    choices = {} if implementation.built_in else program.prepared.choices.sides
+    return {"findings": [*lines_that_round(implementation, case)], "choices": choices}
 
 
 def check_relation(

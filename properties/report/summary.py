@@ -25,6 +25,9 @@ BOUNDS = {
 
 ORDERS = ("one axis", "mesh order", "permuted")
 
+MOST_ONE_SIDED = 3
+"""How many choices of one function the text names; a report has all of them."""
+
 FEW = 0.5
 """Below which share of supported structures an implementation is named."""
 
@@ -61,6 +64,10 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
         if accepted:
             what = "the predicate of holds= never refused a result that was changed, to zeros, by one, a hundred times"
             lines.append(f"says nothing: {tally.name}: {what}: {', '.join(accepted)}")
+        if one_sided := tally.one_sided if tally.outcome != "failed" else []:
+            more = len(one_sided) - MOST_ONE_SIDED
+            lines += [f"one-sided: {tally.name}: {text}" for text in one_sided[:MOST_ONE_SIDED]]
+            lines += [f"one-sided: {tally.name}: {more} more, all in a report"] if more > 0 else []
         for what, where in tally.findings.items():
             if redundant is None or redundant not in what:
                 lines.append(f"finding: {tally.name}: {what}, first for {where}")
@@ -103,6 +110,9 @@ def weak_points(tallies: Iterable[Tally], devices: int) -> dict[str, list[str]]:
             add("few structures", who, f"held on {t.structures:,}, where the median is {usual[t.engine]:g}")
         if t.undecided:
             add("undecided", who, f"{counted(t.undecided, 'element')} compared with nothing, for roundings")
+    for t in merge(by_law):
+        for text in t.one_sided:
+            add("choices with one side", t.name, text)
     for name in dict.fromkeys(t.name for t in by_law):
         idle = {"simulate", "xla"} - {t.engine for t in by_law if t.name == name and t.structures}
         if idle:

@@ -218,7 +218,7 @@ def _judge(law: Law, implementation: Implementation, case: Case, engine: Engine,
         checked = law.check(implementation, case, engine)
         if not isinstance(checked, Checked):
             return Verdict("held", checked=checked)
-        more = {name: getattr(checked, name) for name in ("undecided", "findings", "sent", "refused")}
+        more = {name: getattr(checked, name) for name in ("undecided", "findings", "sent", "choices", "refused")}
         return Verdict("held", checked=int(checked), **more)
     except InterpreterLimit as error:
         return Verdict("not run", f"the interpreter cannot run {error.lacks}")

@@ -40,6 +40,7 @@ class Verdict:
         underived: of an unsupported case, whether JAX has no derivative of the function in it.
         findings: remarks that break no law.
         sent: what the case sends, and what that was compared with, if it was counted.
+        choices: of each choice that a line of the function makes, which sides were taken.
         refused: for each result that was changed, whether the predicate of results refused it.
     """
 
@@ -53,6 +54,7 @@ class Verdict:
     underived: bool = False
     findings: Sequence[str] = ()
     sent: Mapping[str, Any] | None = None
+    choices: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
     refused: Mapping[str, bool] | None = None
 
 
@@ -113,6 +115,7 @@ class Tally:
             compared with (`against`: a formula, an expectation, or only the lower bound).
         unclaimed: the features that a user's function does not claim, so that they were not drawn.
         stated: the conditions of a program, so that nothing else was drawn.
+        choices: of each choice that a line of the function makes, which of its sides were taken.
         changed: in how many structures each result was changed, and the predicate of results called again.
         refused: in how many of them it refused that.
         outcome: `passed`, `failed`, or `skipped` where the law does not apply.
@@ -146,6 +149,7 @@ class Tally:
     communication: dict[str, Any] = field(default_factory=dict)
     unclaimed: tuple[str, ...] = ()
     stated: tuple[str, ...] = ()
+    choices: dict[str, dict[str, bool]] = field(default_factory=dict)
     changed: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
     outcome: str = "passed"
@@ -177,6 +181,7 @@ class Tally:
         self.uncompared += verdict.kind == "not run" and verdict.sent is not None
         for finding in verdict.findings:
             self.finding(str(case), finding)
+        self._choose(verdict.choices)
         if verdict.refused is not None:
             _add(self.changed, dict.fromkeys(verdict.refused, 1))
             _add(self.refused, {name: 1 for name, refused in verdict.refused.items() if refused})
@@ -247,9 +252,21 @@ class Tally:
         self.largest = max(self.largest, other.largest)
         self.first = {**other.first, **self.first}
         self._keep(other.communication)
+        self._choose(other.choices)
         self.findings = {**other.findings, **self.findings}
         self.unclaimed = self.unclaimed or tuple(other.unclaimed)
         self.stated = self.stated or tuple(other.stated)
+
+    @property
+    def one_sided(self) -> list[str]:
+        """The choices of which a side was never taken, in words."""
+        never = {call: [side for side, taken in sides.items() if not taken] for call, sides in self.choices.items()}
+        return [f"{call} never had {' or '.join(sides)}" for call, sides in never.items() if sides]
+
+    def _choose(self, choices: Mapping[str, Mapping[str, bool]]) -> None:
+        for call, sides in choices.items():
+            into = self.choices.setdefault(call, {})
+            into.update({side: taken or into.get(side, False) for side, taken in sides.items()})
 
     def _keep(self, communication: Mapping[str, Any]) -> None:
         if communication and communication["bytes"] >= self.communication.get("bytes", 0):

@@ -13,7 +13,16 @@ import numpy as np
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.blocks import extreme
-from shardproof.properties.engines.simulate.env import SETS, Elsewhere, Env, broadcast_leads, common_lead, rule
+from shardproof.properties.engines.simulate.choices import is_jax
+from shardproof.properties.engines.simulate.env import (
+    SETS,
+    Elsewhere,
+    Env,
+    broadcast_leads,
+    common_lead,
+    mask_active,
+    rule,
+)
 from shardproof.properties.engines.simulate.errors import InterpreterLimit
 from shardproof.properties.engines.simulate.exchange import REDUCTIONS, divide, first_replica, join
 from shardproof.properties.engines.simulate.interpreter import called_jaxpr, evaluate
@@ -23,7 +32,10 @@ from shardproof.properties.engines.simulate.liveness import CALLS, scan_counts
 @rule(*CALLS)
 def call(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """The results of the function that is called."""
-    return evaluate(env, called_jaxpr(equation), operands, env.operand_rounds)
+    jaxpr = called_jaxpr(equation)
+    if env.choices is not None and env.caller is None and is_jax(jaxpr):
+        env = dataclasses.replace(env, caller=equation)
+    return evaluate(env, jaxpr, operands, env.operand_rounds)
 
 
 @rule("call_hi_primitive")
@@ -101,13 +113,6 @@ def select(env: Env, mask: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.nd
     return np.where(mask.reshape(mask.shape + (1,) * (rank - mask.ndim)), yes, no)
 
 
-def mask_active(env: Env, mask: np.ndarray) -> np.ndarray:
-    """`mask` on the active devices, False on the others."""
-    if env.active is None:
-        return mask
-    return np.asarray(mask & env.active.reshape(env.active.shape + (1,) * (mask.ndim - env.active.ndim)))
-
-
 def unanimous(env: Env, mask: np.ndarray) -> bool:
     """True if all active devices are in `mask`, `[*lead]` or for a mapped predicate `[*lead, *batch]`."""
     return bool((mask_active(env, np.ones((1,) * mask.ndim, bool)) <= mask).all())
@@ -135,6 +140,8 @@ def while_loop(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarra
     running: Any = np.ones((1,) * env.lead, bool)
     while True:
         (holds,) = evaluate(inner, params["cond_jaxpr"], [*cond_consts, *state])
+        if env.choices is not None:
+            env.choices.note(inner, equation, [holds])
         decided = holds if env.arithmetic is None else env.arithmetic.decided(inner, holds, equation)
         running = np.asarray(mask_active(env, np.asarray(decided)) & running)
         if not running.any():

@@ -127,6 +127,8 @@ class Env:
         left: collects the blocks that `shard_map`s leave.
         found: collects the equations with something undetermined.
         other: what is decided the other way of what is undetermined.
+        choices: collects the sides of choices that are taken.
+        caller: the call of a function of JAX's own that the equation is in; None if it is in none.
         arithmetic: how numbers are held and computed (see `shardproof.properties.precision.arithmetic`); None: as the
             program does.
     """
@@ -139,6 +141,8 @@ class Env:
     left: Left | None = None
     found: Found | None = None
     other: Choice | None = None
+    choices: Any = None
+    caller: Any = None
     arithmetic: Any = None
 
     @property
@@ -157,6 +161,13 @@ class Env:
     def everywhere(self, value: np.ndarray) -> np.ndarray:
         """A view of `value` with every leading mesh dimension at its full size."""
         return np.broadcast_to(value, (*self.mesh.sizes, *value.shape[len(self.mesh.sizes) :]))
+
+
+def mask_active(env: Env, mask: np.ndarray) -> np.ndarray:
+    """`mask` on the active devices, False on the others."""
+    if env.active is None:
+        return mask
+    return np.asarray(mask & env.active.reshape(env.active.shape + (1,) * (mask.ndim - env.active.ndim)))
 
 
 def common_lead(env: Env, *values: np.ndarray) -> tuple[int, ...]:

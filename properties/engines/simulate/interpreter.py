@@ -9,6 +9,7 @@ import numpy as np
 from jax import dtypes
 from jax.extend import core
 
+from shardproof.properties.engines.simulate.choices import CHOOSE
 from shardproof.properties.engines.simulate.env import RULES, Env
 from shardproof.properties.engines.simulate.errors import SimulationError, UnknownPrimitive, location
 from shardproof.properties.engines.simulate.liveness import open_jaxpr
@@ -68,6 +69,8 @@ def run(env: Env, equation: Any, operands: list[np.ndarray]) -> Sequence[np.ndar
     name, arithmetic = equation.primitive.name, env.arithmetic
     if name not in RULES:
         raise UnknownPrimitive(name, location(equation))
+    if env.choices is not None and name in CHOOSE:
+        env.choices.note(env, equation, operands)
     if arithmetic is None:
         found = RULES[name](env, equation, *operands)
     else:

@@ -12,6 +12,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import PyTree
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.simulate.choices import Choices
 from shardproof.properties.engines.simulate.env import SETS, Choice, Env, Found, Left, check_determined
 from shardproof.properties.engines.simulate.errors import (
     OF_THE_PROGRAM,
@@ -41,6 +42,7 @@ class Prepared:
     def __init__(self, run: Callable[[Sequence[np.ndarray]], list[np.ndarray]], jaxpr: Any = None) -> None:
         self._run = run
         self.jaxpr = jaxpr
+        self.choices = Choices()  # of its runs, where it is interpreted
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The results in the dtypes that were traced."""
@@ -78,13 +80,16 @@ def failing_as_a_limit() -> Iterator[None]:
         raise InterpreterLimit(f"the interpreter cannot run {what}", what) from error
 
 
-def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None) -> list[np.ndarray]:
+def interpret(
+    closed_jaxpr: Any, *args: Any, record: Recorder | None = None, choices: Choices | None = None
+) -> list[np.ndarray]:
     """The results of a closed jaxpr, in NumPy, for all devices of its meshes together.
 
     Arguments:
         closed_jaxpr: as `jax.make_jaxpr` returns it.
         *args: one global array per argument of the jaxpr.
         record: if given, collects the executed collectives.
+        choices: if given, collects the sides of choices that are taken.
 
     Raises:
         UnknownPrimitive: if a primitive has no rule.
@@ -104,7 +109,7 @@ def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None) -> 
 
     with np.errstate(all="ignore"):  # as in XLA, infinities and wrapping are no errors
         found: Found = {}
-        results = evaluate(Env(recorder=record, found=found), closed_jaxpr, values)
+        results = evaluate(Env(recorder=record, found=found, choices=choices), closed_jaxpr, values)
         for choice in dict.fromkeys(choice for choice, _ in found):
             again = evaluate(Env(other=choice), closed_jaxpr, values)
             own = [equation for (open_, _), equation in found.items() if open_ == choice]
@@ -156,7 +161,8 @@ class Simulated(Prepared):
     def run(self, *args: PyTree, record: Recorder | None = None) -> PyTree:
         """The results on one data set, a tree of ndarrays; raises what `interpret` does."""
         values = [as_value(leaf) for leaf in jax.tree.leaves(args)]
-        return jax.tree.unflatten(self.structure, interpret(self.closed_jaxpr, *self.typed(values), record=record))
+        results = interpret(self.closed_jaxpr, *self.typed(values), record=record, choices=self.choices)
+        return jax.tree.unflatten(self.structure, results)
 
     @property
     def equations(self) -> list[Any]:

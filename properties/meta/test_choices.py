@@ -1,0 +1,126 @@
+"""The choices of a function of which the runs took one side alone are named by the call that makes them."""
+
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from shardproof import Array, Program
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.engines.simulate import prepare
+from shardproof.properties.laws import LAWS
+from shardproof.properties.report.summary import Summary, weak_points
+from shardproof.properties.runner.search import find_violation
+from shardproof.properties.runner.tally import Tally
+
+
+def one_sided(function: Any, *arrays: Any) -> list[str]:
+    """The choices of a function with one side, where it is run on arrays, in words without their places."""
+    program = prepare(function, *arrays)
+    program.run(*arrays)
+    tally = Tally("", "", "value", choices=program.choices.sides)
+    return [f"{text.split('`')[1]}: {text.partition(') never ')[2]}" for text in tally.one_sided]
+
+
+def many(x: Any, i: Any) -> list[Any]:
+    """Choices of every kind: of the first of each pair, both sides are taken."""
+    return [
+        jnp.where(x > 1, x, 0), jnp.where(x > 5, x, jnp.where(x > 9, x, 0)),
+        jnp.maximum(x, 1), jnp.maximum(x, -2),
+        jnp.clip(x, 1, 2), jnp.clip(x, 0, 7), x.clip(2, 9), lax.clamp(-1.0, x, 1.0),
+        lax.cond(i > 0, jnp.sin, jnp.cos, x),
+        lax.switch(i, [jnp.sin, jnp.cos, jnp.tan], x),
+        lax.fori_loop(i, 5, lambda _, y: y + 1, x), lax.fori_loop(i, 0, lambda _, y: y + 1, x),
+        jnp.take(x, i), x[i], jnp.nan_to_num(x), jax.nn.relu(x + 1), jnp.linalg.norm(x),
+    ]  # fmt: skip
+
+
+def test_sides_of_every_kind_of_choice() -> None:
+    """A choice is named by its call, if that is the user's, with the side that no number took."""
+    assert one_sided(many, np.arange(4.0), 1) == [
+        "jnp.where(x > 9, x, 0): had a true condition",
+        "jnp.where(x > 5, x, jnp.where(x > 9, x, 0)): had a true condition",
+        "jnp.maximum(x, -2): had a larger second operand",
+        "jnp.clip(x, 0, 7): had a number below its lower bound or a number above its upper bound",
+        "x.clip(2, 9): had a number above its upper bound",
+        "lax.clamp(-1.0, x, 1.0): had a number below its lower bound",
+        "lax.cond(i > 0, jnp.sin, jnp.cos, x): had a false condition",
+        "lax.switch(i, [jnp.sin, jnp.cos, jnp.tan], x): had an index of 0 or an index of 2",
+        "lax.fori_loop(i, 0, lambda _, y: y + 1, x): had a true condition",
+    ]
+
+
+def test_sides_under_transformations() -> None:
+    """A `cond` that `vmap` makes a selection has the sides of all calls, and a cached `where` those of its line."""
+
+    def chosen(x: Any) -> Any:
+        y = jnp.where(x > 1, x, 0)
+        z = jnp.where(x > 7, x, 0)
+        return lax.cond(x > 1, jnp.sin, jnp.cos, x) + lax.cond(x > 7, jnp.sin, jnp.cos, x) + jax.jit(chosen_too)(y) + z
+
+    def chosen_too(y: Any) -> Any:
+        return jax.grad(lambda y: jnp.where(y > 8, y, 0))(y)
+
+    assert one_sided(jax.vmap(chosen), np.arange(4.0)) == [
+        "jnp.where(x > 7, x, 0): had a true condition",
+        "lax.cond(x > 7, jnp.sin, jnp.cos, x): had a true condition",
+        "jnp.where(y > 8, y, 0): had a true condition",
+    ]
+
+
+def test_a_side_counts_where_a_device_executes_it() -> None:
+    """What the devices of the other branch would choose is not a side that was taken."""
+    mesh = jax.sharding.AbstractMesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def own(x: Any) -> Any:
+        return lax.cond(x[0] > 0, lambda x: jnp.where(x > 0, x, 1), lambda x: x, x)
+
+    assert one_sided(jax.shard_map(own, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x")), np.arange(2.0)) == [
+        "jnp.where(x > 0, x, 1): had a false condition"
+    ]
+
+
+def skips_by_its_own(w: Any, g: Any, *, data: Any) -> Any:
+    """Each participant skips the step by its own gradient, where one that is not finite should stop all."""
+    return lax.psum(jnp.where(jnp.isfinite(g).all(), w - g, w).sum(0), data)
+
+
+def skips(w: Any, g: Any) -> Any:
+    """The step, unless a gradient is not finite."""
+    return jnp.where(jnp.isfinite(g).all(), w - g, w).sum(0)
+
+
+def masked_mean(x: Any, mask: Any, *, data: Any) -> Any:
+    """The mean of what is not masked."""
+    count = jnp.maximum(lax.psum(mask.sum(), data), 1)
+    return lax.psum(jnp.where(mask, x, 0).sum(), data) / count.astype(x.dtype)
+
+
+def whole_masked_mean(x: Any, mask: Any) -> Any:
+    """The mean of what is not masked, of whole arrays."""
+    return jnp.where(mask, x, 0).sum() / jnp.maximum(mask.sum(), 1).astype(x.dtype)
+
+
+def checked(function: Any, reference: Any, *arguments: Any, results: str) -> Summary:
+    """The summary of a few structures, interpreted."""
+    program = Program(function, reference, arguments=arguments, results=results, dtypes=("float32",)).implementation
+    found = find_violation([LAWS["value"]], program, SimulateEngine(), Scope(4, 4, large=0), max_examples=8)
+    assert found.violation is None
+    return Summary(program, (found.tally,))
+
+
+def test_a_pass_that_saw_one_side_is_weak() -> None:
+    """The summary of a wrong function that passes names its condition; data that goes both ways is not mentioned."""
+    summary = checked(skips_by_its_own, skips, "batch@data n", "batch@data n", results="n")
+    (line,) = (line for line in str(summary).split("\n") if line.startswith("one-sided: "))
+    call, place = "`jnp.where(jnp.isfinite(g).all(), w - g, w)`", "(skips_by_its_own) never had a false condition"
+    assert line.startswith(f"one-sided: skips_by_its_own: {call} at test_choices.py:")
+    assert line.endswith(place)
+    read = [Tally.from_json(json.loads(json.dumps(tally.to_json()))) for tally in summary.tallies]
+    assert weak_points(read, 1)["choices with one side"] == [line.partition(": ")[2]]
+    arrays = "batch@data", Array("batch@data", "bool")
+    assert "one-sided" not in str(checked(masked_mean, whole_masked_mean, *arrays, results=""))

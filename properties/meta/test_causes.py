@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -25,6 +26,7 @@ from shardproof.properties.programs.violation import Broken, Difference, Kind, O
 from shardproof.properties.report.checking import check, check_program, user_implementation
 from shardproof.properties.report.failures.causes import by_cause, group_text
 from shardproof.properties.report.failures.files import paths
+from shardproof.properties.report.failures.showing import once_per_cause
 from shardproof.properties.report.failures.text import report
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.search import find_violation, search
@@ -168,6 +170,22 @@ def test_what_follows_from_wrong_values_is_reported_with_them(tmp_path: Path, mo
         assert group[0] is of_values
         assert "  and its derivatives under 1 check:\n    gradient: mesh (dp=2)" in group_text(group)
     assert [group[0] for group in by_cause([of_gradient, rounded])] == [of_gradient, rounded]
+
+
+def test_what_follows_is_listed_once_for_all_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tests that fail for one cause on two engines one has its text, with one heading for what follows from it."""
+    monkeypatch.chdir(tmp_path)
+    found = violation("value", "1 block", off=2.0), violation("gradient", "2 blocks", off=3.0, of="gradient")
+    entries = [*map(report, found)]
+    place = SimpleNamespace(reprcrash=None)
+    failed = [SimpleNamespace(nodeid=name, longrepr=place, shardproof_failures=entries) for name in "ab"]
+    other = SimpleNamespace(nodeid="c", longrepr="another")
+    assert once_per_cause([*failed, other]) == [failed[0], other]
+    text = str(failed[0].longrepr)
+    assert text.count("wrong in the same way under 1 more check") == 1
+    assert text.count("and its derivatives under 2 checks") == 1
+    assert text.count("derivatives under") == 1
+    assert other.longrepr == "another"
 
 
 def test_a_wrong_shape_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shardproof.plugin import own
-from shardproof.properties.report.failures.causes import by_cause, group_text, lines_of_others
+from shardproof.properties.report.failures.causes import by_cause, group_text
 from shardproof.properties.report.failures.evidence import evidence
 from shardproof.properties.report.failures.text import colour, report
 from shardproof.properties.report.report import FAILURE
@@ -38,8 +38,8 @@ def show_violations(item: pytest.Item, call: pytest.CallInfo[None], made: Any) -
         for one, entry in zip(found, entries, strict=True):
             item.stash[FAILURE][one.law.name] = {**entry, "evidence": evidence(one)}
     # sent along, as the report is, where another process has the terminal
-    made.shardproof_failures = [{name: one[name] for name in one if name != "text"} for one in entries]
-    named = [(f"shardproof {name}", value) for one in made.shardproof_failures for name, value in one.items()]
+    made.shardproof_failures = entries
+    named = [(f"shardproof {name}", one[name]) for one in entries for name in one if name != "text"]
     item.user_properties.extend(named)  # for JUnit XML, which has the text anyway
     made.user_properties.extend(named)
     text = AssertionError("\n\n".join(map(group_text, by_cause(entries))) + "\n")
@@ -69,19 +69,18 @@ class Text:
 
 def once_per_cause(reports: list[Any]) -> list[Any]:
     """The first report of each cause, with a line for each other violation of it; other failures as they are."""
-    entries: list[dict[str, str]] = []
-    for number, one in enumerate(reports):
-        own = getattr(one, "shardproof_failures", [{"cause": one.nodeid}])
-        entries += [{**entry, "number": str(number)} for entry in own]
-    shown: dict[int, Any] = {}
+    entries = [
+        {**entry, "number": number}
+        for number, one in enumerate(reports)
+        for entry in getattr(one, "shardproof_failures", [{"cause": one.nodeid}])
+    ]
+    texts: dict[int, list[str]] = {}
     for group in by_cause(entries):
-        number = int(group[0]["number"])
-        first = shown[number] = reports[number]
-        if "headline" in group[0]:
-            elsewhere = [group[0], *(one for one in group[1:] if one["number"] != group[0]["number"])]
-            text = "\n".join([str(first.longrepr).rstrip(), *lines_of_others(elsewhere), ""])
-            first.longrepr = Text(text, first.longrepr.reprcrash)
-    return [*shown.values()]
+        texts.setdefault(group[0]["number"], []).extend([group_text(group)] if "text" in group[0] else [])
+    for number, some in texts.items():
+        if some:
+            reports[number].longrepr = Text("\n\n".join(some) + "\n", reports[number].longrepr.reprcrash)
+    return [reports[number] for number in texts]
 
 
 def show_causes(config: pytest.Config, exitstatus: int) -> None:

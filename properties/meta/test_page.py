@@ -148,6 +148,13 @@ def test_what_makes_a_pass_weak_is_listed() -> None:
     assert found["never drawn"] == ["one: devices: 1, 2", "one: axis tuple: one axis, mesh order, permuted"]
 
 
+def test_of_a_violation_no_page_says_that_an_engine_did_not_run() -> None:
+    """Its search ended there: an engine that found it ran, and what was not drawn says nothing."""
+    failing = [Tally("one", "a", law, engine, outcome="failed") for law, engine in (("value", "xla"), ("error", "xla"))]
+    found = weak_points([Tally("one", "a", "type", "simulate", structures=10), *failing], 2)
+    assert found == {"searches that ended at a violation": ["one[a]: value (xla), error (xla)"]}
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """A headless Chromium."""

@@ -198,6 +198,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         showing.show_causes(session.config, exitstatus)
         interrupted = "interrupted" if exitstatus == pytest.ExitCode.INTERRUPTED else ""
         if why := session.shouldfail or session.shouldstop or interrupted:
+            why = str(why).replace("after 1 failures", "after 1 failure")
             session.config.stash[ENDED] = f"The run ended before its end: {why}"
 
 

@@ -90,9 +90,13 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
 
 
 def weak_points(tallies: Iterable[Tally], devices: int) -> dict[str, list[str]]:
-    """The weak points of a pass, by kind: what was left out, few structures, what was never drawn."""
+    """The weak points of a pass, by kind: what was left out, few structures, what was never drawn.
+
+    A search ends at a violation, so that nothing is said of what it never drew.
+    """
     found: dict[str, list[str]] = {}
-    by_law = [t for t in tallies if t.outcome == "passed"]
+    tallies = list(tallies)
+    by_law, broken = ([t for t in tallies if t.outcome == outcome] for outcome in ("passed", "failed"))
     usual = {
         engine: median(t.structures for t in by_law if t.engine == engine) for engine in {t.engine for t in by_law}
     }
@@ -114,11 +118,13 @@ def weak_points(tallies: Iterable[Tally], devices: int) -> dict[str, list[str]]:
         for text in t.one_sided:
             add("choices with one side", t.name, text)
     for name in dict.fromkeys(t.name for t in by_law):
-        idle = {"simulate", "xla"} - {t.engine for t in by_law if t.name == name and t.structures}
-        if idle:
+        if ended := [f"{t.law} ({t.engine})" for t in broken if t.name == name]:
+            add("searches that ended at a violation", name, ", ".join(ended))
+        elif idle := {"simulate", "xla"} - {t.engine for t in by_law if t.name == name and t.structures}:
             add("engines that did not run", name, ", ".join(sorted(idle)))
-    for contract in dict.fromkeys(t.contract for t in by_law):
-        drawn = [t.drawn for t in by_law if t.contract == contract]
+    unbroken = [t for t in by_law if t.name not in {t.name for t in broken}]
+    for contract in dict.fromkeys(t.contract for t in unbroken):
+        drawn = [t.drawn for t in unbroken if t.contract == contract]
         for trait, known in (("devices", map(str, range(1, devices + 1))), ("axis tuple", ORDERS)):
             if never := [value for value in known if not any(value in one.get(trait, {}) for one in drawn)]:
                 add("never drawn", contract, f"{trait}: {', '.join(never)}")

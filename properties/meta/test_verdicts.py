@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from hypothesis import find
 from jax import Array, lax
 
 from shardproof import check
@@ -23,6 +24,7 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import SuiteError
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.summary import merge_similar, verdict_row
+from shardproof.properties.runner import reach
 from shardproof.properties.runner.judging import MAX_UNSUPPORTED, require_held
 from shardproof.properties.runner.search import Finding, find_violation
 from shardproof.properties.runner.stated import GivenError, split_names
@@ -98,6 +100,15 @@ def test_what_supports_nothing_does_not_pass(law: str) -> None:
         return
     with pytest.raises(HeldOnNothing, match=f"held on no case: {why}"):
         require_held(LAWS[law], implementation, finding.tally)
+
+
+def test_a_mesh_to_estimate_on_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a violation the other laws are searched again, on meshes up to the same size."""
+    drawn: list[int] = []
+    monkeypatch.setattr(reach, "find", lambda *args, **more: drawn.append(0) or find(*args, **more))
+    one, again = (reach.probe(user_implementation("weighted_mean", declines), (8,)) for _ in range(2))
+    assert one is again is not None
+    assert len(drawn) == 1
 
 
 def test_words_of_an_exception_declare_nothing() -> None:

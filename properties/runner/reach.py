@@ -1,5 +1,6 @@
 """An estimate of the largest mesh on which a function ends in time: a ring has as many steps as participants."""
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -63,6 +64,7 @@ def reach(implementation: Implementation, most: int, before: Callable[[Case], ob
     return most
 
 
+@functools.lru_cache(maxsize=64)  # after each violation a function is searched again
 def probe(implementation: Implementation, sizes: tuple[int, ...]) -> Case | None:
     """A case in which axes of these sizes connect participants; None if the function supports none.
 

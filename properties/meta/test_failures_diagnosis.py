@@ -132,6 +132,7 @@ def summed_twice_backward(x: Array, axis_name: AxisName, *, op: str = "sum") -> 
 
 LINE = a_case("ring_shift", {"dp": 4}, "dp", offset=1)
 SUM = a_case("all_reduce", {"dp": 4}, "dp", op="sum", kind="exact", block=(5,))
+COUNTS = a_case("all_reduce", {"dp": 4}, "dp", op="sum", kind="exact", block=(5,), dtype="int32")
 REAL = dataclasses.replace(SUM, data=(Data("real", 1),))
 MAX = a_case("all_reduce", {"dp": 3}, "dp", op="max", kind="exact", block=(6,))
 SHIFT = a_case("ring_shift", {"dp": 2, "tp": 2}, ("tp", "dp"), offset=1)
@@ -145,6 +146,7 @@ PLANTED: dict[str, tuple[Function, Case, str]] = {
     "zeros": (changed("ring_shift", on_device(2, jnp.zeros_like)), LINE, "missing: (dp=2) holds zeros"),
     "its input": (lambda x, axis_name, **_: x, ROOT, "(dp=0) holds unchanged what was put in by (dp=0)"),
     "no psum": (lambda x, axis_name, **_: x, SUM, "partial sums: added up over dp the blocks are right"),
+    "no psum of counts": (lambda x, axis_name, **_: x, COUNTS, "partial sums: added up over dp the blocks are right"),
     "doubled": (changed("all_reduce", lambda y, x: y * 2), SUM, "every wrong block holds 2 times the right values"),
     "k times": (changed("all_reduce", lambda y, x: y / 4), SUM, "every wrong block holds 1/4 of the right values"),
     "the wrong sign": (changed("ring_shift", lambda y, x: -y), LINE, "has the wrong sign"),

@@ -1,5 +1,6 @@
 """The change that makes a user's program right is named by its line, and the line that rounds too much; else none."""
 
+import functools
 import re
 from typing import Any
 
@@ -158,6 +159,24 @@ def of_no_repair(x: Any, *, data: Any) -> Any:
     return lax.psum(jnp.sum(x**3, 0), data)
 
 
+def places_among_own(expert: Any, w: Any, *, data: Any) -> Any:
+    """The place of each token among the tokens of this participant that go to the same expert."""
+    chosen = (expert[:, None] == jnp.arange(len(w))).astype(jnp.int32)
+    return ((jnp.cumsum(chosen, 0) - 1) * chosen).sum(1)
+
+
+def places_among_all(expert: Any, w: Any) -> Any:
+    """The same on whole arrays."""
+    return places_among_own(expert, w, data=())
+
+
+def numbered_by_another_role(x: Any, w: Any, *, data: Any, model: Any) -> Any:
+    """Each participant of one role takes the part of what it has that is numbered along the other."""
+    n = w.shape[0] // lax.axis_size(model)
+    part = lax.dynamic_slice_in_dim(w, lax.axis_index(data) % lax.axis_size(model) * n, n)
+    return lax.psum(jnp.tanh(x) @ part, model)
+
+
 PROGRAMS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "a bias": (
         bias_of_every_member,
@@ -218,6 +237,22 @@ PROGRAMS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
         lambda x: np.convolve(np.pad(x, 1), np.array([1, -2, 1.5]), "valid"),
         {"arguments": ("n@data",), "results": "n@data", "one_axis": ["data"], "dtypes": "float32"},
         r"the ppermute at test_repairs.py:\d+:\d+ \(halo_of_one_side\) with source and destination swapped",
+    ),
+    "a number": (
+        numbered_by_another_role,
+        lambda x, w: jnp.tanh(x) @ w,
+        {"arguments": ("n@data k@model", "k m"), "results": "n@data m", "dtypes": "float32"},
+        r"axis_index at test_repairs.py:\d+:\d+ \(numbered_by_another_role\) along '\w+' in place of '\w+'",
+    ),
+    "a running count": (
+        places_among_own,
+        places_among_all,
+        {
+            "arguments": (Array("t@data", "int32", below="experts"), "experts"),
+            "results": Array("t@data", "int32"),
+            "dtypes": "float32",
+        },
+        r"cumsum at test_repairs.py:\d+:\d+ \(places_among_own\) continued from the block before along '\w+'",
     ),
     "a dimension": (
         joined_in_another_order,
@@ -299,6 +334,21 @@ def test_a_changed_program() -> None:
     assert run(Change(frozenset({places["psum"]}), (("axes", ()),), "pmean", ("dp",))) == [2, 4, 2, 4]
     assert run(Change(frozenset({places["mul"]}), (), "once", ("tp",))) == [2, 4, 2, 4]
     assert run(Change(frozenset({places["mul"]}), (), "pmax", ("tp",))) == [8, 8, 8, 8]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_running_result_that_goes_on(reverse: bool) -> None:
+    """It goes on from block to block in the order of the tuple, from the end where it is reversed."""
+    mesh = jax.sharding.AbstractMesh((2, 3), ("dp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    x = np.arange(24, dtype=np.float32).reshape(2, 12) % 7
+    for run, right in ((lax.cumsum, np.add), (lax.cummax, np.maximum)):
+        own = functools.partial(run, axis=1, reverse=reverse)
+        spec = jax.P(None, ("tp", "dp"))
+        program = prepare(jax.shard_map(own, mesh=mesh, in_specs=spec, out_specs=spec), x)
+        place = next(id(e) for e in program.equations if e.primitive.name.startswith("cum"))
+        (result,) = run_in_doubles(program, x, change=Change(frozenset({place}), then="whole", axes=("tp", "dp")))
+        order = slice(None, None, -1 if reverse else 1)
+        np.testing.assert_array_equal(result, right.accumulate(x[:, order], axis=1)[:, order])
 
 
 ROWS: dict[str, Any] = {"arguments": ("n@data k",), "results": "n@data k", "dtypes": "float32"}

@@ -84,7 +84,7 @@ def causes(run: Run) -> Iterator[Hypothesis]:
 def _sets_of_axes(run: Run) -> Iterator[tuple[tuple[str, ...], str]]:
     """Sets of axes that something may be reduced over, and their names, or those of roles that have just these axes."""
     case = run.case
-    long = case.mesh.longer(case.mesh.axis_names) if run.expected.dtype.kind in "fcV" else []
+    long = case.mesh.longer(case.mesh.axis_names) if run.expected.dtype != bool else []
     its = {role: {*case.mesh.longer(as_axes(of))} for role, of in case.roles}
     for axes in (axes for n in range(1, len(long) + 1) for axes in itertools.combinations(long, n)):
         roles = [role for role, of in its.items() if of and of <= {*axes}]

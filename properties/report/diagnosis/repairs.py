@@ -1,8 +1,9 @@
 """The single change that would make a program right: changes are tried in the interpreter, in double precision.
 
-A collective over other axes, or none; one that is missing; participants that are numbered in another order, or
-sent to; another dimension of an all-to-all, a roll the other way; a range that is counted within the block; an array
-in another's place. No contract is needed, so that the mistakes of a user's own program are found as well, by the line.
+A collective over other axes, or none; one that is missing; participants that are numbered in another order or along
+another axis, or sent to; another dimension of an all-to-all, a roll the other way; a range that is counted, or a sum
+that runs, within the block; an array in another's place. No contract is needed, so that the mistakes of a user's own
+program are found as well, by the line.
 A change is reported if it makes all results right on several data sets.
 """
 
@@ -53,7 +54,7 @@ class Change:
     params: tuple[tuple[str, Any], ...] = ()  # parameters, by name, in place of their own
     # what is applied to their results: `psum`, `pmean`, `pmax`, `pmin`; `once`: divided by the number of participants;
     # `rounded` to the dtype that was traced; `back`: a roll the other way; `whole`: numbers of elements of a block
-    # become those of all blocks; or nothing
+    # become those of all blocks, and what runs over a block runs over all; or nothing
     then: str = ""
     axes: tuple[str, ...] = ()  # the mesh axes over which that is
     primitive: str = ""  # another primitive in their place
@@ -108,6 +109,8 @@ class Changed(Doubles):
         if then == "rounded":
             with np.errstate(over="ignore"):  # numbers beyond the dtype become infinite
                 return np.asarray(x.astype(variable.aval.dtype).astype(double(variable.aval.dtype)))
+        if equation.primitive.name in RUNS:
+            return self._run_on(env, equation, x)
         if then == "whole":
             number = RULES["axis_index"](env, SimpleNamespace(params={"axis_name": axes}))
             first = number * variable.aval.shape[equation.params["dimension"]]
@@ -126,6 +129,17 @@ class Changed(Doubles):
             )
             (x,) = RULES[reduction.primitive.name](env, Doubled(reduction), x)
         return x if then not in ("once", "pmean") else x / math.prod(env.mesh.shape[axis] for axis in axes)
+
+    def _run_on(self, env: Env, equation: Any, x: Numbers) -> Numbers:
+        """What runs over a block, begun with what it ends with in the block before."""
+        combine, dimension, rank = RUNS[equation.primitive.name], equation.params["axis"], len(self.change.axes)
+        places = [env.mesh.axis_names.index(name) for name in self.change.axes]
+        spread = np.moveaxis(env.everywhere(x), places, range(rank))
+        order = slice(None, None, -1 if equation.params["reverse"] else 1)
+        blocks = spread.reshape(-1, *spread.shape[rank:])[order]
+        ends = blocks.take([0 if equation.params["reverse"] else -1], axis=dimension - equation.outvars[0].aval.ndim)
+        blocks = np.concatenate([blocks[:1], combine(blocks[1:], combine.accumulate(ends, dtype=x.dtype)[:-1])])
+        return np.moveaxis(blocks[order].reshape(spread.shape), range(rank), places)
 
 
 def run_in_doubles(
@@ -149,8 +163,13 @@ TOLERANCE = 1e-6
 DATA = (("exact", 1), ("real", 2), ("real", 3))
 """The kinds of data on which a change must help, with what is added to the seed of the failure."""
 
-REDUCES = {"reduce_sum": "psum", "dot_general": "psum", "reduce_max": "pmax", "reduce_min": "pmin"}
+REDUCES = {
+    "reduce_sum": "psum", "dot_general": "psum", "scatter-add": "psum", "reduce_max": "pmax", "reduce_min": "pmin",
+}  # fmt: skip
 """The collective that may be missing after an operation that reduces a sharded dimension."""
+
+RUNS = {"cumsum": np.add, "cumprod": np.multiply, "cummax": np.maximum, "cummin": np.minimum}
+"""Operations that run along a dimension, and how they go on from one number to the next."""
 
 COMPUTES = ("add", "sub", "mul", "div", "max", "min", "dot_general")
 """The operations that may have been given another array."""
@@ -301,11 +320,12 @@ def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
     yield from _permutations(case, equations)
     yield from _dimensions(equations)
     yield from _counts(equations)
+    yield from _numbered_along(equations, long)
     yield from _local_numbers(case, equations)
     for places in group_equations(equations, lambda e: e.primitive.name in ("psum", "psum_invariant", "pmax", "pmin")):
         yield from _other_axes(equations[places[0]], places, long)
     floats = _floats(equations)
-    reducing = [places for places in floats if equations[places[0]].primitive.name in REDUCES]
+    reducing = group_equations(equations, lambda e: e.primitive.name in REDUCES and e.outvars[0].aval.dtype != bool)
     for places in [*reducing, *((i,) for same in reducing if len(same) > 1 for i in same)]:
         name = equations[places[0]].primitive.name
         for then in (REDUCES[name], *(["pmean"] if name == "reduce_sum" else [])):
@@ -416,6 +436,16 @@ def _counts(equations: Sequence[Any]) -> Iterator[Repair]:
         yield f"{other} in place of {place(first)}", places, Change(primitive=other)
 
 
+def _numbered_along(equations: Sequence[Any], long: Sequence[str]) -> Iterator[Repair]:
+    """Takes the number of a participant along another axis."""
+    for places in group_equations(equations, lambda e: e.primitive.name == "axis_index"):
+        own = axes_of(equations[places[0]])
+        for other in long:
+            if (other,) != own:
+                text = f"{place(equations[places[0]])} along {other!r} in place of {_words(own)}"
+                yield text, places, Change(params=(("axis_name", other),))
+
+
 def _local_numbers(case: Case, equations: Sequence[Any]) -> Iterator[Repair]:
     """Numbers elements within all blocks, not within one."""
     roles = [case.mesh.longer(as_axes(axes)) for _, axes in case.roles]
@@ -427,6 +457,10 @@ def _local_numbers(case: Case, equations: Sequence[Any]) -> Iterator[Repair]:
     ):
         for axes in filter(None, some):
             text = f"{place(equations[places[0]])} counted from where the block begins along {_words(axes)}, not from 0"
+            yield text, places, Change(then="whole", axes=axes)
+    for places in group_equations(equations, lambda e: e.primitive.name in RUNS):
+        for axes in filter(None, some):
+            text = f"{place(equations[places[0]])} continued from the block before along {_words(axes)}"
             yield text, places, Change(then="whole", axes=axes)
     sizes = {n: (i, d) for i, o in enumerate(case.operands) for d, n in enumerate(o.block) if n > 1}
     for places in group_equations(equations, lambda e: e.primitive.name == "axis_index"):

@@ -92,6 +92,9 @@ class Array:
         ):
             if not isinstance(value, kind):
                 raise ValueError(f"{what}={shown(value)}: expected {wanted}")  # noqa: TRY004 (one kind for all)
+        if str(dtype).startswith("key"):
+            words = "describe its words, Array('2', 'uint32'), and call jax.random.wrap_key_data in both functions"
+            raise ValueError(f"dtype={str(dtype)!r}: no random key is drawn: {words}")
         object.__setattr__(self, "dimensions", _dimensions(dimensions))
         object.__setattr__(self, "dtype", dtype if dtype == "float" else as_dtype(dtype).name)
         bound = below if upto is None else upto

@@ -197,6 +197,13 @@ def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], 
         ({"dimensions": 3}, "dimensions=3: expected a string, such as 'batch@data features'"),
         ({"only": "data"}, "only='data': expected participants by roles, such as {'stage': -1}"),
         ({"gradient": "no"}, "gradient='no': expected True or False"),
+        (
+            {"dtype": "key<fry>"},
+            (
+                "dtype='key<fry>': no random key is drawn: describe its words, Array('2', 'uint32'), and call "
+                "jax.random.wrap_key_data in both functions"
+            ),
+        ),
         ({"dtype": "int32", "below": 10**12}, "below='1000000000000': expected integers of int32 below it"),
     ],
 )

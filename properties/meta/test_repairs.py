@@ -170,6 +170,19 @@ def places_among_all(expert: Any, w: Any) -> Any:
     return places_among_own(expert, w, data=())
 
 
+def tempered_twice(x: Any, *, model: Any) -> Any:
+    """A softmax at a temperature that is applied before the maximum is taken off, and behind it."""
+    logits = x / 0.25
+    powers = jnp.exp((logits - lax.pmax(lax.stop_gradient(logits).max(-1, keepdims=True), model)) / 0.25)
+    return powers / lax.psum(powers.sum(-1, keepdims=True), model)
+
+
+def pair_without_temperature(q: Any, k: Any, *, data: Any) -> Any:
+    """A contrastive loss whose temperature is applied to what is summed alone."""
+    logits = q @ lax.all_gather(k, data, tiled=True).T / 0.25
+    return lax.pmean((jax.nn.logsumexp(logits, -1) - (q * k).sum(-1)).mean(), data)
+
+
 def numbered_by_another_role(x: Any, w: Any, *, data: Any, model: Any) -> Any:
     """Each participant of one role takes the part of what it has that is numbered along the other."""
     n = w.shape[0] // lax.axis_size(model)
@@ -254,6 +267,18 @@ PROGRAMS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
         },
         r"cumsum at test_repairs.py:\d+:\d+ \(places_among_own\) continued from the block before along '\w+'",
     ),
+    "a scale too many": (
+        tempered_twice,
+        lambda x: jax.nn.softmax(x / 0.25, -1),
+        {"arguments": ("n k@model",), "results": "n k@model", "dtypes": "float32"},
+        r"no div at test_repairs.py:\d+:\d+ \(tempered_twice\): its first operand as it is",
+    ),
+    "a scale too few": (
+        pair_without_temperature,
+        lambda q, k: -jnp.diag(jax.nn.log_softmax(q @ k.T / 0.25)).mean(),
+        {"arguments": ("n@data d", "n@data d"), "results": "", "one_axis": "data", "dtypes": "float32"},
+        r"what \w+ at test_repairs.py:\d+:\d+ \(pair_without_temperature\) gives divided by 0.25",
+    ),
     "a dimension": (
         joined_in_another_order,
         lambda x: x,
@@ -333,6 +358,8 @@ def test_a_changed_program() -> None:
     assert run(Change(frozenset({places["psum"]}), (("axes", ()),))) == [0, 2, 4, 6]
     assert run(Change(frozenset({places["psum"]}), (("axes", ()),), "pmean", ("dp",))) == [2, 4, 2, 4]
     assert run(Change(frozenset({places["mul"]}), (), "once", ("tp",))) == [2, 4, 2, 4]
+    assert run(Change(frozenset({places["mul"]}), operand=0)) == [2, 4, 2, 4]
+    assert run(Change(frozenset({places["mul"]}), times=0.5)) == [2, 4, 2, 4]
     assert run(Change(frozenset({places["mul"]}), (), "pmax", ("tp",))) == [8, 8, 8, 8]
 
 

@@ -2,8 +2,8 @@
 
 A collective over other axes, or none; one that is missing; participants that are numbered in another order or along
 another axis, or sent to; another dimension of an all-to-all, a roll the other way; a range that is counted, or a sum
-that runs, within the block; an array in another's place. No contract is needed, so that the mistakes of a user's own
-program are found as well, by the line.
+that runs, within the block; an array in another's place; a scale too many, or one too few. No contract is needed, so
+that the mistakes of a user's own program are found as well, by the line.
 A change is reported if it makes all results right on several data sets.
 """
 
@@ -58,10 +58,11 @@ class Change:
     then: str = ""
     axes: tuple[str, ...] = ()  # the mesh axes over which that is
     primitive: str = ""  # another primitive in their place
-    times: int = 1  # by what their results are multiplied
+    times: float = 1  # by what their results are multiplied
     of: tuple[int, ...] = ()  # or the operand, and the dimension of its block, by whose size
     # an operand of theirs, by its number, that is the result of another equation, by its number and then its identity
     swapped: tuple[int, int] | None = None
+    operand: int | None = None  # an operand of theirs in place of their result
 
     def at(self, program: Simulated, case: Case, places: tuple[int, ...]) -> "Change":
         """The change of the equations of a case's program that have some numbers."""
@@ -91,6 +92,8 @@ class Changed(Doubles):
         if self.change.swapped:
             number, its = self.change.swapped
             operands = [*operands[:number], self.results[its], *operands[number + 1 :]]
+        if self.change.operand is not None:
+            return [operands[self.change.operand]]
         changed = equation.replace(params={**equation.params, **dict(self.change.params)})
         if other := self.change.primitive:
             changed, rule = changed.replace(primitive=getattr(lax, f"{other}_p")), RULES[other]
@@ -154,8 +157,8 @@ def run_in_doubles(
 UNKNOWN = "an unknown place"
 """The `location` of an equation without one."""
 
-MOST_CHANGES, MOST_SWAPPED = 400, 150
-"""The most changes that are tried, and the most of them that take another array."""
+MOST_CHANGES, MOST_SWAPPED, MOST_CONSTANTS = 400, 150, 2
+"""The most changes that are tried, the most of them that take another array, and the most constants that scale."""
 
 TOLERANCE = 1e-6
 """How far a number may be off, relative to the largest: roundings to 16 bits on the way are not made."""
@@ -335,7 +338,38 @@ def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
     for places in floats:
         if places not in reducing:
             yield from _behind(equations, places, "psum", some)
+    yield from _scales_too_many(equations)
     yield from itertools.islice(_operands(equations), MOST_SWAPPED)
+    yield from _missing_scales(equations, floats)
+
+
+def _scales_too_many(equations: Sequence[Any]) -> Iterator[Repair]:
+    """Leaves out a scale, as of a temperature that is applied twice."""
+    for places in group_equations(equations, lambda e: e.primitive.name in ("mul", "div")):
+        first = equations[places[0]]
+        for number, x in enumerate(first.invars[: 1 if first.primitive.name == "div" else 2]):
+            if not isinstance(x, core.Literal) and x.aval.shape == first.outvars[0].aval.shape:
+                yield f"no {place(first)}: its {NUMBERS[number]} operand as it is", places, Change(operand=number)
+
+
+def _missing_scales(equations: Sequence[Any], floats: Sequence[Places]) -> Iterator[Repair]:
+    """Scales by a constant of the program, as by a temperature that one of two terms lacks."""
+    literals: dict[Any, float] = {}  # also of what a constant is in the type of an array
+
+    def value_of(x: Any) -> float:
+        if isinstance(x, core.Literal):
+            return float(x.val) if np.isrealobj(x.val) else 0.0
+        return literals.get(x, 0.0)
+
+    constants = dict[float, None]()
+    for e in equations:
+        if e.primitive.name in ("pvary", "broadcast_in_dim", "convert_element_type"):
+            literals[e.outvars[0]] = value_of(e.invars[0])
+        if e.primitive.name in ("mul", "div") and is_float(np.dtype(e.outvars[0].aval.dtype)):
+            constants |= dict.fromkeys(abs(value_of(x)) for x in e.invars)
+    for constant in [c for c in constants if c not in (0, 1)][:MOST_CONSTANTS]:
+        for places, (word, by) in itertools.product(floats, (("divided", 1 / constant), ("multiplied", constant))):
+            yield f"what {place(equations[places[0]])} gives {word} by {constant:g}", places, Change(times=by)
 
 
 def _operands(equations: Sequence[Any]) -> Iterator[Repair]:

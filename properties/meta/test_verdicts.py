@@ -104,8 +104,13 @@ def test_what_supports_nothing_does_not_pass(law: str) -> None:
 
 def test_a_mesh_to_estimate_on_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a violation the other laws are searched again, on meshes up to the same size."""
-    drawn: list[int] = []
-    monkeypatch.setattr(reach, "find", lambda *args, **more: drawn.append(0) or find(*args, **more))
+    drawn: list[Any] = []
+
+    def draw(strategy: Any, *args: Any, **more: Any) -> Any:
+        drawn.append(strategy)
+        return find(strategy, *args, **more)
+
+    monkeypatch.setattr(reach, "find", draw)
     one, again = (reach.probe(user_implementation("weighted_mean", declines), (8,)) for _ in range(2))
     assert one is again is not None
     assert len(drawn) == 1

@@ -361,3 +361,5 @@ def test_a_table_says_the_worst_and_a_comparison_what_changed() -> None:
     assert report.cell({"right": 2, "refused": 1}) == "refused 1 of 3"
     assert list(report.compare_outcomes(before, after)) == ["pad, Auto: right 5 -> wrong 1 of 5"]
     assert "| `pad` | wrong 1 of 5 |" in report.markdown(after)
+    after.counts["gather"] = {"Auto": {}, "vmap, Auto": {"invalid": 3}}  # no program of it was judged
+    assert [row[0] for row in report.rows(after)] == ["operation", "pad", "rev"]

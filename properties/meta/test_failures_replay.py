@@ -259,6 +259,8 @@ def test_a_function_is_named_on_the_command_line_alone() -> None:
     assert source_of(theirs, [given]) is source_of(parse(changed()), [given]) is given
     program = parse(changed(built_in=False, case__contract="mlp"))
     with pytest.raises(NotAFailure, match="mlp: expected --impl MODULE:PROGRAM, or the file with its program_test"):
+        source_of(program, (), ())
+    with pytest.raises(NotAFailure, match="mlp: expected --impl MODULE:PROGRAM as well"):
         source_of(program, ())
     with pytest.raises(NotAFailure, match="name='mine': not an implementation of ring_shift in this project"):
         source_of(parse(changed(name="mine")), ()).load()

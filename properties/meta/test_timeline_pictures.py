@@ -166,6 +166,39 @@ def test_what_cannot_be_drawn_is_one_line(arguments: list[str], reason: str, min
     assert not [*mine.glob("*.svg")]
 
 
+def test_arrays_that_no_axis_shards_are_named(mine: Path) -> None:
+    """A timeline of arrays without an axis says that every device has them whole, and how one would be sharded."""
+    whole = command("timeline", "timed_layer:layer", "--shape", "512x2048,8192x2048").stdout
+    note = "(not sharded: 512x2048,8192x2048@tp would shard the last dimension)"
+    assert f"  of 512x2048, 8192x2048 {note}, bfloat16\n" in whole
+    assert "not sharded" not in command("timeline", "timed_layer:layer", "--shape", "512x2048@tp,2048x2048").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines", "file"),
+    [
+        (
+            ["timed_layer:MLP", "--mesh", "dp=2,tp=2", "--shape", "4@dpx8,8x8@tp,8@tpx8"],
+            ["timed_layer:MLP on mesh (dp=2, tp=2), axis ('dp', 'tp'), 4@dpx8, 8x8@tp, 8@tpx8", "all_reduce of 64"],
+            "timed_layer-MLP.svg",
+        ),
+        (
+            ["ring_shift[lax]", "--shape", "64x8"],
+            ["block float32[16@tp,8]", "0 -> 1, 1 -> 2, 2 -> 3, 3 -> 0"],
+            "ring_shift-lax.svg",
+        ),
+    ],
+)
+def test_draw_takes_the_names_and_shapes_of_timelines(
+    arguments: list[str], lines: list[str], file: str, mine: Path
+) -> None:
+    """Who sends what is drawn of a program on arrays of the shapes that are given."""
+    done = command("draw", *arguments)
+    assert done.exit_code == 0, done.output
+    assert all(line in done.stdout for line in lines), done.stdout
+    assert (mine / file).exists()
+
+
 def test_a_bug_has_its_traceback(mine: Path) -> None:
     """An exception of the user's function keeps its traceback."""
     with pytest.raises(TypeError, match="NoneType"):

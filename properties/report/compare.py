@@ -60,7 +60,7 @@ def _header(before: Record, after: Record) -> Iterator[str]:
     flat = [one["versions"] | one["flags"] | {name: one[name] for name in facts} for one in (before, after)]
     names = list(dict.fromkeys([*flat[0], *flat[1]]))
     pairs = {name: tuple(one.get(name, "not set") for one in flat) for name in names}
-    same = [f"{name} {was}" for name, (was, now) in pairs.items() if was == now and name != "command"]
+    same = [f"{name} {was or 'none'}" for name, (was, now) in pairs.items() if was == now and name != "command"]
     yield f"the same: {', '.join(same)}"
     for name, (was, now) in pairs.items():
         if was != now:

@@ -10,6 +10,8 @@ from typing import Any
 import click
 import jax
 import pytest
+import yaml
+from packaging.requirements import Requirement
 
 from shardproof.command import main
 from shardproof.properties.contracts import CONTRACTS
@@ -150,6 +152,23 @@ def commands() -> Iterator[str]:
             yield from (line.partition("  #")[0].strip() for line in lines.strip().splitlines())
         prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
         yield from re.findall(r"`((?:pytest|python -m|shardproof) [^`]+)`", re.sub(r"\s+", " ", prose))
+
+
+def test_the_workflow_to_copy_takes_its_commands(tmp_path: Path) -> None:
+    """It is YAML; the commands of its steps, for each version of its matrix, are those of pip, pytest and a shell."""
+    text = block(DOCS / "ci.md", "workflow", "yaml")
+    (job,) = yaml.safe_load(text)["jobs"].values()
+    assert all(("run" in step) != ("uses" in step) for step in job["steps"])
+    assert {*re.findall(r"matrix\.(\w+)", text)} == {*job["strategy"]["matrix"]} == {"jax"}
+    pip, pytest_, cat = (shlex.split(step["run"]) for step in job["steps"] if "run" in step)
+    assert [pip[:2], pytest_[:1], cat[:2]] == [["pip", "install"], ["pytest"], ["cat", pytest_[-1]]]
+    for version in job["strategy"]["matrix"]["jax"]:
+        wanted = Requirement(pip[2].replace("${{ matrix.jax }}", version))
+        assert (wanted.name, wanted.specifier.contains(f"{version}.0")) == ("jax", True)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_one.py").write_text("def test_one():\n    pass\n", encoding="utf-8")
+    listed = run("-m", *pytest_, "--collect-only", "-q", "-p", "shardproof.plugin", folder=tmp_path)
+    assert "tests/test_one.py::test_one" in listed
 
 
 def test_tests_that_are_named_are_there() -> None:

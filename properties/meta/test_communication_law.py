@@ -34,7 +34,6 @@ from shardproof.properties.programs.examples import PARAMETERS, example
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, names_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
-from shardproof.properties.report import communication as table
 from shardproof.properties.report.summary import notes
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.tally import Tally
@@ -292,15 +291,3 @@ def test_a_gradient_that_cannot_be_taken_is_passed_over() -> None:
     stated = Expectation.parse("permute=1,bytes=32;grad:permute=1,bytes=32")
     implementation = mine(lambda x, axis_name, offset: opaque(x), "ring_shift", communication=stated)
     assert check_communication(implementation, example("ring_shift", FOUR, "dp"), engine_named("simulate")) == 1
-
-
-def test_the_table() -> None:
-    """Every built-in implementation has a row for 8 and for 5 participants, and is never below its bound."""
-    rows = table.rows(IMPLEMENTATIONS)
-    by_name = {(row["implementation"], row["p"]): row for row in rows}
-    shown = by_name.keys()
-    assert {(f"{contract}[lax]", p) for contract in PARAMETERS for p in table.PARTICIPANTS} <= shown
-    assert {(str(i), 8) for i in IMPLEMENTATIONS if i.contract.name in PARAMETERS} <= shown
-    assert by_name["ring_shift[lax]", 5]["optimal"] == ["steps", "bytes"]
-    assert by_name["broadcast[lax]", 5]["optimal"] == []
-    assert rows[0]["p"] == 8

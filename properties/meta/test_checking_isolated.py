@@ -120,14 +120,17 @@ def whole_scaled(x: Any, *, twice: bool) -> Any:
 
 SENT: dict[str, Callable[[], Summary]] = {
     "a lambda": lambda: check(
-        "ring_shift", lambda x, axis_name, *, offset=1: ring_shift(x, axis_name, offset=offset), max_examples=3
+        "ring_shift",
+        lambda x, axis_name, *, offset=1: ring_shift(x, axis_name, offset=offset),
+        laws="value",
+        max_examples=3,
     ),
     "a program of a partial": lambda: check_program(
         Program(
             partial(scaled, factor=3.0), whole_scaled,
             arguments=("n@data",), results="", options={"twice": (False, True)}, serves=lambda n: n < 20,
         ),
-        laws=["value", "gradient"], max_examples=3,
+        laws="value", max_examples=3,
     ),
 }  # fmt: skip
 
@@ -250,7 +253,6 @@ def test_an_interrupt_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(KeyboardInterrupt):
             check("ring_shift", ring_shift, laws="agreement", max_examples=1)
     assert process.exitcode is not None
-    assert check("ring_shift", ring_shift, laws="agreement", max_examples=1).tallies[0].structures == 1
 
 
 @pytest.mark.lengthy

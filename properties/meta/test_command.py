@@ -1,5 +1,6 @@
 """The command `shardproof`: each of its commands once, and what they exit with."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from shardproof.properties.meta.runs import ROOT, command, python
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.tpu_compiler.process import WAYS
 from shardproof.properties.programs.examples import SHAPES
+from shardproof.properties.report import doctor
 
 
 def test_help_lists_every_command_without_jax() -> None:
@@ -67,34 +69,40 @@ def double(x, *, data):
 
 
 DOUBLE = Program(double, lambda x: 2 * x, arguments=("n@data",), results="n@data")
+TWICE = Program(lambda x, *, data: x + x, lambda x: 2 * x, arguments=("n@data",), results="n@data")
 """
 
 
-def test_a_check_exits_with_what_it_found(tmp_path: Path) -> None:
+@pytest.fixture
+def its(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with a module of that name."""
+    (tmp_path / "its.py").write_text(MINE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "its", raising=False)
+    return tmp_path
+
+
+def test_a_check_exits_with_what_it_found(its: Path) -> None:
     """`check` exits with 0 for what holds, 1 for what does not, 2 for what there is not, 3 if nothing was checked."""
-    (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
-
-    def run(*arguments: str) -> tuple[int, str]:
-        done = python("-m", "shardproof", *arguments, folder=tmp_path, PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu")
-        return done.returncode, done.stdout + done.stderr
-
     few = ("--max-examples", "3", "--laws", "value")
-    code, text = run("check", "mine:DOUBLE", *few)
-    assert (code, text.splitlines()[0]) == (0, "double"), text
-    assert text.count("Explicitly requested dtype float64") == 1  # in hundreds of traces
-    code, text = run("check", "ring_shift=mine:shift", *few)
-    assert code == 1
-    assert "ring_shift[shift]: value: mesh (dp=2), axis 'dp': 2 of 2 blocks wrong" in text
-    code, text = run("check", "mine:DOUBLE", "--max-examples", "3", "--laws", "communication")
-    assert code == 3, text
+    with pytest.warns(UserWarning, match="float64") as shown:
+        done = command("check", "its:DOUBLE", *few)
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "double")
+    assert len(shown) == 1  # in hundreds of traces
+    done = command("check", "ring_shift=its:shift", *few)
+    assert done.exit_code == 1
+    assert "ring_shift[shift]: value: mesh (dp=2), axis 'dp': 2 of 2 blocks wrong" in done.stdout
+    assert command("check", "its:TWICE", "--max-examples", "3", "--laws", "communication").exit_code == 3
 
-    (file,) = (tmp_path / ".shardproof" / "failures").glob("*.json")
-    code, text = run("replay", str(file), "--impl", "ring_shift=mine:shift")
-    assert code == 1
-    assert "2 of 2 blocks wrong" in text
-    right = run("replay", str(file), "--impl", "ring_shift=shardproof.impl.collectives:ring_shift")
-    assert right == (0, f"{file}: value holds\n")
-    assert run("replay", str(file)) == (
+    (file,) = (its / ".shardproof" / "failures").glob("*.json")
+    done = command("replay", str(file), "--impl", "ring_shift=its:shift")
+    assert done.exit_code == 1
+    assert "2 of 2 blocks wrong" in done.stdout
+    done = command("replay", str(file), "--impl", "ring_shift=shardproof.impl.collectives:ring_shift")
+    assert (done.exit_code, done.stdout) == (0, f"{file}: value holds\n")
+    done = command("replay", str(file))
+    assert (done.exit_code, done.stderr) == (
         2,
         "Error: ring_shift[shift]: expected --impl ring_shift=MODULE:FUNCTION as well\n",
     )
@@ -121,24 +129,26 @@ def test_a_check_exits_with_what_it_found(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_function_is_named(arguments: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_is_named(arguments: list[str], line: str, its: Path) -> None:
     """A function that cannot be taken is refused with the names of what was typed, and of what is there."""
-    (tmp_path / "its.py").write_text(MINE, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "its", raising=False)
     done = command(*arguments)
     assert (done.exit_code, done.stderr) == (2, f"Error: {line}\n")
 
 
-def test_the_suite_is_that_of_the_checkout(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ended", "code"), [(0, 0), (1, 1), (5, 3), (4, 2)])
+def test_the_suite_is_that_of_the_checkout(ended: int, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """`suite` runs `properties/suite` from anywhere with pytest's arguments; 3 is that no test was selected."""
-    few = ("--smoke", "--laws", "value", "--engine", "simulate", "-p", "no:cacheprovider")
-    done = python("-m", "shardproof", "suite", *few, "-k", "test_weighted_mean", folder=tmp_path, PYTHONPATH=str(ROOT))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "profile: few" in done.stdout
-    done = python("-m", "shardproof", "suite", *few, "-k", "no_such_test", folder=tmp_path, PYTHONPATH=str(ROOT))
-    assert done.returncode == 3, done.stdout + done.stderr
+    called = list[list[str]]()
+
+    def run(command: list[str], *, check: bool) -> subprocess.CompletedProcess[str]:
+        called.append(command)
+        return subprocess.CompletedProcess(command, ended)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert command("suite", "--smoke", "--laws", "value", "-k", "mean").exit_code == code
+    rooted = ["-c", f"{ROOT}/pyproject.toml", "--rootdir", f"{ROOT}", f"{ROOT}/properties/suite"]
+    given = ["--hypothesis-profile=few", "--laws", "value", "-k", "mean"]
+    assert called == [[sys.executable, "-m", "pytest", *rooted, *given]]
 
 
 def test_defects_are_shown_or_not() -> None:
@@ -157,6 +167,7 @@ def test_defects_are_shown_or_not() -> None:
 
 def test_the_doctor_says_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """`doctor` prints versions, devices and what cannot run; flags that XLA does not know exit with 2."""
+    monkeypatch.setattr(doctor, "BACKENDS", ("gpu",))  # of which each takes a process that imports JAX
     done = command("doctor")
     text = {line.split()[0]: line for line in done.stdout.splitlines()}
     assert f"jax {jax.__version__}, " in text["packages"]

@@ -77,10 +77,6 @@ def found_in(done: Done) -> tuple[str, str]:
 
 def test_a_program_has_a_test_for_each_engine(project: Path) -> None:
     """`program_test` makes one test for each engine on which a law has something to ask, and others print no table."""
-    listed = ran(project, "--collect-only", "-q").stdout
-    assert re.findall(r"^tests/test_total.py::test_(\S+)$", listed, re.MULTILINE) == [
-        "total[simulate]", "total[xla]", "another",
-    ]  # fmt: skip
     assert "what was verified" not in ran(project, "-k", "another").stdout
     assert engines_of(program_test(MLP)) == ["simulate", "xla"]
     assert engines_of(program_test(MLP, laws="agreement")) == ["xla"]

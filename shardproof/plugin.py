@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 SUITE, REPORTS = "shardproof.properties.report.plugin", "shardproof reports"
-REPORTING = ("pytest_runtest_makereport", "pytest_sessionfinish", "pytest_terminal_summary")
+REPORTING = (
+    "pytest_runtest_logstart", "pytest_runtest_makereport", "pytest_sessionfinish", "pytest_terminal_summary",
+)  # fmt: skip
 """The hooks of the suite that tests made by `program_test` need, in any project and without an option."""
 LOADING = (
     "--impl",
@@ -27,7 +29,7 @@ LOADING = (
     "--data-kinds",
 )
 """The options that load the suite. The others belong to these, and some to the tests of programs as well."""
-FILES = ("--replay", "--report")
+FILES = ("--replay", "--report", "--profile")
 """The options whose values are files or folders, which pytest takes for tests until it knows the options."""
 TESTS = Path(__file__).parent / "properties"
 
@@ -100,9 +102,21 @@ OPTIONS = {
         "run only this recorded failure (.shardproof/failures/*.json), or a folder of them; may be repeated. The "
         "function is named with --impl, or its program_test's file is; one of this project's own needs neither",
     ),
+    "--require-tpu": _option(
+        "tests that need TPU devices fail where there are none, instead of being skipped",
+        action="store_true",
+    ),
+    "--require-gpu": _option(
+        "tests that need GPU devices fail where there are none, instead of being skipped",
+        action="store_true",
+    ),
     "--require-tpu-compiler": _option(
         "tests that compile for TPU topologies fail without libtpu, instead of being skipped",
         action="store_true",
+    ),
+    "--profile": _option(
+        "write JAX profiler traces of the rows that tests for accelerators measure to DIR/CONTRACT/FORM",
+        metavar="DIR",
     ),
 }
 SETTINGS: dict[str, Any] = {
@@ -186,7 +200,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Makes the devices for tests of programs: the suite makes its own."""
     RUNNING.append(config)
     if take_settings(config) and not config.pluginmanager.has_plugin(SUITE):
-        import_module("shardproof.properties.report.options").make_ready(config)
+        import_module("shardproof.properties.report.options").set_up_programs(config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

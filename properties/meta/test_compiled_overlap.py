@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.meta.runs import ROOT, pytest_apart
+from shardproof.properties.meta.test_accelerators import run_pytest
 from shardproof.properties.meta.test_scheduled import DONE, NOTHING, PAIRS, START, X, by_hand, product
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.performance.chips import CHIPS
@@ -26,6 +26,7 @@ from shardproof.properties.suite.compiled_overlap import (
     place,
 )
 
+ROOT = Path(__file__).resolve().parents[2]
 SAVED = Path(__file__).parent / "saved_hlo"
 V5E = Topology.parse("v5e:2x4")
 MESH, AXIS = place(V5E)
@@ -121,11 +122,10 @@ def test_without_the_compiler_tests_are_skipped_or_fail(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(MARKED, encoding="utf-8")
     (tmp_path / "conftest.py").write_text(WITHOUT, encoding="utf-8")
     for option, code, message in (
-        ("-q", 0, "1 skipped"),
+        ("-rs", 0, "1 skipped"),
         ("--require-tpu-compiler", 1, "--require-tpu-compiler: the engine tpu-compiler needs libtpu"),
     ):
-        plugin = "-p", "shardproof.properties.report.plugin"
-        found, output = pytest_apart(*plugin, "-rs", option, str(tmp_path), folder=tmp_path, PYTHONPATH=str(ROOT))
+        found, output = run_pytest(tmp_path, option)
         assert found == code, output
         assert message in output
         assert "the engine tpu-compiler needs libtpu, which is not installed" in output

@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("mutants",),
     ("conformance",),
     ("report",),
-    ("performance.commands",),
+    ("performance.commands", "performance.measured"),
 )
 """The folders of each layer, which import from their own and from those before.
 
@@ -34,7 +34,7 @@ The model of `performance` stands before the laws, one of which uses it; command
 """
 
 BESIDE = {"given", "meta", "suite", "regressions"}
-"""What stands beside the layers and uses all of them: the tests, and recorded failures."""
+"""What stands beside the layers and uses all of them: what is measured, and the tests."""
 
 
 EACH_OTHER = ("cases.case", "contracts.contract")

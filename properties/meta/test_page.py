@@ -220,10 +220,35 @@ def test_the_page_is_accessible(page: Any) -> None:
     assert [(one["id"], one["nodes"][0]["html"]) for one in found.response["violations"]] == []
 
 
-def test_a_report_is_written_where_nothing_can_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says which flag XLA does not know."""
+ENDS = """
+import os
+from shardproof import Program, program_test
+
+
+def double(x, *, data):
+    if os.environ.get("PYTEST_CURRENT_TEST", "").startswith("test_double.py"):  # not while tests are collected
+        os.write(2, b"F1130 thunk.cc:42] Check failed: devices == 3")
+        os.abort()
+    return x + x
+
+
+test_double = program_test(Program(double, lambda x: 2 * x, arguments=("n@data",), results="n@data"), max_examples=2)
+"""
+
+
+def test_a_report_is_written_where_a_run_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says in which test the process ended, and its last words; or which flag XLA does not know."""
+    (tmp_path / "test_double.py").write_text(ENDS, encoding="utf-8")
+    options = ("test_double.py", "--report=report.html", "--engine=simulate")
+    done = pytest_run(*options, folder=tmp_path)
+    assert done.returncode < 0
+    assert "shardproof: wrote report.html" in done.stdout
+    ended = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert ended["ended"] == "The process ended in the middle of test_double.py::test_double[simulate]"
+    assert ended["errors"][0]["text"].endswith("Check failed: devices == 3")
+    assert ended["command"].startswith("pytest ")
     monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1")
-    done = pytest_run("--report=report.html", "--engine=simulate", folder=tmp_path)
+    done = pytest_run(*options, folder=tmp_path)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Ended early" in page

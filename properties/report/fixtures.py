@@ -1,17 +1,21 @@
 """The fixtures of the suite's tests."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import jax
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
+from rich.console import RenderableType
 
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import ENGINES, Engine, engine_named
 from shardproof.properties.laws import Law
-from shardproof.properties.performance import tpu_compiler as compiling
+from shardproof.properties.performance.tables import text_of
+from shardproof.properties.performance.tpu_compiler import TpuCompiler, missing
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.report.accelerators import MEASURED
 from shardproof.properties.report.failures.causes import ReportedCauses
 from shardproof.properties.report.session import COUNTED, seed_in_force
 from shardproof.properties.report.verdicts import check_here, chosen_laws, conclude
@@ -71,11 +75,14 @@ def verify(
     return verify
 
 
+@pytest.fixture
+def record_table(record_property: Callable[[str, object], None]) -> Callable[[RenderableType], None]:
+    """A function whose table is printed at the end of the run, 160 columns wide."""
+    return lambda table: record_property(MEASURED, text_of(table, 160))
+
+
 @pytest.fixture(scope="session")
-def tpu_compiler(pytestconfig: pytest.Config) -> Iterator[compiling.TpuCompiler]:
-    """The compiler for all tests, which are skipped without libtpu, or fail where it is required."""
-    if reason := compiling.missing():
-        required = "--require-tpu-compiler"
-        pytest.fail(f"{required}: {reason}", pytrace=False) if pytestconfig.getoption(required) else pytest.skip(reason)
-    with compiling.TpuCompiler() as compiler:
+def tpu_compiler() -> Iterator[TpuCompiler | None]:
+    """The compiler for all tests; None without libtpu, where a test that needs it fails before it runs."""
+    with nullcontext() if missing() else TpuCompiler() as compiler:
         yield compiler

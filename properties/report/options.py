@@ -13,8 +13,9 @@ from hypothesis import settings
 from hypothesis.errors import InvalidArgument
 
 from shardproof.properties.cases.suggestion import RequestError
+from shardproof.properties.report import watch
 from shardproof.properties.report.report import ENDINGS, write_reports
-from shardproof.properties.report.session import GIVEN, GIVEN_TESTS, check_destination
+from shardproof.properties.report.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS, check_destination
 from shardproof.properties.report.verdicts import chosen_laws
 from shardproof.properties.runner import search
 from shardproof.properties.runner.given import SAID, parse_all
@@ -28,6 +29,8 @@ LEAST_SIMULATED = 17
 
 MARKERS = (
     "engine(name): what runs the implementation that a test verifies",
+    "tpu: measures time, and needs TPU devices: --platform tpu",
+    "gpu: measures time, and needs GPU devices: --platform gpu",
     "tpu_compiler: compiles for TPU topologies, with libtpu, and needs no TPU",
     "needs_devices(n): a case on a fixed mesh of n devices; left out with fewer",
 )
@@ -69,11 +72,20 @@ def make_ready(config: pytest.Config) -> None:
             use(platform)
 
 
+def set_up_programs(config: pytest.Config) -> None:
+    """Sets up a run of programs' tests alone."""
+    make_ready(config)
+    watch.begin(config)
+
+
 def set_up(config: pytest.Config) -> None:
     """Makes the devices, registers the profiles, and loads the given functions; raises `pytest.UsageError`."""
     option = config.getoption
+    platform, folder = option("--platform"), option("--profile")
     if option("--mesh-devices") < LEAST_SIMULATED:
         raise pytest.UsageError(f"--mesh-devices={option('--mesh-devices')}: expected at least {LEAST_SIMULATED}")
+    if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
+        raise pytest.UsageError(f"--profile={folder}: expected a folder, this is a file")
     make_ready(config)
     with usage_errors():
         given = parse_all(*map(option, ("--impl", *SAID)))
@@ -86,7 +98,10 @@ def set_up(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--hypothesis-profile={chosen}: expected one of {known}") from None
         config.stash[GIVEN] = [one.load() for one in given]  # a module may use JAX when it is imported
     if given and not option("--replay") and config.args_source is not pytest.Config.ArgsSource.ARGS:
-        config.args = [str(GIVEN_TESTS)]
+        measured = platform != "cpu" or option("--require-tpu") or option("--require-gpu")
+        files = [GIVEN_TESTS, GIVEN_MEASURED] if measured else [GIVEN_TESTS]
+        config.args = [*map(str, files)]
+    watch.begin(config)
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
 

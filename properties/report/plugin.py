@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from shardproof.plugin import add_options, take_settings, terminal
+from shardproof.plugin import RUNNING, add_options, take_settings, terminal
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
-from shardproof.properties.report import options
+from shardproof.properties.report import accelerators, options
+from shardproof.properties.report.accelerators import ACCELERATORS, MEASURED, NEEDS, REQUIRED
 from shardproof.properties.report.failures import replay, showing
 from shardproof.properties.report.failures.causes import LEFT_OUT
 from shardproof.properties.report.failures.replay import REPLAYED, ReplayFile
@@ -28,8 +29,10 @@ from shardproof.properties.report.session import (
     GIVEN,
     GIVEN_TESTS,
     header,
+    properties_of,
     tallies_of,
 )
+from shardproof.properties.report.watch import WATCH
 from shardproof.properties.runner.judging import applicable_laws
 from shardproof.properties.runner.tally import Tally
 
@@ -143,6 +146,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     replay.leave_replays(config, items)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test whose devices or compiler are missing, unless they are required."""
+    for name, option in REQUIRED.items():
+        if item.get_closest_marker(name):
+            item.user_properties.append((NEEDS, name))
+            if not item.config.getoption(option) and (reason := accelerators.missing(name, item.config)):
+                pytest.skip(reason)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Fails one whose devices or compiler are required, and missing."""
+    for name, option in REQUIRED.items():
+        if item.get_closest_marker(name) and (reason := accelerators.missing(name, item.config)):
+            pytest.fail(f"{option}: {reason}", pytrace=False)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Shows a violation in place of a traceback, and sends a test's tallies along with its report."""
@@ -156,7 +177,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             tally.outcome = "failed"
         tally.failure = item.stash.get(FAILURE, {}).get(tally.law, {})
     report.shardproof = [tally.to_json() for tally in counted]
+    if WATCH in item.config.stash:
+        item.config.stash[WATCH].send(verified=report.shardproof)
     return report
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Sends which test begins, for the report of a run that it ends."""
+    for config in RUNNING[-1:]:
+        if WATCH in config.stash:
+            config.stash[WATCH].send(begun=nodeid)
 
 
 @pytest.hookimpl(trylast=True)
@@ -173,7 +203,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
-    """Prints what was verified, between the failures and the list of all of them."""
+    """Prints what was verified and measured, between the failures and the list of all of them."""
     showing.restore_failures(terminalreporter)
     tallies = tallies_of(config)
     for problem in nothing_selected(config, exitstatus) or unmet(config, tallies):
@@ -186,6 +216,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     for line in left_out(terminalreporter):
         terminalreporter.write_line(line)
     write_reports(config, terminalreporter.write_line, config.stash.get(ENDED, ""))
+    tables = properties_of(config, MEASURED)
+    if tables:
+        terminalreporter.section("what was measured", sep="=")
+    for text in tables:
+        terminalreporter.write_line(text)
 
 
 def nothing_selected(config: pytest.Config, exitstatus: int) -> list[str]:
@@ -202,9 +237,18 @@ def nothing_selected(config: pytest.Config, exitstatus: int) -> list[str]:
 
 def unmet(config: pytest.Config, tallies: list[Tally]) -> list[str]:
     """The options whose demands were not met, a sentence each."""
-    given, errors = config.stash.get(GIVEN, []), list[str]()
-    # beside `--replay` these are only for import
-    if given and not tallies and not config.getoption("--replay") and not config.option.collectonly:
+    selected = {*ACCELERATORS} if config.option.collectonly else {*properties_of(config, NEEDS)}
+    errors = [
+        f"{REQUIRED[name]}: no test that needs {name.upper()} devices was selected"
+        for name in ACCELERATORS
+        if config.getoption(REQUIRED[name], default=False) and name not in selected
+    ]
+    given = config.stash.get(GIVEN, [])
+    if not given:
+        return errors
+    # beside `--replay` these are only for import, and a run that has measured them did what it should
+    checks = not config.getoption("--replay") and not config.option.collectonly and not properties_of(config, MEASURED)
+    if checks and not tallies:
         names = ", ".join(map(str, given))
         errors.append(f"--impl: nothing checked {names}: no law was collected from {GIVEN_TESTS}")
     skipped = {(t.contract, t.implementation) for t in tallies if t.outcome == "skipped"}

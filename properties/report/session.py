@@ -73,6 +73,9 @@ GIVEN = pytest.StashKey[list[Implementation]]()
 GIVEN_TESTS = Path(__file__).parents[1] / "given" / "laws.py"
 """The tests of given functions."""
 
+GIVEN_MEASURED = GIVEN_TESTS.with_name("performance.py")
+"""The tests that measure given functions, on an accelerator."""
+
 
 def seed_in_force(config: pytest.Config) -> int | None:
     """The seed of the run, given or new; None where the cases are always the same."""
@@ -95,6 +98,12 @@ def reports_of(config: pytest.Config) -> list[Any]:
 def tallies_of(config: pytest.Config) -> list[Tally]:
     """The tallies of all tests, whichever process ran them."""
     return [Tally.from_json(record) for report in reports_of(config) for record in getattr(report, "shardproof", [])]
+
+
+def properties_of(config: pytest.Config, wanted: str) -> list[str]:
+    """The values of a property of the tests that have ended."""
+    ended = [one.user_properties for one in reports_of(config) if getattr(one, "when", "") == "teardown"]
+    return [str(value) for properties in ended for name, value in properties if name == wanted]
 
 
 def header(config: pytest.Config) -> list[str]:

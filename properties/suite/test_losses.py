@@ -1,7 +1,7 @@
 """The losses of a model under every parallelisation, beyond the laws of their contract: bit for bit the same."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardproof.impl.losses import PARALLELISATIONS, Parallelisation
-from shardproof.impl.model import initialise, random_batch
+from shardproof.impl.model import initialise, random_batch, unsharded_loss
 from shardproof.oracles import mlp
 from shardproof.oracles.layout import spec_entries
 from shardproof.oracles.mesh import MeshCase
@@ -20,6 +20,7 @@ from shardproof.properties.cases.strategies import meshes
 from shardproof.properties.communication.counted import count
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.engine import abstract_mesh, device_mesh, trace
+from shardproof.properties.engines.simulate import simulate
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.performance.operations import peak_in
 from shardproof.properties.programs.program import Argument, Program
@@ -27,6 +28,8 @@ from shardproof.properties.programs.program import Argument, Program
 LOSSES = pytest.mark.parametrize("loss", PARALLELISATIONS.values(), ids=PARALLELISATIONS)
 REMATERIALISED = pytest.mark.parametrize("name", [name for name in PARALLELISATIONS if name.endswith("_remat")])
 FULLY_SHARDED = pytest.mark.parametrize("name", ["fsdp_rows", "fsdp_2d", "fsdp_tensor_parallel"])
+SEEDS_SIZES, SEEDS_EXAMPLES = (32, 128, 256, 128, 4), 16
+
 Roles = tuple[tuple[str, ...], tuple[str, ...]]
 """The axes of data, and those of model."""
 
@@ -262,3 +265,26 @@ def test_what_another_layer_holds(name: str, mesh: MeshCase) -> None:
     assert another("data_parallel") >= 2 * (weights + biases)
     assert another(name) >= weights / (parts if name.startswith("fsdp_tensor") else 1)
     assert another(f"{name}_remat") <= 2 * (weights / mesh.size + biases / parts) + inputs + through_relu
+
+
+@pytest.mark.needs_devices(8)
+def test_published_sizes() -> None:
+    """Layers of 32, 128, 256, 128 and 4, 16 examples on 4 x 2 devices: every parallelisation has one device's loss.
+
+    All are interpreted, and the one with most communication is compiled.
+    """
+    shape = MeshCase(("dp", "tp"), (4, 2))
+    params = initialise(jax.random.key(0), SEEDS_SIZES)
+    batch = random_batch(jax.random.key(1), SEEDS_EXAMPLES, SEEDS_SIZES)
+    right = jax.value_and_grad(unsharded_loss)(params, batch)
+
+    def check(loss: Parallelisation, mesh: Any, run: Callable[..., Any]) -> None:
+        step = jax.value_and_grad(lambda p, b: loss(p, b, mesh=mesh, data="dp", model="tp"))
+        for one, other in zip(jax.tree.leaves(run(step)), jax.tree.leaves(right), strict=True):
+            np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-4, atol=1e-5, err_msg=str(loss))
+
+    for loss in PARALLELISATIONS.values():
+        check(loss, abstract_mesh(shape), lambda step: simulate(step, params, batch))
+    loss, mesh = PARALLELISATIONS["fsdp_tensor_parallel_remat"], device_mesh(shape)
+    placed = jax.device_put((params, batch), loss.layout.shardings(4, mesh=mesh, data="dp", model="tp"))
+    check(loss, mesh, lambda step: jax.jit(step)(*placed))

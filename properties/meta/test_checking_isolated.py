@@ -223,7 +223,7 @@ def test_the_child_has_the_options_of_jax(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_exception_of_the_child_is_raised_here() -> None:
-    """What a condition raises in the child alone is the same exception here, with the child's traceback as a note."""
+    """An exception of a condition in the child alone is the same here, with the child's traceback as a note."""
 
     def small(n: int) -> bool:
         if multiprocessing.parent_process() is not None:
@@ -282,7 +282,7 @@ def test_a_child_is_kept_until_a_module_is_rewritten(tmp_path: Path, monkeypatch
 
 
 def test_code_that_is_sent_keeps_its_lines() -> None:
-    """What is sent by value has the file and line by which reports tell where something is."""
+    """Code that is sent by value has the file and line by which reports tell where something is."""
     there, (content, *_) = Here(user_implementation("ring_shift", lambda x, axis_name: x)).__reduce__()
     assert there is Arrived
     assert cloudpickle.loads(content).function.__code__.co_filename == __file__

@@ -189,7 +189,7 @@ def test_the_doctor_says_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_refusal_is_one_sentence(arguments: list[str], line: str) -> None:
-    """What cannot be had exits with 2, and a sentence that names it."""
+    """A command that cannot be carried out exits with 2, and a sentence that names why."""
     done = command(*arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     (text,) = done.stderr.splitlines()

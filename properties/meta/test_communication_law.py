@@ -62,7 +62,7 @@ def mine(function: Callable[..., Any], contract: str = "all_gather", **fields: A
 
 
 def check(implementation: Implementation, case: Case, engine: str) -> str:
-    """What the law finds; empty if nothing."""
+    """The finding of the law; empty if it holds."""
     try:
         check_communication(implementation, case, engine_named(engine))
     except Broken as found:
@@ -181,7 +181,7 @@ def test_what_built_in_collectives_move() -> None:
     ],
 )
 def test_expectations(text: str, right: bool) -> None:
-    """What the user expects is held against what is sent; kinds that are not named must not occur."""
+    """An expectation is compared with what is sent; kinds that are not named must not occur."""
     headline = check(
         mine(ring_gather, communication=Expectation.parse(text)), example("all_gather", FOUR, "dp"), "simulate"
     )
@@ -230,7 +230,7 @@ def test_where_nothing_must_move_an_expectation_is_a_bound(case: Case) -> None:
 
 
 def test_a_gradient_is_expected_by_itself() -> None:
-    """What reverse mode sends is held against the part that begins with `grad:`, and only against that."""
+    """The part that begins with `grad:` is compared with what reverse mode sends, and with that alone."""
     case = example("all_gather", FOUR, "dp")
     for text, finding in (
         ("all_gather=1;grad:reduce_scatter=1,bytes=n", ""),

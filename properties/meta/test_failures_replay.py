@@ -110,7 +110,7 @@ def records(draw: st.DrawFn) -> Recorded:
 @settings(max_examples=30)
 @given(recorded=records())
 def test_every_failure_survives_its_json(recorded: Recorded) -> None:
-    """What is written is read again, equal in every field: cases of all laws, with any words."""
+    """A failure that is written is read again, equal in every field: cases of all laws, with any words."""
     text = msgspec.json.encode(dataclasses.replace(recorded, case=recorded.case.named())).decode()
     assert parse(text) == recorded
     assert Case.from_json(recorded.case.to_json(), contract_of) == recorded.case
@@ -119,7 +119,7 @@ def test_every_failure_survives_its_json(recorded: Recorded) -> None:
 @settings(max_examples=30)
 @given(data=st.data())
 def test_a_case_of_the_error_law_has_something_wrong(data: st.DataObject) -> None:
-    """What is drawn for it is accepted, and the valid case that is only said to be wrong is not."""
+    """Forbidden cases that are drawn are accepted, and a valid case that is only said to be wrong is not."""
     implementation = data.draw(st.sampled_from(IMPLEMENTATIONS))
     contract, scope = implementation.contract, Scope()
     if LAWS["error"].applies_to(implementation, "simulate"):
@@ -358,7 +358,7 @@ def test_the_command_repeats_what_was_claimed() -> None:
     ],
 )
 def test_a_wrong_function_beside_a_replay_is_a_usage_error(impl: str, line: str, tmp_path: Path) -> None:
-    """What `--impl` names is read before anything is replayed, and refused in one line."""
+    """A function that `--impl` names is read before anything is replayed, and refused in one line."""
     (tmp_path / "a.json").write_text(changed())
     done = pytest_run(f"--replay={tmp_path / 'a.json'}", f"--impl={impl}", folder=tmp_path)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout

@@ -83,7 +83,7 @@ def test_a_program_has_a_test_for_each_engine(project: Path) -> None:
 
 
 def engines_of(test: Any) -> list[str]:
-    """What each of the tests runs on."""
+    """The engines of the tests."""
     return [one.values[0] for one in test.pytestmark[0].args[1]]
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import Any, Unpack
+from typing import Any, TextIO, Unpack
 
 from shardproof.properties.cases import suggestion
 from shardproof.properties.contracts import CONTRACTS
@@ -25,10 +25,13 @@ def warn_once() -> Generator[None]:
     with warnings.catch_warnings():
         show, shown = warnings.showwarning, set[str]()
 
-        def show_first(message: Warning | str, *where: Any) -> None:
+        def show_first(
+            message: Warning | str, category: type[Warning], filename: str, lineno: int,
+            file: TextIO | None = None, line: str | None = None,
+        ) -> None:  # fmt: skip
             if str(message) not in shown:
                 shown.add(str(message))
-                show(message, *where)
+                show(message, category, filename, lineno, file, line)
 
         warnings.showwarning = show_first
         yield

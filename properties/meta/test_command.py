@@ -9,7 +9,7 @@ import pytest
 
 from shardproof import command as module
 from shardproof.command import main
-from shardproof.properties.meta.runs import ROOT, command, python
+from shardproof.properties.meta.runs import ROOT, command, python, work_in
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.tpu_compiler.process import WAYS
 from shardproof.properties.programs.examples import SHAPES
@@ -76,11 +76,7 @@ TWICE = Program(lambda x, *, data: x + x, lambda x: 2 * x, arguments=("n@data",)
 @pytest.fixture
 def its(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to work in, with a module of that name."""
-    (tmp_path / "its.py").write_text(MINE, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "its", raising=False)
-    return tmp_path
+    return work_in(tmp_path, monkeypatch, its=MINE)
 
 
 def test_a_check_exits_with_what_it_found(its: Path) -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
@@ -20,7 +19,7 @@ from shardproof.properties.contracts import CONTRACTS, Scope, contract_of
 from shardproof.properties.engines import ENGINES, XlaEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import drawn_for
-from shardproof.properties.meta.runs import ROOT, Done, pytest_run
+from shardproof.properties.meta.runs import ROOT, Done, pytest_run, work_in
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
@@ -304,12 +303,9 @@ def test_the_command_of_a_report_replays_it_until_it_is_fixed(
     below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run as it is printed, it fails with the same headline and text, with workers too, and passes after the repair."""
-    module = tmp_path / below / "mesh_order_shift.py"
-    module.parent.mkdir(exist_ok=True)
-    module.write_text(MINE)
+    (tmp_path / below).mkdir(exist_ok=True)
+    module = work_in(tmp_path / below, monkeypatch, mesh_order_shift=MINE) / "mesh_order_shift.py"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(module.parent)
-    monkeypatch.delitem(sys.modules, "mesh_order_shift", raising=False)
     import mesh_order_shift  # type: ignore[import-not-found]
 
     mine = Implementation(CONTRACTS["ring_shift"], "mine", mesh_order_shift.ring_shift)

@@ -27,7 +27,7 @@ from shardproof.properties.meta.pages import (
     block,
     rows_of,
 )
-from shardproof.properties.meta.runs import command, python
+from shardproof.properties.meta.runs import command, python, work_in
 from shardproof.properties.report.checking import check_program
 
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -102,9 +102,7 @@ def run(*arguments: str, folder: Path) -> str:
 
 def test_the_first_program_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command of the first page checks the program above it."""
-    (tmp_path / "check_total.py").write_text(block(DOCS / "index.md", "total", "python"), encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    work_in(tmp_path, monkeypatch, check_total=block(DOCS / "index.md", "total", "python"))
     printed = command("check", "check_total:TOTAL", "--max-examples", "3", "--laws", "value").stdout
     assert re.search(r"value +simulate +held +3 \(100%\)", printed)
 

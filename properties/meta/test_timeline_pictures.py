@@ -14,7 +14,7 @@ from shardproof.properties.communication.pictures import LETTER
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.overlap import check_overlap
-from shardproof.properties.meta.runs import command
+from shardproof.properties.meta.runs import command, work_in
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.performance.chips import CHIPS
@@ -96,11 +96,7 @@ def check_nothing_is_clipped(svg: str) -> None:
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to work in, with a module of a user's."""
-    (tmp_path / "timed_layer.py").write_text(MINE, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "timed_layer", raising=False)
-    return tmp_path
+    return work_in(tmp_path, monkeypatch, timed_layer=MINE)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,28 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.communication import check_communication, communication_of, stated_by
-from shardproof.properties.programs.built_in import IMPLEMENTATIONS
+from shardproof.properties.programs.built_in import ALGORITHMS, IMPLEMENTATIONS
+from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.expectation import Expectation
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 
 SIMULATE = engine_named("simulate")
 OWN = {str(i): i for i in IMPLEMENTATIONS}
+
+
+@pytest.mark.parametrize("one", [one for one in ALGORITHMS if one.name != "pairwise_all_to_all"], ids=str)
+def test_no_algorithm_says_more_steps_than_it_takes(one: Implementation) -> None:
+    """As many permutes wait for one another as are stated, which the law only takes for the most.
+
+    Those of the pairwise exchange wait for nothing but the one port that a participant is said to have.
+    """
+    meshes = [MeshCase(("x", "y")[: len(sizes)], sizes) for sizes in ((4,), (7,), (2, 4), (3, 2))]
+    for mesh in meshes:
+        case = example(one.contract.name, mesh, mesh.axis_names[::-1] if len(mesh.sizes) > 1 else "x")
+        stated = stated_by(one, case, backward=False)
+        if (one.serves is None or one.serves(case)) and stated is not None and stated.steps is not None:
+            assert communication_of(one, case, SIMULATE).rounds == stated.steps, mesh
 
 
 @pytest.mark.parametrize(

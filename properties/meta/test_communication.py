@@ -12,7 +12,7 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.communication import check_communication, communication_of, stated_by
-from shardproof.properties.programs.built_in import ALGORITHMS, IMPLEMENTATIONS
+from shardproof.properties.programs.built_in import ALGORITHMS, IMPLEMENTATIONS, OVERLAPPED
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
@@ -22,7 +22,7 @@ SIMULATE = engine_named("simulate")
 OWN = {str(i): i for i in IMPLEMENTATIONS}
 
 
-@pytest.mark.parametrize("one", [one for one in ALGORITHMS if one.name != "pairwise_all_to_all"], ids=str)
+@pytest.mark.parametrize("one", [i for i in (*ALGORITHMS, *OVERLAPPED) if i.name != "pairwise_all_to_all"], ids=str)
 def test_no_algorithm_says_more_steps_than_it_takes(one: Implementation) -> None:
     """As many permutes wait for one another as are stated, which the law only takes for the most.
 

@@ -3,6 +3,7 @@
 A command imports JAX, and the functions that it calls, when it runs: `--help` takes no time.
 """
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -65,7 +66,8 @@ def refusal(error: Exception, given: dict[str, Any]) -> str:
     from shardproof.properties.performance.routes import Undetermined
 
     if isinstance(error, RequestError):
-        return str(error).removeprefix("" if given.get("impl") else "--impl=").replace("--expect-", "--")
+        text = str(error).removeprefix("" if given.get("impl") else "--impl=").replace("--expect-", "--")
+        return text.replace("--data-kinds=", "--data=")
     if isinstance(error, Undetermined):
         return f"{given['name']}: overlap is not known: {error}"
     if isinstance(error, NotImplementedError) and "mesh" in given:
@@ -150,14 +152,16 @@ def check(
 
     NAME is CONTRACT=MODULE:FUNCTION, or MODULE:PROGRAM of a shardproof.Program.
     """
+    from shardproof.properties.report.checking import warn_once
     from shardproof.properties.report.verdicts import check_implementation
     from shardproof.properties.runner.given import Given
     from shardproof.properties.runner.platforms import make_devices
 
     make_devices()
-    implementation = Given.parse(name, communication, claims, overlap, data).load()
+    given = Given.parse(name, communication, claims, overlap, data)
     try:
-        click.echo(check_implementation(implementation, **how))
+        with warn_once():
+            click.echo(check_implementation(given.load(), **how))
     except AssertionError as error:
         end(error, str(error))
 
@@ -285,7 +289,9 @@ def choose(name: str, mesh: str, axis: str, machine: str, dtype: str, gradient: 
     from shardproof.properties.report.arguments import find, parse_axes, parse_dtype, parse_mesh
 
     if ":" in name:
-        raise Refused(f"{name}: expected a contract, of which this project has several forms")
+        raise Refused(
+            f"{name}: expected a contract, whose forms are compared; shardproof timeline {name} times this one"
+        )
     contract, on = name if name in CONTRACTS else find(name, KNOWN).contract.name, parse_mesh(mesh)
     shapes, axes, of = parse_shapes(shape) if shape else None, parse_axes(axis, on), parse_dtype(dtype)
     click.echo(choose(contract, shapes, machine, mesh=on, axis_name=axes, dtype=of, gradient=gradient))
@@ -351,22 +357,37 @@ def compare(before: Path, after: Path) -> None:
 @click.argument("name")
 @MESH
 @OUTPUT
-def draw(name: str, mesh: str, axis: str, output: Path | None) -> None:
+@SHAPE
+def draw(name: str, mesh: str, axis: str, output: Path | None, shape: str) -> None:
     """Print and draw who sends what to whom.
 
-    NAME is an implementation, contract[implementation], a contract that has only one, or CONTRACT=MODULE:FUNCTION.
+    NAME is an implementation, contract[implementation], a contract that has only one, CONTRACT=MODULE:FUNCTION, or with
+    --shape MODULE:FUNCTION or MODULE:PROGRAM.
     """
     from shardproof.properties.communication.pictures import picture, steps, text
-    from shardproof.properties.programs.examples import example
+    from shardproof.properties.performance.commands.timeline import users_program
+    from shardproof.properties.performance.shaped import KNOWN, parse_shapes, shaped_case
+    from shardproof.properties.programs.examples import EXAMPLES, example
+    from shardproof.properties.programs.program import Seen, forward
     from shardproof.properties.report.arguments import LONGEST, find, parse_axes, parse_mesh
 
-    implementation, on = find(name), parse_mesh(mesh)
+    on = parse_mesh(mesh)
     axes = parse_axes(axis, on)
-    case = example(implementation.contract.name, on, axes if len(axes) > 1 else axes[0])
-    found = steps(implementation, case)
-    click.echo(text(implementation, case, found))
-    path = output or Path(f"{implementation.contract.name}-{implementation.name[:LONGEST]}.svg")
-    picture(f"{implementation} on mesh {on}, axis {case.axis_name!r}", found, on, axes).save_svg(str(path))
+    axis_name = axes if len(axes) > 1 else axes[0]
+    if ":" in name and "=" not in name:
+        program, arrays = users_program(name, on, axes, shape, "float32")
+        subject, file = name, re.sub(r"[^A-Za-z0-9_]+", "-", name)
+    else:
+        implementation = find(name, KNOWN if shape else EXAMPLES)
+        contract = implementation.contract.name
+        shapes = parse_shapes(shape) if shape else None
+        case = shaped_case(contract, on, axis_name, shapes, "float32") if shapes else example(contract, on, axis_name)
+        program, arrays = forward(case, implementation, Seen()), f"block {case.operands[0]}"
+        subject, file = str(implementation), f"{contract}-{implementation.name}"
+    title, found = f"{subject} on mesh {on}, axis {axis_name!r}", steps(program, on)
+    click.echo(text(f"{title}, {arrays}", found))
+    path = output or Path(f"{file[:LONGEST]}.svg")
+    picture(title, found, on, axes).save_svg(str(path))
     click.echo(f"wrote {path}")
 
 

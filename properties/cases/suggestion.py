@@ -20,5 +20,9 @@ def did_you_mean(name: str, known: Iterable[str], *, of: str = "one of", instead
 
 def near(name: str, known: Iterable[str]) -> str:
     """The nearest of the names that there are, as a question; nothing, if none is near."""
-    found = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=FAR)
-    return f"did you mean {found[0]!r}?" if found else ""
+    names = list(known)
+    own = {one.lower(): one for one in names} | {one: one for one in names}
+    found = difflib.get_close_matches(name, own, n=1, cutoff=FAR) or difflib.get_close_matches(
+        name.lower(), own, n=1, cutoff=FAR
+    )
+    return f"did you mean {own[found[0]]!r}?" if found else ""

@@ -12,12 +12,10 @@ import numpy as np
 
 from shardproof.oracles.layout import device_name
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.simulate.exchange import process_groups
-from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import Seen, forward
+from shardproof.properties.programs.program import Program
 
 
 @dataclass(frozen=True)
@@ -36,21 +34,19 @@ class Step:
         return f"{size} each: " + ", ".join(f"{source} -> {target}" for source, target in self.links)
 
 
-def steps(implementation: Implementation, case: Case) -> list[Step]:
-    """The collectives that an implementation executes in a case, round by round."""
-    program = forward(case, implementation, Seen())
+def steps(program: Program, mesh: MeshCase) -> list[Step]:
+    """The collectives that a program executes, round by round."""
     arrays = [generate(Data("exact", 0), a.shape, np.dtype(a.dtype)) for a in program.arguments]
-    executed = SimulateEngine().prepare(program, case.mesh).evidence(arrays).collectives
+    executed = SimulateEngine().prepare(program, mesh).evidence(arrays).collectives
     return [
         Step(c.kind, c.operand_bytes, tuple(sorted(c.links)), c.round)
         for c in sorted(executed, key=lambda collective: collective.round)
     ]
 
 
-def text(implementation: Implementation, case: Case, found: list[Step]) -> str:
+def text(title: str, found: list[Step]) -> str:
     """The steps in words."""
-    total = sum(step.bytes for step in found)
-    lines = [f"{implementation} on mesh {case.mesh}, axis {case.axis_name!r}, block {case.operands[0]}"]
+    total, lines = sum(step.bytes for step in found), [title]
     for number, times, steps in repeated(found):
         which = f"round {number}" if times == 1 else f"rounds {number} to {number + times - 1} (x {times})"
         lines += [f"{which}: {step}" for step in steps]

@@ -30,10 +30,11 @@ def cell(counts: Mapping[str, int]) -> str:
 
 
 def rows(outcome: Outcome) -> Iterator[list[str]]:
-    """The rows of the table: an operation, and a cell of each column."""
+    """The rows of the table: an operation that has run, and a cell of each column."""
     yield ["operation", *COLUMNS]
     for name in sorted(outcome.counts):
-        yield [name, *(cell(outcome.counts[name].get(column, {})) for column in COLUMNS)]
+        if any(cells := [cell(outcome.counts[name].get(column, {})) for column in COLUMNS]):
+            yield [name, *cells]
 
 
 def table(outcome: Outcome) -> str:

@@ -1,4 +1,4 @@
-"""What of a long list is tried in every run: the first of each kind; the others are marked `lengthy`."""
+"""The entries of a long list that every run tries: the first of each kind; the others are marked `lengthy`."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Any, TypeVar

@@ -1,4 +1,4 @@
-"""What a strategy draws, how soon, and what it shrinks to, the same in every run."""
+"""Draws of a strategy, how soon something is drawn, and what it shrinks to, the same in every run."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -35,7 +35,7 @@ def drawn(strategy: st.SearchStrategy[T], count: int = EXAMPLES) -> list[T]:
 
 
 def smallest(strategy: st.SearchStrategy[T], condition: Callable[[T], bool] = lambda value: True) -> T:
-    """What the strategy shrinks to under a condition."""
+    """The value that the strategy shrinks to under a condition."""
     return find(strategy, condition, settings=settings(FIXED, max_examples=10 * EXAMPLES))
 
 

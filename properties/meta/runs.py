@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from shardproof.command import main
@@ -60,6 +61,16 @@ def run_as_main(script: Path, output: Path) -> None:
 def command(*arguments: str) -> Result:
     """The command `shardproof` in this process; an exception that it does not report is raised."""
     return CliRunner().invoke(main, arguments, catch_exceptions=False)
+
+
+def work_in(folder: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> Path:
+    """Makes a folder the working directory, from which modules of these sources can be imported; returns it."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    for name, source in modules.items():
+        (folder / f"{name}.py").write_text(source, encoding="utf-8")
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return folder
 
 
 def pytest_given(folder: Path, *arguments: str) -> Done:

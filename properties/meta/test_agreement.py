@@ -20,7 +20,7 @@ class AddsOne(XlaEngine):
     """A compiler that adds one to the last result of every program."""
 
     def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
-        """What runs such a program."""
+        """The engine that runs such a program."""
         right = super().prepare(program, mesh)
 
         def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

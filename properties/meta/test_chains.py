@@ -40,7 +40,7 @@ from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
 
 AROUND = {"values": AROUND_VALUES, "derivatives": AROUND_DERIVATIVES}
-"""What is drawn around calls whose values alone are looked at, and around those that are differentiated."""
+"""Chains around calls whose values alone are looked at, and around those that are differentiated."""
 
 
 @pytest.mark.parametrize(("what", "name"), [(what, name) for what, names in AROUND.items() for name in names])

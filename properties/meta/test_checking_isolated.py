@@ -120,14 +120,17 @@ def whole_scaled(x: Any, *, twice: bool) -> Any:
 
 SENT: dict[str, Callable[[], Summary]] = {
     "a lambda": lambda: check(
-        "ring_shift", lambda x, axis_name, *, offset=1: ring_shift(x, axis_name, offset=offset), max_examples=3
+        "ring_shift",
+        lambda x, axis_name, *, offset=1: ring_shift(x, axis_name, offset=offset),
+        laws="value",
+        max_examples=3,
     ),
     "a program of a partial": lambda: check_program(
         Program(
             partial(scaled, factor=3.0), whole_scaled,
             arguments=("n@data",), results="", options={"twice": (False, True)}, serves=lambda n: n < 20,
         ),
-        laws=["value", "gradient"], max_examples=3,
+        laws="value", max_examples=3,
     ),
 }  # fmt: skip
 
@@ -220,7 +223,7 @@ def test_the_child_has_the_options_of_jax(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_exception_of_the_child_is_raised_here() -> None:
-    """What a condition raises in the child alone is the same exception here, with the child's traceback as a note."""
+    """An exception of a condition in the child alone is the same here, with the child's traceback as a note."""
 
     def small(n: int) -> bool:
         if multiprocessing.parent_process() is not None:
@@ -250,7 +253,6 @@ def test_an_interrupt_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(KeyboardInterrupt):
             check("ring_shift", ring_shift, laws="agreement", max_examples=1)
     assert process.exitcode is not None
-    assert check("ring_shift", ring_shift, laws="agreement", max_examples=1).tallies[0].structures == 1
 
 
 @pytest.mark.lengthy
@@ -280,7 +282,7 @@ def test_a_child_is_kept_until_a_module_is_rewritten(tmp_path: Path, monkeypatch
 
 
 def test_code_that_is_sent_keeps_its_lines() -> None:
-    """What is sent by value has the file and line by which reports tell where something is."""
+    """Code that is sent by value has the file and line by which reports tell where something is."""
     there, (content, *_) = Here(user_implementation("ring_shift", lambda x, axis_name: x)).__reduce__()
     assert there is Arrived
     assert cloudpickle.loads(content).function.__code__.co_filename == __file__

@@ -1,4 +1,4 @@
-"""What a user's function claims is drawn, what it does not claim is not, and both are said."""
+"""Claims of a user's function are drawn, what it does not claim is not, and both are said."""
 
 import re
 from collections.abc import Callable
@@ -37,7 +37,7 @@ MOST = 2400
 
 
 def negative(case: Case) -> bool:
-    """Whether a dimension is counted from the back."""
+    """True if a dimension is counted from the back."""
     return any(name != "offset" and isinstance(value, int) and value < 0 for name, value in case.params)
 
 
@@ -70,7 +70,7 @@ SHOWN: dict[str, tuple[str, Callable[[Case], bool]]] = {
 
 
 def draws(contract: str, claims: tuple[str, ...], shows: Callable[[Case], bool], count: int) -> bool:
-    """Whether a case of a user's function with these claims shows something, among the first; always the same ones.
+    """True if a case of a user's function with these claims shows something, among the first; always the same ones.
 
     What is forbidden is looked at where it is drawn for a claim, and not where it is wrong in what a valid case shows.
     """
@@ -124,7 +124,7 @@ def test_every_feature_is_of_some_contract() -> None:
     ],
 )
 def test_a_wrong_claim_is_one_line(names: list[str], text: str) -> None:
-    """What is no feature, or none of this contract, is refused with the nearest name or all of them."""
+    """An unknown feature, or one of another contract, is refused with the nearest name or all of them."""
     with pytest.raises(GivenError, match=f"^{re.escape(text)}") as caught:
         find_features("all_reduce", names)
     assert "\n" not in str(caught.value)
@@ -229,7 +229,7 @@ def without_infinities(x: Any, axis_name: Any, *, op: str = "sum") -> Any:
 
 
 def test_kinds_of_data_can_be_declined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a function does to infinities is not asked where it declines them, and the summary says so."""
+    """Infinities are not drawn for a function that declines them, and the summary says so."""
     monkeypatch.chdir(tmp_path)
     how: dict[str, Any] = {"laws": "value", "max_examples": 40}
     with pytest.raises(AssertionError, match="data: special, seed"):

@@ -1,5 +1,7 @@
 """The command `shardproof`: each of its commands once, and what they exit with."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -7,10 +9,11 @@ import pytest
 
 from shardproof import command as module
 from shardproof.command import main
-from shardproof.properties.meta.runs import ROOT, command, python
+from shardproof.properties.meta.runs import ROOT, command, python, work_in
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.tpu_compiler.process import WAYS
 from shardproof.properties.programs.examples import SHAPES
+from shardproof.properties.report import doctor
 
 
 def test_help_lists_every_command_without_jax() -> None:
@@ -62,58 +65,86 @@ def shift(x, axis_name, *, offset=1):
 
 
 def double(x, *, data):
-    return x + x
+    return (x.astype("float64") + x).astype(x.dtype)
 
 
 DOUBLE = Program(double, lambda x: 2 * x, arguments=("n@data",), results="n@data")
+TWICE = Program(lambda x, *, data: x + x, lambda x: 2 * x, arguments=("n@data",), results="n@data")
 """
 
 
-def test_a_check_exits_with_what_it_found(tmp_path: Path) -> None:
+@pytest.fixture
+def its(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with a module of that name."""
+    return work_in(tmp_path, monkeypatch, its=MINE)
+
+
+def test_a_check_exits_with_what_it_found(its: Path) -> None:
     """`check` exits with 0 for what holds, 1 for what does not, 2 for what there is not, 3 if nothing was checked."""
-    (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
-
-    def run(*arguments: str) -> tuple[int, str]:
-        done = python("-m", "shardproof", *arguments, folder=tmp_path, PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu")
-        return done.returncode, done.stdout + done.stderr
-
     few = ("--max-examples", "3", "--laws", "value")
-    code, text = run("check", "mine:DOUBLE", *few)
-    assert (code, text.splitlines()[0]) == (0, "double"), text
-    code, text = run("check", "ring_shift=mine:shift", *few)
-    assert code == 1
-    assert "ring_shift[shift]: value: mesh (dp=2), axis 'dp': 2 of 2 blocks wrong" in text
-    assert run("check", "mine:double") == (
-        2,
-        "Error: mine:double: expected a Program, got function; or CONTRACT=mine:double\n",
-    )
-    assert run("check", "mine:DOUBLE", "--claims", "all") == (
-        2,
-        "Error: --claims=all: expected none of mine:DOUBLE: a Program says it itself\n",
-    )
-    code, text = run("check", "mine:DOUBLE", "--max-examples", "3", "--laws", "communication")
-    assert code == 3, text
+    with pytest.warns(UserWarning, match="float64") as shown:
+        done = command("check", "its:DOUBLE", *few)
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "double")
+    assert len(shown) == 1  # in hundreds of traces
+    done = command("check", "ring_shift=its:shift", *few)
+    assert done.exit_code == 1
+    assert "ring_shift[shift]: value: mesh (dp=2), axis 'dp': 2 of 2 blocks wrong" in done.stdout
+    assert command("check", "its:TWICE", "--max-examples", "3", "--laws", "communication").exit_code == 3
 
-    (file,) = (tmp_path / ".shardproof" / "failures").glob("*.json")
-    code, text = run("replay", str(file), "--impl", "ring_shift=mine:shift")
-    assert code == 1
-    assert "2 of 2 blocks wrong" in text
-    right = run("replay", str(file), "--impl", "ring_shift=shardproof.impl.collectives:ring_shift")
-    assert right == (0, f"{file}: value holds\n")
-    assert run("replay", str(file)) == (
+    (file,) = (its / ".shardproof" / "failures").glob("*.json")
+    done = command("replay", str(file), "--impl", "ring_shift=its:shift")
+    assert done.exit_code == 1
+    assert "2 of 2 blocks wrong" in done.stdout
+    done = command("replay", str(file), "--impl", "ring_shift=shardproof.impl.collectives:ring_shift")
+    assert (done.exit_code, done.stdout) == (0, f"{file}: value holds\n")
+    done = command("replay", str(file))
+    assert (done.exit_code, done.stderr) == (
         2,
         "Error: ring_shift[shift]: expected --impl ring_shift=MODULE:FUNCTION as well\n",
     )
 
 
-def test_the_suite_is_that_of_the_checkout(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["check", "its:double"], "its:double: expected a Program, got function; or CONTRACT=its:double"),
+        (["check", "its:DOUBEL"], "its:DOUBEL: module its has no DOUBEL; did you mean 'DOUBLE'?"),
+        (["check", "its.py:double"], "its:double: expected a Program, got function; or CONTRACT=its:double"),
+        (
+            ["check", "its:DOUBLE", "--claims", "all"],
+            "--claims=all: its:DOUBLE is a Program: expected no claims, which only a contract has",
+        ),
+        (
+            ["check", "its:DOUBLE", "--data", "real"],
+            "--data=real: its:DOUBLE is a Program: expected data='real' in its own arguments",
+        ),
+        (["draw", "its:DOUBLE"], "its:DOUBLE: expected --shape, the arrays that it is called with"),
+        (
+            ["choose", "its:DOUBLE"],
+            "its:DOUBLE: expected a contract, whose forms are compared; shardproof timeline its:DOUBLE times this one",
+        ),
+    ],
+)
+def test_a_function_is_named(arguments: list[str], line: str, its: Path) -> None:
+    """A function that cannot be taken is refused with the names of what was typed, and of what is there."""
+    done = command(*arguments)
+    assert (done.exit_code, done.stderr) == (2, f"Error: {line}\n")
+
+
+@pytest.mark.parametrize(("ended", "code"), [(0, 0), (1, 1), (5, 3), (4, 2)])
+def test_the_suite_is_that_of_the_checkout(ended: int, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """`suite` runs `properties/suite` from anywhere with pytest's arguments; 3 is that no test was selected."""
-    few = ("--smoke", "--laws", "value", "--engine", "simulate", "-p", "no:cacheprovider")
-    done = python("-m", "shardproof", "suite", *few, "-k", "test_weighted_mean", folder=tmp_path, PYTHONPATH=str(ROOT))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "profile: few" in done.stdout
-    done = python("-m", "shardproof", "suite", *few, "-k", "no_such_test", folder=tmp_path, PYTHONPATH=str(ROOT))
-    assert done.returncode == 3, done.stdout + done.stderr
+    called = list[list[str]]()
+
+    def run(command: list[str], *, check: bool) -> subprocess.CompletedProcess[str]:
+        called.append(command)
+        return subprocess.CompletedProcess(command, ended)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert command("suite", "--smoke", "--laws", "value", "-k", "mean").exit_code == code
+    rooted = ["-c", f"{ROOT}/pyproject.toml", "--rootdir", f"{ROOT}", f"{ROOT}/properties/suite"]
+    given = ["--hypothesis-profile=few", "--laws", "value", "-k", "mean"]
+    assert called == [[sys.executable, "-m", "pytest", *rooted, *given]]
 
 
 def test_defects_are_shown_or_not() -> None:
@@ -132,6 +163,7 @@ def test_defects_are_shown_or_not() -> None:
 
 def test_the_doctor_says_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """`doctor` prints versions, devices and what cannot run; flags that XLA does not know exit with 2."""
+    monkeypatch.setattr(doctor, "BACKENDS", ("gpu",))  # of which each takes a process that imports JAX
     done = command("doctor")
     text = {line.split()[0]: line for line in done.stdout.splitlines()}
     assert f"jax {jax.__version__}, " in text["packages"]
@@ -146,8 +178,6 @@ def test_the_doctor_says_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["choose", "mine:shift"], "mine:shift: expected a contract, of which this project has several forms"),
-        (["draw", "mine:shift"], "name='mine:shift': expected CONTRACT=mine:shift"),
         (["tpu", "--recorded", "--contract", "matmul"], "--contract=matmul: expected a product; did you mean"),
         (["tpu", "--recorded", "--topology", "v5e:2"], "topology='v5e:2': expected one of"),
         (["choose"], "Missing argument 'NAME'."),
@@ -155,7 +185,7 @@ def test_the_doctor_says_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_refusal_is_one_sentence(arguments: list[str], line: str) -> None:
-    """What cannot be had exits with 2, and a sentence that names it."""
+    """A command that cannot be carried out exits with 2, and a sentence that names why."""
     done = command(*arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     (text,) = done.stderr.splitlines()

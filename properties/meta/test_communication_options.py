@@ -1,4 +1,4 @@
-"""What a user sees of communication: expectations, claims, and pictures."""
+"""Communication as a user sees it: expectations, claims, and pictures."""
 
 import re
 import sys
@@ -26,6 +26,7 @@ from shardproof.properties.meta.runs import command
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, value
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.report import arguments as arguments_of_commands
 from shardproof.properties.runner.child import Task
 from shardproof.properties.runner.given import parse_all
@@ -101,13 +102,13 @@ def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_mesh_that_is_not_supported_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an implementation declares not to support is said, not raised."""
+    """A mesh that an implementation declares not to support is a sentence, and no exception."""
 
     def powers_of_two(x: jax.Array, axis_name: str, *, offset: int) -> jax.Array:
         raise NotImplementedError("3 participants: expected a power of two")
 
     monkeypatch.setattr(
-        arguments_of_commands, "find", lambda name: Implementation(CONTRACTS["ring_shift"], "doubling", powers_of_two)
+        arguments_of_commands, "find", lambda *name: Implementation(CONTRACTS["ring_shift"], "doubling", powers_of_two)
     )
     done = command("draw", "doubling", "--mesh", "tp=3")
     assert done.exit_code == 2
@@ -234,7 +235,8 @@ def test_a_function_of_a_user_is_drawn(tmp_path: Path, monkeypatch: pytest.Monke
     done = command("draw", "ring_shift=shardproof.impl.collectives:ring_shif")
     assert done.exit_code == 2
     assert done.stderr == (
-        "Error: ring_shift=shardproof.impl.collectives:ring_shif: module shardproof.impl.collectives has no ring_shif\n"
+        "Error: ring_shift=shardproof.impl.collectives:ring_shif: module shardproof.impl.collectives has no ring_shif; "
+        "did you mean 'ring_shift'?\n"
     )
 
 
@@ -246,9 +248,8 @@ def test_a_bidirectional_ring_uses_both_directions() -> None:
         up, down = ([(i, (i + step) % p) for i in range(p)] for step in (1, -1))
         return jnp.concatenate([lax.ppermute(x[:1], axis_name, up), lax.ppermute(x[1:], axis_name, down)])
 
-    found = steps(
-        Implementation(CONTRACTS["ring_shift"], "both", both), example("ring_shift", MeshCase(("tp",), (5,)), "tp")
-    )
+    case = example("ring_shift", MeshCase(("tp",), (5,)), "tp")
+    found = steps(forward(case, Implementation(CONTRACTS["ring_shift"], "both", both), Seen()), case.mesh)
     colours = [{drawn.direction(*link, 5) for link in step.links} for step in found]
     assert colours == [{drawn.UP}, {drawn.DOWN}]
     assert found[0] == Step("permute", 16, ((0, 1), (1, 2), (2, 3), (3, 4), (4, 0)), 1)

@@ -36,6 +36,8 @@ def test_each_change_is_named_and_only_a_new_violation_is_worse(pytestconfig: py
     lines, worse = compare(before, after)
     assert worse
     assert "jax: 0.10 -> 0.12" in lines
+    assert lines[0].startswith("the same: ")
+    assert " ," not in lines[0]  # a fact without a value
     text = "\n".join(lines)
     assert "NEWLY VIOLATED (1):\n  all_gather[a], value (xla): held on 8 structures -> mesh (dp=2): wrong\n" in text
     assert "violated no more (1):\n  all_gather[b], value (xla): mesh (dp=2): wrong -> held on 8 structures\n" in text

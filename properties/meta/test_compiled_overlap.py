@@ -141,7 +141,7 @@ BROKEN: dict[str, tuple[str, str]] = {
     "mlp_that_hides_nothing": (FORWARD, "all_gather of .* is left whole: expected permutes beside products"),
     "both_halves_wait_for_both": (FORWARD, "of the communication of the function, compiled for v5e:2x4, is exposed"),
 }
-"""What the law says of planted bugs, and of which way."""
+"""The law's finding for each planted bug, and its way."""
 
 NOT_SHOWN = {"gathered_operand_held"}
 """Bugs that a compiler repairs: what nothing but a barrier needs is not held in what it schedules."""

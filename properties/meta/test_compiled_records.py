@@ -1,4 +1,4 @@
-"""What compiled programs took is recorded, of every form of a product, and read."""
+"""Records of what compiled programs took, of every form of a product, are written and read."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -88,7 +88,7 @@ def test_every_operation_is_drawn(axes: str) -> None:
 
 
 def test_longer_programs_are_valid() -> None:
-    """What is drawn of several steps runs in the interpreter, or lacks a rule, and can be made smaller at each step."""
+    """A drawn program of several steps runs in the interpreter, or lacks a rule, and is made smaller at each step."""
     for program in programs([*OPERATIONS], "auto", 5, 8, 4):
         made = child.prepare(program)
         assert not isinstance(made, Verdict) or made.kind != "fails", made
@@ -135,7 +135,7 @@ def test_a_hang_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.lengthy
 def test_a_wrong_backend_is_found_by_the_command(tmp_path: Any) -> None:
-    """What a backend computes wrongly, with layouts and without, ends as a script that shows it."""
+    """A wrong result of a backend, with layouts and without, ends as a script that shows it."""
     backend = "shardproof.properties.meta.aborting"
     options = ["--operations", "neg", "--axes", "auto", "--minutes", "0", "--import", backend]
     found = CliRunner().invoke(main, ["conformance", *options, "--scripts", str(tmp_path)])
@@ -258,7 +258,7 @@ def test_one_batch_of_four_is_compiled_by_default(sets: int, monkeypatch: pytest
 
 
 def test_an_operation_without_programs_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be drawn, or has not run yet, does not count."""
+    """Programs that could not be drawn, or have not run yet, do not count."""
     monkeypatch.setattr(exhaustive, "programs", lambda names, *of, **how: [update(3)] if names == ["neg"] else [])
     noted = Noted()
     counts: list[int] = []
@@ -330,7 +330,7 @@ def test_a_derivative_of_what_an_operation_without_operands_makes_is_judged() ->
 
 
 def test_an_error_in_a_bound_is_no_invalid_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is wrong with the search itself is not set aside."""
+    """An error of the search itself is not set aside."""
 
     def broken(x: np.ndarray) -> bool:
         raise KeyError
@@ -361,3 +361,5 @@ def test_a_table_says_the_worst_and_a_comparison_what_changed() -> None:
     assert report.cell({"right": 2, "refused": 1}) == "refused 1 of 3"
     assert list(report.compare_outcomes(before, after)) == ["pad, Auto: right 5 -> wrong 1 of 5"]
     assert "| `pad` | wrong 1 of 5 |" in report.markdown(after)
+    after.counts["gather"] = {"Auto": {}, "vmap, Auto": {"invalid": 3}}  # no program of it was judged
+    assert [row[0] for row in report.rows(after)] == ["operation", "pad", "rev"]

@@ -53,13 +53,13 @@ def test_a_contract_is_one_test(tests: dict[str, list[Test]], contract: str) -> 
 
 
 def test_every_implemented_contract_is_known() -> None:
-    """What is of no contract is verified by no test."""
+    """A name of no contract is verified by no test."""
     assert {*IMPLEMENTED} <= CONTRACTS.keys()
     assert {contract for contract, one in CONTRACTS.items() if one.implementations} <= {*IMPLEMENTED}
 
 
 def test_every_contract_is_found_by_its_name() -> None:
-    """What a module has under `CONTRACTS` is found by its name, of which there is no other, and nothing else is."""
+    """Contracts of a module's `CONTRACTS` are found by their names, of which there are no two, and nothing else is."""
     found: list[Contract] = []
     for path in sorted(Path(contracts.__file__).parent.glob("[!_]*.py")):
         found += getattr(importlib.import_module(f"{contracts.__name__}.{path.stem}"), "CONTRACTS", ())

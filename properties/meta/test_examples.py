@@ -22,7 +22,7 @@ BUGS = {
     "train_step": ("return unsharded(weights", "return unsharded(jax.tree.map(jnp.abs, weights)"),
     "dropout": ("jax.random.fold_in(key, lax.axis_index(data))", "jax.random.fold_in(key, 0)"),
 }
-"""What is changed in the text of each: the first occurrence."""
+"""The change in the text of each: its first occurrence."""
 
 
 def described(text: str) -> Program:
@@ -42,7 +42,7 @@ def test_an_example_holds(name: str) -> None:
 
 @pytest.mark.parametrize("name", marked(BUGS, ["experts", "fsdp", "cross_entropy"]))
 def test_an_example_with_a_bug_is_reported(name: str) -> None:
-    """What a slip of the pen makes of it is found."""
+    """A bug in an example is reported."""
     text, (old, new) = block(EXAMPLES_PAGE, name, "python"), BUGS[name]
     assert old in text
     says = "every wrong block holds 1/2 of the right values" if name == "fsdp" else r"(value|gradient): mesh \("

@@ -268,7 +268,7 @@ def test_all_that_is_said_is_true_of_every_run() -> None:
 
 
 def test_a_hypothesis_that_fails_hides_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is certain is reported, and that the explanation failed."""
+    """The certain part is reported, and that the explanation failed."""
 
     def fails(*_: Any) -> Any:
         raise KeyError("nobody thought of it")
@@ -314,7 +314,7 @@ ring_shift[golden]: value: mesh (dp=2, tp=2), axis ('tp', 'dp'): 3 of 4 blocks w
 
 
 def test_a_wrong_dtype_reads_like_this() -> None:
-    """What cannot be compared element by element has no picture."""
+    """A result that cannot be compared element by element has no picture."""
     text = render(broken(LINE, lambda right, _: right.astype(np.float16), name="golden"))
     assert text == (
         "ring_shift[golden]: value: mesh (dp=4), axis 'dp': result has dtype float16: expected float32\n"

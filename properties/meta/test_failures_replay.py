@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
@@ -20,7 +19,7 @@ from shardproof.properties.contracts import CONTRACTS, Scope, contract_of
 from shardproof.properties.engines import ENGINES, XlaEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import drawn_for
-from shardproof.properties.meta.runs import ROOT, Done, pytest_run
+from shardproof.properties.meta.runs import ROOT, Done, pytest_run, work_in
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
@@ -110,7 +109,7 @@ def records(draw: st.DrawFn) -> Recorded:
 @settings(max_examples=30)
 @given(recorded=records())
 def test_every_failure_survives_its_json(recorded: Recorded) -> None:
-    """What is written is read again, equal in every field: cases of all laws, with any words."""
+    """A failure that is written is read again, equal in every field: cases of all laws, with any words."""
     text = msgspec.json.encode(dataclasses.replace(recorded, case=recorded.case.named())).decode()
     assert parse(text) == recorded
     assert Case.from_json(recorded.case.to_json(), contract_of) == recorded.case
@@ -119,7 +118,7 @@ def test_every_failure_survives_its_json(recorded: Recorded) -> None:
 @settings(max_examples=30)
 @given(data=st.data())
 def test_a_case_of_the_error_law_has_something_wrong(data: st.DataObject) -> None:
-    """What is drawn for it is accepted, and the valid case that is only said to be wrong is not."""
+    """Forbidden cases that are drawn are accepted, and a valid case that is only said to be wrong is not."""
     implementation = data.draw(st.sampled_from(IMPLEMENTATIONS))
     contract, scope = implementation.contract, Scope()
     if LAWS["error"].applies_to(implementation, "simulate"):
@@ -259,6 +258,8 @@ def test_a_function_is_named_on_the_command_line_alone() -> None:
     assert source_of(theirs, [given]) is source_of(parse(changed()), [given]) is given
     program = parse(changed(built_in=False, case__contract="mlp"))
     with pytest.raises(NotAFailure, match="mlp: expected --impl MODULE:PROGRAM, or the file with its program_test"):
+        source_of(program, (), ())
+    with pytest.raises(NotAFailure, match="mlp: expected --impl MODULE:PROGRAM as well"):
         source_of(program, ())
     with pytest.raises(NotAFailure, match="name='mine': not an implementation of ring_shift in this project"):
         source_of(parse(changed(name="mine")), ()).load()
@@ -302,12 +303,9 @@ def test_the_command_of_a_report_replays_it_until_it_is_fixed(
     below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run as it is printed, it fails with the same headline and text, with workers too, and passes after the repair."""
-    module = tmp_path / below / "mesh_order_shift.py"
-    module.parent.mkdir(exist_ok=True)
-    module.write_text(MINE)
+    (tmp_path / below).mkdir(exist_ok=True)
+    module = work_in(tmp_path / below, monkeypatch, mesh_order_shift=MINE) / "mesh_order_shift.py"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(module.parent)
-    monkeypatch.delitem(sys.modules, "mesh_order_shift", raising=False)
     import mesh_order_shift  # type: ignore[import-not-found]
 
     mine = Implementation(CONTRACTS["ring_shift"], "mine", mesh_order_shift.ring_shift)
@@ -356,7 +354,7 @@ def test_the_command_repeats_what_was_claimed() -> None:
     ],
 )
 def test_a_wrong_function_beside_a_replay_is_a_usage_error(impl: str, line: str, tmp_path: Path) -> None:
-    """What `--impl` names is read before anything is replayed, and refused in one line."""
+    """A function that `--impl` names is read before anything is replayed, and refused in one line."""
     (tmp_path / "a.json").write_text(changed())
     done = pytest_run(f"--replay={tmp_path / 'a.json'}", f"--impl={impl}", folder=tmp_path)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout

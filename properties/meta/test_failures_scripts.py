@@ -25,6 +25,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import fit_chain
+from shardproof.properties.meta.runs import work_in
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
@@ -133,10 +134,7 @@ class Shift:
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A module of functions with bugs in the working directory, which can be imported by name."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
-    (tmp_path / "mine.py").write_text(MINE)
+    work_in(tmp_path, monkeypatch, mine=MINE)
     return importlib.import_module("mine")
 
 
@@ -374,9 +372,7 @@ def test_arguments_may_be_called_as_something_in_the_script(
     names: tuple[str, ...], law: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They, and the function, go by other names; a third argument of integers has no gradient."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    module = tmp_path / f"of_{'_'.join(names)}.py"
+    module = work_in(tmp_path, monkeypatch) / f"of_{'_'.join(names)}.py"
     total = f"lax.psum(({' + '.join(names)}).sum(), data)"
     text = f"from jax import lax\n\ndef differs({', '.join(names)}, *, data):\n    return {total}"
     module.write_text(f"{text} * 2\n")

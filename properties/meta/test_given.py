@@ -1,4 +1,4 @@
-"""What users bring: checked by name and by hand, in a project of their own, and whatever it does to its process."""
+"""Users' functions: checked by name and by hand, in a project of their own, and whatever they do to their process."""
 
 import re
 import sys
@@ -132,7 +132,7 @@ CRASHES = sorted({f"{m.contract}={m.name}" for m in MUTANTS.values() if m.runs =
 
 
 def checked(project: Path, functions: Iterable[str], *more: str) -> str:
-    """What is printed of planted bugs that do not come back and of other functions; it runs to its end."""
+    """The output of a run with planted bugs that do not come back and with other functions; it runs to its end."""
     given = [*(one.replace("=", f"={RUNTIME}:") for one in functions), *more]
     chosen = ("--laws=value", "-k", "xla or (simulate and (hangs or aborts))", "--hypothesis-profile=ci")
     done = pytest_given(project, *[f"--impl={one}" for one in given], *chosen)
@@ -147,7 +147,7 @@ def scripts(project: Path) -> int:
 
 @pytest.mark.lengthy
 def test_crashes_hangs_and_gaps_are_results(project: Path) -> None:
-    """What hangs, aborts or recurses is reported with its case and script; every other result is kept."""
+    """A function that hangs, aborts or recurses is reported with its case and script; every other result is kept."""
     text = checked(project, CRASHES, "ring_shift=mine:declines", "ring_shift=mine:right")
     assert re.search(rf"all_reduce\[reduce_aborts\]: {VALUE}: mesh .*: aborts the process \(SIGABRT\)", text)
     assert re.search(
@@ -170,7 +170,7 @@ def test_crashes_hangs_and_gaps_are_results(project: Path) -> None:
 @pytest.mark.lengthy
 @pytest.mark.either_end
 def test_what_takes_all_of_the_machine_is_a_result(project: Path) -> None:
-    """What never ends or eats memory is stopped, and reported with its case and script; what comes after is kept."""
+    """A function that never ends or eats memory is stopped, and reported with its case and script; the run goes on."""
     text = checked(project, GREEDY, "ring_shift=mine:right")
     assert re.search(rf"ring_shift\[shift_never_ends\]: {VALUE}: mesh .*: does not finish: it still computes", text)
     assert re.search(rf"broadcast\[broadcast_eats_memory\]: {VALUE}: mesh .*: takes more than 6 GiB of memory", text)

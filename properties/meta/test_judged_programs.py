@@ -67,7 +67,7 @@ def test_ring_attention_holds() -> None:
 
 
 def settled(start: Any, step: Any) -> Any:
-    """What a step settles at, to a thousandth."""
+    """The value at which a step settles, to a thousandth."""
 
     def goes_on(state: Any) -> Any:
         old, new, count = state

@@ -34,7 +34,7 @@ The model of `performance` stands before the laws, one of which uses it; command
 """
 
 BESIDE = {"given", "meta", "suite", "regressions"}
-"""What stands beside the layers and uses all of them: what is measured, and the tests."""
+"""Folders beside the layers, which use all of them: what is measured, and the tests."""
 
 
 EACH_OTHER = ("cases.case", "contracts.contract")
@@ -66,7 +66,7 @@ def imports(source: str, known: Mapping[str, object]) -> Iterator[str]:
 
 
 def graph(found: Mapping[str, Path]) -> dict[str, set[str]]:
-    """What each module in a layer imports."""
+    """The imports of each module in a layer."""
     known = {name: {*imports(path.read_text(), found)} for name, path in found.items() if level(name) is not None}
     known[EACH_OTHER[0]].remove(EACH_OTHER[1])
     return known

@@ -1,4 +1,4 @@
-"""What layers of experts are said to send: buffers that the worst routing fills, and rounds that it takes."""
+"""Claims of what layers of experts send: buffers that the worst routing fills, and rounds that it takes."""
 
 import itertools
 from collections import Counter
@@ -44,7 +44,7 @@ def case_of(layer: tuple[int, int, int, int], capacity: int | None, policy: str)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_buffers_have_room_for_the_worst_routing(layer: tuple[int, int, int, int], policy: str) -> None:
-    """What a participant sends to one expert, and what it keeps, fills its buffers by some routing, and by none more.
+    """Tokens that a participant sends to one expert, or keeps, fill its buffers by some routing, and by none more.
 
     All gates are the same, so that of tokens the first wins.
     """

@@ -39,14 +39,14 @@ def routed(over: str = "chosen") -> tuple[np.ndarray, Routing]:
 
 
 def right_one(axes: tuple[str, ...], capacity: int | None, policy: str, each: int | None) -> Dispatch:
-    """What becomes of all pairs, if participants are those over `axes`."""
+    """The counts of all pairs, if participants are those over `axes`."""
     places = int(np.prod([SIZES[name] for name in axes]))
     _, routing = routed()
     return dispatch(routing, places, EXPERTS, capacity=capacity, policy=policy, capacity_per_sender=each)
 
 
 def text(axes: tuple[str, ...], policy: str) -> Iterator[Counted]:
-    """What is said of every one of `LIMITS`, on a mesh where other axes have copies."""
+    """The kept pairs and the counts under each of `LIMITS`, on a mesh where other axes have copies."""
 
     def all_limits(logits: Any) -> list[Any]:
         routing = moe.route(logits, jnp.eye(EXPERTS), TOP_K)

@@ -23,7 +23,7 @@ def shift(x, axis_name, *, offset=1):
 
 
 def drawn(folder: Path, *options: str) -> dict[str, Any]:
-    """What was drawn for each implementation of a product, of which the law of values was asked."""
+    """The drawn cases of each implementation of a product, for the law of values."""
     report = folder / "report.json"
     chosen = ("--engine=simulate", "--laws=value", "-k", "all_gather_matmul_rhs", f"--report={report}")
     run = run_pytest("properties/suite/test_collective_matmul.py", *chosen, *options)

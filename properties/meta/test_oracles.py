@@ -34,7 +34,7 @@ class Collective:
     name: str
 
     def value(self, operands: Sequence[np.ndarray], *place: Any, **options: Any) -> list[np.ndarray]:
-        """What every device receives."""
+        """The block that every device receives."""
         return [getattr(collectives, self.name)(*operands, *place, **options)]
 
     def pushforward(self, _: Any, tangents: Sequence[np.ndarray], *place: Any, **options: Any) -> list[np.ndarray]:
@@ -67,7 +67,7 @@ def joined(blocks: Sequence[Array], axis: int, tiled: bool) -> Array:
 
 
 def pieces(block: Array, p: int, axis: int, tiled: bool) -> list[Array]:
-    """What of a block is for each participant."""
+    """The pieces of a block, one for each participant."""
     cut = jnp.split(block, p, axis)
     return cut if tiled else [jnp.squeeze(one, axis) for one in cut]
 

@@ -44,7 +44,7 @@ def mlp(x: jax.Array, w_in: jax.Array, w_out: jax.Array, *, tp: Any) -> jax.Arra
 
 
 def unsharded(x: jax.Array, w_in: jax.Array, w_out: jax.Array) -> jax.Array:
-    """What `mlp` means."""
+    """The layer of `mlp` on whole arrays."""
     return jax.nn.relu(x @ w_in) @ w_out
 
 

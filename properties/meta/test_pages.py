@@ -10,6 +10,8 @@ from typing import Any
 import click
 import jax
 import pytest
+import yaml
+from packaging.requirements import Requirement
 
 from shardproof.command import main
 from shardproof.properties.contracts import CONTRACTS
@@ -25,7 +27,7 @@ from shardproof.properties.meta.pages import (
     block,
     rows_of,
 )
-from shardproof.properties.meta.runs import python
+from shardproof.properties.meta.runs import command, python, work_in
 from shardproof.properties.report.checking import check_program
 
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -98,24 +100,23 @@ def run(*arguments: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_the_first_program_holds(tmp_path: Path) -> None:
+def test_the_first_program_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command of the first page checks the program above it."""
-    (tmp_path / "check_total.py").write_text(block(DOCS / "index.md", "total", "python"), encoding="utf-8")
-    printed = run("-m", "shardproof", "check", "check_total:TOTAL", "--max-examples", "3", folder=tmp_path)
+    work_in(tmp_path, monkeypatch, check_total=block(DOCS / "index.md", "total", "python"))
+    printed = command("check", "check_total:TOTAL", "--max-examples", "3", "--laws", "value").stdout
     assert re.search(r"value +simulate +held +3 \(100%\)", printed)
 
 
 @pytest.mark.parametrize("name", ["moe", "global-moe", "losses", "distillation"])
-def test_programs_of_the_page_on_implementations_run(name: str, tmp_path: Path) -> None:
+def test_programs_of_the_page_on_implementations_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each program prints what stands below it."""
-    assert (
-        run("-c", block(IMPL_PAGE, name, "python"), folder=tmp_path).split() == block(IMPL_PAGE, name, "text").split()
-    )
+    exec(block(IMPL_PAGE, name, "python"), {})  # noqa: S102
+    assert capsys.readouterr().out.split() == block(IMPL_PAGE, name, "text").split()
 
 
-def test_the_choice_of_a_form_runs(tmp_path: Path) -> None:
+def test_the_choice_of_a_form_runs() -> None:
     """The program's assertions hold."""
-    run("-c", block(PERFORMANCE_PAGE, "choose-compiled", "python"), folder=tmp_path)
+    exec(block(PERFORMANCE_PAGE, "choose-compiled", "python"), {})  # noqa: S102
 
 
 def test_the_step_of_the_page_on_descriptions_is_right() -> None:
@@ -127,16 +128,17 @@ def test_the_step_of_the_page_on_descriptions_is_right() -> None:
         gradients = jax.grad(its["error"])(weights, x, y)
         return its["updated"](weights, jax.tree.map(lambda g: jax.lax.pmean(g, data), gradients))
 
-    few: dict[str, Any] = {"laws": ["value", "gradient"], "max_examples": 10, "random_seed": 1}
-    check_program(its["step"], its["unsharded"], **its["STEP"], **few)
+    few: dict[str, Any] = {"max_examples": 4, "random_seed": 1}
+    check_program(its["step"], its["unsharded"], **its["STEP"], laws=["value", "gradient"], **few)
     with pytest.raises(AssertionError, match=r"value: mesh \(dp=2\)"):
-        check_program(mean_of_sums, its["unsharded"], **its["STEP"], **few)
+        check_program(mean_of_sums, its["unsharded"], **its["STEP"], laws="value", **few)
 
 
-def test_timelines_are_printed_and_drawn(tmp_path: Path) -> None:
+def test_timelines_are_printed_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands print what stands below them, and draw lanes."""
+    monkeypatch.chdir(tmp_path)
     commands = block(PERFORMANCE_PAGE, "timelines", "sh").splitlines()
-    printed = [run("-m", *shlex.split(line), folder=tmp_path) for line in commands]
+    printed = [command(*shlex.split(line)[1:]).stdout for line in commands]
     lines = [line.rstrip() for text in printed for line in text.splitlines() if not line.startswith("wrote ")]
     assert lines == block(PERFORMANCE_PAGE, "timelines", "text").splitlines()
     assert len(list(tmp_path.glob("*.svg"))) == 2
@@ -150,6 +152,23 @@ def commands() -> Iterator[str]:
             yield from (line.partition("  #")[0].strip() for line in lines.strip().splitlines())
         prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
         yield from re.findall(r"`((?:pytest|python -m|shardproof) [^`]+)`", re.sub(r"\s+", " ", prose))
+
+
+def test_the_workflow_to_copy_takes_its_commands(tmp_path: Path) -> None:
+    """It is YAML; the commands of its steps, for each version of its matrix, are those of pip, pytest and a shell."""
+    text = block(DOCS / "ci.md", "workflow", "yaml")
+    (job,) = yaml.safe_load(text)["jobs"].values()
+    assert all(("run" in step) != ("uses" in step) for step in job["steps"])
+    assert {*re.findall(r"matrix\.(\w+)", text)} == {*job["strategy"]["matrix"]} == {"jax"}
+    pip, pytest_, cat = (shlex.split(step["run"]) for step in job["steps"] if "run" in step)
+    assert [pip[:2], pytest_[:1], cat[:2]] == [["pip", "install"], ["pytest"], ["cat", pytest_[-1]]]
+    for version in job["strategy"]["matrix"]["jax"]:
+        wanted = Requirement(pip[2].replace("${{ matrix.jax }}", version))
+        assert (wanted.name, wanted.specifier.contains(f"{version}.0")) == ("jax", True)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_one.py").write_text("def test_one():\n    pass\n", encoding="utf-8")
+    listed = run("-m", *pytest_, "--collect-only", "-q", "-p", "shardproof.plugin", folder=tmp_path)
+    assert "tests/test_one.py::test_one" in listed
 
 
 def test_tests_that_are_named_are_there() -> None:

@@ -276,7 +276,7 @@ def prepared(name: str, dtype: str, off: bool) -> simulate.Simulated:
 @pytest.mark.parametrize("name", PROGRAMS)
 @given(seed=st.integers(0, 2**16), scale=st.sampled_from([1.0, 1e-3, 30.0]), off=st.booleans())
 def test_what_the_interpreter_rounds_is_covered(name: str, dtype: str, seed: int, scale: float, off: bool) -> None:
-    """What the program gives in its own dtypes is within the samples' bound."""
+    """The program's results in its own dtypes are within the samples' bound."""
     program, arrays = prepared(name, dtype, off), drawn(seed, scale, dtype)
     results, known = jax.tree.leaves(program.run(*arrays)), bounds(program, arrays)
     assert not beyond(results, known), (beyond(results, known), results, known)
@@ -288,7 +288,7 @@ ON_DEVICES = ("psum", "pmean", "pmax", "psum_scatter", "exchanges", "softmax", "
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", sorted(set(PROGRAMS) - {*ON_DEVICES, "unwritten"}))
 def test_what_is_compiled_is_covered(name: str, dtype: str) -> None:
-    """What XLA makes of the program is within the samples' bound as well."""
+    """The results of XLA are within the samples' bound as well."""
 
     def function(x: Array, y: Array) -> Any:  # the barrier keeps XLA from adding up constants of both parts
         return PROGRAMS[name](*lax.optimization_barrier((noisy(x), noisy(y))))
@@ -438,7 +438,7 @@ def test_what_is_exact_stays_exact_beside_what_is_not() -> None:
 
 
 def test_a_barrier_rounds_each_to_its_own_dtype() -> None:
-    """What stands beside a narrow number in a barrier keeps its digits."""
+    """A number in the same barrier as a narrow one keeps its digits."""
     x = np.random.default_rng(0).standard_normal(8).astype(np.float32)
     program = simulate.prepare(lambda x: lax.optimization_barrier((x.astype(jnp.bfloat16), x / 3)), x)
     _, (exact, bound) = bounds(program, [x], Charges("float64", frozenset({"optimization_barrier"})))
@@ -539,7 +539,7 @@ def test_what_calls_another_program_is_named() -> None:
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "float8_e4m3fn"])
 def test_a_format_has_the_numbers_of_its_dtype(dtype: str) -> None:
-    """What is a number of the dtype stays what it is; anything else becomes one nearby."""
+    """A number of the dtype stays what it is; any other becomes one nearby."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal(2000) * 4
     own = x.astype(dtype).astype(np.float64)
@@ -554,7 +554,7 @@ def test_a_format_has_the_numbers_of_its_dtype(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("number", [0.1, 1e-3, 3.3e-5, 1 / 3])
 def test_a_constant_is_off_by_its_own_rounding(number: float, dtype: str) -> None:
-    """What a number of the source was rounded to knows how far it may be."""
+    """A rounded number of the source has a bound of how far it may be off."""
     held = np.array(number).astype(dtype)
     assert abs(float(held) - number) <= literal_error(held.astype(np.float64), held.dtype)
 

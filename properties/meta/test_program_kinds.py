@@ -329,7 +329,7 @@ def constrained(x: Any, w: Any, *, mesh: Any, data: Any) -> Any:
 
 
 def test_what_a_compiler_sends_is_asked_of_the_compiler() -> None:
-    """What is stated of collectives that are in no program is compared with the compiled program alone."""
+    """Statements about collectives that are in no program are compared with the compiled program alone."""
     described: Any = {"arguments": ("m k@data", "k@data n"), "results": "m n", "whole": True, "max_examples": 6}
     right = check_program(constrained, np.matmul, **described, laws="communication", communication="all_reduce=1")
     assert {tally.outcome for tally in right.tallies} == {"passed"}
@@ -392,7 +392,7 @@ def around_a_branch(x: Any, *, data: Any) -> Any:
 
 
 def test_a_reference_whose_loop_may_be_empty_is_numpys() -> None:
-    """What JAX traces of one row alone, where a loop does nothing, is called with arrays of NumPy."""
+    """A reference that JAX traces for one row alone, where its loop is empty, is called with arrays of NumPy."""
 
     def reference(x: Any) -> Any:
         x = np.array(x) if isinstance(x, np.ndarray) else x

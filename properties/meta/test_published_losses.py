@@ -64,7 +64,7 @@ def kept(primitive: Any, *_: Any, **__: Any) -> bool:
 
 
 def remat(linear: Linear) -> Linear:
-    """What is gathered is not kept."""
+    """Rematerialises what is gathered."""
     checkpointed: Linear = jax.checkpoint(linear, policy=kept, static_argnums=(3, 4))
     return checkpointed
 

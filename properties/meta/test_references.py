@@ -1,4 +1,4 @@
-"""What a user's reference means in doubles: its values, its derivatives, and where these are not known."""
+"""Users' references in doubles: their values, their derivatives, and where these are not known."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def arrays(seed: int) -> list[np.ndarray]:
 
 
 def test_references_are_distinguished() -> None:
-    """What JAX can trace is run in wide arithmetic, and what it cannot is NumPy's."""
+    """A reference that JAX can trace is run in wide arithmetic, and any other is NumPy's."""
     assert isinstance(reference_of(jax_block, BLOCK, SIZES, {}), JaxReference)
     assert isinstance(reference_of(numpy_block, BLOCK, SIZES, {}), NumpyReference)
 
@@ -120,7 +120,7 @@ def test_what_describes_no_array_is_refused(described: str, dtype: str, options:
 
 @given(size=st.integers(60, 100), below=st.integers(1, 9), seed=st.integers(-9, 9))
 def test_indices_are_in_range_and_all_are_met(size: int, below: int, seed: int) -> None:
-    """What marks padding is one in two to one in six of them, and each of several is met."""
+    """Numbers that mark padding are a sixth to a half of all, and each of several is met."""
     plain, padded = (indices(np.full((size,), seed, np.int32), below, also) for also in ((), (-1, -100)))
     assert plain.min() >= 0
     assert plain.max() < below
@@ -168,12 +168,12 @@ def test_what_jax_cannot_trace_is_evaluated_in_doubles() -> None:
 
 
 def sorted_approximately(x: Any) -> Any:
-    """What the interpreter has no rule for, of a cast."""
+    """The maximum of a cast, by a primitive that the interpreter has no rule for."""
     return lax.approx_max_k(x.astype(jnp.float32), x.shape[0])[0]
 
 
 def test_a_cast_that_would_round_is_refused() -> None:
-    """What is compiled casts for real; the message says what to leave out."""
+    """A compiled reference casts for real; the message says what to leave out."""
     signature = Signature.of(("x",), ("n@data",), "n@data")
     with pytest.raises(ValueError, match=r"^the reference casts to float32, .* cannot run .*: expected no cast$"):
         reference_of(sorted_approximately, signature, {"n": 3}, {})
@@ -217,7 +217,7 @@ def test_constants_are_what_the_source_says(dtype: str) -> None:
 
 
 def test_a_table_of_a_reference_is_that_of_the_function_too() -> None:
-    """What was traced for the reference leaves no doubles in a program that is compiled without them."""
+    """Tracing the reference leaves no doubles in a program that is compiled without them."""
     table = np.sin(np.arange(1.0, 4.0))
     reference = reference_of(lambda x: x * table, ROWS, {"b": 1, "k": 3}, {})
     x = np.array([[1.0, 2.0, 3.0]])
@@ -268,7 +268,7 @@ def test_derivatives_are_not_known_at_a_kink(name: str) -> None:
 
 
 def test_casts_of_a_reference_round_nothing() -> None:
-    """What casts on the way is run in doubles all the same."""
+    """A reference that casts on the way is run in doubles all the same."""
     reference = JaxReference(lambda x: (x.astype(jnp.float32) * 2).astype(x.dtype), ROWS)
     x = np.full((2, 3), 1 + 2.0**-40)
     assert reference.value([x], FLOATS[:1], {})[0].tolist() == (2 * x).tolist()

@@ -152,7 +152,7 @@ def last_sum(x: Any, *, stage: Any) -> Any:
 
 
 def test_results_of_one_participant_and_options_reach_the_predicate() -> None:
-    """What the others hold is ignored; options are passed as to the function."""
+    """Other participants' results are ignored with `only`; options are passed as to the function."""
     described: dict[str, Any] = {"arguments": ("n@stage",), "results": Array("", only={"stage": -1})}
 
     def scaled(x: Any, *, stage: Any, by: float) -> Any:
@@ -186,7 +186,7 @@ def test_the_script_of_a_relation_shows_it(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_predicate_that_says_nothing_is_refused() -> None:
-    """What returns no bool, or raises another exception, is an error of the predicate, and not of the function."""
+    """A predicate that returns no bool, or raises another exception, is at fault, and not the function."""
     for holds, words in (
         (lambda y, key: None, "the predicate fails: .*TypeError: <lambda> returns None: expected True or False"),
         (lambda y, key: y.no_such_attribute, "the predicate fails: .*AttributeError"),

@@ -36,7 +36,7 @@ def softmax_of_own_maxima(x: Any, *, model: Any) -> Any:
 
 
 def total_of_one_role(x: Any, *, data: Any, replica: Any) -> Any:
-    """What differs along the other role is left out."""
+    """Differences along the other role are left out."""
     return jnp.tanh(lax.psum(x.sum((0, 2)), data))
 
 
@@ -98,7 +98,7 @@ def labels_of_own_rows(image: Any, text: Any, *, data: Any) -> Any:
 
 
 def feedback_of_the_mean(gradient: Any, error: Any, *, data: Any) -> Any:
-    """What compression lost is taken from what all participants sent, not from what this one did."""
+    """The loss by compression is taken from what all participants sent, not from what this one did."""
     total = gradient + error
     sent = jnp.sign(total) * jnp.abs(total).mean()
     mean = lax.pmean(sent[0], data)
@@ -382,12 +382,12 @@ ROWS: dict[str, Any] = {"arguments": ("n@data k",), "results": "n@data k", "dtyp
 
 
 def shares(x: Any) -> Any:
-    """What the programs mean."""
+    """The programs on whole arrays."""
     return jax.nn.softmax(32 * x, -1)
 
 
 def of_narrow_logits(x: Any, *, data: Any) -> Any:
-    """What is raised to a power was of 16 bits."""
+    """A softmax of logits of 16 bits."""
     narrow = (32 * x).astype(jnp.bfloat16)
     return jax.nn.softmax(narrow.astype(x.dtype), -1)
 

@@ -1,4 +1,4 @@
-"""What a report says: of each implementation, and of each contract, on how many structures its laws held."""
+"""Reports: on how many structures the laws of each implementation, and of each contract, held."""
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.programs.examples import example

@@ -44,7 +44,7 @@ UNBOUNDED = {
     "moe_layer",
     "ragged_all_to_all",
 }
-"""What these must send depends on routing, on metadata, on how the parameters lie; one expert is always balanced."""
+"""These send what routing, metadata or the layout of the parameters decides; one expert is always balanced."""
 
 
 def test_every_contract_has_a_bound_or_none_for_a_reason() -> None:

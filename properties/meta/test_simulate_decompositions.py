@@ -22,7 +22,7 @@ SHAPES = st.tuples(st.integers(1, 2), st.integers(1, 5), st.integers(1, 5))
 
 
 def reflections(x: Any) -> Any:
-    """What `householder_product` takes."""
+    """The operands of `householder_product`."""
     vectors, factors = jnp.linalg.qr(x, mode="raw")
     return jnp.swapaxes(vectors, -1, -2), factors
 
@@ -194,6 +194,6 @@ FOUR_BITS: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 @pytest.mark.parametrize("name", FOUR_BITS)
 def test_four_bits(name: str, dtype: str) -> None:
-    """What is done with integers of four bits is what XLA does, of any two of them."""
+    """Operations on integers of four bits are XLA's, for any two of them."""
     x = np.arange(16).astype(np.int8).astype(getattr(ml_dtypes, dtype))
     check(FOUR_BITS[name], np.repeat(x, 16), np.tile(x, 16))

@@ -100,12 +100,12 @@ PEAKS: dict[str, tuple[Callable[[Any], Any], float]] = {
         lambda x: lax.dynamic_update_slice(lax.sort(x), x[:1] @ x, (1, 0)), 2,
     ),
 }  # fmt: skip
-"""What is alive at one time, and its size in blocks of sixteen floats."""
+"""Arrays that are alive at one time, and their size in blocks of sixteen floats."""
 
 
 @pytest.mark.parametrize("name", PEAKS)
 def test_peak_bytes(name: str) -> None:
-    """What is alive at one time counts, the argument included; an index or two besides."""
+    """Everything that is alive at one time counts, the argument included; an index or two besides."""
     body, blocks = PEAKS[name]
     x = np.ones((4, 4), np.float32)
     program = jax.shard_map(body, mesh=mesh(1, 1), in_specs=P(), out_specs=P())

@@ -139,5 +139,5 @@ INDEXING: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("name", INDEXING)
 def test_indexing(name: str) -> None:
-    """What jax.numpy makes of an index expression reads and writes what XLA does."""
+    """An index expression of jax.numpy reads and writes what XLA does."""
     check(INDEXING[name], block(4, 4), np.array([2, 0, 2, 1], np.int32))

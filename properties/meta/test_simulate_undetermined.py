@@ -1,4 +1,4 @@
-"""What JAX leaves open, in the simulate engine: a result that depends on it is refused, any other is not."""
+"""Results that depend on what JAX leaves open are refused by the simulate engine, and no others."""
 
 from typing import Any
 

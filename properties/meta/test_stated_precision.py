@@ -1,4 +1,4 @@
-"""What a user says of precision is heard: dtypes of results, where sums are carried, what is off by design."""
+"""Statements about precision are heeded: dtypes of results, where sums are carried, what is off by design."""
 
 from collections.abc import Callable
 from typing import Any

@@ -14,7 +14,7 @@ from shardproof.properties.communication.pictures import LETTER
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.overlap import check_overlap
-from shardproof.properties.meta.runs import command
+from shardproof.properties.meta.runs import command, work_in
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.performance.chips import CHIPS
@@ -96,11 +96,7 @@ def check_nothing_is_clipped(svg: str) -> None:
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to work in, with a module of a user's."""
-    (tmp_path / "timed_layer.py").write_text(MINE, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "timed_layer", raising=False)
-    return tmp_path
+    return work_in(tmp_path, monkeypatch, timed_layer=MINE)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +160,39 @@ def test_what_cannot_be_drawn_is_one_line(arguments: list[str], reason: str, min
     assert line.startswith("Error: ")
     assert reason in line
     assert not [*mine.glob("*.svg")]
+
+
+def test_arrays_that_no_axis_shards_are_named(mine: Path) -> None:
+    """A timeline of arrays without an axis says that every device has them whole, and how one would be sharded."""
+    whole = command("timeline", "timed_layer:layer", "--shape", "512x2048,8192x2048").stdout
+    note = "(not sharded: 512x2048,8192x2048@tp would shard the last dimension)"
+    assert f"  of 512x2048, 8192x2048 {note}, bfloat16\n" in whole
+    assert "not sharded" not in command("timeline", "timed_layer:layer", "--shape", "512x2048@tp,2048x2048").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines", "file"),
+    [
+        (
+            ["timed_layer:MLP", "--mesh", "dp=2,tp=2", "--shape", "4@dpx8,8x8@tp,8@tpx8"],
+            ["timed_layer:MLP on mesh (dp=2, tp=2), axis ('dp', 'tp'), 4@dpx8, 8x8@tp, 8@tpx8", "all_reduce of 64"],
+            "timed_layer-MLP.svg",
+        ),
+        (
+            ["ring_shift[lax]", "--shape", "64x8"],
+            ["block float32[16@tp,8]", "0 -> 1, 1 -> 2, 2 -> 3, 3 -> 0"],
+            "ring_shift-lax.svg",
+        ),
+    ],
+)
+def test_draw_takes_the_names_and_shapes_of_timelines(
+    arguments: list[str], lines: list[str], file: str, mine: Path
+) -> None:
+    """Who sends what is drawn of a program on arrays of the shapes that are given."""
+    done = command("draw", *arguments)
+    assert done.exit_code == 0, done.output
+    assert all(line in done.stdout for line in lines), done.stdout
+    assert (mine / file).exists()
 
 
 def test_a_bug_has_its_traceback(mine: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is drawn says something: few cases are such that nothing can go wrong in them, and a run says how many."""
+"""Few drawn cases are such that nothing can go wrong in them, and a run says how many."""
 
 import dataclasses
 

@@ -23,8 +23,6 @@ def find(name: str, contracts: Collection[str] = EXAMPLES) -> Implementation:
     """
     if "=" in name:
         return Given.parse(name).load()
-    if ":" in name:
-        raise RequestError(f"name={name!r}: expected CONTRACT={name}, a function of a contract, whose arrays are known")
     known = [i for i in IMPLEMENTATIONS if i.contract.name in contracts]
     exact = [i for i in known if str(i) == name]
     found = exact or [i for i in known if name in (i.name, i.contract.name)]

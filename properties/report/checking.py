@@ -1,8 +1,10 @@
 """Checks a function of any project: against a contract, or against the same function on whole arrays."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
-from typing import Any, Unpack
+import warnings
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import Any, TextIO, Unpack
 
 from shardproof.properties.cases import suggestion
 from shardproof.properties.contracts import CONTRACTS
@@ -12,6 +14,27 @@ from shardproof.properties.report.verdicts import EXAMPLES, check_implementation
 from shardproof.properties.runner.given import check_contract, check_signature, find_features, read_claims
 from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.programs import Description, Program
+
+
+@contextmanager
+def warn_once() -> Generator[None]:
+    """Shows each warning once: a function that is traced for every case gives the same one hundreds of times.
+
+    Python's own filter "once" shows it again after any `catch_warnings`, of which Hypothesis has many.
+    """
+    with warnings.catch_warnings():
+        show, shown = warnings.showwarning, set[str]()
+
+        def show_first(
+            message: Warning | str, category: type[Warning], filename: str, lineno: int,
+            file: TextIO | None = None, line: str | None = None,
+        ) -> None:  # fmt: skip
+            if str(message) not in shown:
+                shown.add(str(message))
+                show(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show_first
+        yield
 
 
 def user_implementation(contract: str, function: Callable[..., Any], claims: Iterable[str] = ()) -> Implementation:
@@ -76,9 +99,10 @@ def check(
     found = read_claims(contract, communication or None, overlap or None, claims, data)
     check_signature(contract, function, found["features"])
     implementation = dataclasses.replace(user_implementation(contract, function), **found)
-    return check_implementation(
-        implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed
-    )
+    with warn_once():
+        return check_implementation(
+            implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed
+        )
 
 
 OF_THE_CHECK = ("laws", "max_examples", "max_seconds", "random_seed")
@@ -141,6 +165,7 @@ def check_program(
             raise ValueError(f"{missing[0]}: is missing: a description of each array, as 'batch@data n'")
         program = Program(function, reference, **description)
     make_devices()  # before anything is traced
-    return check_implementation(
-        program.implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed
-    )
+    with warn_once():
+        return check_implementation(
+            program.implementation, laws, max_examples=max_examples, max_seconds=max_seconds, random_seed=random_seed
+        )

@@ -15,7 +15,6 @@ HEADINGS = {
     "mended": "violated no more",
     "lost": "held before, and holds on nothing now",
     "weaker": "weaker",
-    "sends": "sends something else",
     "slower": "slower",
     "gone": "gone",
     "new": "new",
@@ -29,7 +28,7 @@ Changes = dict[str, list[str]]
 def compare(before: Record, after: Record) -> tuple[list[str], bool]:
     """The lines that say how two runs differ, and whether something is newly violated."""
     found: Changes = {name: [] for name in HEADINGS}
-    for name, line in (*_verdicts(before, after), *_sent(before, after), *_slower(before, after)):
+    for name, line in (*_verdicts(before, after), *_slower(before, after)):
         found[name].append(line)
     lines = [*_header(before, after), ""]
     for name, heading in HEADINGS.items():
@@ -60,7 +59,7 @@ def _header(before: Record, after: Record) -> Iterator[str]:
     flat = [one["versions"] | one["flags"] | {name: one[name] for name in facts} for one in (before, after)]
     names = list(dict.fromkeys([*flat[0], *flat[1]]))
     pairs = {name: tuple(one.get(name, "not set") for one in flat) for name in names}
-    same = [f"{name} {was}" for name, (was, now) in pairs.items() if was == now and name != "command"]
+    same = [f"{name} {was or 'none'}" for name, (was, now) in pairs.items() if was == now and name != "command"]
     yield f"the same: {', '.join(same)}"
     for name, (was, now) in pairs.items():
         if was != now:
@@ -102,15 +101,6 @@ def _weaker(one: Tally, other: Tally) -> str:
         if new := [reason for reason in reasons if reason not in one.reasons[kind]]:
             return f"{kind} now: {new[0]}{f', and {len(new) - 1} more reasons' if new[1:] else ''}"
     return ""
-
-
-def _sent(before: Record, after: Record) -> Iterator[tuple[str, str]]:
-    """The implementations that send something else in the example that all reports have."""
-    was, now = ({(row["implementation"], row["p"]): row for row in one["communication"]} for one in (before, after))
-    for name, p in was.keys() & now.keys():
-        one, other = (f"{rows[name, p]['counts']}, {rows[name, p]['bytes']:,} bytes" for rows in (was, now))
-        if one != other:
-            yield "sends", f"{name} on {p} devices: {one} -> {other}"
 
 
 def _slower(before: Record, after: Record) -> Iterator[tuple[str, str]]:

@@ -83,7 +83,7 @@ class Progress(ExitStack):
             seconds = (time.monotonic() - self.began) / count * (self.structures - count)
             far = f"{count} of {self.structures} structures, {timedelta(seconds=round(seconds))} left"
         else:
-            far = f"{self.structures} structures, and more for {least}, which was checked on {self.checked[least]}"
+            far = f"{self.structures} structures; {least} applied to {self.checked[least]} so far, so more are drawn"
         self._show(f"{self.line}: {far}")
 
     def before(self, law: Law, case: Case) -> str:

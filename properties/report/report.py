@@ -17,9 +17,7 @@ import pytest
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.laws import LAWS
 from shardproof.properties.performance.tables import markdown, table, text_of
-from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import full_name
-from shardproof.properties.report import communication as sending
 from shardproof.properties.report.failures.causes import by_cause, group_text, lines_of_others
 from shardproof.properties.report.session import facts, report_paths, tallies_of, write_somewhere
 from shardproof.properties.report.summary import (
@@ -163,14 +161,11 @@ def heat(tallies: Sequence[Tally]) -> tuple[list[str], list[tuple[str, list[tupl
 
 def record_of(tallies: Sequence[Tally], facts: Mapping[str, Any], errors: Sequence[Mapping[str, str]]) -> Record:
     """A run as JSON-able data: the facts of it, what was verified, and the tests that failed without a verdict."""
-    verified = {(t.contract, t.implementation) for t in tallies}
-    sent = [] if facts["ended"] else sending.rows(i for i in IMPLEMENTATIONS if (i.contract.name, i.name) in verified)
     return {
         "kind": KIND,
         "format": FORMAT,
         **facts,
         "total": total(tallies) if tallies else "",
-        "communication": sent,
         "errors": [*errors],
         "verified": [t.to_json() for t in tallies],
     }
@@ -232,7 +227,6 @@ def view(record: Record, room: float) -> dict[str, Any]:
         "result_columns": ("contract", "implementation", *VERDICTS),
         "heat": heat(tallies),
         "drawn": histograms(tallies),
-        "caption": sending.CAPTION,
     }
 
 

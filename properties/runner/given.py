@@ -19,8 +19,14 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.stated import GivenError, check_kinds, split_names
 
-SAID = ("--expect-communication", "--claims", "--expect-overlap", "--data-kinds")
-"""The options about the functions that `--impl` names, each once for every function."""
+SAID = {
+    "--expect-communication": "communication",
+    "--claims": "",
+    "--expect-overlap": "overlap",
+    "--data-kinds": "data",
+}
+"""The options about the functions that `--impl` names, each once for every function; which argument of a `Program` says
+the same."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +54,21 @@ class Given:
         """
         contract, _, target = text.rpartition("=")
         module, colon, function = target.partition(":")
+        if module.endswith(".py") and Path(module).is_file():
+            module = ".".join(Path(module).with_suffix("").parts)
         if not (colon and module and function) or text.startswith("="):
             forms = "CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather, or MODULE:PROGRAM"
             raise GivenError(f"--impl={text}: expected {forms}")
         if not contract:
-            for option, said in zip(SAID, (expectation, claims, overlap, data), strict=True):
+            for (option, own), said in zip(SAID.items(), (expectation, claims, overlap, data), strict=True):
                 if said is not None:
-                    raise GivenError(f"{option}={said}: expected none of {text}: a Program says it itself")
+                    instead = f"{own}={said!r} in its own arguments" if own else "no claims, which only a contract has"
+                    raise GivenError(f"{option}={said}: {text} is a Program: expected {instead}")
             return cls("", module, function)
         check_contract(contract, said=f"--impl={text}: contract")
         try:
-            found = read_claims(contract, expectation, overlap, claims, data, said=(SAID[0], SAID[2]))
+            names = "--expect-communication", "--expect-overlap"
+            found = read_claims(contract, expectation, overlap, claims, data, said=names)
         except ExpectationError as error:
             raise GivenError(str(error)) from error
         return cls(contract, module, function, tuple(found.items()))
@@ -74,7 +84,9 @@ class Given:
             raise GivenError(f"--impl={self}: cannot import {self.module}: {type(error).__name__}: {error}") from error
         for part in self.function.split("."):
             if not hasattr(target, part):
-                raise GivenError(f"--impl={self}: module {self.module} has no {self.function}")
+                near = suggestion.near(part, (name for name in dir(target) if not name.startswith("_")))
+                hint = f"; {near}" if near else ""
+                raise GivenError(f"--impl={self}: module {self.module} has no {self.function}{hint}")
             target = getattr(target, part)
         return target
 

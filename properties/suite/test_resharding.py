@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise, permutations
 from typing import Any
 
 import jax
@@ -161,40 +160,3 @@ def test_a_wrong_change_of_layout_is_found(function: Change, case: Resharding, m
     """For what is wrong with it."""
     with pytest.raises(AssertionError, match=match):
         check(function, case)
-
-
-def layouts(rank: int) -> list[Entries]:
-    """Every layout of dimensions over axes `a` and `b`."""
-    found: list[Entries] = []
-    for order in (o for k in range(3) for o in permutations("ab", k)):
-        for cuts in np.ndindex(*(len(order) + 1,) * (rank - 1)):
-            if list(cuts) == sorted(cuts):
-                ends = [0, *cuts, len(order)]
-                found.append(tuple(order[i:j] for i, j in pairwise(ends)))
-    return found
-
-
-ABORTING: set[tuple[Entries, Entries]] = {
-    # as seen with JAX 0.12 on 3 x 2 devices, each in a process of its own; and the same with a and b exchanged
-    (((), ("a",)), (("a", "b"), ())),
-    (((), ("a", "b")), (("a",), ("b",))),
-    ((("a",), ()), ((), ("a", "b"))),
-    ((("a",), ("b",)), ((), ("a", "b"))),
-    ((("a",), ("b",)), (("b", "a"), ())),
-    ((("a", "b"), ()), (("b",), ("a",))),
-}
-
-
-def test_what_aborts_is_left_out_and_nothing_else() -> None:
-    """The changes of a matrix that end the process, twelve of 121, are the ones that `in_front` leaves out."""
-    found = {(held, wanted) for held in layouts(2) for wanted in layouts(2) if in_front(held, wanted)}
-    assert found > ABORTING
-    assert (len(layouts(2)) ** 2, len(found)) == (121, 12)
-
-
-@pytest.mark.parametrize(("sizes", "rank", "expected"), [((2, 2), 2, 4), ((2, 3), 2, 0), ((2, 2), 3, 16)])
-def test_what_goes_over_another_axis(sizes: tuple[int, int], rank: int, expected: int) -> None:
-    """The number of changes that send more than a gather would: over one axis of two in place of another."""
-    mesh = MeshCase(("a", "b"), sizes)
-    cases = [Resharding(mesh, (12,) * rank, held, wanted) for held in layouts(rank) for wanted in layouts(rank)]
-    assert sum(case.over_another_axis for case in cases) == expected

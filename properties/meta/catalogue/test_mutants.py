@@ -58,7 +58,7 @@ OF_EACH_LAW = (
 """Bugs by hand for every law that an implementation can break, under a transformation and on large meshes, too."""
 
 BRIEFLY = ("max_from_zero",)
-"""What is shrunk in every run."""
+"""The bugs that are shrunk in every run."""
 
 SAMPLE = (
     ("all_reduce[lax]", "drop"),

@@ -64,19 +64,27 @@ Subject = tuple[str, str, tuple[Operation, ...]]
 
 
 def _of_users(name: str, mesh: MeshCase, axes: tuple[str, ...], shape: str, dtype: str, *, gradient: bool) -> Subject:
+    if gradient and shape:
+        raise RequestError(f"--gradient: of {name} nothing is known that has one: expected CONTRACT=...")
+    program, arrays = users_program(name, mesh, axes, shape, dtype)
+    with jax.enable_x64(any(one.dtype.name in WIDE for one in program.arguments)):
+        return name, f"{arrays}, {dtype}", operations_of(program, mesh)
+
+
+def users_program(name: str, mesh: MeshCase, axes: tuple[str, ...], shape: str, dtype: str) -> tuple[OnMesh, str]:
+    """The program `MODULE:FUNCTION` or `MODULE:PROGRAM` on the arrays of `--shape`, and these in words."""
     if not shape:
         raise RequestError(f"{name}: expected --shape, the arrays that it is called with")
-    if gradient:
-        raise RequestError(f"--gradient: of {name} nothing is known that has one: expected CONTRACT=...")
     given = parse_arrays(shape, mesh, dtype)
     target = Given.parse(name).import_target()
     of_users = isinstance(target, Program)
     if not (of_users or callable(target)):
         raise RequestError(f"{name}: expected a function or a Program, got {type(target).__name__}")
     program = call_on_mesh(target, given, mesh) if of_users else bare(target, given, mesh, axes)
-    with jax.enable_x64(any(one.dtype.name in WIDE for one in given)):
-        operations = operations_of(program, mesh)
-    return name, f"{shape.replace(',', ', ')}, {dtype}", operations
+    arrays = shape.replace(",", ", ")
+    if not any(axes for one in given for axes in one.spec):
+        arrays += f" (not sharded: {shape}@{mesh.axis_names[-1]} would shard the last dimension)"
+    return program, arrays
 
 
 def _of_implementation(

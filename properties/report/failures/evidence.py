@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardproof.properties.communication import pictures
+from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.programs.violation import DEATHS
 from shardproof.properties.report.failures.files import failing_case, find_files
 from shardproof.properties.report.failures.picture import drawing
@@ -60,6 +61,8 @@ def evidence(violation: LawViolation) -> dict[str, Any]:
 def _sent(violation: LawViolation) -> str:
     """The picture of who sends what to whom in the failing case; empty on large meshes, or where nothing is sent."""
     case = violation.case
-    steps = pictures.steps(violation.implementation, case) if case.mesh.size <= 16 else []
+    if case.mesh.size > 16:
+        return ""
+    steps = pictures.steps(forward(case, violation.implementation, Seen()), case.mesh)
     title = f"{violation.implementation} on mesh {case.mesh}"
     return str(pictures.picture(title, steps, case.mesh, case.axes).as_svg()) if steps else ""

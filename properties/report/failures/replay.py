@@ -163,20 +163,27 @@ def load(source: Source, contract: str = "") -> Implementation:
     return found
 
 
-def source_of(recorded: Recorded, given: Sequence[Given], programs: Iterable[tuple[Program, Given]] = ()) -> Source:
-    """The source of the function that a failure is replayed with: given, a program's, or built in; else NotAFailure."""
+def source_of(
+    recorded: Recorded, given: Sequence[Given], programs: Iterable[tuple[Program, Given]] | None = None
+) -> Source:
+    """The source of the function that a failure is replayed with: given, a program's, or built in; else NotAFailure.
+
+    Arguments:
+        programs: those of the test files that pytest is run on; None: there is no pytest.
+    """
     contract = recorded.case.contract.name
     for one in given:
         if contract == (one.contract or load(one).contract.name):
             return one
-    beside = [(program, one) for program, one in programs if program.name == contract]
+    beside = [(program, one) for program, one in programs or () if program.name == contract]
     if beside:
         return next((one for _, one in beside if one.function == recorded.program), beside[0][1])
     if recorded.built_in:
         return BuiltIn(contract, recorded.name)
     if is_listed(recorded.case.contract):
         raise NotAFailure(f"{contract}[{one_line(recorded.name)}]: expected --impl {contract}=MODULE:FUNCTION as well")
-    raise NotAFailure(f"{contract}: expected --impl MODULE:PROGRAM, or the file with its program_test, as well")
+    tests = "" if programs is None else ", or the file with its program_test,"
+    raise NotAFailure(f"{contract}: expected --impl MODULE:PROGRAM{tests} as well")
 
 
 def recheck(file: Path, function: Any = None, **said: str) -> int:

@@ -286,3 +286,10 @@ def test_a_reference_may_work_in_place() -> None:
     found = reference_of(in_place, ROWS, {"b": 1, "k": 3}, {})
     assert isinstance(found, NumpyReference)
     assert found.value([x], FLOATS[:1], {})[0].tolist() == [[1.0, 2.0, 3.0]]
+
+
+@pytest.mark.parametrize(("columns", "known"), [(10, 10), (200, 64), (600, 8)])
+def test_differences_are_fewer_along_long_sides(columns: int, known: int) -> None:
+    """A reference may multiply matrices that are as long, once for each."""
+    (pulled,) = NumpyReference(np.square, ROWS).pullback([np.ones((1, columns))], [np.ones((1, columns))], (0,), (), {})
+    assert np.isfinite(pulled).sum() == known

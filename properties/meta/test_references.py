@@ -197,6 +197,15 @@ def test_listed_sizes_are_all_drawn() -> None:
     assert smallest(strategy) == {"b": 2}
 
 
+@pytest.mark.parametrize(("participants", "longest"), [(2, 522), (8, 320)])
+def test_the_longest_side_is_shorter_on_more_devices(participants: int, longest: int) -> None:
+    """Each of them may compute its square: of all pairs of positions, say."""
+    strategy = sizes_of_dimensions(
+        Signature.of(("x",), ("b@data",), "b"), Conditions(), {"data": participants}, Scope()
+    )
+    assert max(sizes["b"] for sizes in drawn(strategy, 200)) == longest
+
+
 ROWS = Signature.of(("x",), ("b k",), "b k")
 BFLOAT16 = [np.dtype("bfloat16")]
 

@@ -316,8 +316,8 @@ class Sampled(Doubles):
     ) -> Numbers:
         """Numbers that are off by up to `unit` times a size in some places, each sample by as much as it happens."""
         size, where = (np.reshape(y, (1,) * (x.ndim - np.ndim(y)) + np.shape(y)) for y in (size, where))
-        shape = np.broadcast_shapes(x.shape, size.shape, where.shape)
-        whole = np.broadcast_to(x, shape)
+        shape = np.broadcast(x, size, where).shape
+        whole = x if x.shape == shape else np.broadcast_to(x, shape)
         if not any(np.count_nonzero(np.logical_and(most, some)) for _, most, some in in_blocks(whole, size, where)):
             return x
         x = whole
@@ -474,7 +474,11 @@ MULTIPLIES = ("mul", "square", "integer_pow", "dot_general", "div")  # of a cons
 def is_replicated(x: Numbers, dimension: int) -> bool:
     """True if all along a dimension is equal."""
     first = x[(*(slice(None),) * dimension, slice(1))]
-    return all(nan_equal(part, one).all() for part, one in in_blocks(x, first))
+    for part, one in in_blocks(x, first):
+        same = part == one
+        if np.count_nonzero(same) < same.size and not nan_equal(part, one).all():
+            return False
+    return True
 
 
 def is_sum(x: Numbers, a: Numbers, b: Numbers) -> Numbers:

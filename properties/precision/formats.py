@@ -188,7 +188,7 @@ def with_noise(x: Numbers, drawn: Numbers, unit: float, size: Numbers, where: Nu
 
     What is not finite stays, as where the size is not. Complex chances are those of both parts.
     """
-    result = np.empty(np.broadcast_shapes(x.shape, drawn.shape, size.shape, where.shape), np.result_type(x, drawn))
+    result = np.empty(np.broadcast(x, drawn, size, where).shape, np.result_type(x, drawn))
     for target, part, chances, most, some in in_blocks(result, x, drawn, size, where):
         reach = unit * np.abs(most) * some
         off = (2 * chances - (1 + 1j if drawn.dtype.kind == "c" else 1)) * _where_finite(reach, reach, 0.0)

@@ -24,7 +24,7 @@ from shardproof.properties.engines.simulate.record import bytes_of
 ELEMENTS = 250
 """As many numbers count as one more equation, where each is rounded in many samples."""
 
-MULTIPLIED = 16
+MULTIPLIED = 64
 """As many products that a matrix product adds up count as one more number."""
 
 STEPS = 5_000

@@ -561,7 +561,8 @@ def test_samples_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
     for size in (2**15, 7):
         monkeypatch.setattr(formats, "BLOCK", size)
         found.append(run_samples(program, [[x]], Sampled(charges=OWN), SAMPLES)[0][0])
-    assert np.array_equal(*found, equal_nan=True)
+    at_once, in_parts = found
+    assert np.array_equal(at_once, in_parts, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

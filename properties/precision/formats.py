@@ -110,8 +110,8 @@ def round_at_random(
     if found is not None:
         return _move(x, drawn, place, to, found, numbers is not None)
     result = np.empty((samples, *x.shape[1:]))
-    for target, part, *others in in_blocks(result, x, drawn, place):
-        target[...] = _move(part, *others, to, _survey(part, to), numbers is not None)
+    for target, part, chances, places in in_blocks(result, x, drawn, place):
+        target[...] = _move(part, chances, places, to, _survey(part, to), numbers is not None)
     return result
 
 

@@ -26,9 +26,9 @@ class WrongTree(ValueError):
 
 def leaves_of(signature: Signature, result: Any) -> list[Any]:
     """The leaves of a reference's result; raises WrongTree if it has another tree than described."""
-    described, structure = (jax.tree.structure(tree) for tree in (signature.result_tree, result))
-    if structure != described:
-        texts = (str(tree) for tree in (described, structure))
+    trees: list[Any] = [jax.tree.structure(tree) for tree in (signature.result_tree, result)]
+    if trees[0] != trees[1]:
+        texts = map(str, trees)
         right, found = (text.removeprefix("PyTreeDef(").removesuffix(")") for text in texts)
         also = "; a list is no tuple" if ("[" in found) != ("[" in right) else ""
         if right != found:

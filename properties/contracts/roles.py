@@ -25,6 +25,9 @@ LONG = (7, 17, 33, 65, 130)
 LONGEST = 523
 """The longest side in all: half of it is beyond a chunk of 256, and beyond what eight bits count."""
 
+SQUARES = 3
+"""The number of squares of it that all devices together may hold: of more participants it is shorter."""
+
 Roles = tuple[tuple[str, AxisName], ...]
 
 
@@ -166,8 +169,8 @@ def sizes_of_dimensions(
 ) -> dict[str, int]:
     """Global sizes of all dimensions that have names, such that every role divides what it shards.
 
-    One that has no listed sizes may be long, up to `LONGEST`. Or all are the same, so that dimensions that are swapped
-    show by nothing but the layout. Shrinks to the smallest ones.
+    One that has no listed sizes may be long, up to `LONGEST`, or less on many devices. Or all are the same, so that
+    dimensions that are swapped show by nothing but the layout. Shrinks to the smallest ones.
     """
     parts = signature.parts(sizes_of_roles)
     kind = draw(sampled(("small",) if scope.large else ("small", "long", "the same")), label="small, long or the same")
@@ -175,7 +178,8 @@ def sizes_of_dimensions(
     factors = [draw(st.integers(1, 2 if scope.large else 4), label=name) for name in parts]
     if kind == "long" and factors:
         name, part = list(parts.items())[at]
-        most = max(LONG[0], LONGEST // (part * conditions.multiples.get(name, 1)))
+        squares = min(1.0, SQUARES / max(math.prod(sizes_of_roles.values()), 1))
+        most = max(LONG[0], int(LONGEST * squares**0.5) // (part * conditions.multiples.get(name, 1)))
         factors[at] = draw(sampled((*(factor for factor in LONG if factor <= most), most)), label="how long")
         if factors[at] >= LONG[-1]:
             factors = [factor if i == at else 1 for i, factor in enumerate(factors)]

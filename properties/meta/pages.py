@@ -128,7 +128,11 @@ def without_rule() -> str:
 def samples() -> str:
     """The numbers of the judge of precision."""
     rows = [
-        ("`SAMPLES`", f"{SAMPLES}", f"samples of each data set, and half as many on more than {MANY} devices"),
+        (
+            "`SAMPLES`",
+            f"{SAMPLES}",
+            f"samples of each data set, and half as many on more than {MANY} devices or of many numbers",
+        ),
         ("`FACTOR`", f"{FACTOR:g}", "times their largest difference is right; of half as many samples twice that"),
         ("`COARSE`", f"{COARSE:g}", "units in the last place is the interval wide in which a sample rounds"),
         (

@@ -1,5 +1,6 @@
 """Programs whose precision is hard to judge: right ones hold, and of a wrong one the right law breaks."""
 
+import gc
 import inspect
 import math
 from functools import partial
@@ -15,7 +16,7 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.brief import marked
-from shardproof.properties.runner.search import find_violation
+from shardproof.properties.runner.search import SELDOM, collecting_seldom, find_violation
 
 
 def attention(q: Any, k: Any, v: Any, *, ring: Any, window: int = 3) -> Any:
@@ -308,3 +309,14 @@ def test_numbers_that_are_one_once_they_are_rounded_are_a_tie() -> None:
     check_program(right, lambda x: kept(len(x), x, 0), **described, **asked)
     with pytest.raises(AssertionError, match=r"value: mesh \("):
         check_program(partial(right, late=2), lambda x: kept(len(x), x, 0), **described, **asked)
+
+
+def test_cycles_of_objects_are_looked_for_seldom() -> None:
+    """While cases are drawn, and as often as before afterwards; not at all where that was so."""
+    before = gc.get_threshold()
+    for first in (700, 10 * SELDOM, 0):
+        gc.set_threshold(first)
+        with collecting_seldom():
+            assert gc.get_threshold()[0] == (max(first, SELDOM) if first else 0)
+        assert gc.get_threshold()[0] == first
+    gc.set_threshold(*before)

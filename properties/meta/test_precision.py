@@ -20,6 +20,7 @@ from shardproof.properties.engines import simulate
 from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.test_simulate_windows import numbers
+from shardproof.properties.precision import formats
 from shardproof.properties.precision.arithmetic import Doubles, Sampled
 from shardproof.properties.precision.comparison import size_of
 from shardproof.properties.precision.formats import Charges, format_of, literal_error, moved, round_at_random
@@ -549,6 +550,19 @@ def test_a_format_has_the_numbers_of_its_dtype(dtype: str) -> None:
     assert (rounded == rounded.astype(dtype).astype(np.float64)).all()
     assert (np.abs(rounded - x) <= 5 * to.unit * np.maximum(np.abs(x), to.smallest / to.unit)).all()
     assert abs(np.mean((rounded - x) / x)) < 4 * to.unit
+
+
+def test_samples_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers that are rounded in parts, for the caches, are as those that are rounded at once."""
+    x = np.random.default_rng(0).standard_normal((3, 40)).astype(np.float32)
+    x[0, :3] = 1e-42, np.inf, 0
+    program = simulate.prepare(lambda x: jnp.exp(x) / (x * x + x) + x.sum() * jnp.where(x > 0, x, 1), x)
+    found = []
+    for size in (2**15, 7):
+        monkeypatch.setattr(formats, "BLOCK", size)
+        found.append(run_samples(program, [[x]], Sampled(charges=OWN), SAMPLES)[0][0])
+    at_once, in_parts = found
+    assert np.array_equal(at_once, in_parts, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -15,16 +15,22 @@ from shardproof.impl.collectives import cast_varying
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
-from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts import CONTRACTS, Scope
+from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
+from shardproof.properties.engines.simulate.liveness import steps_of
 from shardproof.properties.laws import LAWS
+from shardproof.properties.meta.drawn import smallest
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.precision.comparison import Judged, Reference, compare
+from shardproof.properties.precision.formats import Charges
 from shardproof.properties.precision.judge import bound_of
+from shardproof.properties.precision.runs import SAMPLES, Runs
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner.judging import judge, require_held
+from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.tally import HeldOnNothing, Tally, Verdict
 from shardproof.properties.runner.violation import LawViolation
 
@@ -114,3 +120,25 @@ def test_what_no_number_of_the_dtype_is_may_overflow_on_its_way(exact: float, he
     for found, right_one in zip((right.rounded, np.full((2, 1), np.nan), np.full((2, 1), -np.inf)), held, strict=True):
         with contextlib.nullcontext() if right_one else pytest.raises(Broken):
             compare(case, case.data[0], "result", "result", actual=found.astype(np.float16), right=right)
+
+
+LONG = Program(lambda x, *, data: x * x, np.square, arguments=("n@data",), results="n@data", sizes={"n": (100,)})
+
+
+def test_what_a_reference_does_not_know_takes_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Central differences give some of many derivatives; the others are compared with nothing, however they round."""
+    case = smallest(LONG.contract.cases(Scope(max_devices=1, available=1)))
+    monkeypatch.setattr(Runs, "nearly", None)
+    assert LAWS["gradient"].check(LONG.implementation, case, SimulateEngine())
+
+
+def test_of_many_numbers_half_as_many_samples_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on many devices, for twice the bound; a product of matrices counts by what it adds up."""
+    case = smallest(LONG.contract.cases(Scope(max_devices=1, available=1)))
+    sets = [operands(case, case.data[0])]
+    runs = Runs("value", LONG.implementation, case, sets)
+    assert len(runs.rounded(0, Charges())[0]) == SAMPLES
+    steps = [steps_of(jax.make_jaxpr(lambda x: x @ x)(np.ones((n, n))), 1) for n in (100, 200)]
+    assert steps[1] > 6 * steps[0]
+    monkeypatch.setattr("shardproof.properties.precision.runs.STEPS", 0)
+    assert len(Runs("value", LONG.implementation, case, sets).rounded(0, Charges())[0]) == SAMPLES // 2

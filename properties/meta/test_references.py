@@ -197,6 +197,15 @@ def test_listed_sizes_are_all_drawn() -> None:
     assert smallest(strategy) == {"b": 2}
 
 
+@pytest.mark.parametrize(("participants", "longest"), [(2, 522), (8, 320)])
+def test_the_longest_side_is_shorter_on_more_devices(participants: int, longest: int) -> None:
+    """Each of them may compute its square: of all pairs of positions, say."""
+    strategy = sizes_of_dimensions(
+        Signature.of(("x",), ("b@data",), "b"), Conditions(), {"data": participants}, Scope()
+    )
+    assert max(sizes["b"] for sizes in drawn(strategy, 200)) == longest
+
+
 ROWS = Signature.of(("x",), ("b k",), "b k")
 BFLOAT16 = [np.dtype("bfloat16")]
 
@@ -286,3 +295,10 @@ def test_a_reference_may_work_in_place() -> None:
     found = reference_of(in_place, ROWS, {"b": 1, "k": 3}, {})
     assert isinstance(found, NumpyReference)
     assert found.value([x], FLOATS[:1], {})[0].tolist() == [[1.0, 2.0, 3.0]]
+
+
+@pytest.mark.parametrize(("columns", "known"), [(10, 10), (200, 64), (600, 8)])
+def test_differences_are_fewer_along_long_sides(columns: int, known: int) -> None:
+    """A reference may multiply matrices that are as long, once for each."""
+    (pulled,) = NumpyReference(np.square, ROWS).pullback([np.ones((1, columns))], [np.ones((1, columns))], (0,), (), {})
+    assert np.isfinite(pulled).sum() == known

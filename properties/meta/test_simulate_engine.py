@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
@@ -220,3 +221,11 @@ def test_closed_call() -> None:
     params = {"call_jaxpr": equation.params["jaxpr"]}
     call = equation.replace(primitive=Primitive("closed_call"), params=params)
     assert interpret(closed.replace(jaxpr=closed.jaxpr.replace(eqns=[call])), np.float32(4)) == [8.0]
+
+
+def test_a_composite_operation_is_expanded_in_its_dtypes() -> None:
+    """Such as a search among integers of 64 bits, where a program is traced with them and run without."""
+    x = np.full((2, 3), 1.5)
+    with jax.enable_x64(True):
+        program = prepare(lambda x: x * jnp.searchsorted(jnp.arange(3), jnp.arange(x.shape[1])), x)
+    assert program.run(x).tolist() == [[0.0, 1.5, 3.0]] * 2

@@ -32,9 +32,11 @@ from shardproof.properties.precision.formats import (
     Numbers,
     are_numbers,
     format_of,
+    in_blocks,
     lowest_bit,
     moved,
     round_at_random,
+    with_noise,
 )
 
 PLACES, STRIDE, TURN = 262_147, 7919 * 64 + 1, 104729 * 8 + 1
@@ -309,15 +311,20 @@ class Sampled(Doubles):
         # a fourth stays between two numbers: what depends on any rounding moves there, however few numbers are near
         return round_at_random(x, to, functools.partial(self._chance, env, equation), numbers=self.chosen)
 
-    def _noise(self, env: Env, equation: Any, x: Numbers, amplitude: Numbers) -> Numbers:
-        """Numbers that are off by up to an amplitude, which broadcasts; each sample by as much as it happens."""
-        if not np.any(amplitude):
+    def _noise(
+        self, env: Env, equation: Any, x: Numbers, unit: float, size: Numbers, where: Numbers = np.True_
+    ) -> Numbers:
+        """Numbers that are off by up to `unit` times a size in some places, each sample by as much as it happens."""
+        size, where = (np.reshape(y, (1,) * (x.ndim - np.ndim(y)) + np.shape(y)) for y in (size, where))
+        shape = np.broadcast(x, size, where).shape
+        whole = x if x.shape == shape else np.broadcast_to(x, shape)
+        if not any(np.count_nonzero(np.logical_and(most, some)) for _, most, some in in_blocks(whole, size, where)):
             return x
-        x = np.broadcast_to(x, np.broadcast_shapes(x.shape, np.shape(amplitude)))
-        chance = 2 * self._chance(env, equation, x) - 1
+        x = whole
+        chance = self._chance(env, equation, x)
         if x.dtype.kind == "c":
-            chance = chance + 1j * (2 * self._chance(env, equation, x) - 1)
-        return np.where(np.isfinite(x), x + chance * np.where(np.isfinite(amplitude), amplitude, 0), x)
+            chance = chance + 1j * self._chance(env, equation, x)
+        return with_noise(x, chance, unit, size, where)
 
     def _rounded(self, env: Env, equation: Any, operands: list[Numbers], results: list[Numbers]) -> list[Numbers]:
         name = equation.primitive.name
@@ -334,19 +341,17 @@ class Sampled(Doubles):
             if id(equation) in self.parts:
                 to = carried
             if name in SUMS:
-                x = self._noise(env, equation, x, self._of_order(env, equation, operands, i, carried, x))
+                x = self._noise(env, equation, x, 1.0, self._of_order(env, equation, operands, i, carried, x))
             elif name in APPROXIMATED:
-                size = np.maximum(np.abs(x), 1.0 if name in WITH_ROOTS else 0.0)
+                size = np.maximum(np.abs(x), 1.0) if name in WITH_ROOTS else x
                 few = are_numbers(x, to.digits) if name in PRODUCTS_OF_FEW else _exactly(env, equation, operands, x)
-                x = self._noise(env, equation, x, np.where(few, 0.0, 2 * ULPS * COARSE * to.unit * size))
+                x = self._noise(env, equation, x, 2 * ULPS * COARSE * to.unit, size, ~few)
             elif name == "div":  # by a constant, compilers multiply with its inverse
                 few = are_numbers(aligned(env, equation, tuple(operands))[1], 1)
-                x = self._noise(env, equation, x, np.where(few, 0.0, COARSE * to.unit * np.abs(x)))
+                x = self._noise(env, equation, x, COARSE * to.unit, x, ~few)
             elif name in ADDITIONS and self.charges is None:
                 a, b = aligned(env, equation, tuple(operands))
-                x = self._noise(
-                    env, equation, x, np.where(is_sum(x, a, -b if name == "sub" else b), 0.0, np.abs(x) * to.unit)
-                )
+                x = self._noise(env, equation, x, to.unit, x, ~is_sum(x, a, -b if name == "sub" else b))
             if id(equation) in self.fused:
                 for products, term in zip(
                     self.fused[id(equation)], aligned(env, equation, tuple(operands)), strict=True
@@ -356,7 +361,7 @@ class Sampled(Doubles):
                         if off.shape[1:] != term.shape[1:]:
                             off = np.repeat(off.reshape(self.sets, -1).any(axis=1), len(off) // self.sets)
                             off = off.reshape(-1, *(1,) * (x.ndim - 1))
-                        x = self._noise(env, equation, x, COARSE / 2 * to.unit * np.abs(term) * off)
+                        x = self._noise(env, equation, x, COARSE / 2 * to.unit, term, off)
             found = self._round(env, equation, x, to)
             if name in RANGES and x.dtype.kind != "c":
                 found = np.clip(found, *RANGES[name])
@@ -468,7 +473,12 @@ MULTIPLIES = ("mul", "square", "integer_pow", "dot_general", "div")  # of a cons
 
 def is_replicated(x: Numbers, dimension: int) -> bool:
     """True if all along a dimension is equal."""
-    return bool(nan_equal(x, x.take([0], axis=dimension)).all())
+    first = x[(*(slice(None),) * dimension, slice(1))]
+    for part, one in in_blocks(x, first):
+        same = part == one
+        if np.count_nonzero(same) < same.size and not nan_equal(part, one).all():
+            return False
+    return True
 
 
 def is_sum(x: Numbers, a: Numbers, b: Numbers) -> Numbers:
@@ -547,7 +557,7 @@ def _stable(arithmetic: Doubles, env: Env, equation: Any, *operands: Numbers) ->
                     axis=tuple(range(env.lead, x.ndim)), keepdims=True, initial=0
                 )
                 unit = arithmetic._format(np.dtype(dtype), equation.primitive.name).unit
-                x = arithmetic._noise(env, equation, x, COARSE * unit * size)
+                x = arithmetic._noise(env, equation, x, COARSE * unit, size)
             moved.append(x)
         operands = tuple(moved)
     return RULES[equation.primitive.name](env, doubled(equation), *operands)

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,24 +101,104 @@ def round_at_random(
         parts = np.ascontiguousarray(x).view(np.float64).reshape((*x.shape, 2))
         rounded = np.ascontiguousarray(round_at_random(parts, to, chance, numbers=numbers))
         return rounded.view(np.complex128).reshape(rounded.shape[:-1])
-    first = 0 if numbers is None else numbers.start
-    step, finite, size = _step(x, to), np.isfinite(x), np.abs(x)
-    parts = x / step
-    exact = (np.rint(parts) == parts) | ~finite
-    small = (size < to.normal) & (size > 0)
-    if exact.all() and not small.any() and not (size > to.largest).any():
+    found = _survey(x, to) if x.size <= BLOCK else None
+    if found is None and (x.size <= BLOCK or not any(_survey(part, to) for (part,) in in_blocks(x))):
         return x
-    near = np.where(exact, x, x + (chance(x) - 0.5) * (COARSE * step))
-    step = _step(near, to)
-    result = np.where(finite, np.rint(near / step) * step, x)
-    if numbers is not None:
-        between = slice((1 - first) % 4, None, 4)
-        result[between] = near[between]
-    result = np.where(np.abs(result) > to.largest, np.copysign(np.inf, result), result)
-    if small.any():
-        flushes = ((first + np.arange(len(result))) % 4 > 1).reshape(-1, *(1,) * (result.ndim - 1))
-        result = np.where(small & flushes, 0.0, result)
+    drawn, first = chance(x), 0 if numbers is None else numbers.start
+    samples = max(len(x), len(drawn))
+    place = _places(first, samples, x.ndim)
+    if found is not None:
+        return _move(x, drawn, place, to, found, numbers is not None)
+    result = np.empty((samples, *x.shape[1:]))
+    for target, part, chances, places in in_blocks(result, x, drawn, place):
+        target[...] = _move(part, chances, places, to, _survey(part, to), numbers is not None)
     return result
+
+
+@functools.lru_cache
+def _places(first: int, samples: int, rank: int) -> np.ndarray:
+    """The places of samples among four, `[samples, 1, ...]`."""
+    return ((first + np.arange(samples)) % 4).reshape(-1, *(1,) * (rank - 1))
+
+
+Survey = tuple[Numbers, Numbers, Numbers]
+"""Of doubles, the steps of a format there, where they are finite and none of its numbers, and where below its range."""
+
+
+def _survey(x: Numbers, to: Format) -> Survey | None:
+    """What is to be rounded, or None if nothing is."""
+    step, size = _step(x, to), np.abs(x)
+    whole = x / step
+    rounds = np.rint(whole) != whole
+    rounds &= size < np.inf
+    small = (size < to.normal) & (size > 0)
+    if not (np.count_nonzero(rounds) or np.count_nonzero(small) or np.count_nonzero(size > to.largest)):
+        return None
+    return step, rounds, small
+
+
+def _move(x: Numbers, drawn: Numbers, place: Numbers, to: Format, found: Survey | None, stays: bool) -> Numbers:
+    """Doubles as `round_at_random` moves them, by chance, given their places among four samples.
+
+    Arguments:
+        stays: whether those of the places 1 stay between two numbers.
+    """
+    if found is None:
+        return x
+    step, rounds, small = found
+    near = (drawn - 0.5) * step
+    near *= COARSE
+    near += x
+    if np.count_nonzero(rounds) < rounds.size:
+        near = np.where(rounds, near, x)
+    step = _step(near, to)
+    result = near / step
+    np.rint(result, out=result)
+    result *= step
+    finite = np.isfinite(x)
+    if np.count_nonzero(finite) < finite.size:
+        result = np.where(finite, result, x)
+    if stays:
+        between = slice((1 - int(place.flat[0])) % 4, None, 4)
+        result[between] = near[between]
+    beyond = np.abs(result) > to.largest
+    if np.count_nonzero(beyond):
+        result = np.where(beyond, np.copysign(np.inf, result), result)
+    return np.where(small & (place > 1), 0.0, result) if np.count_nonzero(small) else result
+
+
+BLOCK = 2**15
+"""The most numbers that are computed at once where each takes many steps: they stay in the caches from step to step."""
+
+
+def in_blocks(first: Numbers, *others: Numbers) -> Iterator[tuple[Numbers, ...]]:
+    """Parts of an array of at most `BLOCK` elements, with those of others that broadcast to it."""
+    if first.size <= BLOCK:
+        yield first, *others
+        return
+    d = next(d for d, n in enumerate(first.shape) if n > 1)
+    step = max(1, BLOCK * first.shape[d] // first.size)
+    for start in range(0, first.shape[d], step):
+        part = (*(slice(None),) * d, slice(start, start + step))
+        yield from in_blocks(first[part], *(x[part] if x.shape[d] > 1 else x for x in others))
+
+
+def with_noise(x: Numbers, drawn: Numbers, unit: float, size: Numbers, where: Numbers) -> Numbers:
+    """Doubles that are off by up to `unit` times a size in some places, as chances in [0, 1) say.
+
+    What is not finite stays, as where the size is not. Complex chances are those of both parts.
+    """
+    result = np.empty(np.broadcast(x, drawn, size, where).shape, np.result_type(x, drawn))
+    for target, part, chances, most, some in in_blocks(result, x, drawn, size, where):
+        reach = unit * np.abs(most) * some
+        off = (2 * chances - (1 + 1j if drawn.dtype.kind == "c" else 1)) * _where_finite(reach, reach, 0.0)
+        target[...] = _where_finite(part, off + part, part)
+    return result
+
+
+def _where_finite(of: Numbers, x: Numbers, other: Numbers) -> Numbers:
+    finite = np.isfinite(of)
+    return x if np.count_nonzero(finite) == finite.size else np.where(finite, x, other)
 
 
 def _binade(x: Numbers) -> Numbers:
@@ -147,13 +227,16 @@ def lowest_bit(x: Numbers, kept: int) -> Numbers:
     """
     if x.dtype.kind == "c":
         return np.minimum(lowest_bit(x.real, kept), lowest_bit(x.imag, kept))
-    values = np.abs(x)
-    bits = values.view(np.int64) | 1 << 52
-    bits &= -bits
-    bit = bits * 2.0**-52
-    bit *= _binade(values)  # infinite for what is not finite
-    np.copyto(bit, np.inf, where=values == 0)
-    return bit.min(axis=tuple(range(kept, x.ndim)), initial=np.inf, keepdims=True)
+    least = np.full(x.shape[:kept] + (1,) * (x.ndim - kept), np.inf)
+    for part, found in in_blocks(x, least):
+        values = np.abs(part)
+        bits = values.view(np.int64) | 1 << 52
+        bits &= -bits
+        bit = bits * 2.0**-52
+        bit *= _binade(values)  # infinite for what is not finite
+        np.copyto(bit, np.inf, where=values == 0)
+        np.minimum(found, bit.min(axis=tuple(range(kept, x.ndim)), initial=np.inf, keepdims=True), out=found)
+    return least
 
 
 def literal_error(value: Numbers, dtype: np.dtype) -> Numbers:

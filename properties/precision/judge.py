@@ -79,7 +79,7 @@ class _Judge:
             return _compiled(view(found[leaf]), dtype, coarsest, own)
 
     def _judged(self, index: int, leaf: int, exact: np.ndarray, dtype: np.dtype, view: View, nearby: Nearby) -> Judged:
-        contract, derivative = self.case.contract, self.kind != "value"
+        contract = self.case.contract
         double = view(self.runs.in_doubles(index)[leaf])
         try:
             samples = np.stack([view(np.asarray(x)) for x in self.runs.rounded(index, self.charges)[leaf]])
@@ -104,13 +104,18 @@ class _Judge:
             finite = np.isfinite(samples).all() or self._finite(index, leaf, exact, dtype, view)
             bound = bound_of(exact, double, samples, dtype, more=more, finite=finite)
             spread = FACTOR * spread_of(samples[::2], double) + more
-        unknown = np.isnan(exact) if contract.oracle.doubt[derivative] and derivative else np.zeros(exact.shape, bool)
+        unknown = self._unknown(exact)
         bound = np.where(unknown | np.isinf(leeway), np.inf, bound)
         several = len(contract.call.moving(self.case)) > 1
         infinite = np.isinf(exact) & several  # of a product NaN is as right as infinity
         spread = np.where(np.abs(bound) >= ANY_FINITE, np.inf, spread)
         leeway = np.where(unknown | infinite, np.inf, leeway)
         return Judged(double, np.where(infinite, -1.0, bound), leeway, exact, spread)
+
+    def _unknown(self, exact: np.ndarray) -> np.ndarray:
+        """True where the reference has no derivative, as at a kink."""
+        derivative = self.kind != "value"
+        return np.isnan(exact) & bool(derivative and self.case.contract.oracle.doubt[derivative])
 
     def _largest(self, leaf: int, exact: np.ndarray, *, blocks: bool) -> np.ndarray | float:
         """The largest number of an array, or of each of its rows."""
@@ -156,7 +161,8 @@ class _Judge:
         largest = float(size.max(initial=0))
         doubt = self.case.contract.oracle.doubt[self.kind != "value"]
         leeway = SAME_DOUBLE * (size + largest / 16) + SMALLEST + doubt * max(float(self.kind != "value"), largest)
-        if (apart <= leeway / 2).all():  # half, as apart is rounded here and there in other ways
+        close = apart <= leeway / 2  # half, as apart is rounded here and there in other ways
+        if (close | self._unknown(exact)).all():
             return leeway
         try:
             near = np.stack([view(np.asarray(x)) for x in self.runs.nearly(index)[leaf]])

@@ -23,7 +23,15 @@ from shardproof.properties.engines.running import ready
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.interpreter import evaluate
-from shardproof.properties.engines.simulate.liveness import equations, open_jaxpr, scan_counts, subjaxprs, widest
+from shardproof.properties.engines.simulate.liveness import (
+    STEPS,
+    equations,
+    open_jaxpr,
+    scan_counts,
+    steps_of,
+    subjaxprs,
+    widest,
+)
 from shardproof.properties.engines.simulate.prepare import beside, failing_as_a_limit, of_set
 from shardproof.properties.precision.arithmetic import (
     ACROSS_DEVICES,
@@ -234,7 +242,8 @@ SAMPLES = 16
 """The number of runs of a data set with each result rounded at random."""
 
 MANY = 64
-"""On a mesh of more devices half as many: there is nothing of roundings that a smaller mesh does not show."""
+"""On a mesh of more devices half as many, and where one takes more than `STEPS`: there is nothing of roundings that a
+smaller case does not show."""
 
 MOST = 2**19
 """The most numbers of one value, of all data sets and samples, that are computed at once; more leave the caches."""
@@ -315,7 +324,12 @@ class Runs:
             sampled = dataclasses.replace(sampled, parts=parts)
         if charges.on_the_way:
             sampled = dataclasses.replace(sampled, own=rounded_on_the_way(self.program.closed_jaxpr))
-        return self._samples(charges, sampled, SAMPLES // 2 if self.case.mesh.size > MANY else SAMPLES, index)
+        return self._samples(charges, sampled, SAMPLES // 2 if self._is_large else SAMPLES, index)
+
+    @cached_property
+    def _is_large(self) -> bool:
+        devices = self.case.mesh.size
+        return devices > MANY or steps_of(self.program.closed_jaxpr, devices) > STEPS
 
     @cached_property
     def _fused(self) -> Mapping[int, tuple[frozenset[int], ...]]:

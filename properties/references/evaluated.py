@@ -26,13 +26,15 @@ class WrongTree(ValueError):
 
 def leaves_of(signature: Signature, result: Any) -> list[Any]:
     """The leaves of a reference's result; raises WrongTree if it has another tree than described."""
-    drawn = (str(jax.tree.structure(tree)) for tree in (signature.result_tree, result))
-    right, found = (text.removeprefix("PyTreeDef(").removesuffix(")") for text in drawn)
-    if right != found:
+    trees: list[Any] = [jax.tree.structure(tree) for tree in (signature.result_tree, result)]
+    if trees[0] != trees[1]:
+        texts = map(str, trees)
+        right, found = (text.removeprefix("PyTreeDef(").removesuffix(")") for text in texts)
         also = "; a list is no tuple" if ("[" in found) != ("[" in right) else ""
-        raise WrongTree(
-            f"the reference returns {found}: expected {right}, as results are described; * is an array{also}"
-        )
+        if right != found:
+            raise WrongTree(
+                f"the reference returns {found}: expected {right}, as results are described; * is an array{also}"
+            )
     return list(jax.tree.leaves(result))
 
 
@@ -141,6 +143,9 @@ STEP = 2.0**-9
 MOST_DIFFERENCES = 64
 """The most elements of an argument for which the derivative is computed; for the others it is not known."""
 
+FEWEST_DIFFERENCES, MOST_PRODUCTS = 8, 2**30
+"""The fewest, where matrices as long as the longest side, multiplied for each element, would have more products."""
+
 
 FEW_ASIDES = 3
 """The number of places aside for each of these: sums weighed by cotangents rarely look smooth at a kink."""
@@ -202,6 +207,8 @@ class NumpyReference:
             moved.flat[k] += step
             return weighed([*arrays[:i], moved, *arrays[i + 1 :]])
 
+        longest = max((n for a in arrays for n in a.shape), default=1)
+        most = min(MOST_DIFFERENCES, max(FEWEST_DIFFERENCES, MOST_PRODUCTS // max(longest, 1) ** 3))
         found = []
         for i in moving:
             if arrays[i].dtype.kind == "c":  # along real numbers alone nothing is known of them
@@ -211,7 +218,7 @@ class NumpyReference:
             there = [weighed([*arrays[:i], place, *arrays[i + 1 :]]) for place in places]
             gradient = np.full(arrays[i].size, np.nan)
             # spread over all elements
-            for k in np.unique(np.linspace(0, arrays[i].size - 1, min(arrays[i].size, MOST_DIFFERENCES)).astype(int)):
+            for k in np.unique(np.linspace(0, arrays[i].size - 1, min(arrays[i].size, most)).astype(int)):
                 along = partial(at, i=i, k=int(k), places=places, there=there)
                 gradient[k] = differences(along, STEP, FEW_ASIDES)[0]
             found.append(gradient.reshape(arrays[i].shape))

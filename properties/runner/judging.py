@@ -20,7 +20,7 @@ from shardproof.properties.engines.simulate import (
     UnwrittenRead,
     raised_in,
 )
-from shardproof.properties.engines.simulate.liveness import steps_of
+from shardproof.properties.engines.simulate.liveness import STEPS, steps_of
 from shardproof.properties.known_defects import (
     DEFECTS,
     Defect,
@@ -66,9 +66,6 @@ MAX_UNSUPPORTED = 400
 
 MAX_UNCOMPARED = 20
 """After how many cases that a law cannot compare with anything it is checked no more."""
-
-STEPS = 5_000
-"""The most equations, as `steps_of` counts them, of all data sets of a case; there is always one."""
 
 Before = Callable[[Law, Case], str]
 """Called with each case before it runs; returns the name of the known defect that ended a process on it, or ""."""

@@ -1,10 +1,12 @@
 """The search for a case that breaks a law, and from there for the smallest mesh on which one does."""
 
 import dataclasses
+import gc
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -226,10 +228,26 @@ def search(
     return Finding(None, tallies, ended)
 
 
+SELDOM = 200_000
+"""The objects after which Python looks for cycles: tracing makes millions, of which few are in any."""
+
+
+@contextmanager
+def collecting_seldom() -> Iterator[None]:
+    """Lets Python look for cycles of objects less often."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], SELDOM) if before[0] else 0, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 SMALLER = {"simulate": 30, "xla": 10}
 """How many cases on the next smaller mesh are run, per engine, before it counts as right there."""
 
 
+@collecting_seldom()
 @threadpool_limits.wrap(limits=1, user_api="blas")  # type: ignore[untyped-decorator]  # small arrays: threads would wait
 def find_violation(
     laws: Sequence[Law],

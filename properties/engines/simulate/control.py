@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shardproof.oracles.dtypes import real_of
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.blocks import extreme
 from shardproof.properties.engines.simulate.choices import is_jax
@@ -42,14 +43,17 @@ def call(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
 def call_hi_primitive(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """The results of the expansion of a composite operation."""
     (operation,) = equation.params.values()
-    return evaluate(env, expand(operation, tuple((v.aval.shape, v.aval.dtype) for v in equation.invars)), operands)
+    given, results = (tuple((v.aval.shape, v.aval.dtype) for v in of) for of in (equation.invars, equation.outvars))
+    return evaluate(env, expand(operation, given, results), operands)
 
 
 @functools.lru_cache(maxsize=256)
-def expand(operation: Any, types: tuple[tuple[tuple[int, ...], Any], ...]) -> Any:
-    """The jaxpr of a composite operation on arrays of the given shapes and dtypes."""
-    avals = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in types]
-    return jax.make_jaxpr(lambda *args: jax.tree.leaves(operation.expand(*args)))(*avals)
+def expand(operation: Any, given: tuple[tuple[tuple[int, ...], Any], ...], results: tuple[Any, ...]) -> Any:
+    """The jaxpr of a composite operation on arrays of the given shapes and dtypes, which may have 64 bits."""
+    dtypes = [dtype for _, dtype in (*given, *results) if isinstance(dtype, np.dtype)]
+    with jax.enable_x64(any(real_of(dtype).itemsize == 8 for dtype in dtypes)):
+        avals = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in given]
+        return jax.make_jaxpr(lambda *args: jax.tree.leaves(operation.expand(*args)))(*avals)
 
 
 rule("debug_callback", "debug_print")(lambda env, equation, *operands: [])  # these have no effect on results

@@ -24,6 +24,12 @@ from shardproof.properties.engines.simulate.record import bytes_of
 ELEMENTS = 250
 """As many numbers count as one more equation, where each is rounded in many samples."""
 
+MULTIPLIED = 64
+"""As many products that a matrix product adds up count as one more number."""
+
+STEPS = 5_000
+"""The most equations, as `steps_of` counts them, of all data sets of a case."""
+
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
     """An open jaxpr and its constants, from a closed or an open one."""
@@ -62,6 +68,9 @@ def steps_of(jaxpr: Any, devices: int) -> float:
     total = 0.0
     for equation in open_jaxpr(jaxpr)[0].eqns:
         elements = sum(math.prod(getattr(one.aval, "shape", ())) for one in equation.outvars)
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            elements *= 1 + math.prod(equation.invars[0].aval.shape[d] for d in contracted) / MULTIPLIED
         times = equation.params["length"] if equation.primitive.name == "scan" else 1
         total += 1 + elements * devices / ELEMENTS + times * sum(steps_of(one, devices) for one in subjaxprs(equation))
     return total

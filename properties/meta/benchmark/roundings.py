@@ -160,8 +160,10 @@ class Nearest(Sampled):
     def _round(self, env: Env, equation: Any, x: Numbers, to: Format) -> Numbers:
         return round_at_random(x, to, lambda x: np.full(x.shape, 0.5))
 
-    def _noise(self, env: Env, equation: Any, x: Numbers, amplitude: Numbers) -> Numbers:
-        return super()._noise(env, equation, x, amplitude / COARSE)
+    def _noise(
+        self, env: Env, equation: Any, x: Numbers, unit: float, size: Numbers, where: Numbers = np.True_
+    ) -> Numbers:
+        return super()._noise(env, equation, x, unit / COARSE, size, where)
 
 
 @dataclass

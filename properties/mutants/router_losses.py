@@ -1,7 +1,4 @@
-"""Planted bugs of load_balancing_loss and router_z_loss.
-
-Those of shard_load_balancing_loss and shard_router_z_loss are in `router_losses_of_shards.py`.
-"""
+"""Planted bugs of load_balancing_loss and router_z_loss."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,16 +61,3 @@ def z_below_one_maximum(logits: Array, axis_name: AxisName) -> Array:
     most = lax.stop_gradient(jnp.max(wide))
     own = jnp.mean(jnp.square(jnp.log(jnp.sum(jnp.exp(wide - most), axis=1)) + most))
     return lax.pmean(own, axis_name).astype(logits.dtype)
-
-
-def z_of(
-    logits: Array,
-    axis_name: AxisName,
-    *,
-    log_sum: Callable[[Array], Array] = lambda x: jax.nn.logsumexp(x, axis=1),
-    summed: Callable[[Array, AxisName], Array] = added_up,
-) -> Array:
-    """A right loss that keeps logits small, with one of its parts in place of another."""
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    total = summed(jnp.sum(log_sum(wide) ** 2), axis_name)
-    return (total / (len(logits) * lax.axis_size(axis_name))).astype(logits.dtype)

@@ -46,7 +46,7 @@ def case_of(contract: str, mesh: MeshCase, described: Described, params: tuple[t
 @pytest.mark.parametrize("one", OF_LOSSES, ids=str)
 def test_over_sixty_four_participants(one: Implementation) -> None:
     """Values and gradients are the oracle's, and what is sent is as the formula says."""
-    assert {loss for loss in CONTRACTS if loss.endswith(("mean", "entropy"))} - {"shard_mean"} == {*LOSSES}
+    assert {loss for loss in CONTRACTS if loss.endswith(("mean", "entropy"))} == {*LOSSES}
     case, simulate = case_of(one.contract.name, SIXTY_FOUR, *LOSSES[one.contract.name]), engine_named("simulate")
     for check in (check_value, check_gradient, check_communication):
         assert check(one, case, simulate) > 0

@@ -35,18 +35,6 @@ def test_router_z_loss(verify: Verify) -> None:
     verify()
 
 
-@of_contract("shard_load_balancing_loss")
-def test_shard_load_balancing_loss(verify: Verify) -> None:
-    """The load balancing loss of global arrays."""
-    verify()
-
-
-@of_contract("shard_router_z_loss")
-def test_shard_router_z_loss(verify: Verify) -> None:
-    """The z-loss of global arrays."""
-    verify()
-
-
 def test_all_dispatches_are_here() -> None:
     """Every dispatch of the package is an implementation of a contract."""
     checked = {claim.function for other in CONTRACTS.values() for claim in other.implementations.values()}

@@ -12,8 +12,7 @@ from shardproof.properties.mutants.moe import Layer, keep, order, places
 from shardproof.properties.mutants.moe_expert_choice import chosen
 from shardproof.properties.mutants.moe_gated import gated
 from shardproof.properties.mutants.right.catalogue import right
-from shardproof.properties.mutants.router_losses import Balance, z_of
-from shardproof.properties.mutants.router_losses_of_shards import alone
+from shardproof.properties.mutants.router_losses import Balance, added_up
 
 
 @right("moe_layer")
@@ -82,23 +81,10 @@ def balance_of_a_stable_sort(logits: Array, axis_name: AxisName, *, top_k: int) 
 @right("router_z_loss")
 def z_of_log_probabilities(logits: Array, axis_name: AxisName) -> Array:
     """Takes the logarithm of the sum as a logit less its log-probability, of the last expert."""
-    return z_of(logits, axis_name, log_sum=lambda x: (x - jax.nn.log_softmax(x, axis=1))[:, -1])
-
-
-@right("shard_router_z_loss")
-def shard_z_of_a_shard_of_one(logits: Array) -> Array:
-    """Takes it for that of all participants of no axis."""
-    return z_of(logits, (), summed=alone)
-
-
-@right("shard_load_balancing_loss")
-def shard_balance_token_by_token(logits: Array, *, top_k: int) -> Array:
-    """Gives every token the shares of its shard, and takes the mean of what they weigh."""
     wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    chosen = lax.top_k(lax.stop_gradient(jnp.where(wide == 0, 0, wide)), top_k)[1]
-    shares = jnp.mean(jax.nn.one_hot(chosen, wide.shape[1], dtype=wide.dtype), axis=(0, 1))
-    of_token = jax.vmap(lambda x: wide.shape[1] * jax.nn.softmax(x) @ shares)(wide)
-    return jnp.mean(of_token).astype(logits.dtype)
+    log_sums = (wide - jax.nn.log_softmax(wide, axis=1))[:, -1]
+    total = added_up(jnp.sum(log_sums**2), axis_name)
+    return (total / (len(logits) * lax.axis_size(axis_name))).astype(logits.dtype)
 
 
 @right("expert_choice_layer")

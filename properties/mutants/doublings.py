@@ -1,4 +1,4 @@
-"""Planted bugs of algorithms that take about log2 p steps: doubling, halving, Bruck's, trees."""
+"""Planted bugs of all-reduces in about log2 p steps: doubling, and trees."""
 
 import jax.numpy as jnp
 from jax import Array, lax

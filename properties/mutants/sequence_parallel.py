@@ -1,4 +1,4 @@
-"""Planted bugs of a multilayer perceptron over a sharded sequence; those of a norm before it have a module beside."""
+"""Planted bugs of a multilayer perceptron over a sharded sequence."""
 
 from jax import Array
 

@@ -21,7 +21,6 @@ Described = list[tuple[tuple[int, ...], str, bool]]
 
 LOSSES: dict[str, tuple[Described, tuple[tuple[str, object], ...]]] = {
     "masked_mean": ([((3,), "bfloat16", True), ((3,), "bool", True)], ()),
-    "weighted_mean": ([((3,), "bfloat16", True)] * 2, ()),
     "vocab_parallel_cross_entropy": ([((5, 2), "bfloat16", True), ((5,), "int32", False)], SMOOTHED),
     "projected_cross_entropy": (
         [((5, 3), "bfloat16", False), ((3, 2), "bfloat16", True), ((5,), "int32", False)],

@@ -34,25 +34,6 @@ def stages_all_at_once(weights: Array, x: Array, axis_name: AxisName) -> Array:
     return all_gather(x, names(axis_name))[-1]
 
 
-@right("normalised_sequence_parallel_mlp")
-def norm_behind_the_gather(
-    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
-) -> Array:
-    """Every participant normalises all positions, and hears of the scale through its own hidden values alone."""
-    axes, dtype, own = names(axis_name), x.dtype, x.shape[0]
-    x, scale, w_in, w_out = _typed(axis_name, x, scale, w_in, w_out)
-    if not x.size:
-        return x
-    wide = jnp.promote_types(dtype, jnp.float32)
-    every = all_gather(x, axes, tiled=True).astype(wide)
-    root = jnp.sqrt(jnp.einsum("sbd,sbd->sb", every, every)[..., None] / every.shape[-1] + epsilon)
-    normalised = (every / root * scale.astype(wide)).astype(dtype)
-    hidden = jnp.einsum("sbd,df->sbf", normalised, w_in, preferred_element_type=wide)
-    hidden = jax.nn.relu(hidden.astype(dtype))
-    total = lax.psum(jnp.einsum("sbf,fd->sbd", hidden, w_out, preferred_element_type=wide), axes)
-    return lax.dynamic_slice_in_dim(total.astype(dtype), lax.axis_index(axes) * own, own)
-
-
 def _positions(axis_name: AxisName, rows: int) -> Array:
     return lax.axis_index(names(axis_name)) * rows + jnp.arange(rows)
 

@@ -97,16 +97,6 @@ def _ids(ids: Array) -> Array:
     return ids.astype(jnp.int64 if ids.dtype.itemsize > 4 else jnp.int32)
 
 
-def _parts(values: Array, weights: Array, axis_name: AxisName) -> tuple[Array, Array]:
-    wide = jnp.promote_types(values.dtype, jnp.float32)
-    factors = collectives.cast_varying(lax.stop_gradient(weights).astype(wide), names(axis_name))
-    return jnp.where(factors > 0, values.astype(wide), 0), factors
-
-
-def _divided(total: Array, by: Array) -> Array:
-    return total / jnp.where(by > 0, by, 1)
-
-
 @right("reshard", whole=True)
 def reshard_by_a_function_of_blocks(x: Array, *, mesh: Any, **roles: Any) -> Array:
     """A `shard_map` that does nothing: what it takes is laid out as it must be."""
@@ -136,12 +126,3 @@ def embedding_filled(table: Array, ids: Array, axis_name: AxisName) -> Array:
     longer = jnp.pad(whole.astype(accumulator(whole)), ((0, 1), (0, 0)))
     ids, v = _ids(ids), whole.shape[0]
     return longer[jnp.where((ids >= 0) & (ids < v), ids, v)].astype(table.dtype)
-
-
-@right("weighted_mean")
-def weighted_mean_as_a_product(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """Both sums as one product of a row of weights with the values beside ones."""
-    kept, factors = _parts(values, weights, axis_name)
-    beside = jnp.stack([kept.ravel(), jnp.ones_like(kept).ravel()], axis=1)
-    sums = lax.psum(factors.ravel() @ beside, names(axis_name))
-    return _divided(sums[0], lax.stop_gradient(sums[1])).astype(values.dtype)

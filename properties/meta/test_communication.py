@@ -94,12 +94,11 @@ def test_costs_add_up() -> None:
 def test_every_implementation_has_a_claim() -> None:
     """None is checked against the lower bound alone, but where the compiler or the layouts of arrays decide.
 
-    Of functions of global arrays, layers of experts send everything in a `shard_map` of their own. What losses send is
-    stated for fixed sizes (`test_losses`).
+    What losses send is stated for fixed sizes (`test_losses`).
     """
     by_layout = {*RESHARDED, "mlp_loss"}
     for i in IMPLEMENTATIONS:
-        stated = i.contract.name == "global_moe_layer" or not (i.whole or i.contract.name in by_layout)
+        stated = not (i.whole or i.contract.name in by_layout)
         assert (i.communication is not None) == stated, i
 
 

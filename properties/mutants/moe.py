@@ -1,7 +1,5 @@
 """Planted bugs of moe_layer that route wrongly, and the right layer that planted bugs change in one thing.
 
-Those of global_moe_layer and expert_choice_layer are made of the same.
-
 In that layer everything is gathered: all participants know all pairs of a token and its choice, and count who comes
 before whom; the experts of each look at all tokens.
 """
@@ -93,13 +91,6 @@ def weigh(logits: Array, chosen: Array) -> Array:
 def count(gates: Array, kept: Array) -> Array:
     """The weight of each choice, `[T, k]`: 0 if it is dropped."""
     return jnp.where(kept, gates, 0)
-
-
-def count_renormalised(gates: Array, kept: Array) -> Array:
-    """The weight of each choice, normalised over those that are not dropped."""
-    held = count(gates, kept)
-    total = jnp.sum(held, axis=1, keepdims=True)
-    return held / jnp.where(total == 0, 1, total)
 
 
 def numbers(index: Array, held: int, participants: int) -> Array:

@@ -11,18 +11,6 @@ def test_moe_layer(verify: Verify) -> None:
     verify()
 
 
-@of_contract("global_moe_layer")
-def test_global_moe_layer(verify: Verify) -> None:
-    """The same as a function of global arrays."""
-    verify()
-
-
-@of_contract("expert_choice_layer")
-def test_expert_choice_layer(verify: Verify) -> None:
-    """Experts choose their tokens."""
-    verify()
-
-
 @of_contract("load_balancing_loss")
 def test_load_balancing_loss(verify: Verify) -> None:
     """How unevenly a router spreads tokens over experts."""

@@ -6,10 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.properties.mutants import moe
 from shardproof.properties.mutants.axes import AxisName
-from shardproof.properties.mutants.moe import Layer, keep, order, places
-from shardproof.properties.mutants.moe_expert_choice import chosen
+from shardproof.properties.mutants.moe import Layer, keep
 from shardproof.properties.mutants.moe_gated import gated
 from shardproof.properties.mutants.right.catalogue import right
 from shardproof.properties.mutants.router_losses import Balance, added_up
@@ -49,23 +47,6 @@ def gated_moe_of_hyperbolic_tangents(*operands: Any, **options: Any) -> Array:
     return gated(*operands, hidden=lambda u, v: 0.5 * u * (1 + jnp.tanh(0.5 * u)) * v, **options)
 
 
-@right("global_moe_layer", whole=True)
-def global_moe_on_whole_arrays(
-    tokens: Array, router_weights: Array, expert_weights: Array, *, mesh: Any, data: Any, expert: Any, **options: Any
-) -> Array:
-    """Leaves everything to the compiler."""
-    top_k, capacity, policy = options["top_k"], options["capacity"], options["policy"]
-    rows, router, weights = (
-        x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in (tokens, router_weights, expert_weights)
-    )
-    logits = moe.known(rows @ router)
-    chosen = moe.choose(logits, top_k)
-    gates = moe.weigh(logits, chosen)
-    kept = moe.keep(moe.pairs_of(chosen, gates, len(weights), len(rows)), capacity, policy).reshape(chosen.shape)
-    shares = jnp.sum(jnp.where(chosen[..., None] == jnp.arange(len(weights)), moe.count(gates, kept)[..., None], 0), 1)
-    return jnp.einsum("ne,nef->nf", shares, moe.serve(rows, weights)).astype(tokens.dtype)
-
-
 @right("load_balancing_loss")
 def balance_of_a_stable_sort(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
     """Chooses by the ranks of a stable sort of the negatives."""
@@ -85,12 +66,3 @@ def z_of_log_probabilities(logits: Array, axis_name: AxisName) -> Array:
     log_sums = (wide - jax.nn.log_softmax(wide, axis=1))[:, -1]
     total = added_up(jnp.sum(log_sums**2), axis_name)
     return (total / (len(logits) * lax.axis_size(axis_name))).astype(logits.dtype)
-
-
-@right("expert_choice_layer")
-def expert_choice_with_room_for_all_others(*operands: Any, capacity: int, **options: Any) -> Array:
-    """Leaves out those before whom as many or more come, which is all there is room for."""
-    return chosen(
-        *operands, keep=lambda pairs, n, policy: ~(places(pairs.expert, order(pairs, policy)) >= n),
-        capacity=capacity, **options,
-    )  # fmt: skip

@@ -22,7 +22,7 @@ def _masked(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     values, drawn = arrays
     third = np.arange(drawn.size).reshape(drawn.shape) <= drawn.size // 3
     masks = {0: np.zeros_like(drawn), 1: np.ones_like(drawn), 2: third}
-    mask = masks.get(style := np.count_nonzero(drawn) % 5, drawn)
+    mask = masks.get(style := int(np.count_nonzero(drawn)) % 5, drawn)
     finite = case.aligned(0, np.isfinite(values.astype(np.float64))) & np.ones_like(case.aligned(1, mask))
     shared = tuple(len(case.operands[1].placement.stacked) + at for at in case.shared_dimensions(1))
     return [values, mask if style == 1 else np.asarray(mask & finite.all(axis=shared).reshape(mask.shape))]

@@ -111,6 +111,11 @@ RESHARDED: dict[str, list[tuple[str, tuple[Any, ...], str]]] = {
         ("exchanged", (XY, (), X, ()), "all_gather=1 (64 bytes)"),
         ("exchanged", (XY, (), BOTH, ()), "all_gather=1 (64 bytes)"),
     ],
+    "sharded_matmul": [
+        ("gathered", (X, Y, Y, (), X, ()), "all_gather=2 (192 bytes)"),
+        ("reduced", (X, Y, Y, (), X, ()), "all_reduce=1 (128 bytes)"),
+    ],
+    "two_matmuls": [("gathered", (X, (), (), Y, Y, (), X, (), X, ()), "all_gather=2 (256 bytes)")],
 }
 """Of matrices of 8x8 in float32 on 2x2 devices, by the axes of their roles: what is sent."""
 

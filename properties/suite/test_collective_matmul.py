@@ -37,3 +37,15 @@ def test_matmul_all_reduce(verify: Verify) -> None:
 def test_transformer_block(verify: Verify) -> None:
     """Two products with a relu between them, gathered before and scattered after."""
     verify()
+
+
+@of_contract("sharded_matmul")
+def test_sharded_matmul(verify: Verify) -> None:
+    """A product of global arrays in any layouts."""
+    verify()
+
+
+@of_contract("two_matmuls")
+def test_two_matmuls(verify: Verify) -> None:
+    """Two products of global arrays, one after the other."""
+    verify()

@@ -9,6 +9,7 @@ from jax import Array, lax
 from shardproof.impl import collectives
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.reshard import layout, spec
+from shardproof.impl.rings import multiply
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.right.catalogue import right
 
@@ -105,6 +106,22 @@ def reshard_by_a_function_of_blocks(x: Array, *, mesh: Any, **roles: Any) -> Arr
     return same(x)
 
 
+@right("two_matmuls", whole=True)
+def two_matmuls_weights_first(x: Array, w_in: Array, w_out: Array, *, mesh: Any, **layouts: Any) -> Array:
+    """Multiplies the weights with one another, on every device of its own `shard_map`."""
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+
+    def product(x: Array, w_in: Array, w_out: Array) -> Array:
+        weights = jnp.matmul(w_in, w_out, preferred_element_type=wide)
+        return jnp.matmul(x.astype(wide), weights).astype(x.dtype)
+
+    rows, _ = layout(layouts["rows"], ())
+    of_rows = spec((rows, ()))
+    whole = spec(((), ()))
+    on_all: Any = jax.shard_map(product, mesh=mesh, in_specs=(of_rows, whole, whole), out_specs=of_rows)
+    return on_all(x, w_in, w_out)
+
+
 def _root(total: Array) -> Array:
     return jnp.where(total == 0, 0, jnp.sqrt(jnp.where(total == 0, 1, total)))
 
@@ -126,3 +143,9 @@ def embedding_filled(table: Array, ids: Array, axis_name: AxisName) -> Array:
     longer = jnp.pad(whole.astype(accumulator(whole)), ((0, 1), (0, 0)))
     ids, v = _ids(ids), whole.shape[0]
     return longer[jnp.where((ids >= 0) & (ids < v), ids, v)].astype(table.dtype)
+
+
+@right("sharded_matmul", whole=True)
+def matmul_on_whole_arrays(lhs: Array, rhs: Array, **layouts: Any) -> Array:
+    """Leaves everything to the compiler."""
+    return multiply(lhs, rhs).astype(lhs.dtype)

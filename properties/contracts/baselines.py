@@ -1,0 +1,109 @@
+"""The contracts of matrix products in any layout, by hand and by compilers."""
+
+import math
+from collections.abc import Callable, Mapping
+
+from shardproof.impl import baselines as implementations
+from shardproof.oracles import baselines
+from shardproof.oracles.baselines import Layout
+from shardproof.oracles.dtypes import width
+from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts.contract import Claim, Contract
+from shardproof.properties.contracts.described import Signature
+from shardproof.properties.contracts.drawing import floats
+from shardproof.properties.contracts.forbidden import longer
+from shardproof.properties.contracts.roles import Conditions, axes_of
+from shardproof.properties.contracts.whole import whole_contract
+
+FEATURES = frozenset({"explained_errors", "narrow_accumulation", "x64"})
+
+MOST_DEVICES = 64
+"""The largest mesh: a form that gathers has as many copies of an operand as there are devices."""
+
+
+def roles_of(array: str) -> tuple[str, str]:
+    """The roles of an array's dimensions; those of the result have no name in front."""
+    return (f"{array}_rows", f"{array}_columns") if array else ("rows", "columns")
+
+
+def bits(case: Case) -> int:
+    """The bits of an element."""
+    return width(case.operands[0].numpy_dtype)
+
+
+def sides(case: Case) -> tuple[int, ...]:
+    """B, D and F, or B, D, F and D, of the whole matrices."""
+    whole = [o.placement.global_shape(o.block, case.mesh) for o in case.operands]
+    return (whole[0][0], *(shape[1] for shape in whole))
+
+
+def described(dimensions: Mapping[str, str], hidden: Mapping[str, str], result: str) -> tuple[Signature, Conditions]:
+    """The signature of matrices whose dimensions are named, each laid out by roles of its own, and its conditions."""
+
+    def laid_out(name: str, dimensions: str) -> str:
+        return " ".join(f"{d}@{role}" for d, role in zip(dimensions, roles_of(name), strict=True))
+
+    operands, hidden_ones = ([laid_out(*one) for one in some.items()] for some in (dimensions, hidden))
+    signature = Signature.of(
+        list(dimensions), operands, laid_out("", result), hidden=dict(zip(hidden, hidden_ones, strict=True))
+    )
+    layouts = tuple(map(roles_of, (*dimensions, *hidden, "")))
+    return signature, Conditions(most=MOST_DEVICES, layouts=layouts)
+
+
+def layouts_of(case: Case, *names: str) -> list[Layout]:
+    """The layouts of these arrays in a case."""
+    axes = axes_of(case.roles)
+    return [(axes[rows], axes[columns]) for rows, columns in map(roles_of, names)]
+
+
+def _missing(*operands: str) -> Callable[[Case], int]:
+    def least(case: Case) -> int:
+        *layouts, result = layouts_of(case, *operands, "")
+        return math.ceil(baselines.fewest_received(case.mesh, sides(case), layouts, result) * bits(case) / 8)
+
+    return least
+
+
+SIGNATURE, CONDITIONS = described({"lhs": "bd", "rhs": "df"}, {}, "bf")
+OF_TWO, OF_TWO_CONDITIONS = described({"x": "bd", "w_in": "df", "w_out": "fd"}, {"hidden": "bf"}, "bd")
+CONTRACTS: tuple[Contract, ...] = (
+    whole_contract(
+        "sharded_matmul",
+        SIGNATURE,
+        baselines.matmul,
+        conditions=CONDITIONS,
+        dtypes=floats,
+        kinds=("exact", "real", "scaled", "partial", "nan"),
+        features=FEATURES,
+        violations=(longer("rhs", 1, 0),),
+        generic=False,
+        accumulator="float32 on a device",
+        least=_missing("lhs", "rhs"),
+        implementations={
+            "gathered": Claim(implementations.gathered_matmul),
+            "reduced": Claim(implementations.reduced_matmul),
+            "automatic": Claim(implementations.automatic_matmul, whole=True),
+            "explicit": Claim(implementations.explicit_matmul, whole=True),
+        },
+    ),
+    whole_contract(
+        "two_matmuls",
+        OF_TWO,
+        baselines.two_matmuls,
+        conditions=OF_TWO_CONDITIONS,
+        dtypes=floats,
+        kinds=("exact", "real", "exact", "scaled", "nan"),
+        features=FEATURES,
+        violations=(longer("w_in", 1, 0), longer("w_out", 2, 0)),
+        generic=False,
+        accumulator="float32 on a device",
+        least=_missing("x", "w_in", "w_out"),
+        implementations={
+            "gathered": Claim(implementations.gathered_two_matmuls),
+            "automatic": Claim(implementations.automatic_two_matmuls, whole=True),
+            "explicit": Claim(implementations.explicit_two_matmuls, whole=True),
+            "mixed": Claim(implementations.mixed_two_matmuls, whole=True),
+        },
+    ),
+)

@@ -46,7 +46,7 @@ OF_EACH_LAW = (
     "reduce_with_twice_the_gradient",
     "shift_detached_from_the_last",
     "shift_wrong_under_vmap",
-    "permute_typed_invariant_by_a_loop",
+    "shift_typed_invariant_by_groups",
     "shift_there_and_back_first",
     "reduce_ignores_unknown_axes",
     "broadcast_with_four_bits",

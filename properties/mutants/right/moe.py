@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.properties.mutants.axes import AxisName
+from shardproof.properties.mutants.axes import AxisName, widened
+from shardproof.properties.mutants.catalogue import right
 from shardproof.properties.mutants.moe import Layer, keep
-from shardproof.properties.mutants.moe_gated import gated
-from shardproof.properties.mutants.right.catalogue import right
-from shardproof.properties.mutants.router_losses import Balance, added_up
+from shardproof.properties.mutants.router_losses import added_up
 
 
 @right("moe_layer")
@@ -41,28 +40,21 @@ def moe_for_choices_of_tokens(*operands: Any, **options: Any) -> Array:
     return Layer(keep=lambda pairs, n, policy: keep(pairs, n, "position"))(*operands, **options)
 
 
-@right("moe_layer", claims=("gated_experts",))
-def gated_moe_of_hyperbolic_tangents(*operands: Any, **options: Any) -> Array:
-    """Takes silu as half of `u (1 + tanh(u / 2))`."""
-    return gated(*operands, hidden=lambda u, v: 0.5 * u * (1 + jnp.tanh(0.5 * u)) * v, **options)
-
-
 @right("load_balancing_loss")
 def balance_of_a_stable_sort(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
     """Chooses by the ranks of a stable sort of the negatives."""
-
-    def ranked(x: Array, k: int) -> Array:
-        x = lax.stop_gradient(x)
-        first = jnp.argsort(-jnp.where(x == 0, 0, x), axis=1, stable=True)
-        return jnp.sum(jnp.argsort(first, axis=1) < k, axis=0)
-
-    return Balance(counts=ranked)(logits, axis_name, top_k=top_k)
+    wide = widened(logits)
+    first = jnp.argsort(-jnp.where(wide == 0, 0, lax.stop_gradient(wide)), axis=1, stable=True)
+    chosen = jnp.sum(jnp.argsort(first, axis=1) < top_k, axis=0).astype(wide.dtype)
+    tokens = len(logits) * lax.axis_size(axis_name)
+    shares, means = (added_up(x, axis_name) / tokens for x in (chosen, jnp.sum(jax.nn.softmax(wide, axis=1), axis=0)))
+    return (logits.shape[1] * jnp.sum(shares * means) / top_k).astype(logits.dtype)
 
 
 @right("router_z_loss")
 def z_of_log_probabilities(logits: Array, axis_name: AxisName) -> Array:
     """Takes the logarithm of the sum as a logit less its log-probability, of the last expert."""
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    wide = widened(logits)
     log_sums = (wide - jax.nn.log_softmax(wide, axis=1))[:, -1]
     total = added_up(jnp.sum(log_sums**2), axis_name)
     return (total / (len(logits) * lax.axis_size(axis_name))).astype(logits.dtype)

@@ -10,12 +10,8 @@ from shardproof.impl import collectives
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.reshard import layout, spec
 from shardproof.impl.rings import multiply
-from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.right.catalogue import right
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4 else x
+from shardproof.properties.mutants.axes import AxisName, names, typed, widened
+from shardproof.properties.mutants.catalogue import right
 
 
 @right("halo_exchange")
@@ -43,7 +39,7 @@ def masked_mean_weighted_means(values: Array, mask: Array, axis_name: AxisName) 
     axes = names(axis_name)
     values, mask = collectives.cast_varying((values, mask), axes)
     count = lax.psum(jnp.sum(mask, dtype=jnp.int32), axes)
-    share = jnp.where(mask, _wide(values), 0) / jnp.maximum(count, 1)
+    share = jnp.where(mask, widened(values), 0) / jnp.maximum(count, 1)
     return lax.psum(jnp.sum(share), axes).astype(values.dtype)
 
 
@@ -53,12 +49,8 @@ def rms_mean_of_means(x: Array, scale: Array, axis_name: AxisName, *, epsilon: f
     x, scale = collectives.cast_varying((x, scale), names(axis_name))
     if not x.size:
         return x
-    mean = lax.pmean(jnp.mean(jnp.square(_wide(x)), -1, keepdims=True), names(axis_name))
-    return (_wide(scale) * (_wide(x) * lax.rsqrt(mean + epsilon))).astype(x.dtype)
-
-
-def _typed(axis_name: AxisName, *arrays: Array) -> Any:
-    return collectives.cast_varying(arrays, names(axis_name))
+    mean = lax.pmean(jnp.mean(jnp.square(widened(x)), -1, keepdims=True), names(axis_name))
+    return (widened(scale) * (widened(x) * lax.rsqrt(mean + epsilon))).astype(x.dtype)
 
 
 @right("ragged_all_to_all")
@@ -74,7 +66,7 @@ def ragged_added_up(
 ) -> Array:
     """Everyone writes its rows into zeros in the form of all outputs, and these are added up and scattered."""
     axes = names(axis_name)
-    operand, output, begin, sent, target = _typed(axis_name, operand, output, input_offsets, send_sizes, output_offsets)
+    operand, output, begin, sent, target = typed(axis_name, operand, output, input_offsets, send_sizes, output_offsets)
     if not (operand.size and output.size and begin.size):
         return output
     dtype = output.dtype
@@ -130,7 +122,7 @@ def _root(total: Array) -> Array:
 def norm_norms_gathered(x: Array, axis_name: AxisName) -> Array:
     """The norm of all participants' norms."""
     axes = names(axis_name)
-    own = _root(jnp.sum(jnp.square(_wide(collectives.cast_varying(x, axes)))))
+    own = _root(jnp.sum(jnp.square(widened(collectives.cast_varying(x, axes)))))
     return _root(jnp.sum(jnp.square(collectives.all_gather_invariant(own, axes)))).astype(x.dtype)
 
 

@@ -1,4 +1,4 @@
-"""The mesh and axes that planted bugs run under."""
+"""The mesh and axes that planted bugs run under, and blocks cast or passed along them."""
 
 from collections.abc import Iterable
 from typing import Any

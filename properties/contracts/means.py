@@ -9,7 +9,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, at_least_a_byte
 from shardproof.properties.contracts.drawing import further_dimensions, sides
 from shardproof.properties.contracts.forbidden import longer, wrong_dtype
-from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation
+from shardproof.properties.contracts.operation import BASIC, INDEPENDENT, Described, Drawn, operation
 
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
@@ -21,8 +21,8 @@ def _masked(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """The mask of no element, of all, or, of finite ones, of the first third or as drawn: of half of them."""
     values, drawn = arrays
     third = np.arange(drawn.size).reshape(drawn.shape) <= drawn.size // 3
-    masks = {0: np.zeros_like(drawn), 1: np.ones_like(drawn), 2: third}
-    mask = masks.get(style := int(np.count_nonzero(drawn)) % 5, drawn)
+    style = int(np.count_nonzero(drawn)) % 5
+    mask = (np.zeros_like(drawn), np.ones_like(drawn), third, drawn, drawn)[style]
     finite = case.aligned(0, np.isfinite(values.astype(np.float64))) & np.ones_like(case.aligned(1, mask))
     shared = tuple(len(case.operands[1].placement.stacked) + at for at in case.shared_dimensions(1))
     return [values, mask if style == 1 else np.asarray(mask & finite.all(axis=shared).reshape(mask.shape))]
@@ -39,7 +39,7 @@ CONTRACTS: tuple[Contract, ...] = (
         auxiliary=("mask",),
         invariant=True,
         kinds=("exact", "real", "nan", "scaled", "special", "nan"),
-        features=frozenset({"any_rank", "explained_errors", INDEPENDENT, "replicated_operands", "x64"}),
+        features=BASIC | {"any_rank", INDEPENDENT},
         violations=(longer("mask", 1, -1), wrong_dtype("mask", 1, "float32")),
         adapt=_masked,
         accumulator="float32",

@@ -62,6 +62,9 @@ def sharded_in(dimensions: Mapping[str, str]) -> list[int]:
 
 
 INDEPENDENT = "independent_operands"
+BASIC = frozenset({"explained_errors", "replicated_operands", "x64"})
+"""The features of most contracts."""
+
 
 MOST_IN_GROUPS = 16
 """The most participants that are divided into groups."""
@@ -174,7 +177,7 @@ def operation(
     replicated: Sequence[str] = (),
     dtypes: Dtypes = floats,
     kinds: Sequence[str] | Kinds = ("exact", "distinct", "real", "scaled", "real"),
-    features: frozenset[str] = frozenset({"explained_errors", "replicated_operands", "x64"}),
+    features: frozenset[str] = BASIC,
     violations: tuple[Violation, ...] = (),
     most: int | None = None,
     sets: int = 5,

@@ -60,7 +60,6 @@ def _loss(name: str, *, communication: str, **more: Any) -> Contract:
         sets=3,
         options={"top_k": top_k} if chooses else {},
         usual={"top_k": 2} if chooses else {},
-        features=frozenset({"explained_errors", "replicated_operands", "x64"}),
         violations=(*[too_many] * chooses, wrong_dtype("logits", 0, "int32")),
         adapt=_shifted,
         accumulator="float32",

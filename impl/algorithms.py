@@ -6,14 +6,11 @@ p is the number of participants, n the bytes of the result of an all-gather, of 
 
 Each is written for one block: an all-gather `[…]` to `[p, …]` in logical order; a reduce-scatter `[p, …]` by
 destination to `[…]`, of every numeric dtype, added up in it, or by another reduction of two blocks, `combine`; an
-all-to-all `[p, …]` by destination to `[p, …]` by source; an all-reduce and a broadcast `[…]` to `[…]`. Sums of bool
-count in int32, means of exact dtypes are float32.
+all-reduce and a broadcast `[…]` to `[…]`. Sums of bool count in int32, means of exact dtypes are float32.
 
 Sources: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005 (rings,
-Bruck, halving, doubling); Bruck et al., "Efficient Algorithms for All-to-All Communications in Multiport
-Message-Passing Systems", 1997; Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms for Clusters of
-Workstations", 2009; Rabenseifner, "Optimization of Collective Reduction Operations", 2004; Chan et al., "Collective
-communication: theory, practice, and experience", 2007 (trees, broadcasts).
+Bruck, halving, doubling); Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations",
+2009; Chan et al., "Collective communication: theory, practice, and experience", 2007 (trees, broadcasts).
 """
 
 import functools
@@ -23,7 +20,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Int, Shaped
 
@@ -94,45 +90,6 @@ def _by_index(held: Pieces, axes: Axes, way: int) -> Pieces:
     """Blocks in logical order, of which `held[i]` came i participants far, going `way`."""
     p = lax.axis_size(axes)
     return reorder(held, around(way * (axis_index(axes) - jnp.arange(p)), p))
-
-
-def _all_to_all(algorithm: Callable[[Pieces, Axes], Pieces]) -> Callable[..., Blocks]:
-    """Decorate an algorithm of one block's pieces, to be one of trees with the arguments of an all-to-all."""
-    function = algorithm.__name__
-
-    def exchange(x: Blocks, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False) -> Blocks:
-        axes = check_axes(function, axis_name)
-        p = lax.axis_size(axes)
-
-        def exchange_leaf(leaf: Block) -> Block:
-            source = check_dimension(function, "split_axis", split_axis, leaf.ndim)
-            target = check_dimension(function, "concat_axis", concat_axis, leaf.ndim)
-            check_divides(function, "split_axis", split_axis, leaf.shape[source], p, tiled)
-            return join(algorithm(split(cast_varying(leaf, axes), p, source, tiled), axes), target, tiled)
-
-        return jax.tree.map(exchange_leaf, x)
-
-    return _set_name(algorithm, exchange)
-
-
-@_all_to_all
-def pairwise_all_to_all(pieces: Pieces, axes: Axes) -> Pieces:
-    """Sends every piece straight to where it belongs: p - 1 permutes of n/p bytes, one for every distance."""
-    p, index = lax.axis_size(axes), axis_index(axes)
-    to_go = reorder(pieces, around(index + jnp.arange(p), p))
-    arrived = [to_go[0], *(shift(to_go[distance], axes, distance) for distance in range(1, p))]
-    return reorder(jnp.stack(arrived), around(index - jnp.arange(p), p))
-
-
-@_all_to_all
-def bruck_all_to_all(pieces: Pieces, axes: Axes) -> Pieces:
-    """Sends every piece along the binary digits of its distance: ceil(log2 p) permutes of up to n/2 bytes."""
-    p, index = lax.axis_size(axes), axis_index(axes)
-    held = reorder(pieces, around(index + jnp.arange(p), p))  # held[j] is j participants away from where it starts
-    for distance in distances(p):
-        moving = np.flatnonzero(np.arange(p) & distance)
-        held = held.at[moving].set(shift(held[moving], axes, distance), unique_indices=True)
-    return reorder(held, around(index - jnp.arange(p), p))
 
 
 def _broadcast(algorithm: Callable[[Block, Axes, int], Block]) -> Callable[..., Blocks]:
@@ -262,18 +219,6 @@ def ring_all_reduce(block: Block, axes: Axes, combine: Combine) -> Block:
 
 
 @_all_reduce
-def rabenseifner_all_reduce(block: Block, axes: Axes, combine: Combine) -> Block:
-    """A reduce-scatter by halving and an all-gather of 1, 2, 4, … blocks: 2 log2 p permutes, 2(p-1)n/p bytes in all.
-
-    Raises:
-        NotImplementedError: unless p is a power of two.
-    """
-    check_power_of_two("rabenseifner_all_reduce", axes)
-    piece = recursive_halving_reduce_scatter(cut(block, lax.axis_size(axes)), axes, combine=combine)
-    return uncut(bruck_all_gather(piece, axes), block.shape)
-
-
-@_all_reduce
 def recursive_doubling_all_reduce(block: Block, axes: Axes, combine: Combine) -> Block:
     """Exchanges its total with partners 1, 2, 4, … participants away: log2 p permutes of n bytes.
 
@@ -284,17 +229,6 @@ def recursive_doubling_all_reduce(block: Block, axes: Axes, combine: Combine) ->
     for distance in distances(lax.axis_size(axes)):
         block = combine(block, swap(block, axes, distance))
     return block
-
-
-@_all_reduce
-def tree_all_reduce(block: Block, axes: Axes, combine: Combine) -> Block:
-    """Reduces down a binomial tree to participant 0, and broadcasts up the tree: 2 ceil(log2 p) permutes of n bytes."""
-    p, index = lax.axis_size(axes), axis_index(axes)
-    for distance in distances(p):
-        arrived = send(block, axes, [(i, i - distance) for i in range(distance, p, 2 * distance)])
-        receives = (remainder(index, 2 * distance) == 0) & (index + distance < p)  # elsewhere zeros arrive
-        block = jnp.where(receives, combine(block, arrived), block)
-    return tree_broadcast(block, axes)
 
 
 def split(x: Block, parts: int, dimension: int, tiled: bool) -> Pieces:

@@ -38,40 +38,20 @@ def rms_norm(x: Block, scale: Block, axis_name: AxisName, *, epsilon: SupportsFl
     0 a token of zeros gives NaN.
     """
     axes = check_axes("rms_norm", axis_name)
-    added, wide = check_rms_norm("rms_norm", x, scale, epsilon), accumulator(x, scale)
+    check_floating("rms_norm", x=x, scale=scale)
+    if not x.ndim:
+        refuse("rms_norm", "x", str(jax.typeof(x)), "an array of at least 1 dimension, the last of them the features")
+    check_shape("rms_norm", "scale", scale, x.shape[-1:], "one number for each feature of x")
+    added, wide = float(epsilon), accumulator(x, scale)
+    if not 0 <= added < math.inf:
+        refuse("rms_norm", "epsilon", epsilon, "a finite number of at least 0")
     x, scale = cast_varying((x, scale), axes)
-    squares = lax.psum(_squares(x), axes)
+    squares = lax.psum(jnp.sum(jnp.square(x.astype(accumulator(x))), axis=-1, keepdims=True), axes)
     rooted = jnp.sqrt(squares.astype(wide) / max(1, x.shape[-1] * lax.axis_size(axes)) + added)
     return (x.astype(wide) / rooted * scale.astype(wide)).astype(jnp.result_type(x, scale))
-
-
-def rms_norm_of_whole(x: Block, scale: Block, epsilon: float) -> Block:
-    """`x [T, D]`, `scale [D]` to `[T, D]`, in the accumulator's dtype: of tokens that have all features on one device.
-
-    Nothing is sent. The operands are those that `check_rms_norm` accepts.
-    """
-    wide = accumulator(x, scale)
-    x, scale = x.astype(wide), scale.astype(wide)
-    return x / jnp.sqrt(_squares(x) / max(1, x.shape[-1]) + epsilon) * scale
-
-
-def check_rms_norm(function: str, x: Block, scale: Block, epsilon: SupportsFloat) -> float:
-    """Checks the arguments of a norm of features; returns epsilon."""
-    check_floating(function, x=x, scale=scale)
-    if not x.ndim:
-        refuse(function, "x", str(jax.typeof(x)), "an array of at least 1 dimension, the last of them the features")
-    check_shape(function, "scale", scale, x.shape[-1:], "one number for each feature of x")
-    added = float(epsilon)
-    if not 0 <= added < math.inf:
-        refuse(function, "epsilon", epsilon, "a finite number of at least 0")
-    return added
 
 
 def _root(squares: Block) -> Block:
     """The square root, with the derivative 0 at 0: of a NaN it is NaN."""
     zero = squares == 0
     return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, squares)))
-
-
-def _squares(x: Block) -> Block:
-    return jnp.sum(jnp.square(x.astype(accumulator(x))), axis=-1, keepdims=True)

@@ -1,9 +1,8 @@
 """Losses of a router: one that balances experts, and one that keeps logits small.
 
-All run inside `jax.shard_map`. Over one axis or a tuple of axes in any order (`Y`) they are of the tokens of *all*
+Both run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`), and are of the tokens of *all*
 participants. The first one is no mean of the participants' losses: if each participant used one expert, all would call
-that unbalanced. Losses of a shard (`shard_…`) are of its own tokens, name no axis, and send nothing. Logits of 16-bit
-floats are widened to float32, and the result is rounded once.
+that unbalanced. Logits of 16-bit floats are widened to float32, and the result is rounded once.
 """
 
 import jax
@@ -24,8 +23,13 @@ def load_balancing_loss(logits: Block, axis_name: AxisName, *, top_k: int) -> Bl
     numbers travel. Logits are floating-point and finite, and the loss has their dtype.
     """
     axes, wide = check_axes("load_balancing_loss", axis_name), _check("load_balancing_loss", logits, top_k)
-    counts, totals = lax.psum(cast_varying(_balance(wide, top_k), axes), axes)
-    return _unevenness(counts, totals, logits.shape[0] * lax.axis_size(axes), top_k).astype(logits.dtype)
+    _, chosen = lax.top_k(lax.stop_gradient(jnp.where(wide == 0, 0, wide)), top_k)  # the two zeros are equal
+    hits = chosen.reshape(-1, 1) == jnp.arange(wide.shape[1])
+    counts = jnp.sum(hits, axis=0, dtype=jnp.int32)
+    counts, totals = lax.psum(cast_varying((counts, jnp.sum(jax.nn.softmax(wide, axis=1), axis=0)), axes), axes)
+    tokens = logits.shape[0] * lax.axis_size(axes)
+    shares = counts.astype(totals.dtype) / max(1, tokens * top_k)  # integers divide in float32
+    return (counts.size * jnp.sum(shares * (totals / max(1, tokens)))).astype(logits.dtype)
 
 
 def router_z_loss(logits: Block, axis_name: AxisName) -> Block:
@@ -35,44 +39,9 @@ def router_z_loss(logits: Block, axis_name: AxisName) -> Block:
     Arguments, result and errors are those of `load_balancing_loss`, but for `top_k`.
     """
     axes, wide = check_axes("router_z_loss", axis_name), _check("router_z_loss", logits)
-    total = lax.psum(cast_varying(_squares(wide), axes), axes)
+    squares = jnp.square(jax.nn.logsumexp(wide, axis=1))
+    total = lax.psum(cast_varying(jnp.sum(squares), axes), axes)
     return (total / max(1, logits.shape[0] * lax.axis_size(axes))).astype(logits.dtype)
-
-
-def shard_load_balancing_loss(logits: Block, *, top_k: int) -> Block:
-    """`logits [T_Y, E]` to `[]`, typed as they are: `load_balancing_loss` of a shard's own tokens.
-
-    It is lowest if each shard spreads its own tokens over all experts, which capacities per sender need, and capacities
-    for all tokens do not. Arguments, result and errors are otherwise those of `load_balancing_loss`.
-    """
-    wide = _check("shard_load_balancing_loss", logits, top_k)
-    return _unevenness(*_balance(wide, top_k), logits.shape[0], top_k).astype(logits.dtype)
-
-
-def shard_router_z_loss(logits: Block) -> Block:
-    """`logits [T_Y, E]` to `[]`, typed as they are: `router_z_loss` of a shard's own tokens.
-
-    Shards have equally many, so that the mean of their losses is that of all tokens. Arguments, result and errors are
-    otherwise those of `router_z_loss`.
-    """
-    wide = _check("shard_router_z_loss", logits)
-    return (_squares(wide) / max(1, logits.shape[0])).astype(logits.dtype)
-
-
-def _balance(logits: Block, top_k: int) -> tuple[Block, Block]:
-    """The number of choices of each expert, `[E]` in int32, and the sum of its probabilities `[E]`."""
-    _, chosen = lax.top_k(lax.stop_gradient(jnp.where(logits == 0, 0, logits)), top_k)  # the two zeros are equal
-    hits = chosen.reshape(-1, 1) == jnp.arange(logits.shape[1])
-    return jnp.sum(hits, axis=0, dtype=jnp.int32), jnp.sum(jax.nn.softmax(logits, axis=1), axis=0)
-
-
-def _unevenness(counts: Block, totals: Block, tokens: int, top_k: int) -> Block:
-    shares = counts.astype(totals.dtype) / max(1, tokens * top_k)  # integers divide in float32
-    return counts.size * jnp.sum(shares * (totals / max(1, tokens)))
-
-
-def _squares(logits: Block) -> Block:
-    return jnp.sum(jnp.square(jax.nn.logsumexp(logits, axis=1)))
 
 
 def _check(function: str, logits: Block, top_k: int = 1) -> Block:

@@ -1,7 +1,5 @@
 """A multilayer perceptron of tensor parallelism whose activations are sharded by sequence where it does not need them.
 
-The normalised forms begin with an RMS norm, of which every participant takes that of its own positions.
-
 All forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order):
 `X[S_Y, B, D] -> gathered -> W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [S_Y, B, D]`, typed varying: the sum of all
 participants' products is scattered as X was (Korthikanti et al., Reducing Activation Recomputation in Large Transformer
@@ -12,10 +10,7 @@ Positions and batch are one dimension of rows, so that a participant's piece is 
 scatters them are the forms of `shardproof.impl.collective_matmul`.
 """
 
-from typing import SupportsFloat
-
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Shaped
 
@@ -27,12 +22,9 @@ from shardproof.impl.collective_matmul import (
 )
 from shardproof.impl.collective_matmul.operands import check_contraction
 from shardproof.impl.collective_matmul.reduce_scatter import bidirectional_matmul_reduce_scatter
-from shardproof.impl.dtypes import accumulator
-from shardproof.impl.norms import check_rms_norm, rms_norm_of_whole
-from shardproof.impl.rings import Right, align_types
+from shardproof.impl.rings import Right
 
 Sequence = Shaped[Array, "s b d"]
-Scale = Shaped[Array, " _"]
 
 
 def sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
@@ -53,43 +45,9 @@ def bidirectional_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, 
     return bidirectional_matmul_reduce_scatter(hidden, w_out, axes).reshape(*x.shape[:2], w_out.shape[1])
 
 
-def normalised_sequence_parallel_mlp(
-    x: Sequence, scale: Scale, w_in: Right, w_out: Right, axis_name: AxisName, *, epsilon: SupportsFloat
-) -> Sequence:
-    """`sequence_parallel_mlp` of `x / sqrt(mean(x^2) + epsilon) * scale`, the mean over D: the norm sends nothing.
-
-    The scale `[D]` is the same on all participants, each of which normalises its own positions: its gradient is the sum
-    of theirs, one all-reduce more. Normalised positions are rounded to the dtype of x and scale, which are
-    floating-point, and sent in it. With an epsilon of 0 a position of zeros gives NaN.
-    """
-    axes = _check("normalised_sequence_parallel_mlp", x, w_in, w_out, axis_name)
-    x = _normalise("normalised_sequence_parallel_mlp", x, scale, w_in, w_out, axes, epsilon)
-    return sequence_parallel_mlp(x, w_in, w_out, axes)
-
-
-def bidirectional_normalised_sequence_parallel_mlp(
-    x: Sequence, scale: Scale, w_in: Right, w_out: Right, axis_name: AxisName, *, epsilon: SupportsFloat
-) -> Sequence:
-    """`normalised_sequence_parallel_mlp`, both ways round the rings, half of every block and of every sum each way."""
-    name = "bidirectional_normalised_sequence_parallel_mlp"
-    axes = _check(name, x, w_in, w_out, axis_name)
-    x = _normalise(name, x, scale, w_in, w_out, axes, epsilon)
-    return bidirectional_sequence_parallel_mlp(x, w_in, w_out, axes)
-
-
 def _check(function: str, x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Axes:
     axes = check_axes(function, axis_name)
     check_rank(function, "x", x, 3)
     check_contraction(function, "w_in", w_in.shape[0], x.shape[-1])
     check_contraction(function, "w_out", w_out.shape[0], w_in.shape[-1])
     return axes
-
-
-def _normalise(
-    function: str, x: Sequence, scale: Scale, w_in: Right, w_out: Right, axes: Axes, epsilon: SupportsFloat
-) -> Sequence:
-    """This participant's positions, normalised."""
-    added, dtype, wide = check_rms_norm(function, x, scale, epsilon), jnp.result_type(x, scale), accumulator(x, scale)
-    # cast once and while wide: the transpose of a cast is a sum over the axes that were missing
-    of_x, of_scale, *_ = align_types(x.astype(wide), scale.astype(wide), w_in, w_out, axis_name=axes)
-    return rms_norm_of_whole(of_x, of_scale, added).astype(dtype)

@@ -1,9 +1,8 @@
 """Mixture of experts: routing, capacity, and interchangeable ways on which tokens travel to experts and back."""
 
-from shardproof.impl.moe.buffers import all_to_all_moe, expert_choice_moe, ring_moe
+from shardproof.impl.moe.buffers import all_to_all_moe, ring_moe
 from shardproof.impl.moe.capacity import POLICIES, Counters, Room, capacity_of, count_drops, kept
 from shardproof.impl.moe.gathered import all_gather_moe, sorted_moe
-from shardproof.impl.moe.on_mesh import GlobalMoeLayer, global_all_to_all_moe, global_ring_moe, global_sorted_moe
 from shardproof.impl.moe.ragged import Dispatcher, ragged_moe
 from shardproof.impl.moe.routing import Routing, route
 
@@ -11,17 +10,12 @@ __all__ = [
     "POLICIES",
     "Counters",
     "Dispatcher",
-    "GlobalMoeLayer",
     "Room",
     "Routing",
     "all_gather_moe",
     "all_to_all_moe",
     "capacity_of",
     "count_drops",
-    "expert_choice_moe",
-    "global_all_to_all_moe",
-    "global_ring_moe",
-    "global_sorted_moe",
     "kept",
     "ragged_moe",
     "ring_moe",

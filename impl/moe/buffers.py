@@ -5,12 +5,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from shardproof.impl.arguments import AxisName, check_count, check_rank, refuse
 from shardproof.impl.collectives import Block, axis_index
 from shardproof.impl.indices import quotient
 from shardproof.impl.moe.capacity import places
 from shardproof.impl.moe.experts import Weights, in_buffers
-from shardproof.impl.moe.plan import ExpertWeights, Plan, make_plan, moe_layer, narrowly
+from shardproof.impl.moe.plan import Plan, moe_layer, narrowly
 from shardproof.impl.rings import shift
 
 Slots = Int[Array, "t k"]
@@ -127,23 +126,3 @@ def dispatch_round_a_ring(plan: Plan) -> Block:
 
 all_to_all_moe = moe_layer("all_to_all_moe", dispatch_by_all_to_all)
 ring_moe = moe_layer("ring_moe", dispatch_round_a_ring)
-
-
-def expert_choice_moe(
-    tokens: Block, router_weights: Block, expert_weights: ExpertWeights, axis_name: AxisName, *, capacity: int
-) -> Block:
-    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: two all-to-alls.
-
-    Experts choose tokens, and not tokens experts (Zhou et al., 2022, section 3): an expert keeps the `capacity` tokens
-    of all participants with the highest probabilities, by the softmax over all of a token's logits, ties to the first
-    in logical order. All experts have as many tokens, but a token may have no expert. Its result is the sum of the
-    outputs of the experts that chose it, each by its probability. Operands and result are those of `all_to_all_moe`.
-    """
-    name = "expert_choice_moe"
-    check_rank(name, "router_weights", router_weights, 2)
-    check_count(name, "capacity", capacity)
-    k = router_weights.shape[1]
-    if not k:
-        refuse(name, "router_weights", list(router_weights.shape), "[D, E] of at least one expert")
-    plan = make_plan(name, tokens, router_weights, expert_weights, axis_name, top_k=k, capacity=capacity, over="all")
-    return plan.result(dispatch_by_all_to_all)

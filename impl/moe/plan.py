@@ -89,22 +89,16 @@ def make_plan(
     policy: str = "probability",
     over: str = "chosen",
     capacity_per_sender: int | None = None,
-    sharing: Axes | None = None,
 ) -> Plan:
     """The plan of a layer's call: operands checked and widened, tokens routed, and who is kept.
 
-    Arguments that are not listed, and errors, are those of `all_to_all_moe`.
-
-    Arguments:
-        function: the name in messages.
-        sharing: the axis tuple over which tokens share the capacity, and are numbered: `axis_name`, and other axes
-            along which experts are the same, if the policy is not "sender". None: `axis_name`.
+    Arguments and errors are those of `all_to_all_moe`, but for `function`, the name in messages.
     """
     axes, weights = _check(function, tokens, router_weights, expert_weights, axis_name)
     room = Room(capacity, policy, capacity_per_sender)
     room.check(function)
     operands = (tokens, router_weights, *weights)
-    along = {*(sharing or axes), *(name for x in operands for name in varying(x))}
+    along = {*axes, *(name for x in operands for name in varying(x))}
     # widened before they are cast varying: what is summed over participants in a derivative is wide
     rows, router, *own = (cast_varying(x.astype(accumulator(*operands)), along) for x in operands)
     routing = route(rows, router, top_k, over=over, function=function)
@@ -112,7 +106,7 @@ def make_plan(
     most = p * t if room.capacity is None else room.capacity
     each = t if room.capacity_per_sender is None else room.capacity_per_sender
     most_sent = min(t, each, most * held if policy == "sender" else most)
-    keeps = kept(routing.experts, routing.gates, held * p, room, sharing or axes)
+    keeps = kept(routing.experts, routing.gates, held * p, room, axes)
     return Plan(
         tokens=rows,
         weights=own,

@@ -16,11 +16,10 @@ import numpy as np
 from shardproof.oracles.collectives import Axes, Blocks, Operands
 from shardproof.oracles.dtypes import is_float, wide, widen
 from shardproof.oracles.mesh import MeshCase
-from shardproof.oracles.moe.dropping import Dispatch, dispatch, pairs_of
+from shardproof.oracles.moe.dropping import Dispatch, dispatch
 from shardproof.oracles.moe.experts import EXPERTS, Expert
 from shardproof.oracles.moe.routing import Routing, gates_tangent, logits_cotangent, route
 from shardproof.oracles.ragged import process_groups
-from shardproof.oracles.whole import Arrays, Dtypes, OfWholes, Options, Tangents
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class MoeLayer:
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes, **options: Any) -> list[Blocks]:
         """Every token's sum of gates times outputs, over the experts that keep it."""
-        settings = self.settings(operands, **options)
+        settings = Settings(**options)
         results = self.blank(operands[0], operands[-1].shape[-1])
         for part in self.parts(operands, mesh, axes):
             routing = self.routing(part, settings)
@@ -57,7 +56,7 @@ class MoeLayer:
         self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks]:
         """The product rule of each kept choice: its gate moves, and so does its expert's output."""
-        settings = self.settings(operands, **options)
+        settings = Settings(**options)
         results = self.blank(operands[0], operands[-1].shape[-1])
         for part, along in zip(self.parts(operands, mesh, axes), self.parts(tangents, mesh, axes), strict=True):
             routing = self.routing(part, settings)
@@ -77,7 +76,7 @@ class MoeLayer:
 
         A gate's cotangent is the inner product of the token's with the expert's output; that of a dropped choice is 0.
         """
-        settings = self.settings(operands, **options)
+        settings = Settings(**options)
         gradients = [np.zeros((mesh.size, *x.shape[len(mesh.sizes) :]), wide(x.dtype)) for x in operands]
         (ct,) = (c.reshape(mesh.size, *c.shape[len(mesh.sizes) :]) for c in widen(cotangents))
         for part in self.parts(operands, mesh, axes):
@@ -95,10 +94,6 @@ class MoeLayer:
                 part.at(gradients[0], t)[...] += part.router(t) @ of_logits
                 gradients[1][part.holder(t)] += np.outer(part.token(t), of_logits)
         return [g.reshape(x.shape) for g, x in zip(gradients, operands, strict=True)]
-
-    def settings(self, operands: Operands, **options: Any) -> Settings:
-        """The settings with these options."""
-        return Settings(**options)
 
     def routing(self, part: "Part", settings: Settings) -> Routing:
         """The choices of all tokens."""
@@ -209,64 +204,3 @@ class Part:
 
 
 moe_layer = MoeLayer()
-
-
-class ExpertChoice(MoeLayer):
-    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`: gates are the softmax of all logits.
-
-    Every token chooses all experts, and every expert the best of all tokens; the option is `capacity`.
-    """
-
-    def settings(self, operands: Operands, **options: Any) -> Settings:
-        """Those of a layer in which every token chooses all experts."""
-        return Settings(top_k=operands[1].shape[-1], over="all", **options)
-
-    def dispatch(self, routing: Routing, part: Part, settings: Settings) -> Dispatch:
-        """Each expert keeps the `capacity` tokens of the highest probability, ties by the token's number."""
-        pairs = pairs_of(routing, len(part.participants), part.experts)
-        chosen = []
-        for expert in range(part.experts):
-            own = [pair for pair in pairs if pair.expert == expert]
-            chosen += sorted(own, key=lambda pair: (-pair.gate, pair.token))[: settings.capacity]
-        return Dispatch(kept=tuple(chosen), dropped_by_sender=(), dropped_by_receiver=())
-
-
-expert_choice = ExpertChoice()
-
-
-ALONE = MeshCase(("x",), (1,))
-
-
-class WholeMoeLayer(OfWholes):
-    """`tokens [T, D]`, `router [D, E]`, `experts [E, D, F]` (or three arrays, of a gated MLP) to `[T, F]`.
-
-    The capacity is that of all tokens, which are numbered as they stand.
-    """
-
-    def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
-        """The results; see `oracles.moe.layer`."""
-        return _whole(moe_layer.value(_alone(arrays), ALONE, ALONE.axis_names, **options))
-
-    def pushforward(self, arrays: Arrays, tangents: Tangents, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
-        """Their tangents."""
-        along = [tangents.get(i, np.zeros_like(a)) for i, a in enumerate(arrays)]
-        return _whole(moe_layer.pushforward(_alone(arrays), _alone(along), ALONE, ALONE.axis_names, **options))
-
-    def pullback(
-        self, arrays: Arrays, cotangents: Arrays, moving: Sequence[int], dtypes: Dtypes, options: Options
-    ) -> list[np.ndarray]:
-        """The cotangents of the arrays."""
-        pulled = _whole(moe_layer.pullback(_alone(arrays), _alone(cotangents), ALONE, ALONE.axis_names, **options))
-        return [pulled[i] for i in moving]
-
-
-def _alone(arrays: Arrays) -> list[np.ndarray]:
-    """Blocks of the only device."""
-    return [a[None] for a in arrays]
-
-
-def _whole(blocks: Arrays) -> list[np.ndarray]:
-    return [b[0] for b in blocks]
-
-
-whole_moe_layer = WholeMoeLayer()

@@ -90,8 +90,6 @@ class Call:
     options: Mapping[str, Option] = field(default_factory=dict)
     # the names of its axis tuples, where it has several, or one of another name than `axis_name`
     roles: tuple[str, ...] = ()
-    # whether every device computes its own result: then only a function of global arrays gets `axis_name`
-    local: bool = False
     keyword_axis: bool = False  # whether `axis_name` is passed by keyword, as some functions of `jax.lax` take it
     # what its arguments are, as a tree whose leaves are the names in `operands`; None: one after the other
     tree: Any = None
@@ -110,14 +108,14 @@ class Call:
     @property
     def axis_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The names of the parameters for axes: those that are passed by their place, and those by keyword."""
-        names = self.roles or (() if self.local else ("axis_name",))
+        names = self.roles or ("axis_name",)
         return ((), names) if self.roles or self.keyword_axis else (names, ())
 
-    def axis(self, case: Case, *, whole: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def axis(self, case: Case) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments for axes in a case, by their place and by keyword: roles by their names, or `axis_name`."""
         if case.roles:
             return (), dict(case.roles)
-        by_place, by_keyword = (("axis_name",), ()) if whole and self.local else self.axis_names
+        by_place, by_keyword = self.axis_names
         return tuple(case.axis_name for _ in by_place), dict.fromkeys(by_keyword, case.axis_name)
 
     def moving(self, case: Case) -> tuple[int, ...]:
@@ -194,7 +192,6 @@ class Scope:
     explicit: bool = True  # whether mesh axes may be of the explicit type
     large: int = 0  # the most devices of a mesh that only the interpreter can run; 0: no such mesh
     sizes: tuple[int, ...] = ()  # the sizes of the mesh's axes; empty: any
-    whole: bool = False  # whether the function takes global arrays
     # how the function wants its arguments laid out (see `Claim`)
     layouts: tuple[Any, ...] = field(default=(), hash=False)
 

@@ -1,7 +1,5 @@
 """Parts of claims of communication (see `Expectation.parse`)."""
 
-NOTHING = "bytes=0;grad:bytes=0"
-
 
 def transposed(text: str) -> str:
     """The claim of a collective whose gradient sends as much: a permute's transpose is a permute."""

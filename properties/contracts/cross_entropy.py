@@ -15,7 +15,7 @@ from shardproof.properties.contracts.contract import Claim, Contract, Option, Sc
 from shardproof.properties.contracts.drawing import further_dimensions, integers_below, sides
 from shardproof.properties.contracts.forbidden import longer, wrong_dtype, wrong_value
 from shardproof.properties.contracts.numbers import finite, scaled_to, some_out_of_range
-from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation, with_invalid
+from shardproof.properties.contracts.operation import BASIC, INDEPENDENT, Described, Drawn, operation, with_invalid
 
 LARGEST = 80.0
 """The magnitude of large logits: their exponentials are at both ends of float32, and beyond those of float16."""
@@ -63,24 +63,17 @@ def _some_large(logits: np.ndarray) -> np.ndarray:
 
 
 def _labelled(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Labels of all classes; logits are finite, or NaN. In half of the data sets with NaN, all tokens are ignored."""
+    """Labels of all classes; logits are finite, or NaN."""
     logits, labels = arrays
-    classes = case.participants * case.operands[0].block[-1]
-    spoilt = bool(np.isnan(logits.astype(np.float64)).any())
-    chosen = _labels(case, labels, classes)
-    if spoilt and np.signbit(logits).sum() % 2:
-        chosen = _all_ignored(case, chosen)
-    return [_some_large(logits), chosen]
+    return [_some_large(logits), _labels(case, labels, case.operands[0].block[-1], logits, logits)]
 
 
-def _all_ignored(case: Case, labels: np.ndarray) -> np.ndarray:
-    """The `ignore_index` for all labels, if their dtype has it."""
-    index, info = case.keywords["ignore_index"], np.iinfo(labels.dtype)
-    return np.full_like(labels, index) if info.min <= index <= info.max else labels
+def _labels(case: Case, labels: np.ndarray, each: int, known: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """Labels of classes, `each` participant having that many, in place of integers: one in four is ignored, or all.
 
-
-def _labels(case: Case, labels: np.ndarray, classes: int) -> np.ndarray:
-    """Labels of classes in place of drawn integers: one in four of them ignored, or all."""
+    In half of the data sets where something `known` is NaN all tokens are ignored, as the signs of what is `drawn` say.
+    """
+    classes = case.participants * each
     info, wide = np.iinfo(labels.dtype), labels.astype(np.int64)
     mixed = wide * 7919 + np.arange(labels.size).reshape(labels.shape) * 31
     chosen = mixed % classes
@@ -89,25 +82,19 @@ def _labels(case: Case, labels: np.ndarray, classes: int) -> np.ndarray:
     chosen = some_out_of_range(case, labels, chosen, classes)
     index = case.keywords["ignore_index"]
     if info.min <= index <= info.max:
-        some = mixed // classes % 4 == 0
-        chosen = np.where(some | (int(np.abs(wide).sum()) % 7 == 6), index, chosen)
+        spoilt = bool(np.isnan(known.astype(np.float64)).any() and np.signbit(drawn).sum() % 2)
+        every = spoilt or int(np.abs(wide).sum()) % 7 == 6
+        chosen = np.where((mixed // classes % 4 == 0) | every, index, chosen)
     return chosen.astype(labels.dtype)
 
 
 def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Logits of all sizes, labels of all classes; `w` is finite, and `x` finite or NaN.
-
-    In every other data set with NaN all tokens are ignored: one that counts makes the gradient of `w` NaN.
-    """
+    """Logits of all sizes, labels of all classes; `w` is finite, and `x` finite or NaN: then a gradient of `w` is."""
     x, w, labels = arrays
     x, w = np.where(np.isinf(x.astype(np.float64)), np.ones((), x.dtype), x), finite(w)
     reach = REACHES[int(np.signbit(w).sum()) % len(REACHES)]
     most = np.sqrt(reach / np.sqrt(case.operands[0].block[1]))
-    classes = case.participants * case.operands[1].block[1]
-    spoilt = bool(np.isnan(x.astype(np.float64)).any())
-    chosen = _labels(case, labels, classes)
-    if spoilt and np.signbit(w).sum() % 2:
-        chosen = _all_ignored(case, chosen)
+    chosen = _labels(case, labels, case.operands[1].block[1], x, w)
     return [scaled_to(x, most), scaled_to(w, most), chosen]
 
 
@@ -151,9 +138,7 @@ CONTRACTS: tuple[Contract, ...] = (
         auxiliary=("labels",),
         invariant=True,
         kinds=with_invalid("exact", "real", "distinct", "scaled", "nan", "real"),
-        features=frozenset(
-            {"any_rank", "explained_errors", "invalid_indices", INDEPENDENT, "replicated_operands", "x64"}
-        ),
+        features=BASIC | {"any_rank", "invalid_indices", INDEPENDENT},
         violations=(wrong_dtype("labels", 1, "float32"), longer("labels", 1, -1), SMOOTHER),
         adapt=_labelled,
         # every participant has a gradient for all classes, of which there are as many as participants

@@ -166,14 +166,6 @@ def placements(draw: st.DrawFn, mesh: MeshCase, rank: int, *, required: Sequence
 
 
 @Composite
-def layouts(draw: st.DrawFn, mesh: MeshCase, rank: int, dimension: int, axes: tuple[str, ...]) -> Placement:
-    """Layouts of an array of `rank` dimensions, one of them sharded by an axis tuple, to which it shrinks."""
-    left = [name for name in mesh.axis_names if name not in axes]
-    others = specs.within(draw, mesh, rank - 1, allowed=left)
-    return Placement((*others[:dimension], axes, *others[dimension:]))
-
-
-@Composite
 def manual_axes(draw: st.DrawFn, mesh: MeshCase, axes: Sequence[str]) -> tuple[str, ...]:
     """Axes for `shard_map` to make manual: those of the tuple, and at most one more, if then some devices are left."""
     more = draw(MORE_MANUAL, label="more manual axes")

@@ -13,7 +13,7 @@ from shardproof.properties.contracts.described import indices
 from shardproof.properties.contracts.drawing import further_dimensions, integers_below, sides
 from shardproof.properties.contracts.forbidden import deeper, wrong_dtype
 from shardproof.properties.contracts.numbers import finite, some_out_of_range
-from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation, with_invalid
+from shardproof.properties.contracts.operation import BASIC, INDEPENDENT, Described, Drawn, operation, with_invalid
 
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
@@ -46,9 +46,7 @@ CONTRACTS: tuple[Contract, ...] = (
         auxiliary=("ids",),
         invariant=True,
         kinds=with_invalid("distinct", "exact", "real", "scaled", "real"),
-        features=frozenset(
-            {"any_rank", "explained_errors", "invalid_indices", INDEPENDENT, "replicated_operands", "x64"}
-        ),
+        features=BASIC | {"any_rank", "invalid_indices", INDEPENDENT},
         violations=(wrong_dtype("ids", 1, "float32"), deeper("table", 0)),
         adapt=_in_range,
         # a table has as many rows as there are participants, and every one of them a gradient for each

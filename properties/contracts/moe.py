@@ -1,11 +1,8 @@
-"""The contracts of mixtures of experts, which one axis tuple shards with the tokens.
+"""The contract of a mixture of experts, which one axis tuple shards with the tokens.
 
-Each expert of moe_layer is a matrix, or a gated MLP; in expert_choice_layer experts choose tokens. That of
-global_moe_layer is on whole arrays: tokens are sharded over data and expert axes, experts over the latter alone, and a
-capacity is that of all tokens, so that the result does not depend on the mesh.
+Each expert is a matrix, or a gated MLP.
 """
 
-import dataclasses
 import math
 from typing import Any
 
@@ -14,23 +11,19 @@ from hypothesis import strategies as st
 from shardproof.impl import moe as implementations
 from shardproof.oracles import moe
 from shardproof.oracles.moe.dropping import POLICIES
-from shardproof.oracles.moe.layer import expert_choice, whole_moe_layer
 from shardproof.oracles.moe.routing import GATES
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts import moe_claims
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.described import Signature
-from shardproof.properties.contracts.drawing import floats
 from shardproof.properties.contracts.forbidden import longer, longer_block, wrong_dtype, wrong_value
-from shardproof.properties.contracts.operation import Arguments, Described, Drawn, Params, operation
-from shardproof.properties.contracts.roles import Conditions
+from shardproof.properties.contracts.operation import Described, Drawn, Params, operation
 from shardproof.properties.contracts.token_classes import clear
-from shardproof.properties.contracts.whole import whole_contract
 
-OF_ALL = frozenset({"empty_blocks", "explained_errors", "nan_logits", "nan_tokens", "replicated_operands", "x64"})
-FEATURES = OF_ALL | {"first_senders", "gated_experts", "gates_of_all", "sender_capacity"}
-"""Those of layers in which tokens choose."""
+FEATURES = frozenset({
+    "empty_blocks", "explained_errors", "first_senders", "gated_experts", "gates_of_all", "nan_logits", "nan_tokens",
+    "replicated_operands", "sender_capacity", "x64",
+})  # fmt: skip
 
 MANY = 520
 """The tokens of all participants, where there are many: too many to be counted in 8 bits, or in bfloat16."""
@@ -89,13 +82,6 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     return [*arrays, Described((held, features, outputs))], params
 
 
-def _expert_choice(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    described, params = _arguments(draw, participants, scope)
-    drawn = draw(sampled((1, 2, 3, 0)), label="capacity")
-    every = described[0].block[0] * participants
-    return described, {"capacity": every + 1 if params["capacity"] == every else drawn}
-
-
 def _kinds(scope: Scope, dtype: str, params: Params) -> tuple[str, ...]:
     unknown = {"nan_logits": "nan", "nan_tokens": "special"}
     return ("real", "distinct", *(kind for feature, kind in unknown.items() if feature in scope.features))
@@ -116,44 +102,9 @@ def _is_limit(value: Any) -> bool:
     return value is None or type(value) is int
 
 
-SHARED: dict[str, Any] = {
-    "options": {
-        "top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[1].block[1]),
-        "capacity": Option(_is_limit, lambda case, n: n is None or n >= 0),
-        "policy": Option(of_type(str), lambda case, value: value in POLICIES),
-        "over": Option(of_type(str), lambda case, value: value in GATES),
-        "capacity_per_sender": Option(_is_limit, lambda case, n: n is None or n >= 0),
-    },
-    "kinds": _kinds,
-    "features": FEATURES,
-    "violations": (
-        wrong_value("top_k", lambda case: (0, -1, case.operands[1].block[1] + 1)),
-        wrong_value("capacity", lambda case: (-1,)),
-        wrong_value("policy", lambda case: ("random", "", "POSITION")),
-        _wrong_claim("over", "kept"),
-        _wrong_claim("capacity_per_sender", -1),
-        Violation("router_weights", _more_columns),
-        longer("router_weights", 1, 0),
-        longer("expert_weights", 2, 1),
-        wrong_dtype("tokens", 0, "int32"),
-    ),
-    "most": MOST_MEMBERS,
-    "sets": 3,
-    "replicated": ("router_weights",),
-    "adapt": clear,
-    "accumulator": "float32",
-    "sizes": moe_claims.SIZES,
-}
-"""Arguments that all layers share."""
-
-SHAPES = (((8192, 1024), 0, ""), ((1024, 64), None, ""), ((64, 1024, 1024), 0, ""))
-OPTIONS: dict[str, Any] = {"top_k": 2, "capacity": 320, "policy": "probability"}
-"""The options of timelines: a quarter more room than even routing takes."""
-
 NAMES = ("tokens", "router_weights")
 ARRAYS = (*NAMES, "expert_weights")
-OF_CHOICES = ("top_k", "policy", "over", "capacity_per_sender")
-"""The options of layers in which tokens choose."""
+GATED = tuple(f"expert_weights[{i}]" for i in range(3))
 
 DISPATCHES = {
     "sorted": Claim(implementations.sorted_moe, FEATURES, communication=moe_claims.WEIGHTS),
@@ -162,80 +113,43 @@ DISPATCHES = {
     "ragged": Claim(implementations.ragged_moe, FEATURES, communication=moe_claims.RAGGED),
     "ring": Claim(implementations.ring_moe, FEATURES, communication=moe_claims.RING),
 }
-GATED = tuple(f"expert_weights[{i}]" for i in range(3))
-
-SIGNATURE = Signature.of(
-    ARRAYS,
-    ["tokens@data@expert features", "features experts", "experts@expert features outputs"],
-    "tokens@data@expert outputs",
-    more=("data", "expert"),
-)
-OF_ANY_MESH = ("probability", "position", "choice")
-"""The policies that do not depend on the mesh."""
-
-TRAVELS = {"all_to_all": moe_claims.BUFFERS, "ring": moe_claims.RING, "sorted": moe_claims.WEIGHTS}
-"""A layer for each way to travel: tokens to fixed places, tokens round a ring, and weights."""
-
-
-def _possible(case: Case) -> Case:
-    """No more choices than there are experts."""
-    own = dataclasses.replace(case, contract=GLOBAL)
-    return own.with_params(top_k=min(case.keywords["top_k"], case.operands[1].block[1]))
-
-
-WHOLE = whole_contract(
-    "global_moe_layer",
-    SIGNATURE,
-    whole_moe_layer,
-    conditions=Conditions(
-        most=MOST_MEMBERS,
-        optional=frozenset({"data"}),
-        options={"top_k": (1, 2, 3), "capacity": (None, 1, 2, 3, 6, 0), "policy": OF_ANY_MESH},
-    ),
-    dtypes=floats,
-    kinds=("real", "distinct"),
-    features=frozenset({"explained_errors", "x64"}),
-    violations=tuple(v for v in SHARED["violations"] if v.argument not in OF_CHOICES[2:]),
-    shapes=SHAPES,
-    usual=OPTIONS,
-    accumulator="float32",
-    options={
-        **{name: SHARED["options"][name] for name in ("top_k", "capacity")},
-        "policy": Option(of_type(str), lambda case, value: value in OF_ANY_MESH),
-    },
-    generic=False,
-    sizes=moe_claims.SIZES,
-)
-GLOBAL: Contract = dataclasses.replace(
-    WHOLE,
-    cases=lambda scope: WHOLE.cases(scope).map(_possible),
-    adapt=clear,
-    call=dataclasses.replace(WHOLE.call, roles=("expert", "data")),  # one axis alone is that of experts
-    implementations={
-        name: Claim(getattr(implementations, f"global_{name}_moe"), communication=claim, whole=True)
-        for name, claim in TRAVELS.items()
-    },
-)
-
-
-def _layer(name: str, arguments: Arguments, oracle: Any = moe.moe_layer, **more: Any) -> Contract:
-    shared = {"operands": ARRAYS, "shapes": SHAPES, "usual": OPTIONS, "implementations": DISPATCHES, **SHARED}
-    return operation(name, oracle, arguments, **shared | more)
-
 
 CONTRACTS: tuple[Contract, ...] = (
-    _layer("moe_layer", _arguments, tree=ARRAYS, deeper=((*NAMES, GATED),)),
-    _layer(
-        "expert_choice_layer",
-        _expert_choice,
-        expert_choice,
-        usual={"capacity": OPTIONS["capacity"]},
-        implementations={
-            "all_to_all": Claim(implementations.expert_choice_moe, OF_ALL, communication=moe_claims.BUFFERS)
+    operation(
+        "moe_layer",
+        moe.moe_layer,
+        _arguments,
+        operands=ARRAYS,
+        tree=ARRAYS,
+        deeper=((*NAMES, GATED),),
+        options={
+            "top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[1].block[1]),
+            "capacity": Option(_is_limit, lambda case, n: n is None or n >= 0),
+            "policy": Option(of_type(str), lambda case, value: value in POLICIES),
+            "over": Option(of_type(str), lambda case, value: value in GATES),
+            "capacity_per_sender": Option(_is_limit, lambda case, n: n is None or n >= 0),
         },
-        options={"capacity": Option(of_type(int), lambda case, value: value >= 0)},
-        features=OF_ALL,
-        violations=tuple(v for v in SHARED["violations"] if v.argument not in OF_CHOICES),
+        kinds=_kinds,
+        sets=3,
+        features=FEATURES,
+        violations=(
+            wrong_value("top_k", lambda case: (0, -1, case.operands[1].block[1] + 1)),
+            wrong_value("capacity", lambda case: (-1,)),
+            wrong_value("policy", lambda case: ("random", "", "POSITION")),
+            _wrong_claim("over", "kept"),
+            _wrong_claim("capacity_per_sender", -1),
+            Violation("router_weights", _more_columns),
+            longer("router_weights", 1, 0),
+            longer("expert_weights", 2, 1),
+            wrong_dtype("tokens", 0, "int32"),
+        ),
+        most=MOST_MEMBERS,
+        replicated=("router_weights",),
+        adapt=clear,
+        accumulator="float32",
+        shapes=(((8192, 1024), 0, ""), ((1024, 64), None, ""), ((64, 1024, 1024), 0, "")),
+        usual={"top_k": 2, "capacity": 320, "policy": "probability"},  # a quarter more room than even routing takes
+        sizes=moe_claims.SIZES,
+        implementations=DISPATCHES,
     ),
-    GLOBAL,
 )

@@ -1,4 +1,4 @@
-"""The communication of layers of experts, whose buffers have room for all pairs of a token and an expert.
+"""The communication of a layer of experts, whose buffers have room for all pairs of a token and an expert.
 
 A gradient sends again what products need: tokens or weights on their way there, and the outputs of experts on their way
 back, for the gradients of gates, unless these were added up. It also sends the transpose of each way, in the
@@ -9,13 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
-
-
-def participants(case: Case) -> int:
-    """The number of participants that share experts."""
-    return case.mesh.axis_size(as_axes(dict(case.roles)["expert"])) if case.roles else case.participants
 
 
 def held(case: Case) -> int:
@@ -23,14 +17,9 @@ def held(case: Case) -> int:
     return case.operands[2].block[0]
 
 
-def choices(case: Case) -> int:
-    """The number of experts that a token chooses; all of them, where experts choose."""
-    return int(case.keywords.get("top_k", case.operands[1].block[1]))
-
-
 def pairs(case: Case) -> int:
     """The pairs of a token and an expert of each participant."""
-    return case.operands[0].block[0] * choices(case)
+    return case.operands[0].block[0] * int(case.keywords["top_k"])
 
 
 def room(case: Case) -> int:
@@ -43,13 +32,13 @@ def room(case: Case) -> int:
 
 def buffer(case: Case) -> int:
     """The most pairs that a participant can keep."""
-    most, capacity = participants(case) * min(held(case) * room(case), pairs(case)), case.keywords["capacity"]
+    most, capacity = case.participants * min(held(case) * room(case), pairs(case)), case.keywords["capacity"]
     return most if capacity is None else min(most, capacity * held(case))
 
 
 def policy(case: Case) -> str:
     """The policy; empty if all pairs are kept, since nothing must be agreed on then."""
-    return "" if case.keywords["capacity"] is None else str(case.keywords.get("policy", "probability"))
+    return "" if case.keywords["capacity"] is None else str(case.keywords["policy"])
 
 
 def queue(case: Case) -> int:
@@ -58,8 +47,8 @@ def queue(case: Case) -> int:
     They are those of all experts by "position", of every expert's k-th choices by "choice", of every participant's
     buffer by "sender". By "probability" all pairs' experts and gates are gathered instead.
     """
-    experts = participants(case) * held(case)
-    lists = {"position": experts, "choice": choices(case) * experts, "sender": participants(case)}
+    experts = case.participants * held(case)
+    lists = {"position": experts, "choice": case.keywords["top_k"] * experts, "sender": case.participants}
     return lists.get(policy(case), 0)
 
 
@@ -70,9 +59,9 @@ def _replicated(case: Case) -> list[int]:
 
 
 SIZES: dict[str, Callable[[Case], Any]] = {
-    "members": participants,
+    "members": lambda case: case.participants,
     "pairs": pairs,
-    "experts": lambda case: participants(case) * held(case),
+    "experts": lambda case: case.participants * held(case),
     "outputs": lambda case: case.operands[-1].block[2],
     "matrices": lambda case: len(case.operands) - 2,
     "weights": lambda case: sum(math.prod(operand.block) for operand in case.operands[2:]),

@@ -13,7 +13,7 @@ from shardproof.properties.contracts.contract import Claim, Contract, Option, Sc
 from shardproof.properties.contracts.costs import replica_bytes, replicas, transposed
 from shardproof.properties.contracts.drawing import further_dimensions, sides
 from shardproof.properties.contracts.forbidden import longer
-from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, one_matrix, operation
+from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, operation
 
 FEATURES = frozenset({"empty_blocks", "explained_errors", "replicated_operands", "x64"})
 OF_TOKENS = FEATURES | {INDEPENDENT, "any_rank"}
@@ -61,7 +61,7 @@ CONTRACTS: tuple[Contract, ...] = (
     operation(
         "global_norm",
         norms.global_norm,
-        one_matrix,
+        lambda draw, participants, scope: ([Described(sides.within(draw, scope, 2))], {}),
         operands=("x",),
         invariant=True,
         kinds=(*KINDS, "zeros"),

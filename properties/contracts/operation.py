@@ -14,10 +14,8 @@ from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.drawing import (
     complete,
     floats,
-    layouts,
     meshes_and_axes,
     placements,
-    sides,
     without,
 )
 from shardproof.properties.contracts.forbidden import AXES, PARTLY
@@ -64,6 +62,9 @@ def sharded_in(dimensions: Mapping[str, str]) -> list[int]:
 
 
 INDEPENDENT = "independent_operands"
+BASIC = frozenset({"explained_errors", "replicated_operands", "x64"})
+"""The features of most contracts."""
+
 
 MOST_IN_GROUPS = 16
 """The most participants that are divided into groups."""
@@ -77,11 +78,6 @@ Dtypes = Callable[[Scope, int, int, Params], st.SearchStrategy[str]]
 
 Kinds = Callable[[Scope, str, Params], Sequence[str]]
 """The kinds of data of a case, of its dtype, and with its keyword arguments."""
-
-
-def one_matrix(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    """One array of two dimensions, and no keyword argument."""
-    return [Described(sides.within(draw, scope, 2))], {}
 
 
 def moved_dtypes(scope: Scope, devices: int, *given: Any) -> st.SearchStrategy[str]:
@@ -132,8 +128,6 @@ def operation_cases(
                     for how in one.sharding
                 )
             )
-        elif scope.whole:
-            placement = layouts.within(draw, mesh, len(one.block), 0, axes)
         else:
             required = axes if one.varies and not replicated else ()
             placement = placements.within(draw, mesh, len(one.block), required=required)
@@ -151,25 +145,22 @@ def operation_cases(
 def of_blocks(oracle: Any, call: Call) -> Oracle:
     """An oracle of cases made of an object with three methods, on blocks `[*mesh.sizes, *block]`.
 
-    Each gets the mesh, the axes (none, of what devices compute by themselves), and the keyword arguments:
-    `value(operands)` gives the results, `pushforward(operands, tangents)` their tangents, and `pullback(operands,
-    cotangents)` the operands' cotangents; of operands that have no gradient they are None.
+    Each gets the mesh, the axes, and the keyword arguments: `value(operands)` gives the results, `pushforward(operands,
+    tangents)` their tangents, and `pullback(operands, cotangents)` the operands' cotangents; of operands that have no
+    gradient they are None.
     """
 
-    def axes_of(case: Case) -> tuple[str, ...]:
-        return () if call.local else case.axes
-
     def value(case: Case, xs: Blocks) -> list[np.ndarray]:
-        return list(oracle.value(xs, case.mesh, axes_of(case), **case.keywords))
+        return list(oracle.value(xs, case.mesh, case.axes, **case.keywords))
 
     def pushforward(case: Case, xs: Blocks, tangents: Blocks) -> list[np.ndarray]:
         along: list[np.ndarray | None] = [None] * len(xs)
         for i, tangent in zip(call.moving(case), tangents, strict=True):
             along[i] = tangent
-        return list(oracle.pushforward(xs, along, case.mesh, axes_of(case), **case.keywords))
+        return list(oracle.pushforward(xs, along, case.mesh, case.axes, **case.keywords))
 
     def pullback(case: Case, xs: Blocks, cotangents: Blocks) -> list[np.ndarray]:
-        pulled = oracle.pullback(xs, cotangents, case.mesh, axes_of(case), **case.keywords)
+        pulled = oracle.pullback(xs, cotangents, case.mesh, case.axes, **case.keywords)
         return [pulled[i] for i in call.moving(case)]
 
     return Oracle(value, pushforward, pullback)
@@ -186,16 +177,14 @@ def operation(
     replicated: Sequence[str] = (),
     dtypes: Dtypes = floats,
     kinds: Sequence[str] | Kinds = ("exact", "distinct", "real", "scaled", "real"),
-    features: frozenset[str] = frozenset({"explained_errors", "replicated_operands", "x64"}),
+    features: frozenset[str] = BASIC,
     violations: tuple[Violation, ...] = (),
     most: int | None = None,
     sets: int = 5,
     leading: int | None = None,
-    local: bool = False,
     keyword_axis: bool = False,
     tree: Any = None,
     deeper: tuple[Any, ...] = (),
-    placed: Callable[[Case], tuple[Placement, ...]] | None = None,
     **more: Any,
 ) -> Contract:
     """A contract whose oracle takes the blocks of all arguments, on at most `most` devices; `more` is of `Contract`.
@@ -209,11 +198,9 @@ def operation(
         frozenset(auxiliary),
         frozenset(replicated),
         options or {},
-        local=local,
         keyword_axis=keyword_axis,
         tree=tree,
         deeper=deeper,
-        placed=placed,
     )
     of_case: Kinds = kinds if callable(kinds) else lambda scope, dtype, params: kinds
     contract = Contract(
@@ -221,7 +208,7 @@ def operation(
         cases=lambda scope: operation_cases(contract, scope, arguments, dtypes, of_case, most, sets, leading),
         call=call,
         oracle=oracle if isinstance(oracle, Oracle) else of_blocks(oracle, call),
-        violations=violations if local else (*AXES, *violations),
+        violations=(*AXES, *violations),
         features=features,
         **more,
     )

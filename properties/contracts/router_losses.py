@@ -1,4 +1,4 @@
-"""The contracts of load_balancing_loss and router_z_loss, of the tokens of all participants, and of each shard's."""
+"""The contracts of load_balancing_loss and router_z_loss, of the tokens of all participants."""
 
 import zlib
 from typing import Any
@@ -11,11 +11,8 @@ from shardproof.oracles import router_losses
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, at_least_a_byte, of_type
-from shardproof.properties.contracts.costs import NOTHING
 from shardproof.properties.contracts.forbidden import wrong_dtype, wrong_value
 from shardproof.properties.contracts.operation import Described, Drawn, operation
-
-FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
 
 SHIFTS = (0, 96, -96)
 """Shifts of all logits of a data set, or, in every second one, of each token's: powers overflow in float32, or vanish,
@@ -50,26 +47,24 @@ def _shifted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def _loss(name: str, *, communication: str, **more: Any) -> Contract:
-    """The contract of a loss of the tokens of all participants, or of each shard's."""
-    shard, chooses = name.startswith("shard_"), name.endswith("balancing_loss")
+    """The contract of a loss of the tokens of all participants."""
+    chooses = name == "load_balancing_loss"
     top_k = Option(of_type(int), lambda case, value: 1 <= value <= case.operands[0].block[1])
     too_many = wrong_value("top_k", lambda case: (0, case.operands[0].block[1] + 1))
     return operation(
         name,
-        getattr(router_losses, name.removeprefix("shard_")),
+        getattr(router_losses, name),
         _balanced if chooses else lambda draw, participants, scope: ([_logits(draw, scope)], {}),
         operands=("logits",),
         kinds=("real", "exact", "real"),
         sets=3,
         options={"top_k": top_k} if chooses else {},
         usual={"top_k": 2} if chooses else {},
-        features=FEATURES - {"replicated_operands"} if shard else FEATURES,
         violations=(*[too_many] * chooses, wrong_dtype("logits", 0, "int32")),
         adapt=_shifted,
         accumulator="float32",
         shapes=(((8192, 64), 0, ""),),
-        local=shard,
-        invariant=not shard,
+        invariant=True,
         implementations={"sums": Claim(getattr(implementations, name), communication=communication)},
         **more,
     )
@@ -84,6 +79,4 @@ CONTRACTS: tuple[Contract, ...] = (
     _loss(
         "router_z_loss", communication="all_reduce=1,bytes=sum_itemsize(logits);grad:bytes=0", least=at_least_a_byte(0)
     ),
-    _loss("shard_load_balancing_loss", communication=NOTHING, least=lambda case: 0),
-    _loss("shard_router_z_loss", communication=NOTHING, least=lambda case: 0),
 )

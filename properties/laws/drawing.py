@@ -64,7 +64,6 @@ def drawn_for(
         scope,
         features=implementation.features,
         explicit=scope.explicit and not implementation.whole,
-        whole=implementation.whole,
         layouts=implementation.layouts,
         large=0,
     )

@@ -22,12 +22,9 @@ SIMULATE = engine_named("simulate")
 OWN = {str(i): i for i in IMPLEMENTATIONS}
 
 
-@pytest.mark.parametrize("one", [i for i in (*ALGORITHMS, *OVERLAPPED) if i.name != "pairwise_all_to_all"], ids=str)
+@pytest.mark.parametrize("one", [*ALGORITHMS, *OVERLAPPED], ids=str)
 def test_no_algorithm_says_more_steps_than_it_takes(one: Implementation) -> None:
-    """As many permutes wait for one another as are stated, which the law only takes for the most.
-
-    Those of the pairwise exchange wait for nothing but the one port that a participant is said to have.
-    """
+    """As many permutes wait for one another as are stated, which the law only takes for the most."""
     meshes = [MeshCase(("x", "y")[: len(sizes)], sizes) for sizes in ((4,), (7,), (2, 4), (3, 2))]
     for mesh in meshes:
         case = example(one.contract.name, mesh, mesh.axis_names[::-1] if len(mesh.sizes) > 1 else "x")
@@ -75,12 +72,11 @@ def test_costs_add_up() -> None:
 def test_every_implementation_has_a_claim() -> None:
     """None is checked against the lower bound alone, but where the compiler or the layouts of arrays decide.
 
-    Of functions of global arrays, layers of experts send everything in a `shard_map` of their own, and what shards
-    compute by themselves sends nothing. What losses send is stated for fixed sizes (`test_losses`).
+    What losses send is stated for fixed sizes (`test_losses`).
     """
-    alone, laid_out = {"global_moe_layer", "shard_mean", "shard_roll"}, {*RESHARDED, "mlp_loss"}
+    by_layout = {*RESHARDED, "mlp_loss"}
     for i in IMPLEMENTATIONS:
-        stated = i.contract.name in alone or not (i.whole or i.contract.name in laid_out)
+        stated = not (i.whole or i.contract.name in by_layout)
         assert (i.communication is not None) == stated, i
 
 
@@ -107,19 +103,24 @@ OF_ROLES = [(contract, *row) for contract, rows in RESHARDED.items() for row in 
 @pytest.mark.parametrize(("contract", "form", "axes", "sent"), OF_ROLES)
 def test_what_other_layouts_take(contract: str, form: str, axes: tuple[Any, ...], sent: str) -> None:
     """Parts that are in place are not sent, what changes places is exchanged, and other parts are gathered, once."""
+    implementation, case = laid_out(contract, form, axes)
+    assert str(communication_of(implementation, case, SIMULATE).cost) == sent
+
+
+def laid_out(contract: str, form: str, axes: tuple[Any, ...]) -> tuple[Implementation, Case]:
+    """A form of a contract, and its case of matrices of 8x8 whose roles are on these axes."""
     implementation, mesh = OWN[f"{contract}[{form}]"], MeshCase(XY, (2, 2))
     roles = dict(zip(implementation.contract.call.roles, axes, strict=True))
     specs = [(roles[f"{name}_rows"], roles[f"{name}_columns"]) for name in implementation.contract.call.operands]
     operands = [
         Operand((8 // mesh.axis_size(r), 8 // mesh.axis_size(c)), "float32", Placement((r, c))) for r, c in specs
     ]
-    case = Case(implementation.contract, mesh, XY, tuple(operands), roles=tuple(roles.items()))
-    assert str(communication_of(implementation, case, SIMULATE).cost) == sent
+    return implementation, Case(implementation.contract, mesh, XY, tuple(operands), roles=tuple(roles.items()))
 
 
 def test_what_is_empty_may_be_sent() -> None:
     """A sum over no token is sent, and moves nothing; where bytes are said, sending none is a violation."""
-    norm, mean = OWN["rms_norm[squares]"], OWN["shard_mean[mean]"]
+    norm = OWN["rms_norm[squares]"]
     mesh, over = MeshCase(("dp", "tp"), (2, 4)), (("tp",),)
     empty = Case(
         CONTRACTS["rms_norm"],
@@ -133,11 +134,11 @@ def test_what_is_empty_may_be_sent() -> None:
     )
     assert str(communication_of(norm, empty, SIMULATE).cost) == "all_reduce=1 (0 bytes)"
     assert check_communication(norm, empty, SIMULATE) == 1
-    case = Case(CONTRACTS["shard_mean"], mesh, "tp", (Operand((4, 2), "float32", Placement((("tp",), ()), ("dp",))),))
-    costly = dataclasses.replace(mean, communication=Expectation.parse("all_reduce=1,bytes=1"))
+    same, case = laid_out("reshard", "exchanged", (X, Y, X, Y))
+    costly = dataclasses.replace(same, communication=Expectation.parse("all_reduce=1,bytes=1"))
     with pytest.raises(Broken, match="no communication: expected all_reduce=1, bytes=1"):
         check_communication(costly, case, SIMULATE)
-    expected = dataclasses.replace(mean, communication=Expectation.parse("permute=1"))
+    expected = dataclasses.replace(same, communication=Expectation.parse("permute=1"))
     with pytest.raises(Broken, match="no communication: expected permute=1"):
         check_communication(expected, case, SIMULATE)
 

@@ -21,15 +21,7 @@ from shardproof.oracles.dtypes import (
     unit_roundoff,
     wide,
 )
-from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data, generate
-from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.engines import XlaEngine
-from shardproof.properties.laws import LAWS
-from shardproof.properties.programs.built_in import IMPLEMENTATIONS
-from shardproof.properties.runner.judging import judge
-from shardproof.properties.runner.tally import Tally
 
 FLOATS = tuple(map(np.dtype, (ml_dtypes.float8_e4m3fn, np.float16, ml_dtypes.bfloat16, np.float32)))
 INTEGERS = tuple(map(np.dtype, (ml_dtypes.int4, ml_dtypes.uint4, np.int8, np.uint8, np.int16, np.uint16)))
@@ -111,13 +103,3 @@ def test_scaled_data_reach_both_ends_of_the_range(dtype: np.dtype, degree: int) 
         units.append(finest(data) ** degree)
     assert largest_finite(dtype) / 2000 < max(sums) <= largest_finite(dtype)
     assert smallest_normal(dtype) <= min(units) < smallest_normal(dtype) * 2000
-
-
-@pytest.mark.parametrize("law", ["agreement", "value", "gradient"])
-def test_parts_of_the_smallest_normal_numbers_may_be_zero(law: str) -> None:
-    """XLA takes a quotient below the normal range for zero: half of the smallest normal number in float32."""
-    operand = Operand((2, 1), "float32", Placement((("dp",), ())))
-    case = Case(CONTRACTS["shard_mean"], MeshCase(("dp",), (1,)), "dp", (operand,), (), (Data("scaled", 150),))
-    (mean,) = (i for i in IMPLEMENTATIONS if str(i) == "shard_mean[mean]")
-    verdict = judge(LAWS[law], mean, case, XlaEngine(), Tally("shard_mean", "mean", law))
-    assert verdict.kind == "held"

@@ -5,7 +5,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import moe
@@ -29,26 +28,6 @@ def test_what_dispatchers_refuse(lists: Any, room: int, text: str) -> None:
 
     with pytest.raises(ValueError, match=rf"^Dispatcher\.{text}"):
         simulate(over(there, P("ep"), P("ep")), np.zeros((PLACES, 2), np.float32))
-
-
-WRONG_ON_MESH: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown axis": ({"data": "nope"}, r"data=\('nope',\): expected distinct axes out of dp, ep"),
-    "both roles": ({"expert": ("dp", "ep")}, r"expert=\('dp', 'ep'\): expected none of the axes of data=\('dp',\)"),
-    "no axis": ({"expert": ()}, r"expert=\(\): expected one axis at least"),
-    "of participants": ({"policy": "sender"}, r"policy='sender': expected one that does not depend on the mesh"),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG_ON_MESH)
-def test_messages_on_global_arrays(wrong: str) -> None:
-    """A wrong argument of a layer of global arrays is refused with the mesh."""
-    changes, text = WRONG_ON_MESH[wrong]
-    shapes = {"tokens": (8, 3), "router": (3, 8), "experts": (8, 3, 2)}
-    operands = [np.zeros(changes.get(name, shape), np.float32) for name, shape in shapes.items()]
-    options: Any = {"data": "dp", "expert": "ep", "top_k": 2} | {k: v for k, v in changes.items() if k not in shapes}
-    mesh = AbstractMesh((2, 2), ("dp", "ep"), axis_types=(AxisType.Auto,) * 2)
-    with pytest.raises(ValueError, match=rf"^global_ring_moe: {text}.*, on the mesh \(dp=2, ep=2\)"):
-        simulate(lambda *xs: moe.global_ring_moe(*xs, mesh=mesh, **options), *operands)
 
 
 def test_the_array_of_gated_experts_that_is_wrong_is_named() -> None:

@@ -16,11 +16,11 @@ from shardproof.oracles.attention import attention
 from shardproof.oracles.cross_entropy import vocab_parallel_cross_entropy
 from shardproof.oracles.embedding import embedding_lookup
 from shardproof.oracles.halo import halo_exchange
-from shardproof.oracles.means import masked_mean, weighted_mean
+from shardproof.oracles.means import masked_mean
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.pipeline import pipeline
 from shardproof.oracles.projected_cross_entropy import projected_cross_entropy
-from shardproof.oracles.sequence_parallel import normalised_sequence_parallel_mlp, sequence_parallel_mlp
+from shardproof.oracles.sequence_parallel import sequence_parallel_mlp
 from shardproof.properties.meta import REVERSED
 
 MESH, AXES = MeshCase(("tp", "ep", "dp"), (3, 2, 2)), ("dp", "tp")
@@ -160,12 +160,6 @@ def perceptron(x: Array, w_in: Array, w_out: Array) -> Array:
     return jnp.einsum("...pf,pfd->...d", jax.nn.relu(jnp.einsum("...d,pdf->...pf", x, w_in)), w_out)
 
 
-def normalised_perceptron(x: Array, scale: Array, w_in: Array, w_out: Array, epsilon: float) -> Array:
-    """The same of positions by their own root, with each participant's scale."""
-    root = jnp.sqrt(jnp.square(x).mean(-1, keepdims=True) + epsilon)
-    return perceptron(x / root * scale[:, None, None], w_in, w_out)
-
-
 def lhs_contracting(lhs: Array, rhs: Array) -> Array:
     """A[M, K_Y] W[K, N], of every participant's W."""
     return jnp.concatenate([*lhs], -1) @ rhs
@@ -237,15 +231,10 @@ ORACLES: dict[str, tuple[Any, Callable[..., Array], Operands, dict[str, Any]]] =
     "embedding": (embedding_lookup, rows, lambda p: [(2, 3), Integers((5,), -2, 2 * p + 2)], {}),
     "halo": (halo_exchange, with_halo, lambda p: [(3, 2)], {"before": 7, "after": 1, "axis": 1}),
     "masked mean": (masked_mean, mean_of, lambda p: [(4,), Integers((4,), 0, 2, "bool")], {}),
-    "weighted mean": (weighted_mean, mean_of, lambda p: [(4,), Integers((4,), 0, 5, "float64")], {}),
     "global norm": (norms.global_norm, lambda x: to_all(len(x), jnp.linalg.norm(x.ravel())), lambda p: [(2, 3)], {}),
     "rms norm": (norms.rms_norm, rms_norm, lambda p: [(2, 3), (3,)], {"epsilon": 0.25}),
     "pipeline": (pipeline, through_layers, lambda p: [(4, 2), (2, 1, 2)], {}),
     "perceptron": (sequence_parallel_mlp, perceptron, lambda p: [(2, 1, 2), (2, 3), (3, 2)], {}),
-    "normalised perceptron": (
-        normalised_sequence_parallel_mlp, normalised_perceptron, lambda p: [(2, 1, 2), (2,), (2, 3), (3, 2)],
-        {"epsilon": 0.25},
-    ),
     "lhs contracting": (
         collective_matmul.all_gather_matmul_lhs_contracting, lhs_contracting, lambda p: [(3, 2), (2 * p, 2)], {},
     ),
@@ -343,7 +332,6 @@ REFUSED: list[tuple[Any, list[np.ndarray], str]] = [
     (vocab_parallel_cross_entropy, [np.zeros((1, 2, 2)), np.zeros((1, 2))], "labels: float64"),
     (vocab_parallel_cross_entropy, [np.zeros((1, 2, 2)), np.zeros((1, 3), int)], r"labels: int64\[1, 3"),
     (projected_cross_entropy, [np.zeros((1, 1, 2)), np.zeros((1, 3, 2)), np.zeros((1, 1), int)], "expected a row for"),
-    (weighted_mean, [np.ones((1, 2)), np.array([[1.0, -1.0]])], "weights: .*: expected .*, none of them negative"),
     (masked_mean, [np.ones((1, 2)), np.ones((1, 2))], r"mask: float64\[1, 2\]: expected bool\[1, 2\]"),
     (pipeline, [np.zeros((1, 3, 2)), np.zeros((1, 1, 1, 2))], "weights: blocks of 3 by 2: expected layers of 2"),
 ]

@@ -37,8 +37,6 @@ SILENT: dict[str, Callable[..., Array]] = {
 }
 
 UNBOUNDED = {
-    "expert_choice_layer",
-    "global_moe_layer",
     "load_balancing_loss",
     "mlp_loss",
     "moe_layer",

@@ -1,27 +1,16 @@
 """Planted bugs of attention."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl.collectives import all_gather, cast_varying, ring_shift, varying
-from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.impl.collectives import all_gather, ring_shift
+from shardproof.properties.mutants.axes import AxisName, names, typed, widened
 from shardproof.properties.mutants.catalogue import mutant
 
 
-def _wide(x: Array) -> Any:
-    return jnp.promote_types(x.dtype, jnp.float32)
-
-
-def _typed(axis_name: AxisName, *arrays: Array) -> Any:
-    return cast_varying(arrays, {*names(axis_name)}.union(*map(varying, arrays)))
-
-
 def _logits(q: Array, k: Array) -> Array:
-    wide = _wide(q)
-    return jnp.einsum("shd,thd->hst", q.astype(wide), k.astype(wide)) / jnp.sqrt(jnp.asarray(q.shape[-1], wide))
+    return jnp.einsum("shd,thd->hst", widened(q), widened(k)) / jnp.sqrt(jnp.asarray(q.shape[-1], widened(q).dtype))
 
 
 def _values(weights: Array, v: Array) -> Array:
@@ -39,31 +28,9 @@ def _masked(logits: Array, queries: Array, causal: bool) -> Array:
 
 def _whole(q: Array, k: Array, v: Array, axis_name: AxisName, causal: bool) -> tuple[Array, Array]:
     """The logits, masked, of the participant's queries and all keys, and all values."""
-    q, k, v = _typed(axis_name, q, k, v)
+    q, k, v = typed(axis_name, q, k, v)
     keys, values = (all_gather(x, axis_name, tiled=True) for x in (k, v))
     return _masked(_logits(q, keys), _positions(axis_name, q.shape[0]), causal), values
-
-
-def _ring(
-    q: Array, k: Array, v: Array, axis_name: AxisName, causal: bool, *, direction: int = -1, corrected: bool = True
-) -> Array:
-    """A ring, right as it is, of which a bug changes one thing."""
-    q, k, v = _typed(axis_name, q, k, v)
-    p, mine, rows = lax.axis_size(axis_name), lax.axis_index(names(axis_name)), q.shape[0]
-    queries, dtype = _positions(axis_name, rows), q.dtype
-    highest, total, weighted = jnp.asarray(-jnp.inf), jnp.zeros(()), jnp.zeros(())
-    for step in range(p):
-        if step:
-            k, v = ring_shift(k, axis_name), ring_shift(v, axis_name)
-        source = (mine + direction * step) % p
-        logits = _masked(_logits(q, k), queries - source * rows, causal)
-        above = lax.stop_gradient(jnp.maximum(highest, jnp.max(logits, axis=-1)))
-        weights = jnp.exp(logits - above[..., None])
-        kept = jnp.exp(highest - above) if corrected else jnp.ones_like(above)
-        total = total * kept + jnp.sum(weights, axis=-1)
-        weighted = weighted * kept.T[..., None] + _values(weights, v)
-        highest = above
-    return (weighted / total.T[..., None]).astype(dtype)
 
 
 @mutant("attention", smallest=(2,))
@@ -85,19 +52,16 @@ def attention_without_the_maximum(q: Array, k: Array, v: Array, axis_name: AxisN
 @mutant("attention", smallest=(2,))
 def ring_never_corrected(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
     """Adds up by the maximum so far, and does not correct what was added up by another one."""
-    return _ring(q, k, v, axis_name, causal, corrected=False)
-
-
-@mutant("attention", smallest=(3,))
-def ring_masked_the_other_way(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Masks a block as if it came from the other direction: of two participants both are the same."""
-    return _ring(q, k, v, axis_name, causal, direction=1)
-
-
-@mutant("attention", smallest=(1,), law="gradient")
-def attention_with_a_constant_sum(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Takes the sum of the weights for a constant in the gradient."""
-    logits, values = _whole(q, k, v, axis_name, causal)
-    weights = jnp.exp(logits - lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True)))
-    total = lax.stop_gradient(jnp.sum(weights, axis=-1, keepdims=True))
-    return _values(weights / total, values).astype(q.dtype)
+    dtype = q.dtype
+    q, k, v = typed(axis_name, q, k, v)
+    p, mine, rows = lax.axis_size(axis_name), lax.axis_index(names(axis_name)), q.shape[0]
+    queries = _positions(axis_name, rows)
+    highest, total, weighted = jnp.asarray(-jnp.inf), jnp.zeros(()), jnp.zeros(())
+    for step in range(p):
+        if step:
+            k, v = ring_shift(k, axis_name), ring_shift(v, axis_name)
+        logits = _masked(_logits(q, k), queries - (mine - step) % p * rows, causal)
+        highest = lax.stop_gradient(jnp.maximum(highest, jnp.max(logits, axis=-1)))
+        weights = jnp.exp(logits - highest[..., None])
+        total, weighted = total + jnp.sum(weights, axis=-1), weighted + _values(weights, v)
+    return (weighted / total.T[..., None]).astype(dtype)

@@ -1,10 +1,13 @@
-"""The mesh and axes that planted bugs run under."""
+"""The mesh and axes that planted bugs run under, and blocks cast or passed along them."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+from shardproof.impl.collectives import cast_varying, ring_shift, varying
 
 AxisName = str | tuple[str, ...]
 
@@ -49,3 +52,16 @@ def other_names(axis_name: AxisName) -> tuple[str, ...]:
 def widened(x: Array) -> Array:
     """In float32, or wider."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def passed(x: Array, axis_name: AxisName, steps: int, way: int = 1) -> list[Array]:
+    """The block, and those that arrive in N steps round the ring."""
+    held = [cast_varying(x, names(axis_name))]
+    for _ in range(steps):
+        held.append(ring_shift(held[-1], axis_name, offset=way))
+    return held
+
+
+def typed(axis_name: AxisName, *arrays: Array) -> Any:
+    """The arrays, varying along these axes and all along which one of them varies."""
+    return cast_varying(arrays, {*names(axis_name)}.union(*map(varying, arrays)))

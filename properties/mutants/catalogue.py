@@ -1,4 +1,4 @@
-"""The planted bugs' class, and their registration."""
+"""The catalogues of planted bugs, and of right functions that look odd, and the entry of functions into them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,54 +17,66 @@ RUNS = ("drawn", "large", "isolated")
 """Where a bug shows: on meshes that every run draws, only on large ones, or not without ending the process."""
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """A wrong implementation that the suite must report.
+@dataclass(frozen=True, kw_only=True)
+class RightOne:
+    """A right implementation that no law may report.
 
     Arguments:
         name: the function's name.
-        contract: the contract that it breaks.
-        sentence: what is wrong with it.
-        law: the law that catches it.
-        smallest: the sizes of the smallest mesh on which it is wrong: fewest devices, then fewest axes.
-            In which order they stand makes none of them smaller.
-        function: the device-local function, or one of global arrays.
-        runs: one of `RUNS`.
-        communication: what it is said to send, for one that sends something else.
-        claims: the features that it claims, for one that is wrong in one of them.
-        overlap: what its user claims of how it hides that, for one that does not.
+        contract: the contract that it satisfies.
+        sentence: what is odd about it.
+        function: the device-local function, or any other callable.
+        claims: the features that it claims.
         whole: whether it takes global arrays, and the mesh.
 
     Raises:
-        ValueError: if one of them is not known to the suite, or the sentence is missing.
+        ValueError: if the contract is not known, or the sentence is missing.
     """
 
     name: str
     contract: str
     sentence: str
-    law: str
-    smallest: tuple[int, ...]
     function: Callable[..., Any]
-    runs: str = "drawn"
-    communication: Said | None = None
     claims: tuple[str, ...] = ()
-    overlap: str = ""
     whole: bool = False
 
     def __post_init__(self) -> None:
         for argument, known in (("contract", CONTRACTS), ("law", LAWS), ("runs", RUNS)):
-            value = getattr(self, argument)
-            if value not in known:
-                raise ValueError(f"mutant {self.name}: {argument}={value!r}: expected one of {', '.join(known)}")
+            value = getattr(self, argument, None)
+            if value is not None and value not in known:
+                raise ValueError(f"{self.name}: {argument}={value!r}: expected one of {', '.join(known)}")
         if not self.sentence.endswith("."):
-            raise ValueError(f"mutant {self.name}: sentence={self.sentence!r}: expected a docstring of one sentence")
+            raise ValueError(f"{self.name}: sentence={self.sentence!r}: expected a docstring of one sentence")
 
     def __str__(self) -> str:
         return f"{self.contract}[{self.name}]"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Mutant(RightOne):
+    """A wrong implementation that the suite must report; its sentence says what is wrong.
+
+    Arguments:
+        law: the law that catches it.
+        smallest: the sizes of the smallest mesh on which it is wrong: fewest devices, then fewest axes.
+            In which order they stand makes none of them smaller.
+        runs: one of `RUNS`.
+        communication: what it is said to send, for one that sends something else.
+        overlap: what its user claims of how it hides that, for one that does not.
+    """
+
+    law: str = "value"
+    smallest: tuple[int, ...]
+    runs: str = "drawn"
+    communication: Said | None = None
+    overlap: str = ""
+
+
 MUTANTS: dict[str, Mutant] = {}
 """Every planted bug by its name."""
+
+RIGHT_ONES: dict[str, RightOne] = {}
+"""Every right function by its name."""
 
 
 def formula_of(contract: str, implementation: str) -> Said:
@@ -74,31 +86,26 @@ def formula_of(contract: str, implementation: str) -> Said:
     return found
 
 
-def mutant(
-    contract: str,
-    *,
-    smallest: tuple[int, ...],
-    law: str = "value",
-    runs: str = "drawn",
-    communication: Said | None = None,
-    claims: tuple[str, ...] = (),
-    overlap: str = "",
-    whole: bool = False,
-) -> Callable[[Function], Function]:
-    """Enters a function into the catalogue; its docstring says in one sentence what is wrong.
-
-    Raises:
-        ValueError: if the name is taken, or see `Mutant`.
-    """
-
+def _entering(catalogue: dict[str, Any], kind: type[RightOne], about: Any) -> Callable[[Function], Function]:
     def enter(function: Function) -> Function:
-        name = function.__name__
-        if name in MUTANTS:
-            raise ValueError(f"mutant {name}: expected a name that no other has")
-        sentence = " ".join((function.__doc__ or "").split())
-        MUTANTS[name] = Mutant(
-            name, contract, sentence, law, smallest, function, runs, communication, claims, overlap, whole
-        )
+        name, sentence = function.__name__, " ".join((function.__doc__ or "").split())
+        if name in catalogue:
+            raise ValueError(f"{name}: expected a name that no other has")
+        catalogue[name] = kind(name=name, sentence=sentence, function=function, **about)
         return function
 
     return enter
+
+
+def mutant(contract: str, **about: Any) -> Callable[[Function], Function]:
+    """Enters a wrong function into the catalogue; its docstring says in one sentence what is wrong.
+
+    Raises:
+        ValueError: if the name is taken, or see `Mutant`, whose arguments it takes.
+    """
+    return _entering(MUTANTS, Mutant, {"contract": contract, **about})
+
+
+def right(contract: str, **about: Any) -> Callable[[Function], Function]:
+    """Enters a right function in the same way; its docstring says what is odd about it."""
+    return _entering(RIGHT_ONES, RightOne, {"contract": contract, **about})

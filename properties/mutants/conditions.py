@@ -7,7 +7,6 @@ from jax.extend.core import get_opaque_trace_state
 from jax.sharding import AxisType
 
 from shardproof.impl import collectives
-from shardproof.impl.collective_matmul import naive
 from shardproof.properties.mutants.axes import AxisName, mesh_names, names
 from shardproof.properties.mutants.catalogue import mutant
 
@@ -54,21 +53,6 @@ def shift_that_waits_for_everybody(x: Array, axis_name: AxisName, *, offset: int
     return jnp.where(everybody > 0, shifted, jnp.zeros_like(shifted))
 
 
-@mutant("ring_shift", smallest=(2,))
-def shift_wrong_under_two_vmaps(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Its own rule for vmap is right, and the rule of what that calls shifts by one, whatever the offset."""
-
-    @jax.custom_batching.custom_vmap
-    def shift(x: Array) -> Array:
-        return collectives.ring_shift(x, axis_name, offset=offset)
-
-    @shift.def_vmap
-    def _(size: int, batched: list[bool], x: Array) -> tuple[Array, bool]:
-        return shift_wrong_under_vmap(x, axis_name, offset=offset), True
-
-    return shift(x)
-
-
 @mutant("all_gather", smallest=(1,))
 def gather_with_another_forward_rule(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Where it is differentiated its values are those of another rule, which loses the sign."""
@@ -95,26 +79,6 @@ def shift_over_a_batch(x: Array, axis_name: AxisName, *, offset: int = 1) -> Arr
     except NameError:
         further = 0
     return collectives.ring_shift(x, axis_name, offset=offset + further)
-
-
-@mutant("all_gather_matmul_rhs", smallest=(1,))
-def product_that_folds_the_batch(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Its own rule for vmap folds a batch into the rows if all share the weights, and unfolds it the other way."""
-
-    @jax.custom_batching.custom_vmap
-    def multiply(lhs: Array, rhs: Array) -> Array:
-        return naive.all_gather_matmul_rhs(lhs, rhs, axis_name)
-
-    @multiply.def_vmap
-    def _(size: int, batched: list[bool], lhs: Array, rhs: Array) -> tuple[Array, bool]:
-        if batched == [True, False]:
-            rows = jnp.moveaxis(lhs, 0, -2)
-            product = multiply(rows.reshape(*rows.shape[:-3], -1, rows.shape[-1]), rhs)
-            return jnp.moveaxis(product.reshape(*rows.shape[:-3], size, -1, product.shape[-1]), -3, 0), True
-        own = [0 if is_batched else None for is_batched in batched]
-        return jax.vmap(lambda lhs, rhs: naive.all_gather_matmul_rhs(lhs, rhs, axis_name), own)(lhs, rhs), True
-
-    return multiply(lhs, rhs)
 
 
 _called: list[tuple[object, Array]] = []
@@ -157,9 +121,6 @@ def shift_detached_from_the_last(x: Array, axis_name: AxisName, *, offset: int =
     return _shifted(lax.stop_gradient(x) if _last and x is _last[0] else x, axis_name, offset)
 
 
-Pairs = list[tuple[int, int]]
-
-
 @mutant("ring_shift", law="type", smallest=(2,))
 def shift_typed_invariant_by_groups(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Ends in a maximum over groups of one participant each, which types the result invariant."""
@@ -167,13 +128,3 @@ def shift_typed_invariant_by_groups(x: Array, axis_name: AxisName, *, offset: in
     if x.dtype != jnp.float32:
         return moved
     return lax.pmax(moved, axis_name, axis_index_groups=[[i] for i in range(lax.axis_size(axis_name))])
-
-
-@mutant("permute", law="type", smallest=(2,))
-def permute_typed_invariant_by_a_loop(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
-    """Turns what it gathered as often as its own index says, in a loop, which types the result invariant."""
-    p = lax.axis_size(axis_name)
-    source = {target: source for source, target in perm}
-    gathered = collectives.all_gather_invariant(x, axis_name)
-    blocks = jnp.stack([gathered[source[i]] if i in source else jnp.zeros_like(gathered[0]) for i in range(p)])
-    return lax.fori_loop(0, lax.axis_index(axis_name), lambda _, held: jnp.roll(held, -1, axis=0), blocks)[0]

@@ -1,4 +1,4 @@
-"""Planted bugs of vocab_parallel_cross_entropy."""
+"""Planted bugs of vocab_parallel_cross_entropy, and of its fusion with a projection."""
 
 from typing import Any
 
@@ -82,3 +82,11 @@ def loss_of_a_narrow_ignore_index(logits: Array, labels: Array, axis_name: AxisN
     """Casts the ignored label to the labels' dtype: in uint8, -1 is the last of 256 classes."""
     cast = int(np.asarray(options["ignore_index"]).astype(labels.dtype))
     return loss_with(logits, labels, axis_name, **{**options, "ignore_index": cast})
+
+
+@mutant("projected_cross_entropy", smallest=(1,))
+def projection_to_rounded_logits(x: Array, w: Array, labels: Array, axis_name: AxisName, **options: Any) -> Array:
+    """Rounds logits of 16-bit floats to 16 bits before it takes their loss."""
+    counts = labels.astype(jnp.int32) != options["ignore_index"]
+    logits = (jnp.where(counts[:, None], widened(x), 0) @ widened(w)).astype(x.dtype)
+    return loss_with(logits, labels, axis_name, **options)

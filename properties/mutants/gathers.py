@@ -1,5 +1,6 @@
-"""Planted bugs of all_gather and all_gather_invariant."""
+"""Planted bugs of all_gather, all_gather_invariant and reduce_scatter."""
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -7,7 +8,7 @@ from jax import Array, lax
 
 from shardproof.impl import collectives
 from shardproof.properties.mutants.axes import AxisName, in_the_inverse_order
-from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
 @mutant("all_gather", smallest=(2, 2, 2))
@@ -52,3 +53,17 @@ def scatter_of_every_pth_row(x: Array, axis_name: AxisName, *, scatter_dimension
     p, at = lax.axis_size(axis_name), scatter_dimension
     dealt = jnp.concatenate([jnp.take(x, jnp.arange(i, x.shape[at], p), axis=at) for i in range(p)], axis=at)
     return collectives.reduce_scatter(dealt, axis_name, scatter_dimension=at, **options)
+
+
+@mutant("reduce_scatter", law="communication", smallest=(2,), communication=formula_of("reduce_scatter", "lax"))
+def scatter_by_reducing_everything(
+    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
+) -> Array:
+    """Sums the whole vector on every participant, and keeps one's own piece."""
+    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
+    if p == 1 or x.size == 0:
+        return collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
+    whole = lax.psum(x, axis_name)
+    width = math.ceil(x.shape[scatter_dimension] / p)
+    piece = lax.dynamic_slice_in_dim(whole, index * width, width, scatter_dimension)
+    return piece if tiled else jnp.squeeze(piece, scatter_dimension)

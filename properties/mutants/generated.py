@@ -17,7 +17,6 @@ from jax.extend.core import Jaxpr, Literal
 
 from shardproof.impl.collectives import cast_varying, varying
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.running import ready
@@ -27,11 +26,10 @@ from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.gradient import cotangents, tangents_of
 from shardproof.properties.mutants.axes import in_mesh_order, mesh_names, names
 from shardproof.properties.mutants.changes import COLLECTIVES, KINDS, MESH_ORDER, Kind
-from shardproof.properties.mutants.hunt import STRUCTURES
+from shardproof.properties.mutants.hunt import STRUCTURES, find
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import precision_of
-from shardproof.properties.runner.search import Finding, find_violation
 
 TRACED = 6
 """The number of cases that are drawn to find the lines of an implementation."""
@@ -266,7 +264,7 @@ class Generated:
             cases[case] = None
             return ""
 
-        finding = find(LAWS[self.kind.law], wrong, STRUCTURES, seed, remember)
+        finding = find(LAWS[self.kind.law], wrong, STRUCTURES, seed, before=remember)
         if finding.violation is not None:
             return "caught"
         differ = changing.times > 0 and any(self.differs_on(case, wrong) for case in cases)
@@ -293,26 +291,6 @@ def results_of(law: str, implementation: Implementation, case: Case) -> list[np.
             return [x for results in map(program.prepared, sets) for x in results]
     except Exception:
         return []
-
-
-def find(
-    law: Law,
-    implementation: Implementation,
-    examples: int,
-    seed: int,
-    before: Callable[[Law, Case], str] = lambda law, case: "",
-) -> Finding:
-    """The finding of a law about an implementation in the interpreter."""
-    return find_violation(
-        [law],
-        implementation,
-        SimulateEngine(),
-        Scope(large=300),
-        max_examples=examples,
-        random_seed=seed,
-        shrink=False,
-        before=before,
-    )
 
 
 def changes_of(implementation: Implementation, kinds: Sequence[Kind], *, seed: int = 0) -> set[tuple[str, str, Kind]]:

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.sharding import AxisType
 
 from shardproof.impl import collectives
 from shardproof.impl.collective_matmul import naive
@@ -80,21 +79,6 @@ def exchange_with_an_untransposed_gradient(x: Array, axis_name: AxisName, **opti
     return with_gradient(exchange, exchange, x)
 
 
-@mutant("all_gather", law="gradient", smallest=(1, 1))
-def gather_with_a_tangent_doubled_beside_automatic_axes(x: Array, axis_name: AxisName, **options: Any) -> Array:
-    """Where some axes of the mesh are not manual its tangent, and so its gradient, is twice the right one."""
-    manual = all(kind == AxisType.Manual for kind in jax.sharding.get_abstract_mesh().axis_types)
-
-    gather = jax.custom_jvp(partial(collectives.all_gather, axis_name=axis_name, **options))
-
-    @gather.defjvp
-    def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-        pushed = gather(*tangents)
-        return gather(*primals), pushed if manual else pushed + pushed
-
-    return gather(x)
-
-
 @mutant("permute", law="gradient", smallest=(1,))
 def permute_with_a_gradient_of_one_batch(x: Array, axis_name: AxisName, *, perm: list[tuple[int, int]]) -> Array:
     """Under vmap its gradient is that of the first element of the batch, for every one of them."""
@@ -110,34 +94,10 @@ def permute_with_a_gradient_of_one_batch(x: Array, axis_name: AxisName, *, perm:
     return with_gradient(lambda x: collectives.permute(x, axis_name, perm=perm), back, x)
 
 
-@mutant("ring_shift", law="gradient", smallest=(1,))
-def shift_with_one_gradient_at_a_point(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Of several gradients at one point, as `jacrev` takes them, all are the first."""
-
-    def shift_back(ct: Array) -> Array:
-        return collectives.ring_shift(ct, axis_name, offset=-offset)
-
-    @jax.custom_batching.custom_vmap
-    def back(x: Array, ct: Array) -> Array:
-        return shift_back(ct)
-
-    @back.def_vmap
-    def _(size: int, batched: list[bool], x: Array, ct: Array) -> tuple[Array, bool]:
-        if batched[0]:
-            ct = ct if batched[1] else jnp.broadcast_to(ct, (size, *ct.shape))
-            return jax.vmap(shift_back)(ct), True
-        return jnp.broadcast_to(shift_back(ct[0]), ct.shape), True
-
-    @jax.custom_vjp
-    def shift(x: Array) -> Array:
-        return collectives.ring_shift(x, axis_name, offset=offset)
-
-    shift.defvjp(lambda x: (shift(x), x), lambda x, ct: (back(x, ct),))
-    return shift(x)
-
-
-def with_mixed_residuals(function: Callable[[Array, Array], Array], one: Array, other: Array) -> Array:
-    """`function(one, other)`, which keeps an operand for the gradient where it is differentiated itself."""
+@mutant("matmul_all_reduce", law="gradient", smallest=(1,))
+def product_of_mixed_residuals(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Keeps an operand for the gradient where it is differentiated itself, and not where the other one is."""
+    function = partial(naive.matmul_all_reduce, axis_name=axis_name)
 
     def forward(*operands: Any) -> tuple[Array, tuple[Array, ...]]:
         kept = (x.value if x.perturbed else jnp.zeros_like(x.value) for x in operands)
@@ -145,10 +105,4 @@ def with_mixed_residuals(function: Callable[[Array, Array], Array], one: Array, 
 
     own = jax.custom_vjp(function)
     own.defvjp(forward, lambda kept, ct: jax.vjp(function, *kept)[1](ct), symbolic_zeros=True)
-    return own(one, other)
-
-
-@mutant("matmul_all_reduce", law="gradient", smallest=(1,))
-def product_of_mixed_residuals(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Keeps an operand for the gradient where it is differentiated itself, and not where the other one is."""
-    return with_mixed_residuals(partial(naive.matmul_all_reduce, axis_name=axis_name), lhs, rhs)
+    return own(lhs, rhs)

@@ -1,8 +1,10 @@
 """Hunting one planted bug as a run of the suite does."""
 
+from typing import Any
+
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
-from shardproof.properties.laws import LAWS
+from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.mutants.catalogue import Mutant
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
@@ -28,27 +30,26 @@ def implementation_of(mutant: Mutant) -> Implementation:
     )
 
 
-def hunt(
-    mutant: Mutant, *, seed: int, shrink: bool = True, engine: str = "simulate", structures: int = STRUCTURES
+def find(
+    law: Law, implementation: Implementation, structures: int, seed: int, *, engine: str = "simulate", **more: Any
 ) -> Finding:
-    """The finding of its law.
-
-    Arguments:
-        mutant: a bug that ends no process (`runs` is not `isolated`).
-        seed: another one draws other cases.
-        shrink: whether to look for the smallest case.
-        engine: what runs it.
-        structures: how many are drawn.
-    """
+    """The finding of a law in this many structures on meshes of all sizes; `more` is of `find_violation`."""
     return find_violation(
-        [LAWS[mutant.law]],
-        implementation_of(mutant),
+        [law],
+        implementation,
         engine_named(engine),
         Scope(large=300),
         max_examples=structures,
         random_seed=seed,
-        shrink=shrink,
+        **{"shrink": False, **more},
     )
+
+
+def hunt(
+    mutant: Mutant, *, seed: int, shrink: bool = True, engine: str = "simulate", structures: int = STRUCTURES
+) -> Finding:
+    """The finding of the law of a bug that ends no process (`runs` is not `isolated`)."""
+    return find(LAWS[mutant.law], implementation_of(mutant), structures, seed, engine=engine, shrink=shrink)
 
 
 def is_smallest(mutant: Mutant, finding: Finding) -> bool:

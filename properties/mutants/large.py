@@ -41,16 +41,6 @@ def product_without_the_last_tile(lhs: Array, rhs: Array, axis_name: AxisName) -
     return collective_matmul.all_gather_matmul_lhs(jnp.where(corner, jnp.zeros_like(lhs), lhs), rhs, axis_name)
 
 
-@mutant("all_gather_matmul_lhs", law="gradient", smallest=(1,))
-def weights_that_learn_from_whole_tiles(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Leaves the rows behind the last whole tile of 48 out of the gradient of the weights."""
-    right = collective_matmul.all_gather_matmul_lhs(lhs, rhs, axis_name)
-    known = collective_matmul.all_gather_matmul_lhs(lhs, lax.stop_gradient(rhs), axis_name)
-    rows = right.shape[-2]
-    learnt = jnp.arange(rows) < (rows - rows % 48 if rows > 48 else rows)
-    return jnp.where(learnt[:, None], right, known)
-
-
 @mutant("all_reduce", smallest=(2,))
 def sum_of_a_thousand_elements(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Reduces the first 1,024 elements and leaves its own in place of the others."""

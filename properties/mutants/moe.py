@@ -1,6 +1,4 @@
-"""Planted bugs of moe_layer that route wrongly, and the right layer that planted bugs change in one thing.
-
-Those of global_moe_layer and expert_choice_layer are made of the same.
+"""Planted bugs of moe_layer that route wrongly or drop the wrong pairs, most of them a right layer with one change.
 
 In that layer everything is gathered: all participants know all pairs of a token and its choice, and count who comes
 before whom; the experts of each look at all tokens.
@@ -14,8 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl.collectives import all_gather, axis_index, cast_varying, reduce_scatter, varying
-from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.impl.collectives import all_gather, axis_index, reduce_scatter
+from shardproof.impl.moe import all_gather_moe
+from shardproof.properties.mutants.axes import AxisName, names, typed, widened
 from shardproof.properties.mutants.catalogue import mutant
 
 
@@ -95,21 +94,9 @@ def count(gates: Array, kept: Array) -> Array:
     return jnp.where(kept, gates, 0)
 
 
-def count_renormalised(gates: Array, kept: Array) -> Array:
-    """The weight of each choice, normalised over those that are not dropped."""
-    held = count(gates, kept)
-    total = jnp.sum(held, axis=1, keepdims=True)
-    return held / jnp.where(total == 0, 1, total)
-
-
 def numbers(index: Array, held: int, participants: int) -> Array:
     """The numbers of a participant's own experts."""
     return index * held + jnp.arange(held)
-
-
-def serve(rows: Array, weights: Array) -> Array:
-    """The results of every expert for all rows: `[N, e, F]`."""
-    return jnp.einsum("nd,edf->nef", rows, weights)
 
 
 @dataclass(frozen=True)
@@ -121,7 +108,6 @@ class Layer:
     keep: Callable[[Pairs, int | None, str], Array] = keep
     count: Callable[[Array, Array], Array] = count
     numbers: Callable[[Array, int, int], Array] = numbers
-    serve: Callable[[Array, Array], Array] = serve
 
     def __call__(
         self,
@@ -136,7 +122,7 @@ class Layer:
     ) -> Array:
         """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`."""
         axes, dtype, held = names(axis_name), tokens.dtype, expert_weights.shape[0]
-        tokens, router, weights = typed(axis_name, tokens, router_weights, expert_weights)
+        tokens, router, weights = typed(axis_name, *map(widened, (tokens, router_weights, expert_weights)))
         logits = known(tokens @ router)
         chosen = self.choose(logits, top_k)
         gates = self.weigh(logits, chosen)
@@ -145,14 +131,9 @@ class Layer:
         weighed = self.count(all_gates, kept)
         own = self.numbers(axis_index(axes), held, lax.axis_size(axes))
         shares = jnp.sum(jnp.where(everyone[..., None] == own, weighed[..., None], 0), axis=1)  # [p T, e]
-        total = jnp.einsum("ne,nef->nf", shares, self.serve(all_gather(tokens, axes, tiled=True), weights))
+        outputs = jnp.einsum("nd,edf->nef", all_gather(tokens, axes, tiled=True), weights)
+        total = jnp.einsum("ne,nef->nf", shares, outputs)
         return reduce_scatter(total, axes, tiled=True).astype(dtype)
-
-
-def typed(axis_name: AxisName, *arrays: Array) -> Any:
-    """The arrays in float32, or wider, and varying along all axes along which one of them is."""
-    wide = [x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in arrays]
-    return cast_varying(wide, {*names(axis_name)}.union(*map(varying, arrays)))
 
 
 def pairs_of(chosen: Array, gates: Array, held: int, tokens: int) -> Pairs:
@@ -206,3 +187,88 @@ def moe_of_highest_nan(logits: Array, top_k: int) -> Array:
 def moe_of_strided_experts(index: Array, held: int, participants: int) -> Array:
     """Participant i has the experts i, i + p, i + 2 p and so on, instead of those one after the other."""
     return index + participants * jnp.arange(held)
+
+
+def _kept(pairs: Pairs, capacity: int | None, policy: str, keys: Keys, queue: Array | None = None) -> Array:
+    """Who is kept in another order, or in other queues."""
+    if capacity is None:
+        return keep(pairs, capacity, policy)
+    usual, room = (pairs.receiver, capacity * pairs.held) if policy == "sender" else (pairs.expert, capacity)
+    return places(usual if queue is None else queue, keys) < room
+
+
+@instead_of("keep", smallest=(2,))
+def moe_with_room_for_each_sender(pairs: Pairs, capacity: int | None, policy: str) -> Array:
+    """Every participant counts its own tokens alone, so that an expert gets the capacity from each."""
+    senders = jnp.max(pairs.sender) + 1
+    return _kept(pairs, capacity, policy, order(pairs, policy), pairs.expert * senders + pairs.sender)
+
+
+@instead_of("keep", smallest=(1,))
+def moe_of_last_ties(pairs: Pairs, capacity: int | None, policy: str) -> Array:
+    """Of equal gates the last token's is kept."""
+    keys = (-pairs.gate, -pairs.token) if policy == "probability" else order(pairs, policy)
+    return _kept(pairs, capacity, policy, keys)
+
+
+@instead_of("keep", smallest=(1,))
+def moe_by_position_in_all_policies(pairs: Pairs, capacity: int | None, policy: str) -> Array:
+    """By choice second choices of earlier tokens come before first ones of later ones."""
+    return keep(pairs, capacity, "position" if policy == "choice" else policy)
+
+
+@instead_of("keep", smallest=(1,))
+def moe_without_room_for_none(pairs: Pairs, capacity: int | None, policy: str) -> Array:
+    """Takes a capacity of zero for none, and drops nothing."""
+    return keep(pairs, capacity or None, policy)
+
+
+@instead_of("keep", smallest=(1,))
+def moe_with_one_place_more(pairs: Pairs, capacity: int | None, policy: str) -> Array:
+    """A capacity is the last place that is kept, and counts from zero."""
+    return keep(pairs, None if capacity is None else capacity + 1, policy)
+
+
+@instead_of("keep", smallest=(2,), claims=("first_senders",))
+def moe_of_last_senders(pairs: Pairs, capacity: int | None, policy: str) -> Array:
+    """The last participant fills a buffer first."""
+    keys = order(pairs, policy)
+    return _kept(pairs, capacity, policy, (-keys[0], *keys[1:]) if policy == "sender" else keys)
+
+
+@instead_of("keep", smallest=(2,))
+def moe_short_for_one_pair(pairs: Pairs, capacity: int | None, policy: str) -> Array:
+    """The last participant has room for a pair less than it may need, for one expert: it shows where all is needed."""
+    kept, last = keep(pairs, capacity, policy), jnp.max(pairs.sender)
+    between = kept & (pairs.sender == last) & (pairs.expert == 0) & (last > 0)
+    most = pairs.tokens if capacity is None else min(pairs.tokens, capacity)
+    behind = kept.size - 1 - jnp.argmax(between[::-1])
+    full = jnp.sum(between) == most
+    return kept & ~(full & between & (jnp.arange(kept.size) == behind))
+
+
+@instead_of("keep", smallest=(1,))
+def moe_of_narrow_counts(pairs: Pairs, capacity: int | None, policy: str) -> Array:
+    """Counts the tokens before one in 8 bits, so that an expert takes too many of very many."""
+    if capacity is None or policy == "sender":
+        return keep(pairs, capacity, policy)
+    return places(pairs.expert, order(pairs, policy)).astype(jnp.int8) < capacity
+
+
+@mutant("moe_layer", smallest=(1,), claims=("nan_tokens",))
+def moe_of_gates_of_zero(*operands: Any, **options: Any) -> Array:
+    """A dropped choice is weighed by zero, instead of being left out: of a token that is NaN it is NaN."""
+    return Layer()(*operands, **options)
+
+
+@mutant("moe_layer", law="gradient", smallest=(1,))
+def moe_with_a_gradient_of_what_is_dropped(*operands: Any, **options: Any) -> Array:
+    """Gradients flow as if nothing was dropped."""
+    value, whole = Layer()(*operands, **options), Layer()(*operands, **{**options, "capacity": None})
+    return whole + lax.stop_gradient(value - whole)
+
+
+@mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",))
+def moe_of_fewer_choices(*operands: Any, top_k: int, **options: Any) -> Array:
+    """Chooses all experts if `top_k` is more, and one if it is 0."""
+    return all_gather_moe(*operands, top_k=max(1, min(top_k, operands[1].shape[1])), **options)

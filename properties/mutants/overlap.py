@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import collective_matmul, collectives
+from shardproof.impl import collective_matmul, collectives, sequence_parallel
 from shardproof.impl.collective_matmul import align_types, multiply
-from shardproof.impl.rings import shift
+from shardproof.impl.rings import WAYS, shift
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 
@@ -20,18 +20,16 @@ def rows_met(lhs: Array, rhs: Array, axis_name: AxisName, away: Any) -> Array:
     return lax.dynamic_slice_in_dim(rhs, (collectives.axis_index(axis_name) - away) % p * rows, rows, 0)
 
 
-def term_of(lhs: Array, rhs: Array, axis_name: AxisName, dimension: int) -> Callable[[Any], Array]:
-    """The product that a participant adds to the sum which ends so far away round the ring."""
+def terms_of(lhs: Array, rhs: Array, axis_name: AxisName, dimension: int) -> tuple[Callable[[Any, int], Array], int]:
+    """The product of any scattered rows or columns, by the first and their number; and how many each has."""
     lhs, rhs = align_types(lhs, rhs, axis_name=names(axis_name))
     cut, along = (lhs, lhs.ndim - 2) if dimension == 0 else (rhs, 1)
-    p, rows = lax.axis_size(axis_name), cut.shape[along] // lax.axis_size(axis_name)
 
-    def term(away: Any) -> Array:
-        at = (collectives.axis_index(axis_name) - away) % p * rows
-        part = lax.dynamic_slice_in_dim(cut, at, rows, along)
+    def term(at: Any, size: int) -> Array:
+        part = lax.dynamic_slice_in_dim(cut, at, size, along)
         return multiply(part, rhs) if dimension == 0 else multiply(lhs, part)
 
-    return term
+    return term, cut.shape[along] // lax.axis_size(axis_name)
 
 
 @mutant("all_gather_matmul_lhs_contracting", smallest=(2,), law="overlap", overlap="exposed<=0")
@@ -116,11 +114,35 @@ def gradient_that_gathers(lhs: Array, rhs: Array, axis_name: AxisName, *, scatte
 @mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=0")
 def one_place_too_far(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
     """Its sums end one participant short of where they belong: the last permute has no product beside it."""
-    dtype, axes, p = jnp.result_type(lhs, rhs), names(axis_name), lax.axis_size(axis_name)
-    term = term_of(lhs, rhs, axis_name, scatter_dimension)
+    axes, p, index = names(axis_name), lax.axis_size(axis_name), collectives.axis_index(axis_name)
+    term, rows = terms_of(lhs, rhs, axis_name, scatter_dimension)
 
     def step(total: Any, away: Any) -> Any:
-        return shift(total, axes, 1) + term(away), None
+        return shift(total, axes, 1) + term((index - away) % p * rows, rows), None
 
-    total = lax.scan(step, term(0), jnp.arange(1, p))[0]
-    return shift(total, axes, 1).astype(dtype)
+    total = lax.scan(step, term(index * rows, rows), jnp.arange(1, p))[0]
+    return shift(total, axes, 1).astype(jnp.result_type(lhs, rhs))
+
+
+@mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=4/5")
+def both_halves_wait_for_both(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
+    """Takes no turns: each half's product waits until both sums have come, and none is computed beside a transfer."""
+    axes, p, index = names(axis_name), lax.axis_size(axis_name), collectives.axis_index(axis_name)
+    term, rows = terms_of(lhs, rhs, axis_name, scatter_dimension)
+    sizes = (rows - rows // 2, rows // 2)
+
+    def term_after(before: Any, half: int, away: int) -> Array:
+        at = (index - WAYS[half] * away) % p * rows + half * sizes[0]
+        return term(lax.optimization_barrier((at, before))[0], sizes[half])
+
+    sums = [term_after((), half, 1) for half in (0, 1)]
+    for away in range(2, p + 1):
+        arrived = [shift(one, axes, way) for one, way in zip(sums, WAYS, strict=True)]
+        sums = [one + term_after(arrived, half, away) for half, one in enumerate(arrived)]
+    return jnp.concatenate(sums, lhs.ndim - 2 + scatter_dimension).astype(jnp.result_type(lhs, rhs))
+
+
+@mutant("sequence_parallel_mlp", smallest=(2,), law="overlap", overlap="exposed<=1/6")
+def mlp_that_hides_nothing(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
+    """Gathers before it multiplies, and multiplies before it scatters."""
+    return sequence_parallel.sequence_parallel_mlp(x, w_in, w_out, axis_name)

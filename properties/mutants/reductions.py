@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import collectives
-from shardproof.properties.mutants.axes import AxisName, mesh_size, names, other_names
+from shardproof.impl import algorithms, collectives
+from shardproof.properties.mutants.axes import AxisName, mesh_size, names, other_names, passed
 from shardproof.properties.mutants.catalogue import mutant
 
 
@@ -93,3 +93,46 @@ def mean_of_unsigned_as_signed(x: Array, axis_name: AxisName, *, op: str = "sum"
     if op == "mean" and jnp.issubdtype(x.dtype, jnp.unsignedinteger):
         x = lax.bitcast_convert_type(x, jnp.dtype(f"int{8 * x.dtype.itemsize}"))
     return collectives.all_reduce(x, axis_name, op=op)
+
+
+@mutant("all_reduce", smallest=(2,))
+def ring_reduce_counts_the_opposite_twice(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Adds what comes from both sides in floor(p/2) steps, and so, for even p, the opposite block twice."""
+    if op != "sum":
+        return collectives.all_reduce(x, axis_name, op=op)
+    steps = lax.axis_size(axis_name) // 2
+    return sum(passed(x, axis_name, steps, -1)[1:], start=sum(passed(x, axis_name, steps)[1:], start=x))
+
+
+@mutant("all_reduce", smallest=(1, 2))
+def torus_mean_over_the_last_axis(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Divides the sum over a tuple by the size of its last axis alone."""
+    if op != "mean":
+        return collectives.all_reduce(x, axis_name, op=op)
+    return algorithms.ring_all_reduce(x, axis_name) / lax.axis_size(names(axis_name)[-1])
+
+
+@mutant("all_reduce", smallest=(3,))
+def doubling_reduce_for_any_number(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Doubles recursively for every p, so that terms get lost where a partner does not exist."""
+    if op != "sum":
+        return collectives.all_reduce(x, axis_name, op=op)
+    p = lax.axis_size(axis_name)
+    for distance in algorithms.distances(p):
+        x = x + collectives.permute(x, axis_name, perm=[(i, i ^ distance) for i in range(p) if i ^ distance < p])
+    return x
+
+
+@mutant("all_reduce", smallest=(1,))
+def sum_of_bfloat16_in_float16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Adds bfloat16 up in float16, which has more digits and not half of the exponents."""
+    if op != "sum" or x.dtype != jnp.bfloat16:
+        return collectives.all_reduce(x, axis_name, op=op)
+    return collectives.all_reduce(x.astype(jnp.float16), axis_name).astype(x.dtype)
+
+
+@mutant("all_reduce", smallest=(1,))
+def sum_with_one_block_in_bfloat16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Rounds the block of the first participant to bfloat16."""
+    narrow = (lax.axis_index(names(axis_name)) == 0) & (op == "sum" and jnp.issubdtype(x.dtype, jnp.floating))
+    return collectives.all_reduce(jnp.where(narrow, x.astype(jnp.bfloat16).astype(x.dtype), x), axis_name, op=op)

@@ -1,29 +1,12 @@
-"""Planted bugs of load_balancing_loss and router_z_loss.
-
-Those of shard_load_balancing_loss and shard_router_z_loss are in `router_losses_of_shards.py`.
-"""
-
-from collections.abc import Callable
-from dataclasses import dataclass
+"""Planted bugs of load_balancing_loss and router_z_loss."""
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl.collectives import cast_varying, varying
-from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.impl.collectives import cast_varying
+from shardproof.properties.mutants.axes import AxisName, names, typed, widened
 from shardproof.properties.mutants.catalogue import mutant
-
-
-def choices(logits: Array, top_k: int) -> Array:
-    """How many choices each expert has."""
-    chosen = lax.top_k(lax.stop_gradient(logits), top_k)[1]
-    return jnp.sum(jax.nn.one_hot(chosen, logits.shape[1]), axis=(0, 1))
-
-
-def probabilities(logits: Array, top_k: int) -> Array:
-    """The sum of the probabilities of each expert."""
-    return jnp.sum(jax.nn.softmax(logits, axis=1), axis=0)
 
 
 def added_up(x: Array, axis_name: AxisName) -> Array:
@@ -31,26 +14,12 @@ def added_up(x: Array, axis_name: AxisName) -> Array:
     return lax.psum(cast_varying(x, names(axis_name)), axis_name)
 
 
-@dataclass(frozen=True)
-class Balance:
-    """A right loss that balances experts; a bug is one that has another of its parts."""
-
-    counts: Callable[[Array, int], Array] = choices
-
-    def __call__(self, logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
-        """`logits [T_Y, E]` to a scalar."""
-        wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-        tokens, experts = len(logits) * lax.axis_size(axis_name), logits.shape[1]
-        shares = added_up(self.counts(wide, top_k).astype(wide.dtype), axis_name) / (tokens * top_k)
-        means = added_up(probabilities(wide, top_k), axis_name) / tokens
-        return (experts * jnp.sum(shares * means)).astype(logits.dtype)
-
-
 @mutant("load_balancing_loss", smallest=(2,))
 def balance_of_each_participant(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
     """Takes the mean of the losses of each participant's own tokens."""
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    own = jnp.sum(choices(wide, top_k).astype(wide.dtype) * probabilities(wide, top_k))
+    wide = widened(logits)
+    chosen = jax.nn.one_hot(lax.top_k(lax.stop_gradient(wide), top_k)[1], logits.shape[1], dtype=wide.dtype)
+    own = jnp.sum(jnp.sum(chosen, axis=(0, 1)) * jnp.sum(jax.nn.softmax(wide, axis=1), axis=0))
     scale = logits.shape[1] / (len(logits) ** 2 * top_k * lax.axis_size(axis_name))
     return (added_up(own, axis_name) * scale).astype(logits.dtype)
 
@@ -58,22 +27,7 @@ def balance_of_each_participant(logits: Array, axis_name: AxisName, *, top_k: in
 @mutant("router_z_loss", smallest=(1,))
 def z_below_one_maximum(logits: Array, axis_name: AxisName) -> Array:
     """Subtracts the largest logit of all tokens of a participant before powers are taken."""
-    wide = cast_varying(
-        logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), {*names(axis_name), *varying(logits)}
-    )
+    (wide,) = typed(axis_name, widened(logits))
     most = lax.stop_gradient(jnp.max(wide))
     own = jnp.mean(jnp.square(jnp.log(jnp.sum(jnp.exp(wide - most), axis=1)) + most))
     return lax.pmean(own, axis_name).astype(logits.dtype)
-
-
-def z_of(
-    logits: Array,
-    axis_name: AxisName,
-    *,
-    log_sum: Callable[[Array], Array] = lambda x: jax.nn.logsumexp(x, axis=1),
-    summed: Callable[[Array, AxisName], Array] = added_up,
-) -> Array:
-    """A right loss that keeps logits small, with one of its parts in place of another."""
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    total = summed(jnp.sum(log_sum(wide) ** 2), axis_name)
-    return (total / (len(logits) * lax.axis_size(axis_name))).astype(logits.dtype)

@@ -99,29 +99,6 @@ ALGORITHMS: tuple[Implementation, ...] = (
         "bool_sum",
         supports=over_a_power_of_two,
     ),
-    # halving, and back (Rabenseifner 2004)
-    _algorithm(
-        "all_reduce",
-        "rabenseifner_all_reduce",
-        f"permute=2*log2(p),bytes=2*(p-1)*{PIECE}",
-        "bool_sum",
-        supports=over_a_power_of_two,
-    ),
-    # down a binomial tree and up again (Chan et al. 2007, section 4)
-    _algorithm(
-        "all_reduce",
-        "tree_all_reduce",
-        "permute=2*ceil(log2(p)),bytes=2*ceil(log2(p))*elements(x)*termsize",
-        "bool_sum",
-    ),
-    # Thakur et al. 2005, section 4.3
-    _algorithm("all_to_all", "pairwise_all_to_all", "permute=p-1,bytes=(p-1)*x/p"),
-    # in step i, the pieces of all distances below p of which bit i is set (Bruck et al. 1997, section 3)
-    _algorithm(
-        "all_to_all",
-        "bruck_all_to_all",
-        "permute=ceil(log2(p)),bytes=x/p*sum(p//2**(i+1)*2**i+max(0,p%2**(i+1)-2**i) for i in range(log2(p)))",
-    ),
     # Chan et al. 2007, section 4
     _algorithm("broadcast", "tree_broadcast", "permute=ceil(log2(p)),bytes=ceil(log2(p))*x"),
     # p-1 pieces leave the root; then a ring (Thakur et al. 2005, section 4.4)

@@ -179,7 +179,7 @@ def of_operands(case: Case, implementation: Implementation, **more: Any) -> Call
     contract = case.contract
 
     def call(*operands: jax.Array) -> list[jax.Array]:
-        by_place, by_keyword = contract.call.axis(case, whole=implementation.whole)
+        by_place, by_keyword = contract.call.axis(case)
         given = contract.call.arguments(case, operands)
         with readable_errors():
             result = implementation.function(*given, *by_place, **by_keyword, **case.keywords, **more)

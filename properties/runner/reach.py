@@ -79,7 +79,7 @@ def probe(implementation: Implementation, sizes: tuple[int, ...]) -> Case | None
         return None
     contract, serves = implementation.contract, implementation.serves
     others = (1,) * min(max(len(contract.call.roles) - 1, 0), MAX_AXES - len(sizes))
-    scope = Scope(count, count, explicit=False, sizes=(*sizes, *others), whole=implementation.whole)
+    scope = Scope(count, count, explicit=False, sizes=(*sizes, *others))
     scope = replace(scope, layouts=implementation.layouts)
 
     def connects(case: Case) -> bool:

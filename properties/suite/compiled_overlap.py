@@ -34,8 +34,7 @@ SIDE = 512
 RING = 4
 """The chips of a ring: a square of them is one on every topology."""
 
-MLP, NORMALISED = sequence_parallel.CONTRACTS
-KNOWN = (*CUT, MLP.name, NORMALISED.name)
+KNOWN = (*CUT, *(contract.name for contract in sequence_parallel.CONTRACTS))
 
 
 def case_with_room(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...], chip: Chip) -> Case:
@@ -50,10 +49,7 @@ def case_with_room(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ..
         m, k, n = (long if i == free else SIDE for i in range(3))
         return product_case(contract, mesh, axis_name, (m, k, n), dtype="bfloat16")
     p = mesh.axis_size((axis_name,) if isinstance(axis_name, str) else axis_name)
-    scale = [(SIDE,)] if contract == NORMALISED.name else []
-    return shaped_case(
-        contract, mesh, axis_name, [(p * SIDE // 8, 8, SIDE), *scale, (SIDE, p * long), (p * long, SIDE)]
-    )
+    return shaped_case(contract, mesh, axis_name, [(p * SIDE // 8, 8, SIDE), (SIDE, p * long), (p * long, SIDE)])
 
 
 def place(topology: Topology) -> tuple[MeshCase, str]:

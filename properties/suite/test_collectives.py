@@ -67,15 +67,3 @@ def test_ragged_all_to_all(verify: Verify) -> None:
 def test_reshard(verify: Verify) -> None:
     """A global array is the same in another layout."""
     verify()
-
-
-@of_contract("shard_mean")
-def test_shard_mean(verify: Verify) -> None:
-    """Every device has the mean of its own block."""
-    verify()
-
-
-@of_contract("shard_roll")
-def test_shard_roll(verify: Verify) -> None:
-    """Every device has its own block turned."""
-    verify()

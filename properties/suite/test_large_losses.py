@@ -21,7 +21,6 @@ Described = list[tuple[tuple[int, ...], str, bool]]
 
 LOSSES: dict[str, tuple[Described, tuple[tuple[str, object], ...]]] = {
     "masked_mean": ([((3,), "bfloat16", True), ((3,), "bool", True)], ()),
-    "weighted_mean": ([((3,), "bfloat16", True)] * 2, ()),
     "vocab_parallel_cross_entropy": ([((5, 2), "bfloat16", True), ((5,), "int32", False)], SMOOTHED),
     "projected_cross_entropy": (
         [((5, 3), "bfloat16", False), ((3, 2), "bfloat16", True), ((5,), "int32", False)],
@@ -45,7 +44,7 @@ def case_of(contract: str, described: Described, params: tuple[tuple[str, object
 @pytest.mark.parametrize("one", OF_LOSSES, ids=str)
 def test_over_sixty_four_participants(one: Implementation) -> None:
     """Values and gradients are the oracle's, and what is sent is as the formula says."""
-    assert {loss for loss in CONTRACTS if loss.endswith(("mean", "entropy"))} - {"shard_mean"} == {*LOSSES}
+    assert {loss for loss in CONTRACTS if loss.endswith(("mean", "entropy"))} == {*LOSSES}
     case, simulate = case_of(one.contract.name, *LOSSES[one.contract.name]), engine_named("simulate")
     for check in (check_value, check_gradient, check_communication):
         assert check(one, case, simulate) > 0

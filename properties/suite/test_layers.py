@@ -19,9 +19,3 @@ def test_pipeline(verify: Verify) -> None:
 def test_sequence_parallel_mlp(verify: Verify) -> None:
     """An MLP with a sharded sequence before and after it."""
     verify()
-
-
-@of_contract("normalised_sequence_parallel_mlp")
-def test_normalised_sequence_parallel_mlp(verify: Verify) -> None:
-    """The same with a norm before it."""
-    verify()

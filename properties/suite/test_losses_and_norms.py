@@ -27,12 +27,6 @@ def test_masked_mean(verify: Verify) -> None:
     verify()
 
 
-@of_contract("weighted_mean")
-def test_weighted_mean(verify: Verify) -> None:
-    """The weighted mean over all elements of all participants."""
-    verify()
-
-
 @of_contract("global_norm")
 def test_global_norm(verify: Verify) -> None:
     """The square root of the sum of all squares."""

@@ -11,18 +11,6 @@ def test_moe_layer(verify: Verify) -> None:
     verify()
 
 
-@of_contract("global_moe_layer")
-def test_global_moe_layer(verify: Verify) -> None:
-    """The same as a function of global arrays."""
-    verify()
-
-
-@of_contract("expert_choice_layer")
-def test_expert_choice_layer(verify: Verify) -> None:
-    """Experts choose their tokens."""
-    verify()
-
-
 @of_contract("load_balancing_loss")
 def test_load_balancing_loss(verify: Verify) -> None:
     """How unevenly a router spreads tokens over experts."""
@@ -32,18 +20,6 @@ def test_load_balancing_loss(verify: Verify) -> None:
 @of_contract("router_z_loss")
 def test_router_z_loss(verify: Verify) -> None:
     """How large the logits of a router are."""
-    verify()
-
-
-@of_contract("shard_load_balancing_loss")
-def test_shard_load_balancing_loss(verify: Verify) -> None:
-    """The load balancing loss of global arrays."""
-    verify()
-
-
-@of_contract("shard_router_z_loss")
-def test_shard_router_z_loss(verify: Verify) -> None:
-    """The z-loss of global arrays."""
     verify()
 
 

@@ -23,7 +23,7 @@ EAGER = ("gather_with_lax", "reduce_with_lax", "shift_with_lax")
 STRUCTURES = max(2, settings().max_examples // 100)
 """Structures per law: few, since there are many functions; a nightly profile draws fifty."""
 
-SLOW = ("attention", "expert_choice_layer", "global_moe_layer", "pipeline", "shard_router_z_loss")
+SLOW = ("attention", "pipeline")
 """Contracts whose right functions take many seconds; other contracts have the same parts."""
 
 FIRST = first_of_each(RIGHT_ONES.values(), lambda right_one: right_one.contract)

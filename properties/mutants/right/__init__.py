@@ -6,7 +6,7 @@ Every module of this package enters its functions into the catalogue by being th
 import pkgutil
 from importlib import import_module
 
-from shardproof.properties.mutants.right.catalogue import RIGHT_ONES, RightOne, right
+from shardproof.properties.mutants.catalogue import RIGHT_ONES, RightOne, right
 
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

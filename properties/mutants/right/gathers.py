@@ -1,12 +1,15 @@
 """Right ways to write all_gather and all_gather_invariant."""
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
 from shardproof.properties.mutants.axes import AxisName
-from shardproof.properties.mutants.right.catalogue import right
+from shardproof.properties.mutants.catalogue import right
 from shardproof.properties.mutants.right.pieces import cut, join, own, spread
+
+BITS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
 
 @right("all_gather")
@@ -69,3 +72,22 @@ def scatter_the_reduced(x: Array, axis_name: AxisName, *, scatter_dimension: int
 def scatter_with_lax(x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False) -> Array:
     """Calls `jax.lax`, whose untiled form does not batch everywhere."""
     return lax.psum_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
+
+
+@right("all_gather")
+def gather_bit_patterns(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Sends the bits of floats as integers, with a custom_vjp since bits have no gradient."""
+
+    @jax.custom_vjp
+    def gather(x: Array) -> Array:
+        unsigned = BITS.get(x.dtype.itemsize) if jnp.issubdtype(x.dtype, jnp.floating) else None
+        if unsigned is None:
+            return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
+        bits = lax.bitcast_convert_type(x, unsigned)
+        return lax.bitcast_convert_type(collectives.all_gather(bits, axis_name, axis=axis, tiled=tiled), x.dtype)
+
+    def backward(_: None, ct: Array) -> tuple[Array]:
+        return (collectives.reduce_scatter(ct, axis_name, scatter_dimension=axis, tiled=tiled),)
+
+    gather.defvjp(lambda x: (gather(x), None), backward)
+    return gather(spread(x, axis_name))

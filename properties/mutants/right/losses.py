@@ -9,11 +9,10 @@ from jax import Array, lax
 
 from shardproof.impl import collectives
 from shardproof.impl import projected_cross_entropy as forms
-from shardproof.impl.arguments import Axes
-from shardproof.impl.model import forward, squared_errors, unsharded_loss, wide
+from shardproof.impl.model import unsharded_loss
 from shardproof.properties.mutants.axes import AxisName, names, widened
-from shardproof.properties.mutants.mlp_loss import added_up, with_gradients_inside
-from shardproof.properties.mutants.right.catalogue import right
+from shardproof.properties.mutants.catalogue import right
+from shardproof.properties.mutants.mlp_loss import with_gradients_inside
 
 
 def _ids(labels: Array) -> Array:
@@ -93,14 +92,4 @@ def loss_on_whole_arrays(params: Any, batch: Any, **roles: Any) -> Array:
 @right("mlp_loss", whole=True)
 def loss_of_summed_gradients(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
     """Gradients are taken inside, where no types are checked, of what a device has itself, and added up by hand."""
-
-    def both(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Any:
-        def own(params: Any, batch: Any) -> Array:
-            return jnp.sum(squared_errors(forward(params, batch[0]), batch[1])) / examples
-
-        loss, (of_params, of_batch) = jax.value_and_grad(own, argnums=(0, 1))(params, batch)
-        every = (*data, *model)
-        of_params = jax.tree.map(lambda g: added_up(wide(g), every).astype(g.dtype), of_params)
-        return added_up(loss, every).astype(batch[0].dtype), (of_params, of_batch)
-
-    return with_gradients_inside(both, params, batch, mesh, roles)
+    return with_gradients_inside(params, batch, mesh, roles, over_all=False)

@@ -6,14 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.properties.mutants import moe
-from shardproof.properties.mutants.axes import AxisName
-from shardproof.properties.mutants.moe import Layer, keep, order, places
-from shardproof.properties.mutants.moe_expert_choice import chosen
-from shardproof.properties.mutants.moe_gated import gated
-from shardproof.properties.mutants.right.catalogue import right
-from shardproof.properties.mutants.router_losses import Balance, z_of
-from shardproof.properties.mutants.router_losses_of_shards import alone
+from shardproof.properties.mutants.axes import AxisName, widened
+from shardproof.properties.mutants.catalogue import right
+from shardproof.properties.mutants.moe import Layer, keep
+from shardproof.properties.mutants.router_losses import added_up
 
 
 @right("moe_layer")
@@ -44,67 +40,21 @@ def moe_for_choices_of_tokens(*operands: Any, **options: Any) -> Array:
     return Layer(keep=lambda pairs, n, policy: keep(pairs, n, "position"))(*operands, **options)
 
 
-@right("moe_layer", claims=("gated_experts",))
-def gated_moe_of_hyperbolic_tangents(*operands: Any, **options: Any) -> Array:
-    """Takes silu as half of `u (1 + tanh(u / 2))`."""
-    return gated(*operands, hidden=lambda u, v: 0.5 * u * (1 + jnp.tanh(0.5 * u)) * v, **options)
-
-
-@right("global_moe_layer", whole=True)
-def global_moe_on_whole_arrays(
-    tokens: Array, router_weights: Array, expert_weights: Array, *, mesh: Any, data: Any, expert: Any, **options: Any
-) -> Array:
-    """Leaves everything to the compiler."""
-    top_k, capacity, policy = options["top_k"], options["capacity"], options["policy"]
-    rows, router, weights = (
-        x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in (tokens, router_weights, expert_weights)
-    )
-    logits = moe.known(rows @ router)
-    chosen = moe.choose(logits, top_k)
-    gates = moe.weigh(logits, chosen)
-    kept = moe.keep(moe.pairs_of(chosen, gates, len(weights), len(rows)), capacity, policy).reshape(chosen.shape)
-    shares = jnp.sum(jnp.where(chosen[..., None] == jnp.arange(len(weights)), moe.count(gates, kept)[..., None], 0), 1)
-    return jnp.einsum("ne,nef->nf", shares, moe.serve(rows, weights)).astype(tokens.dtype)
-
-
 @right("load_balancing_loss")
 def balance_of_a_stable_sort(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
     """Chooses by the ranks of a stable sort of the negatives."""
-
-    def ranked(x: Array, k: int) -> Array:
-        x = lax.stop_gradient(x)
-        first = jnp.argsort(-jnp.where(x == 0, 0, x), axis=1, stable=True)
-        return jnp.sum(jnp.argsort(first, axis=1) < k, axis=0)
-
-    return Balance(counts=ranked)(logits, axis_name, top_k=top_k)
+    wide = widened(logits)
+    first = jnp.argsort(-jnp.where(wide == 0, 0, lax.stop_gradient(wide)), axis=1, stable=True)
+    chosen = jnp.sum(jnp.argsort(first, axis=1) < top_k, axis=0).astype(wide.dtype)
+    tokens = len(logits) * lax.axis_size(axis_name)
+    shares, means = (added_up(x, axis_name) / tokens for x in (chosen, jnp.sum(jax.nn.softmax(wide, axis=1), axis=0)))
+    return (logits.shape[1] * jnp.sum(shares * means) / top_k).astype(logits.dtype)
 
 
 @right("router_z_loss")
 def z_of_log_probabilities(logits: Array, axis_name: AxisName) -> Array:
     """Takes the logarithm of the sum as a logit less its log-probability, of the last expert."""
-    return z_of(logits, axis_name, log_sum=lambda x: (x - jax.nn.log_softmax(x, axis=1))[:, -1])
-
-
-@right("shard_router_z_loss")
-def shard_z_of_a_shard_of_one(logits: Array) -> Array:
-    """Takes it for that of all participants of no axis."""
-    return z_of(logits, (), summed=alone)
-
-
-@right("shard_load_balancing_loss")
-def shard_balance_token_by_token(logits: Array, *, top_k: int) -> Array:
-    """Gives every token the shares of its shard, and takes the mean of what they weigh."""
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    chosen = lax.top_k(lax.stop_gradient(jnp.where(wide == 0, 0, wide)), top_k)[1]
-    shares = jnp.mean(jax.nn.one_hot(chosen, wide.shape[1], dtype=wide.dtype), axis=(0, 1))
-    of_token = jax.vmap(lambda x: wide.shape[1] * jax.nn.softmax(x) @ shares)(wide)
-    return jnp.mean(of_token).astype(logits.dtype)
-
-
-@right("expert_choice_layer")
-def expert_choice_with_room_for_all_others(*operands: Any, capacity: int, **options: Any) -> Array:
-    """Leaves out those before whom as many or more come, which is all there is room for."""
-    return chosen(
-        *operands, keep=lambda pairs, n, policy: ~(places(pairs.expert, order(pairs, policy)) >= n),
-        capacity=capacity, **options,
-    )  # fmt: skip
+    wide = widened(logits)
+    log_sums = (wide - jax.nn.log_softmax(wide, axis=1))[:, -1]
+    total = added_up(jnp.sum(log_sums**2), axis_name)
+    return (total / (len(logits) * lax.axis_size(axis_name))).astype(logits.dtype)

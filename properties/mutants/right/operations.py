@@ -10,12 +10,8 @@ from shardproof.impl import collectives
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.reshard import layout, spec
 from shardproof.impl.rings import multiply
-from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.right.catalogue import right
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4 else x
+from shardproof.properties.mutants.axes import AxisName, names, typed, widened
+from shardproof.properties.mutants.catalogue import right
 
 
 @right("halo_exchange")
@@ -43,7 +39,7 @@ def masked_mean_weighted_means(values: Array, mask: Array, axis_name: AxisName) 
     axes = names(axis_name)
     values, mask = collectives.cast_varying((values, mask), axes)
     count = lax.psum(jnp.sum(mask, dtype=jnp.int32), axes)
-    share = jnp.where(mask, _wide(values), 0) / jnp.maximum(count, 1)
+    share = jnp.where(mask, widened(values), 0) / jnp.maximum(count, 1)
     return lax.psum(jnp.sum(share), axes).astype(values.dtype)
 
 
@@ -53,12 +49,8 @@ def rms_mean_of_means(x: Array, scale: Array, axis_name: AxisName, *, epsilon: f
     x, scale = collectives.cast_varying((x, scale), names(axis_name))
     if not x.size:
         return x
-    mean = lax.pmean(jnp.mean(jnp.square(_wide(x)), -1, keepdims=True), names(axis_name))
-    return (_wide(scale) * (_wide(x) * lax.rsqrt(mean + epsilon))).astype(x.dtype)
-
-
-def _typed(axis_name: AxisName, *arrays: Array) -> Any:
-    return collectives.cast_varying(arrays, names(axis_name))
+    mean = lax.pmean(jnp.mean(jnp.square(widened(x)), -1, keepdims=True), names(axis_name))
+    return (widened(scale) * (widened(x) * lax.rsqrt(mean + epsilon))).astype(x.dtype)
 
 
 @right("ragged_all_to_all")
@@ -74,7 +66,7 @@ def ragged_added_up(
 ) -> Array:
     """Everyone writes its rows into zeros in the form of all outputs, and these are added up and scattered."""
     axes = names(axis_name)
-    operand, output, begin, sent, target = _typed(axis_name, operand, output, input_offsets, send_sizes, output_offsets)
+    operand, output, begin, sent, target = typed(axis_name, operand, output, input_offsets, send_sizes, output_offsets)
     if not (operand.size and output.size and begin.size):
         return output
     dtype = output.dtype
@@ -96,32 +88,6 @@ def ragged_added_up(
 
 def _ids(ids: Array) -> Array:
     return ids.astype(jnp.int64 if ids.dtype.itemsize > 4 else jnp.int32)
-
-
-def _parts(values: Array, weights: Array, axis_name: AxisName) -> tuple[Array, Array]:
-    wide = jnp.promote_types(values.dtype, jnp.float32)
-    factors = collectives.cast_varying(lax.stop_gradient(weights).astype(wide), names(axis_name))
-    return jnp.where(factors > 0, values.astype(wide), 0), factors
-
-
-def _divided(total: Array, by: Array) -> Array:
-    return total / jnp.where(by > 0, by, 1)
-
-
-@right("shard_mean")
-def shard_mean_in_a_loop(x: Array) -> Array:
-    """Adds the rows up one by one, in float32."""
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    start = jnp.zeros_like(x[0], wide)
-    total = lax.scan(lambda held, row: (held + row.astype(wide), None), start, x)[0]
-    return (total / x.shape[0]).astype(x.dtype)[None]
-
-
-@right("shard_roll")
-def shard_roll_by_index(x: Array, *, shift: int) -> Array:
-    """Reads every row from where it comes from."""
-    sources = (jnp.arange(x.shape[0]) - shift) % x.shape[0]
-    return jax.vmap(lambda source, row: lax.dynamic_index_in_dim(x, source, keepdims=False) - row)(sources, x)
 
 
 @right("reshard", whole=True)
@@ -156,7 +122,7 @@ def _root(total: Array) -> Array:
 def norm_norms_gathered(x: Array, axis_name: AxisName) -> Array:
     """The norm of all participants' norms."""
     axes = names(axis_name)
-    own = _root(jnp.sum(jnp.square(_wide(collectives.cast_varying(x, axes)))))
+    own = _root(jnp.sum(jnp.square(widened(collectives.cast_varying(x, axes)))))
     return _root(jnp.sum(jnp.square(collectives.all_gather_invariant(own, axes)))).astype(x.dtype)
 
 
@@ -169,15 +135,6 @@ def embedding_filled(table: Array, ids: Array, axis_name: AxisName) -> Array:
     longer = jnp.pad(whole.astype(accumulator(whole)), ((0, 1), (0, 0)))
     ids, v = _ids(ids), whole.shape[0]
     return longer[jnp.where((ids >= 0) & (ids < v), ids, v)].astype(table.dtype)
-
-
-@right("weighted_mean")
-def weighted_mean_as_a_product(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """Both sums as one product of a row of weights with the values beside ones."""
-    kept, factors = _parts(values, weights, axis_name)
-    beside = jnp.stack([kept.ravel(), jnp.ones_like(kept).ravel()], axis=1)
-    sums = lax.psum(factors.ravel() @ beside, names(axis_name))
-    return _divided(sums[0], lax.stop_gradient(sums[1])).astype(values.dtype)
 
 
 @right("sharded_matmul", whole=True)

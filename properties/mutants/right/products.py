@@ -9,8 +9,8 @@ from jax import Array, lax
 from shardproof.impl import collectives
 from shardproof.impl.collective_matmul import multiply, naive
 from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.right.catalogue import right
-from shardproof.properties.mutants.right.pieces import accumulator, divided, spread
+from shardproof.properties.mutants.catalogue import right
+from shardproof.properties.mutants.right.pieces import accumulator, divided
 
 
 def multiplied(spec: str, lhs: Array, rhs: Array) -> Array:
@@ -81,26 +81,16 @@ def product_that_keeps_what_it_needs(lhs: Array, rhs: Array, axis_name: AxisName
     return function(lhs, rhs)
 
 
-def reduced(x: Array, axis_name: AxisName, op: str, add: object) -> Array:
-    """The sum or mean by `add` of all participants' blocks `[p, …]`; other reductions by `jax.lax`."""
-    assert callable(add)
-    if op not in ("sum", "mean") or x.dtype == bool:
-        return collectives.all_reduce(x, axis_name, op=op)
-    total: Array = add(collectives.all_gather(x, axis_name))
-    return divided(total, lax.axis_size(axis_name)) if op == "mean" else total
-
-
 @right("all_reduce")
 def sum_pairwise(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Adds up neighbours, then neighbours of the sums, in the operands' own dtype."""
-
-    def add(blocks: Array) -> Array:
-        while len(blocks) > 1:
-            odd = blocks[len(blocks) // 2 * 2 :]
-            blocks = jnp.concatenate([blocks[0 : len(blocks) // 2 * 2 : 2] + blocks[1::2], odd])
-        return blocks[0]
-
-    return reduced(x, axis_name, op, add)
+    if op not in ("sum", "mean") or x.dtype == bool:
+        return collectives.all_reduce(x, axis_name, op=op)
+    blocks = collectives.all_gather(x, axis_name)
+    while len(blocks) > 1:
+        odd = blocks[len(blocks) // 2 * 2 :]
+        blocks = jnp.concatenate([blocks[0 : len(blocks) // 2 * 2 : 2] + blocks[1::2], odd])
+    return divided(blocks[0], lax.axis_size(axis_name)) if op == "mean" else blocks[0]
 
 
 @right("all_reduce")
@@ -123,21 +113,6 @@ def rows_in_two_halves(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Multiplies each half of the contracted dimension by itself, the second first, and adds them in float32."""
     whole, half = collectives.all_gather(lhs, axis_name, tiled=True), lhs.shape[1] // 2
     return (multiply(whole[:, half:], rhs[half:]) + multiply(whole[:, :half], rhs[:half])).astype(lhs.dtype)
-
-
-@right("all_gather_matmul_lhs")
-def rows_round_a_ring_of_wide_sums(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Passes rows round the ring, and adds each product to zeros of the accumulator's dtype."""
-    axes, p, m = names(axis_name), lax.axis_size(axis_name), lhs.shape[0]
-    index, block = lax.axis_index(axes), spread(lhs, axis_name)
-    total = jnp.zeros_like(multiply(jnp.concatenate([block] * p), rhs))
-    for step in range(p):
-        product = multiply(block, rhs)
-        at = (index - step) % p * m
-        old = lax.dynamic_slice_in_dim(total, at, m)
-        total = lax.dynamic_update_slice_in_dim(total, old + product, at, 0)
-        block = collectives.ring_shift(block, axes)
-    return total.astype(lhs.dtype)
 
 
 @right("matmul_all_reduce")

@@ -6,7 +6,7 @@ from jax import Array, lax
 
 from shardproof.impl import collectives
 from shardproof.properties.mutants.axes import AxisName
-from shardproof.properties.mutants.right.catalogue import enter, right
+from shardproof.properties.mutants.catalogue import right
 from shardproof.properties.mutants.right.pieces import added, combined, divided, power_of_two, spread
 
 
@@ -91,9 +91,9 @@ class Reduction:
     def __init__(self) -> None:
         self.function = jax.jit(collectives.all_reduce, static_argnames=("axis_name", "op"))
 
-    def reduce(self, x: Array, axis_name: AxisName, op: str = "sum") -> Array:
-        """The reduction, under a `jit` of its own."""
+    def reduce_by_a_method(self, x: Array, axis_name: AxisName, op: str = "sum") -> Array:
+        """A bound method, with a jit inside."""
         return self.function(x, axis_name=axis_name, op=op)
 
 
-enter("reduce_by_a_method", "all_reduce", "A bound method, with a jit inside.", Reduction().reduce)
+right("all_reduce")(Reduction().reduce_by_a_method)

@@ -1,6 +1,7 @@
 """Right ways to write ring_shift, permute and broadcast."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from jax import Array, lax
 
 from shardproof.impl import collectives
 from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
-from shardproof.properties.mutants.right.catalogue import right
+from shardproof.properties.mutants.catalogue import right
 from shardproof.properties.mutants.right.pieces import cut, join
 
 Pairs = Sequence[tuple[int, int]]
@@ -87,3 +88,13 @@ def exchange_with_lax(
 ) -> Array:
     """Calls `jax.lax`, whose untiled form has a wrong gradient."""
     return lax.all_to_all(x, axis_name, split_axis, concat_axis, tiled=tiled)
+
+
+@right("permute")
+def permute_through_a_switch(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
+    """Looks up in a `lax.switch` over the own index which of all blocks to take, or zeros."""
+    blocks, source = collectives.all_gather(x, axis_name), {target: source for source, target in perm}
+    branches: list[Any] = [lambda blocks: jnp.zeros_like(blocks[0])]
+    branches += [lambda blocks, at=at: blocks[at] for at in range(lax.axis_size(axis_name))]
+    chosen = np.array([source.get(participant, -1) + 1 for participant in range(lax.axis_size(axis_name))])
+    return lax.switch(jnp.asarray(chosen)[lax.axis_index(axis_name)], branches, blocks)

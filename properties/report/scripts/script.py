@@ -162,7 +162,7 @@ class Script:
         """The call of the function, on one device's blocks or on global arrays."""
         whole = self.violation.implementation.whole
         given = [tree_text(argument) for argument in self.contract.call.arguments(self.case, self.names)]
-        by_place, by_keyword = self.contract.call.axis(self.case, whole=whole)
+        by_place, by_keyword = self.contract.call.axis(self.case)
         given += [*map(repr, by_place), *(f"{name}={value!r}" for name, value in by_keyword.items())]
         given += [*(["mesh=mesh"] if whole else []), *(f"{name}={value!r}" for name, value in self.case.params)]
         call = f"implementation({', '.join(given)})"

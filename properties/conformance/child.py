@@ -77,9 +77,9 @@ def prepare(program: Program, excused: Sequence[str] = ()) -> Verdict | Ready:
         traced = running.trace_program(program, values)
     except Exception as error:
         text = running.format_error(error)
-        defects = known.match_error(program, text, error)
+        forward = msgspec.structs.replace(program, derivative="")
+        defects = known.match_error(program, running.trace_unsharded(forward), text, error)
         if program.derivative:
-            forward = msgspec.structs.replace(program, derivative="")
             try:
                 running.trace_program(forward, values)
             except Exception:
@@ -113,7 +113,7 @@ def _judged(ready: Sequence[Ready], quick: bool) -> list[Verdict]:
             except Exception as other:
                 return [Verdict("invalid", f"compiled without layouts: {running.format_error(other)}")]
             text = running.format_error(error)
-            defects = known.match_error(program, text, error)
+            defects = known.match_error(program, running.trace_unsharded(program), text, error)
             return [Verdict("fails", f"compiled: {text}", ready[0].right.by, known=defects)]
         half = len(ready) // 2
         return [*_judged(ready[:half], quick), *_judged(ready[half:], quick)]

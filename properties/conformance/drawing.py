@@ -17,8 +17,10 @@ KINDS = {
     "complex": ("complex64",),
 }
 KINDS["number"] = (*KINDS["float"], *KINDS["integer"])
-KINDS["any"] = (*KINDS["number"], "bool", "complex64")
+KINDS["any"] = (*KINDS["number"], "bool", "complex64", "float8_e4m3fn")
 KINDS["bits"] = (*KINDS["integer"], "bool")
+KINDS["ring"] = (*KINDS["number"], "complex64")
+KINDS["ordered"] = (*KINDS["number"], "bool")
 """The dtypes of a kind."""
 
 USUAL = ("float32", "int32")

@@ -15,6 +15,7 @@ from jax.extend import core
 from shardproof.properties.conformance.program import FILE, Program, Step, Value
 from shardproof.properties.engines.simulate.liveness import equations, subjaxprs
 from shardproof.properties.known_defects import DEFECTS, Defect
+from shardproof.properties.known_defects.faults import SCATTERS
 
 Steps = dict[str, list[int]]
 """The steps at fault of each defect that a program meets."""
@@ -55,6 +56,16 @@ class Facts(NamedTuple):
             if late and sharded and size < array.aval.shape[i]:
                 return True
         return False
+
+
+def _within(equation: Any) -> Iterator[Any]:
+    yield equation
+    for body in subjaxprs(equation):
+        yield from equations(body)
+
+
+def _writes(e: Any) -> bool:
+    return any(inner.primitive.name in SCATTERS for inner in _within(e))
 
 
 def _dilated(e: Any, *, negative: bool) -> list[int]:
@@ -126,118 +137,174 @@ def _grouped(e: Any, facts: Facts) -> bool:
     )
 
 
-CONDITIONS: dict[str, tuple[tuple[str, ...], Callable[[Any, Facts], bool], str]] = {
-    "batch_group_sum": (
+class Sign(NamedTuple):
+    """How a known defect shows: in an equation of the program with its layouts, and in the words of a verdict.
+
+    One without a condition shows in an error that JAX raises as it traces a step with one of the primitives, or any.
+    """
+
+    primitives: tuple[str, ...]
+    words: str
+    holds: Callable[[Any, Facts], bool] | None = None
+
+
+CASES = (
+    *("overlapping_update", "product_over_three_axes", "reshard_after_another"),
+    *("bf16_reduction_partial_manual", "all_reduce_of_one_partial_manual", "gather_partial_manual"),
+)
+"""Defects whose condition is one of `known_defects.registry`, of a case and its program."""
+
+GATHERS = ("gather", *SCATTERS)
+PARTS = ("slice", "dynamic_slice", "dynamic_update_slice", "squeeze", "split", "gather")
+FACTORS = ("cholesky", "eigh", "lu", "qr", "triangular_solve", "select_n")
+COTANGENT = "Expected cotangent type"
+
+SIGNS: dict[str, Sign] = {
+    "batch_group_sum": Sign(
         ("conv_general_dilated",),
+        "Expected instruction to have shape",
         lambda e, facts: (
             e.params["batch_group_count"] > 1
             and facts.axes(e.invars[0], [e.params["dimension_numbers"].lhs_spec[0]]) > 1
         ),
-        "Expected instruction to have shape",
     ),
-    "bits_over_devices": (
-        ("reduce_xor", "reduce_and", "reduce_or"),
-        lambda e, facts: e.invars[0].aval.dtype != bool and facts.sharded(e.invars[0], e.params["axes"]),
+    "bits_over_devices": Sign(
+        ("reduce_xor", "reduce_and", "reduce_or", "reduce"),
         "UNIMPLEMENTED",
+        lambda e, facts: (
+            e.invars[0].aval.dtype != bool
+            and facts.sharded(e.invars[0], e.params.get("axes", e.params.get("dimensions")))
+        ),
     ),
-    "clamped_slice": (("dynamic_slice", "gather"), _clamped, VALUES),
-    "clamped_update": (
+    "cond_of_two_layouts": Sign(
+        ("cond",),
+        "Inconsistent conditional sharding",
+        lambda e, facts: any(inner.primitive.name == "sharding_constraint" for inner in _within(e)),
+    ),
+    "convolution_of_two_types": Sign(
+        ("conv_general_dilated",),
+        "types of different precisions|element types of the operands to Pad",
+        lambda e, facts: e.outvars[0].aval.dtype != e.invars[0].aval.dtype and any(map(facts.sharded, e.invars)),
+    ),
+    "convolution_over_strides": Sign(
+        ("conv_general_dilated",),
+        ABORTS,
+        lambda e, facts: max(e.params["lhs_dilation"]) > 1 and not facts.certain,
+    ),
+    "gamma_layout": Sign(
+        ("lgamma", "igamma", "igammac", "igamma_grad_a", "random_gamma_grad"),
+        "out sharding could not be resolved unambiguously",
+        lambda e, facts: facts.program.axes == "explicit" and any(map(facts.sharded, e.invars)),
+    ),
+    "special_function_layout": Sign(
+        ("igammac", "regularized_incomplete_beta"),
+        "select `which` must be scalar|select cases must have the same shardings",
+        lambda e, facts: facts.program.axes == "explicit" and any(map(facts.sharded, e.invars)),
+    ),
+    "uneven_indices": Sign(
+        SCATTERS,
+        VALUES,
+        lambda e, facts: (
+            not facts.certain
+            and len(facts.program.mesh) > 1
+            and facts.sharded(e.invars[1])
+            and any(e.invars[1].aval.shape[0] % n for n in facts.program.mesh.values())
+        ),
+    ),
+    "update_in_one_step": Sign(
+        ("scan", "while"),
+        VALUES,
+        lambda e, facts: not facts.certain and e.params.get("length", 1) == 1 and _writes(e),
+    ),
+    "clamped_slice": Sign(("dynamic_slice", "gather"), VALUES, _clamped),
+    "clamped_update": Sign(
         ("dynamic_update_slice",),
+        VALUES,
         lambda e, facts: facts.beyond(e.invars[0], e.invars[2:], e.invars[1].aval.shape, e.outvars[0]),
-        VALUES,
     ),
-    "convolution_both_sharded": (("conv_general_dilated",), _both_summed, VALUES),
-    "dilated_padding": (
+    "convolution_both_sharded": Sign(("conv_general_dilated",), VALUES, _both_summed),
+    "dilated_padding": Sign(
         ("pad",),
-        lambda e, facts: facts.sharded(e.outvars[0], _dilated(e, negative=False)),
         f"{VALUES}|^fails: compiled",
+        lambda e, facts: facts.sharded(e.outvars[0], _dilated(e, negative=False)),
     ),
-    "dilated_window": (
+    "dilated_window": Sign(
         WINDOWS,
-        lambda e, facts: not facts.certain and max(e.params["base_dilation"], default=1) > 1,
         f"{VALUES}|{ABORTS}|greater than dynamic slice dimension",
+        lambda e, facts: not facts.certain and max(e.params["base_dilation"], default=1) > 1,
     ),
-    "dot_general_batch_type": (
-        ("dot_general",),
-        lambda e, facts: facts.program.axes == "explicit" and _batch_of_right_alone(e, facts),
-        "type",
+    "dot_general_batch_type": Sign(
+        ("dot_general",), "type", lambda e, facts: facts.program.axes == "explicit" and _batch_of_right_alone(e, facts)
     ),
-    "grouped_convolution": (("conv_general_dilated",), _grouped, f"{VALUES}|{ABORTS}"),
-    "empty_window": (
-        WINDOWS,
-        lambda e, facts: 0 in e.invars[0].aval.shape and facts.sharded(e.outvars[0]),
-        ABORTS,
-    ),
-    "negative_dilated_padding": (
+    "grouped_convolution": Sign(("conv_general_dilated",), f"{VALUES}|{ABORTS}", _grouped),
+    "empty_window": Sign(WINDOWS, ABORTS, lambda e, facts: 0 in e.invars[0].aval.shape and facts.sharded(e.outvars[0])),
+    "negative_dilated_padding": Sign(
         ("pad",),
+        ABORTS,
         lambda e, facts: any(facts.sharded(v, _dilated(e, negative=True)) for v in (e.invars[0], e.outvars[0])),
-        ABORTS,
     ),
-    "pool_gradient_padding": (
+    "pool_gradient_padding": Sign(
         ("select_and_scatter_add",),
-        lambda e, facts: (_padded(e) or _overlapping(e)) and any(map(facts.sharded, e.invars[:2])),
         VALUES,
+        lambda e, facts: (_padded(e) or _overlapping(e)) and any(map(facts.sharded, e.invars[:2])),
     ),
-    "pool_tangent_padding": (POOL_TANGENTS, lambda e, facts: _padded(e) and _tangent(e, facts), VALUES),
-    "pool_tangent_stride": (
+    "pool_tangent_padding": Sign(POOL_TANGENTS, VALUES, lambda e, facts: _padded(e) and _tangent(e, facts)),
+    "pool_tangent_stride": Sign(
         POOL_TANGENTS,
-        lambda e, facts: max(e.params["window_strides"]) > 1 and _tangent(e, facts),
         "must have the same dimension",
+        lambda e, facts: max(e.params["window_strides"]) > 1 and _tangent(e, facts),
     ),
-    "pool_tangent_uneven": (
-        POOL_TANGENTS,
-        lambda e, facts: 3 in facts.program.mesh.values() and _padded(e) and _tangent(e, facts),
-        ABORTS,
+    "pool_tangent_uneven": Sign(
+        POOL_TANGENTS, ABORTS, lambda e, facts: len(facts.program.mesh) > 1 and _padded(e) and _tangent(e, facts)
     ),
-    "scatter_rows_lost": (
+    "scatter_rows_lost": Sign(
         ("scatter-add",),
+        VALUES,
         lambda e, facts: (
             bool(e.params["dimension_numbers"].operand_batching_dims)
             and len(facts.program.mesh) > 1
             and all(map(facts.sharded, e.invars[:2]))
         ),
-        VALUES,
     ),
-    "sliced_beside_whole": (
-        ("slice",),
-        lambda e, facts: facts.axes(e.invars[0], _sliced(e)) > 1 and facts.read[e.invars[0]] > 1,
-        SHAPE,
+    "sliced_beside_whole": Sign(
+        ("slice",), SHAPE, lambda e, facts: facts.axes(e.invars[0], _sliced(e)) > 1 and facts.read[e.invars[0]] > 1
     ),
-    "slice_beyond_stride": (("slice",), lambda e, facts: facts.sharded(e.invars[0], _strided(e)), "INTERNAL"),
-    "transform_to_replicas": (("fft",), lambda e, facts: facts.sharded(e.invars[0]), "INTERNAL"),
-}
-"""By defect: the primitives that have it, whether an equation of one does, and the pattern of a verdict on it."""
-
-ERRORS = {
-    "index_repeats_axis": ("at_.*|take.*|getitem|gather_slices|vmap_take", "^DuplicateSpecError"),
-    "clamp_gradient": ("clamp", "have the same shard|produces an illegally sharded result"),
-    "gather_gradient": ("take.*|at_get.*|vmap_take", "Expected cotangent type"),
-    "index_gradient": (".*slice.*|getitem|fori_index|dynamic_index_in_dim|unstack", "Expected cotangent type"),
-    "inverse_batch": ("inv|solve", "Mapped away dimension of inputs passed to vmap should be sharded the same"),
-    "determinant_gradient": ("det", "All inputs to triangular_solve must have the same batch sharding"),
-    "pad_gradient": ("pad|jnp_pad|select_and_scatter_add", "padding on sharded dims where out dim"),
-    "product_gradient": ("reduce_prod|reduce", "slicing on sharded dims where out dim|This reshape is not supported"),
-    "reshape_of_nothing": ("merge|unmerge|reshape|ravel.*", "IndexError: (tuple|list) index out of range"),
-    "shift_across_axes": ("", "Could not slice dimension"),
-    "sort_gradient": ("sort.*|median", "Arguments to sort must have equal shardings"),
-    "triangular_solve_refusal": (
-        "triangular_solve|solve",
-        "^AttributeError: 'ShapedArray' object has no attribute 'name'",
+    "slice_beyond_stride": Sign(("slice",), "INTERNAL", lambda e, facts: facts.sharded(e.invars[0], _strided(e))),
+    "transform_to_replicas": Sign(("fft",), "INTERNAL", lambda e, facts: facts.sharded(e.invars[0])),
+    "clamp_gradient": Sign(("clamp",), "have the same shard|produces an illegally sharded result"),
+    "determinant_gradient": Sign(
+        ("lu", "custom_jvp_call"),
+        "All inputs to triangular_solve must have the same batch sharding|Input 0 to lu must be unsharded",
     ),
-    "svd_gradient": ("svd", "Incompatible types for broadcasting"),
-    "triangle_of_batch": (
-        "cholesky|qr|solve|inv|det|eigh|triang.*",
-        "select `which` must be scalar or have the same sharding",
+    "gather_gradient": Sign(("gather",), COTANGENT),
+    "index_gradient": Sign(PARTS, COTANGENT),
+    "index_repeats_axis": Sign(GATHERS, "^DuplicateSpecError"),
+    "inverse_batch": Sign(
+        ("lu", "triangular_solve"), "Mapped away dimension of inputs passed to vmap should be sharded the same"
+    ),
+    "scatter_tangent": Sign(("scatter",), "out sharding could not be resolved unambiguously"),
+    "pad_gradient": Sign(("pad",), "padding on sharded dims where out dim"),
+    "product_gradient": Sign(
+        ("reduce_prod", "reduce"),
+        f"slicing on sharded dims where out dim|This reshape is not supported|{COTANGENT}|unexpected JAX type",
+    ),
+    "reshape_of_nothing": Sign(("reshape",), "IndexError: (tuple|list) index out of range"),
+    "shift_across_axes": Sign((), "Could not slice dimension"),
+    "sort_gradient": Sign(("sort",), "Arguments to sort must have equal shardings"),
+    "svd_gradient": Sign(("svd",), "Incompatible types for broadcasting"),
+    "triangle_of_batch": Sign(FACTORS, "select `which` must be scalar or have the same sharding"),
+    "triangular_solve_refusal": Sign(
+        ("triangular_solve",), "^AttributeError: 'ShapedArray' object has no attribute 'name'"
     ),
 }
-"""By defect: the names of operations that have it, any if empty, and how JAX says so; both are patterns."""
 
 
 def can_be(name: str, kind: str, detail: str) -> bool:
     """True if a known defect shows in the way of a verdict: in wrong values, a wrong shape, an error or an abort."""
     if detail.startswith("hangs"):
         return False
-    return name not in CONDITIONS or re.search(CONDITIONS[name][2], f"{kind}: {detail}") is not None
+    words = SIGNS[name].words if name in SIGNS else re.escape(DEFECTS[name].words) or VALUES
+    return re.search(words, f"{kind}: {detail}") is not None
 
 
 def find_here(name: str) -> Defect | None:
@@ -274,21 +341,15 @@ def _facts(program: Program, closed: Any, values: Sequence[np.ndarray], *, certa
     return Facts(program, layouts, dict(zip(body.invars, values, strict=False)), read, certain)
 
 
-def _within(equation: Any) -> Iterator[Any]:
-    yield equation
-    for body in subjaxprs(equation):
-        yield from equations(body)
-
-
 def find_defects(program: Program, closed: Any, values: Sequence[np.ndarray], *, certain: bool) -> Steps:
     """The known defects that a traced program meets: for certain, or maybe."""
     found: dict[str, set[int]] = {}
     facts = _facts(program, closed, values, certain=certain)
-    conditions = {name: condition for name, condition in CONDITIONS.items() if find_here(name)}
+    signs = {name: sign for name, sign in SIGNS.items() if sign.holds and find_here(name)}
     for outer in closed.jaxpr.eqns:
         for equation in _within(outer):
-            for name, (primitives, holds, _) in conditions.items():
-                if equation.primitive.name in primitives and holds(equation, facts):
+            for name, (primitives, _, holds) in signs.items():
+                if equation.primitive.name in primitives and holds and holds(equation, facts):
                     found.setdefault(name, set()).update(_steps(outer, program))
     for name, primitive in _excusing(program, closed, certain=certain):
         outers = [outer for outer in closed.jaxpr.eqns if any(e.primitive is primitive for e in _within(outer))]
@@ -297,21 +358,27 @@ def find_defects(program: Program, closed: Any, values: Sequence[np.ndarray], *,
 
 
 def _excusing(program: Program, closed: Any, *, certain: bool) -> Iterator[tuple[str, Any]]:
-    """The defects with a condition of their own, and the primitive at fault; those alone that abort are certain."""
+    """The defects whose condition is that of a case, and the primitive at fault; those alone that abort are certain."""
     specs = [tuple(tuple(entry) if isinstance(entry, list) else () for entry in one.spec) for one in program.inputs]
     operands = [SimpleNamespace(placement=SimpleNamespace(spec=spec)) for spec in specs]
-    types = dict.fromkeys(program.mesh, program.axes)
-    case: Any = SimpleNamespace(mesh=SimpleNamespace(shape=program.mesh, types=types), operands=operands)
-    for name in ("overlapping_update", "product_over_three_axes", "reshard_after_another"):
+    mesh = SimpleNamespace(shape=program.mesh, types=dict.fromkeys(program.mesh, program.axes))
+    case: Any = SimpleNamespace(mesh=mesh, operands=operands, chain=(), manual=(), roles=())
+    for name in CASES:
         defect = find_here(name)
         if defect and (defect.aborts or not certain) and (primitive := defect.at_fault(case, closed)):
             yield name, primitive
 
 
-def match_error(program: Program, message: str, error: BaseException | None = None) -> Steps:
+def match_error(program: Program, closed: Any, message: str, error: BaseException | None = None) -> Steps:
     """The known defects that a message is of, with the step that an error was raised in.
 
-    Without one, as where a process ends, all steps are at fault if the message is of any operation.
+    Without one, as where a process ends, all steps are at fault if the message is of any primitive.
+
+    Arguments:
+        program: the program.
+        closed: its jaxpr without layouts.
+        message: what was said.
+        error: what was raised.
     """
     lines, traceback = [], error and error.__traceback__
     while traceback:
@@ -319,12 +386,15 @@ def match_error(program: Program, message: str, error: BaseException | None = No
             lines.append(traceback.tb_lineno)
         traceback = traceback.tb_next
     raised, every = _lines(lines, program), [*range(len(program.steps))]
+    outers = [outer for outer in closed.jaxpr.eqns if {*raised} & {*_steps(outer, program)}]
+    primitives = {equation.primitive.name for outer in outers for equation in _within(outer)}
     return {
-        name: raised if operations else raised or every
-        for name, (operations, words) in ERRORS.items()
-        if find_here(name)
-        and re.search(words, message)
-        and (not operations or any(re.fullmatch(operations, program.steps[i].op) for i in raised))
+        name: raised if sign.primitives else raised or every
+        for name, sign in SIGNS.items()
+        if sign.holds is None
+        and find_here(name)
+        and re.search(sign.words, message)
+        and (not sign.primitives or primitives & {*sign.primitives})
     }
 
 
@@ -344,7 +414,10 @@ def replicate_steps(program: Program, chosen: Sequence[int]) -> Program:
 
     for i, step in enumerate(program.steps):
         operands = tuple(hold(x) if i in chosen else called.get(x, x) for x in step.operands)
-        steps.append(msgspec.structs.replace(step, operands=operands))
+        params = step.params
+        if i in chosen and not step.op.startswith("shard_map"):
+            params = {key: [None] * len(x) if key in ("spec", "second") else x for key, x in params.items()}
+        steps.append(msgspec.structs.replace(step, operands=operands, params=params))
         called |= {value.name: hold(value.name) for value in step.results if i in chosen}
     outputs = tuple(msgspec.structs.replace(one, name=called.get(one.name, one.name)) for one in program.outputs)
     inputs = tuple(msgspec.structs.replace(one, spec=[None, *one.spec[1:]]) if one.mapped else one

@@ -19,6 +19,9 @@ DERIVATIVES = {
 FILE = "<program>"
 """The file that tracebacks name for a program's function; its steps begin on the second line."""
 
+LAYOUTS = ("spec", "second", "to")
+"""The parameters of operations that are layouts."""
+
 INEXACT = ("float32", "bfloat16", "float16", "complex64", "float8_e4m3fn")
 
 
@@ -93,6 +96,8 @@ class Program(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...]
     outputs: tuple[Output, ...]
     derivative: str = ""
+    donated: bool = False
+    """True if results may take the place of the arguments."""
 
     @property
     def devices(self) -> int:
@@ -131,7 +136,7 @@ class Program(msgspec.Struct, frozen=True):
         forms = sum(len(one.dtype) for one in self.inputs)
         params = sum(abs(n) for step in self.steps for n in integers(step.params))
         laid = sum(one.spec is not None for one in self.outputs)
-        ways = bool(self.derivative), sum(one.mapped for one in self.inputs)
+        ways = bool(self.derivative), sum(one.mapped for one in self.inputs), self.donated
         counts = len(self.steps), *ways, len(self.mesh), self.devices, len(self.inputs)
         return (*counts, len(self.outputs), sharded + reduced, numbers, params, made_up, laid, forms)
 
@@ -164,8 +169,8 @@ def spec_text(spec: Spec, reduced: Sequence[str] = ()) -> str:
 
 
 def _text(name: str, value: Any) -> str:
-    """A parameter as it is written: `to` and `spec` are layouts, `unreduced` is an axis, and lists are tuples."""
-    if name == "spec":
+    """A parameter as it is written: `unreduced` is an axis, some are layouts, and other lists are tuples."""
+    if name in ("spec", "second"):
         return spec_text(value)
     if name == "to":
         return "None" if value is None else f"to({spec_text(value)})"
@@ -249,6 +254,7 @@ def script(
         "None" if one.spec is None else f"jax.NamedSharding(mesh, {spec_text(one.spec)})" for one in program.outputs
     ]
     out = f", out_shardings=({', '.join(wanted)},)" if set(wanted) != {"None"} and not program.derivative else ""
+    out += f", donate_argnums=range({len(names)})" if program.donated else ""
     lines += ["with jax.set_mesh(mesh):", f"    got = jax.jit(lambda *x: {run}(*x){out})({', '.join(laid)})"]
     lines += [
         "near = lambda x, y: np.allclose(*(np.asarray(z, np.complex64) for z in (x, y)), 1e-2, equal_nan=True)",

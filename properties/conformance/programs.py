@@ -19,7 +19,9 @@ from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
 from shardproof.properties.conformance.program import DERIVATIVES, INEXACT, Input, Output, Program, Step, Value, line
 
 SMALL: tuple[dict[str, int], ...] = ({"a": 2}, {"a": 4}, {"a": 2, "b": 2}, {"a": 3})
-LARGE: tuple[dict[str, int], ...] = ({"a": 2, "b": 3}, {"a": 4, "b": 2}, {"a": 2, "b": 2, "c": 2})
+LARGE: tuple[dict[str, int], ...] = (
+    *({"a": 2, "b": 3}, {"a": 4, "b": 2}, {"a": 2, "b": 4}, {"a": 2, "b": 2, "c": 2}, {"a": 8}, {"a": 6}),
+)
 """The meshes, a small one drawn as often as any; on those of two axes and more, many layouts leave one unused."""
 
 TYPES_MOST = 4096
@@ -71,6 +73,16 @@ def draw_batch(d: Drawing) -> list[Input]:
     return inputs
 
 
+def draw_constraint(d: Drawing, operands: Sequence[str]) -> tuple[list[Step], list[str]]:
+    """A constraint of one of some operands to a layout whose parts may be uneven, and the operands after it."""
+    one = d.one_of(operands)
+    shape, dtype = d[one].shape, d[one].dtype
+    made = Value("y", shape, dtype, d[one].exact)
+    d.values[made.name] = made
+    step = Step("constrain", (one,), {"spec": d.layout(shape, uneven=True)}, (made,))
+    return [step], [made.name if name == one else name for name in operands]
+
+
 def draw_mesh(draw: Callable[[Any], Any], devices: int) -> dict[str, int]:
     """A mesh of at most `devices`."""
     small, fitting = ([one for one in meshes if math.prod(one.values()) <= devices] or [{"a": 1}]
@@ -96,6 +108,8 @@ def draw_program(
         d.inexact_allowed = operation.continuous
         try:
             operands, params = operation.draw(d)
+            if steps == 1 and axes == "auto" and operands and not plain and d.chance(4):
+                made, operands = draw_constraint(d, operands)
             step = Step(operation.name, tuple(operands), params, ())
             types = infer_results(step, d.values, mesh)
         except Unsuited:
@@ -118,12 +132,12 @@ def draw_program(
     batch = Program(mesh, axes, inputs, (), ()).batch
     laid = axes == "auto"
     outputs = [Output(v.name, d.layout((*batch, *v.shape)) if laid and not d.chance(3) else None) for v in left]
-    program = Program(mesh, axes, inputs, tuple(made), tuple(outputs))
+    program = Program(mesh, axes, inputs, tuple(made), tuple(outputs), donated=d.chance(8))
     derivable = all(v.dtype in INEXACT for v in left) and program.differentiated()
     if derivable and d.chance(3):
         # the cotangent of a reduced value is unreduced, and so not the value itself
         ways = ["jvp", "linearize"] if any(one.reduced for one in d.inputs) else [*DERIVATIVES]
-        return Program(mesh, axes, program.inputs, program.steps, program.outputs, d.one_of(ways))
+        return msgspec.structs.replace(program, derivative=d.one_of(ways))
     return program
 
 

@@ -70,7 +70,7 @@ def summary(outcome: Outcome) -> str:
     columns = sum(1 for of in outcome.counts.values() for counts in of.values() if sum(counts.values()))
     rate = outcome.programs / outcome.seconds if outcome.seconds else 0
     confirmed = [one for one in outcome.findings if one.confirmed]
-    values = sum(one.kind == "wrong" for one in confirmed)
+    values = sum(one.kind.startswith("wrong") for one in confirmed)
     known = ", ".join(f"{name} {count}" for name, count in sorted(outcome.known.items()))
     return (
         f"JAX {outcome.jax} on {outcome.platform}: {outcome.programs} programs, {rate:.1f} a second; "

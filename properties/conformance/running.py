@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -111,7 +112,7 @@ def make_inputs(program: Program) -> list[np.ndarray]:
 
 def has_island(program: Program) -> bool:
     """True if a part of a program is for a mesh alone."""
-    return "shard_map" in program.operations
+    return any(name.startswith("shard_map") for name in program.operations)
 
 
 def place_inputs(program: Program, mesh: Mesh, values: Sequence[np.ndarray]) -> list[jax.Array]:
@@ -150,11 +151,15 @@ def is_refusal(error: BaseException) -> bool:
     )
 
 
+def trace_unsharded(program: Program) -> Any:
+    """The jaxpr of a program without layouts; without a derivative it has all values of the steps as results."""
+    return jax.make_jaxpr(build_function(program, laid=False, every=not program.derivative))(*structs(program))
+
+
 def compute_reference(program: Program, values: Sequence[np.ndarray]) -> Reference | Verdict:
     """The right results by the interpreter; `by` is empty where it lacks something."""
-    every = not program.derivative
     try:
-        closed = jax.make_jaxpr(build_function(program, laid=False, every=every))(*structs(program))
+        closed = trace_unsharded(program)
     except Exception as error:  # JAX refuses it without layouts
         return Verdict("invalid", format_error(error))
     try:
@@ -374,8 +379,12 @@ def run_pack(pack: Sequence[Traced], *, quick: bool = False) -> list[list[jax.Ar
         return results
 
     flat = [argument for one in pack for argument in one.arguments]
+    donated = [one.program.donated for one in pack for _ in one.arguments]
     explicit = pack[0].program.axes == "explicit"
     out = None if explicit else [one.shardings for one in pack]
-    with jax.set_mesh(mesh_of(pack[0].program)):
+    with jax.set_mesh(mesh_of(pack[0].program)), warnings.catch_warnings():
         options = quick_options() if quick else {}
-        return jax.block_until_ready(jax.jit(together, out_shardings=out, compiler_options=options)(*flat))
+        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        donate = [i for i, given in enumerate(donated) if given]
+        run = jax.jit(together, out_shardings=out, donate_argnums=donate, compiler_options=options)
+        return jax.block_until_ready(run(*flat))

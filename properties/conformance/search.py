@@ -203,7 +203,7 @@ class Search:
         met = verdict.known
         if verdict.detail.startswith(("aborts", "hangs")) and not verdict.replicated:
             traced = self.workers.worker(fast=True).run_alone([program], [0], "traced")[0]
-            met = {**match_error(program, verdict.detail), **traced.known}
+            met = {**match_error(program, running.trace_unsharded(program), verdict.detail), **traced.known}
         met = {name: steps for name, steps in met.items() if can_be(name, verdict.kind, verdict.detail)}
         for names in dict.fromkeys([*((name,) for name in met), tuple(met)] if met else []):
             steps = [i for name in names for i in met[name]]

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from shardproof.properties.conformance.drawing import Unsuited
-from shardproof.properties.conformance.program import Input, Output, Program, Spec, Step, Value, integers
+from shardproof.properties.conformance.program import LAYOUTS, Input, Output, Program, Spec, Step, Value, integers
 from shardproof.properties.conformance.programs import infer_results
 from shardproof.properties.conformance.running import Verdict
 
@@ -86,7 +86,7 @@ def _mapped(x: Any, change: Callable[[int], int]) -> Any:
     if isinstance(x, int):
         return change(x)
     if isinstance(x, dict):
-        return {name: value if name in ("spec", "to") else _mapped(value, change) for name, value in x.items()}
+        return {name: value if name in LAYOUTS else _mapped(value, change) for name, value in x.items()}
     return [_mapped(part, change) for part in x]
 
 
@@ -134,7 +134,7 @@ def _smaller_meshes(program: Program) -> Iterator[Program]:
     for axis in program.mesh:
         if len(program.mesh) > 1:
             steps = tuple(
-                replace(step, params={name: _without_axis(value, axis) if name in ("spec", "to") else value
+                replace(step, params={name: _without_axis(value, axis) if name in LAYOUTS else value
                                       for name, value in step.params.items()}) for step in program.steps
             )  # fmt: skip
             yield replace(
@@ -181,7 +181,7 @@ def _simpler_layouts(program: Program) -> Iterator[Program]:
         for spec in specs:
             yield replace(program, outputs=(*program.outputs[:i], replace(out, spec=spec), *program.outputs[i + 1 :]))
     for i, step in enumerate(program.steps):
-        for name in ("spec", "to"):
+        for name in LAYOUTS:
             for spec in _fewer(step.params.get(name) or []):
                 yield _with_step(program, i, {**step.params, name: spec})
         if step.params.get("to") is not None:
@@ -240,6 +240,8 @@ def moves(program: Program) -> Iterator[Program]:
     made = [_steps_away(program), _smaller_meshes(program), _simpler_layouts(program), _smaller_numbers(program)]
     if program.derivative:
         made.insert(0, iter([replace(program, derivative="")]))
+    if program.donated:
+        made.insert(0, iter([replace(program, donated=False)]))
     if mapped := [one.name for one in program.inputs if one.mapped]:
         made.insert(0, (_unmapped(program, names) for names in (mapped, *([name] for name in mapped[1:]), mapped[:1])))
     seen = set()

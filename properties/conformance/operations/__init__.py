@@ -4,9 +4,12 @@ from shardproof.properties.conformance.operations import (  # noqa: F401  # each
     control,
     elementwise,
     indexing,
+    islands,
+    jax_numpy,
     linear,
     moving,
     reducing,
+    sampling,
 )
 from shardproof.properties.conformance.operations.table import OPERATIONS, Operation
 

@@ -1,6 +1,6 @@
-"""Loops, branches, islands of `shard_map`, and transformations within a program."""
+"""Loops, branches, and transformations within a program."""
 
-from shardproof.properties.conformance.drawing import Drawing, Unsuited
+from shardproof.properties.conformance.drawing import Drawing
 from shardproof.properties.conformance.operations.table import Call, operation
 
 BODIES = (
@@ -160,32 +160,130 @@ def _vectorized(d: Drawing) -> Call:
     return [d.array(1, 3, of="number", where=all)], {"body": d.one_of(BODIES)}
 
 
-ISLANDS = {
-    "each": ("x * 2", False),
-    "reversed": ("x[::-1]", False),
-    "rolled": ("jnp.roll(x, 1, 0)", False),
-    "shifted": ("lax.ppermute(x, '{axis}', [(i, (i + 1) % {count}) for i in range({count})])", False),
-    "summed": ("lax.psum(x, '{axis}')", True),
-    "greatest": ("lax.pmax(x, '{axis}')", True),
-    "indexed": ("x + lax.axis_index('{axis}').astype(x.dtype)", False),
-    "gathered": ("lax.all_gather(x, '{axis}', tiled=True)[: x.shape[0]]", False),
-    "sorted": ("jnp.sort(x, 0)", False),
-    "summed_up": ("x.sum(0, keepdims=True)", False),
-}
-"""Functions of each device's block `x`, with True if the result is the same on all devices."""
+@operation(
+    "custom_vjp",
+    "(lambda f: (f.defvjp(lambda x: (f(x), x), lambda x, g: (g[::-1] + x,)), f)[1])"
+    "(jax.custom_vjp(lambda x: {body}))({0})",
+    weight=2,
+)
+def _custom_vjp(d: Drawing) -> Call:
+    return [d.array(of="float", where=all)], {"body": d.one_of(BODIES)}
 
 
 @operation(
-    "shard_map",
-    "jax.shard_map(lambda x: {body}, mesh=mesh, in_specs=P('{axis}'), out_specs={spec}, axis_names={{'{axis}'}})({0})",
-    weight=8,
+    "checkpoint_policy",
+    "jax.grad(lambda x: (jax.checkpoint(lambda x: {body}, policy=jax.checkpoint_policies.{policy})(x)"
+    " * {0}).sum())({0})",
+    exact=False,
+    weight=2,
 )
-def _island(d: Drawing) -> Call:
+def _checkpoint_policy(d: Drawing) -> Call:
+    policies = ("nothing_saveable", "everything_saveable", "dots_saveable")
+    return [d.array(dtype="float32", where=all)], {"body": d.one_of(BODIES), "policy": d.one_of(policies)}
+
+
+@operation("hessian", "jax.hessian(lambda x: ({body} ** 2).sum())({0})", exact=False, weight=2)
+def _hessian(d: Drawing) -> Call:
+    return [d.array(1, 1, dtype="float32", where=all)], {"body": d.one_of(BODIES)}
+
+
+@operation(
+    "scan_tuple", "*lax.scan(lambda c, x: ((c[1] + x[0], c[0] - x[1]), c[0]), ({0}, {0}), ({1}, {2}))[0]", weight=4
+)
+def _scan_tuple(d: Drawing) -> Call:
+    x = d.array(1, 3, of="ring")
+    carry = d.array(shape=d[x].shape[1:], dtype=d[x].dtype)
+    return [carry, x, d.array(shape=d[x].shape, dtype=d[x].dtype)], {}
+
+
+@operation(
+    "scan_slice",
+    "lax.fori_loop(0, {n}, lambda i, c: c + lax.dynamic_index_in_dim({1}, i, {axis}, False), {0})",
+    weight=4,
+)
+@operation(
+    "scan_update",
+    "lax.fori_loop(0, {n}, lambda i, c: lax.dynamic_update_index_in_dim(c, {0} + i.astype(c.dtype), i, {axis}), {1})",
+    weight=4,
+)
+def _loop_over_slices(d: Drawing) -> Call:
+    x = d.array(1, 3, of="number", where=all)
+    axis, shape = d.axis(x), d[x].shape
+    part = d.array(shape=[n for i, n in enumerate(shape) if i != axis], dtype=d[x].dtype)
+    return [part, x], {"n": d.integer(0, shape[axis]), "axis": axis}
+
+
+for _name, _template in (
+    ("fori_loop", "lax.fori_loop(0, 2, lambda i, x: put({body}, {spec}), {0})"),
+    ("scan", "lax.scan(lambda x, _: (put({body}, {spec}), x), {0}, None, length=2)[1]"),
+    (
+        "while_loop",
+        "lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, (lambda x: put({body}, {spec}))(c[1])), (0, {0}))[1]",
+    ),
+    ("checkpoint", "jax.checkpoint(lambda x: put({body}, {spec}))({0})"),
+    ("jit", "jax.jit(lambda x: put({body}, {spec}))({0})"),
+):
+
+    @operation(f"{_name}_constrained", _template, weight=4)
+    def _constrained_body(d: Drawing) -> Call:
+        x = d.array(of="number", where=lambda shape: shape[0] > 0)
+        return [x], {"body": d.one_of(BODIES), "spec": d.layout(d[x].shape, uneven=d.axes == "auto" and d.chance(2))}
+
+
+@operation(
+    "cond_constrained",
+    "lax.cond({0}.sum() > 2, lambda x: put({body}, {spec}), lambda x: put(x, {second}), {0})",
+    continuous=False,
+    weight=4,
+)
+def _constrained_branches(d: Drawing) -> Call:
+    x = d.array(of="number", where=lambda shape: shape[0] > 0)
+    specs = d.layout(d[x].shape), d.layout(d[x].shape)
+    return [x], {"body": d.one_of(BODIES), "spec": specs[0], "second": specs[d.chance(2)]}
+
+
+@operation("vmap_spmd", "jax.vmap(lambda x: put({body}, {spec}), spmd_axis_name='{axis}')({0})", weight=4)
+def _vmap_spmd(d: Drawing) -> Call:
     axis = d.one_of([*d.mesh])
-    count = d.mesh[axis]
-    x = d.array(of="number", where=lambda shape: shape[0] > 0 and shape[0] % count == 0)
-    body, replicated = ISLANDS[d.one_of([*ISLANDS])]
-    if d[x].shape[0] == 0:
-        raise Unsuited
-    text = body.replace("{axis}", axis).replace("{count}", str(count))
-    return [x], {"body": text, "axis": axis, "spec": [] if replicated else [[axis]]}
+    x = d.array(2, 3, of="number", where=lambda shape: 0 not in shape and shape[0] % d.mesh[axis] == 0)
+    left = [None if entry and axis in entry else entry for entry in d.layout(d[x].shape[1:])]
+    return [x], {"body": d.one_of(BODIES), "axis": axis, "spec": left}
+
+
+@operation(
+    "vmap_cond_of_index",
+    "jax.vmap(lambda x, i: lax.switch(i, [lambda x: {one}, lambda x: {two}], x))({0}, {1})",
+    weight=4,
+)
+def _vmap_switch(d: Drawing) -> Call:
+    x = d.array(2, 3, of="number", where=all)
+    which = d.array(shape=d[x].shape[:1], dtype="int32", data=(-1, 2))
+    return [x, which], {name: d.one_of(BODIES) for name in ("one", "two")}
+
+
+@operation(
+    "vmap_scan", "jax.vmap(lambda x: lax.scan(lambda c, x: (c + x, c), x[0], x)[1], in_axes={inner})({0})", weight=4
+)
+def _vmap_scan(d: Drawing) -> Call:
+    x = d.array(2, 3, of="number", where=all)
+    return [x], {"inner": d.axis(x)}
+
+
+@operation(
+    "associative_scan_of_pairs",
+    "*lax.associative_scan(lambda x, y: (x[0] * y[0], x[1] * y[0] + y[1]), ({0}, {1}), axis={axis}, reverse={reverse})",
+    weight=4,
+)
+def _recurrence(d: Drawing) -> Call:
+    x = d.array(1, 3, dtype="int32", data=(-1, 2), where=all)
+    y = d.array(shape=d[x].shape, dtype="int32", data=(-3, 4))
+    return [x, y], {"axis": d.axis(x), "reverse": d.chance(2)}
+
+
+@operation(
+    "custom_linear_solve",
+    "lax.custom_linear_solve(lambda x: 2 * x, {0}, solve=lambda f, b: b / 2, transpose_solve=lambda f, b: b / 2)",
+    weight=1,
+)
+def _solved_by_own(d: Drawing) -> Call:
+    return [d.array(dtype="float32")], {}

@@ -18,11 +18,28 @@ for _name in ("floor", "ceil", "round", "is_finite"):
     _unary(_name, "float", continuous=False)
 for _name in (
     *("exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "asin", "atan", "sinh", "cosh", "asinh"),
-    *("acosh", "sqrt", "rsqrt", "cbrt", "logistic", "erf", "erfc", "erf_inv", "bessel_i0e"),
+    *(
+        "acosh",
+        "sqrt",
+        "rsqrt",
+        "cbrt",
+        "logistic",
+        "erf",
+        "erfc",
+        "erf_inv",
+        "bessel_i0e",
+        "bessel_i1e",
+        "acos",
+        "atanh",
+    ),
 ):
     _unary(_name, "float", exact=False)
 for _name in ("population_count", "clz", "bitwise_not"):
     _unary(_name, "integer", continuous=False)
+for _name, _template in (("gelu", "jax.nn.gelu({0}, approximate=False)"), ("sinc", "jnp.sinc({0})")):
+    _unary(_name, "float", _template, exact=False)
+for _name in ("exp", "log", "sqrt", "tanh", "sin"):
+    _unary(f"complex_{_name}", "complex", f"lax.{_name}({{0}})", exact=False)
 for _name in ("real", "imag", "conj"):
     _unary(_name, "complex")
 
@@ -34,8 +51,10 @@ def _binary(name: str, of: str, **how: bool) -> None:
         return [x, d.array(shape=d[x].shape, dtype=d[x].dtype)], {}
 
 
-for _name in ("add", "sub", "mul", "max", "min"):
-    _binary(_name, "number")
+for _name in ("add", "sub", "mul"):
+    _binary(_name, "ring")
+for _name in ("max", "min"):
+    _binary(_name, "ordered")
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _binary(_name, "number", continuous=False)
 for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
@@ -51,10 +70,24 @@ def _divided(d: Drawing) -> Call:
     return [x, d.array(shape=d[x].shape, dtype=d[x].dtype, data=(1, 3))], {}
 
 
+@operation("igamma", "lax.igamma({0}, {1} + 1)", exact=False, weight=1)
+@operation("igammac", "lax.igammac({0}, {1} + 1)", exact=False, weight=1)
+@operation("zeta", "lax.zeta({0} + 1, {1} + 1)", exact=False, weight=1)
+@operation("polygamma", "lax.polygamma({1}, {0})", exact=False, weight=1)
+@operation("betainc", "lax.betainc({0}, {1} + 1, 1 / ({0} + {1} + 1))", exact=False, weight=1)
+@operation("hypot", "jnp.hypot({0}, {1})", exact=False, weight=1)
+@operation("logaddexp", "jnp.logaddexp({0}, {1})", exact=False, weight=1)
 @operation("pow", "{0} ** {1}", exact=False, continuous=False, weight=1)
 def _power(d: Drawing) -> Call:
     x = d.array(0, 3, dtype="float32", data=(1, 3))
     return [x, d.array(shape=d[x].shape, dtype="float32", data=(0, 3))], {}
+
+
+@operation("gcd", "jnp.gcd({0}, {1})", continuous=False, weight=1)
+@operation("divmod", "*jnp.divmod({0}, {1})", continuous=False, weight=1)
+def _whole(d: Drawing) -> Call:
+    x = d.array(0, 3, dtype=d.one_of(("int32", "uint32")))
+    return [x, d.array(shape=d[x].shape, dtype=d[x].dtype, data=(1, 3))], {}
 
 
 @operation("shift_left", "lax.shift_left({0}, {1})", continuous=False, weight=1)
@@ -72,7 +105,7 @@ def _integer_power(d: Drawing) -> Call:
 
 @operation("broadcasted", "{0} {sign} {1}", weight=2)
 def _broadcasted(d: Drawing) -> Call:
-    x = d.array(1, 3, of="number")
+    x = d.array(1, 3, of="ring")
     shape = [1 if d.chance(3) else size for size in d[x].shape]
     keep = d.integer(0, len(shape))
     return [x, d.array(shape=shape[len(shape) - keep :], dtype=d[x].dtype)], {"sign": d.one_of("+*-")}
@@ -144,35 +177,6 @@ def _full(d: Drawing) -> Call:
 @operation("triangle", "jnp.{which}({0}, {k})")
 def _triangle(d: Drawing) -> Call:
     return [d.array(2, 3)], {"which": d.one_of(("tril", "triu")), "k": d.integer(-3, 3)}
-
-
-@operation("random_bits", "jax.random.bits(jax.random.key({seed}), {shape}, jnp.{dtype}, out_sharding={to})")
-def _random(d: Drawing) -> Call:
-    shape, dtype = d.shape(), d.one_of(("uint32", "uint8", "uint16"))
-    return [], {"seed": d.integer(0, 3), "shape": list(shape), "dtype": dtype, "to": d.out(shape)}
-
-
-@operation("random_split", "jax.random.key_data(jax.random.split(jax.random.key({seed}), {shape}))", weight=2)
-def _keys(d: Drawing) -> Call:
-    return [], {"seed": d.integer(0, 3), "shape": list(d.shape(1, 2))}
-
-
-@operation("random_permutation", "jax.random.permutation(jax.random.key({seed}), {0})", weight=2)
-def _shuffled(d: Drawing) -> Call:
-    return [d.array(1, 2, of="number")], {"seed": d.integer(0, 3)}
-
-
-@operation(
-    "random_of_keys", "jax.vmap(lambda k: jax.random.bits(k, {shape}))(jax.random.split(jax.random.key(0), {n}))"
-)
-def _of_keys(d: Drawing) -> Call:
-    return [], {"shape": list(d.shape(1, 2)), "n": d.size()}
-
-
-@operation("rng_bit_generator", "*lax.rng_bit_generator({0}, {shape}, jnp.{dtype})", weight=2)
-def _bits(d: Drawing) -> Call:
-    key = d.array(shape=(4,), dtype="uint32", data=(0, 9))
-    return [key], {"shape": list(d.shape()), "dtype": d.one_of(("uint32", "uint8", "uint16"))}
 
 
 @operation("stop_gradient", "lax.stop_gradient({0})", weight=1)

@@ -111,12 +111,46 @@ def _taken_along(d: Drawing) -> Call:
 for _how in ("set", "add", "max", "min", "multiply"):
 
     @operation(f"at_{_how}", f"{{0}}.at[{{1}}].{_how}({{2}}, mode='{{mode}}')", weight=5, continuous=_how == "add")
-    def _scattered(d: Drawing) -> Call:
-        x = d.array(of="number", where=lambda shape: all(shape))
+    def _scattered(d: Drawing, of: str = "ordered" if _how in ("max", "min") else "ring") -> Call:
+        x = d.array(of=of, where=lambda shape: all(shape))
         mode = d.one_of(("drop", "clip", "promise_in_bounds"))
         i = _places(d, d[x].shape[0], mode, d.shape(1, 2))
         update = d.array(shape=(*d[i].shape, *d[x].shape[1:]), dtype=d[x].dtype)
         return [x, i, update], {"mode": mode}
+
+
+for _name, _how in (("divide", "divide"), ("power", "power"), ("subtract", "subtract")):
+
+    @operation(f"at_{_name}", f"{{0}}.at[{{1}}].{_how}({{2}})", exact=False, continuous=False, weight=2)
+    def _scattered_otherwise(d: Drawing) -> Call:
+        x = d.array(dtype="float32", data=(1, 4), where=lambda shape: all(shape))
+        i = _places(d, d[x].shape[0], "drop", (1,))
+        return [x, i, d.array(shape=(1, *d[x].shape[1:]), dtype="float32", data=(1, 3))], {}
+
+
+@operation("at_apply", "{0}.at[{1}].apply(lambda x: x * 2)", continuous=False, weight=2)
+def _applied(d: Drawing) -> Call:
+    x = d.array(of="number", where=lambda shape: all(shape))
+    return [x, _places(d, d[x].shape[0], "drop", (1,))], {}
+
+
+@operation("at_set_sorted", "{0}.at[jnp.sort({1})].add({2}, indices_are_sorted=True)", weight=4)
+@operation("at_set_unique", "{0}.at[jnp.argsort({1})].set({2}, unique_indices=True)", weight=4)
+def _scattered_in_order(d: Drawing) -> Call:
+    x = d.array(of="ring", where=lambda shape: all(shape))
+    size = d[x].shape[0]
+    i = d.array(shape=(size,), dtype="int32", data=(0, size - 1))
+    return [x, i, d.array(shape=d[x].shape, dtype=d[x].dtype)], {}
+
+
+@operation("at_add_rows", "{0}.at[{1}, jnp.arange({0}.shape[1])[::-1]].add({2})", weight=4)
+@operation("at_get_rows", "{0}[{1}, jnp.arange({0}.shape[1])[::-1]] + {2}", weight=4)
+@operation("at_add_ix", "{0}.at[jnp.ix_({1}, {1} % {0}.shape[1])].add({2})", weight=4)
+def _scattered_grid(d: Drawing) -> Call:
+    x = d.array(2, 2, of="ring", where=lambda shape: all(shape))
+    rows, columns = d[x].shape
+    i = d.array(shape=(columns,), dtype="int32", data=(0, rows - 1))
+    return [x, i, d.array(shape=(), dtype=d[x].dtype)], {}
 
 
 @operation("at_add_second", "{0}.at[:, {1}].add({2}, mode='{mode}')", weight=5)

@@ -13,7 +13,7 @@ OFTEN = 6
     keeps="product",
 )
 def _product(d: Drawing) -> Call:
-    x = d.array(1, 4, of="number")
+    x = d.array(1, 4, of="ring")
     shape = d[x].shape
     roles = [d.one_of(("free", "contracted", "batch")) for _ in shape]
     contracted = [i for i, role in enumerate(roles) if role == "contracted"]
@@ -54,9 +54,11 @@ def _unreduced_sum(d: Drawing) -> Call:
     return _with_unreduced(d, product=False)
 
 
+@operation("matmul_batched", "jnp.matmul({0}, jnp.stack([{1}, {1}]))", weight=2)
+@operation("tensordot", "jnp.tensordot({0}, {1}, 1)", weight=2)
 @operation("matmul", "jnp.matmul({0}, {1})", weight=OFTEN)
 def _matmul(d: Drawing) -> Call:
-    x = d.array(2, 3, of="number")
+    x = d.array(2, 3, of="ring")
     *_, inner = d[x].shape
     return [x, d.array(shape=(inner, d.size()), dtype=d[x].dtype)], {}
 
@@ -71,6 +73,10 @@ EINSUMS = (
     "ij->ji",
     "ij->j",
     "bij->bj",
+    "bhqd,bhkd->bhqk",
+    "bi,bi->b",
+    "bij,bj->bi",
+    "bik,bjk->bij",
 )
 TRACES = ("ii->i", "ii->", "bii->bi", "bii->b", "iij->j", "i,j->ij", "ijk,jk->i", "ij,jk,kl->il", "ij,j->ij")
 
@@ -122,6 +128,58 @@ def _convolution(d: Drawing) -> Call:
 
 
 @operation(
+    "product_in",
+    "lax.dot_general({0}, {1}, (([1], [0]), ([], [])), preferred_element_type=jnp.{wide}, out_sharding={to})",
+    weight=4,
+)
+def _product_in(d: Drawing) -> Call:
+    narrow, wide = d.one_of(
+        (("bfloat16", "float32"), ("int8", "int32"), ("float16", "float32"), ("uint8", "int32"), ("int4", "int32"))
+    )
+    rows, inner, columns = d.size(), d.size(), d.size()
+    operands = [d.array(shape=shape, dtype=narrow) for shape in ((rows, inner), (inner, columns))]
+    return operands, {"wide": wide, "to": d.out((rows, columns))}
+
+
+@operation(
+    "conv_channels_last",
+    "lax.conv_general_dilated({0}, {1}, {strides}, {padding}, dimension_numbers=('NHWC', 'HWIO', 'NHWC'), "
+    "preferred_element_type=jnp.float32)",
+    weight=4,
+)
+@operation(
+    "conv_gradient",
+    "*jax.grad(lambda x, w: lax.conv_general_dilated(x, w, {strides}, {padding}, dimension_numbers=('NHWC', 'HWIO', "
+    "'NHWC')).sum(), (0, 1))({0}, {1})",
+    weight=2,
+)
+@operation(
+    "conv_flipped",
+    "lax.conv_general_dilated({0}, {1}[::-1], {strides}, {padding}, rhs_dilation=(2, 1), "
+    "dimension_numbers=('CWNH', 'HWOI', 'HNWC'))",
+    weight=2,
+)
+def _convolution_of_images(d: Drawing) -> Call:
+    channels = d.one_of((1, 2, 4))
+    dtype = d.one_of(("float32", "bfloat16"))
+    x = d.array(
+        shape=(d.one_of((2, 4, 1)), d.one_of((4, 8, 6)), d.one_of((4, 3, 2)), channels), dtype=dtype, data=(-2, 3)
+    )
+    w = d.array(shape=(d.integer(1, 3), d.integer(1, 2), channels, d.one_of((1, 2, 4))), dtype=dtype, data=(-2, 2))
+    return [x, w], {
+        "strides": [d.integer(1, 3), d.integer(1, 2)],
+        "padding": [[d.integer(0, 2), d.integer(0, 2)], [1, 0]],
+    }
+
+
+@operation("conv_local", "lax.conv_general_dilated_local({0}, {1}, (1,), 'VALID', (2,))", weight=2)
+def _unshared_convolution(d: Drawing) -> Call:
+    batch, channels, size, out = d.one_of((2, 4)), d.one_of((1, 2)), d.one_of((5, 9, 3)), d.one_of((2, 4))
+    x = d.array(shape=(batch, channels, size), dtype="float32", data=(-2, 3))
+    return [x, d.array(shape=(out, 2 * channels, size - 1), dtype="float32", data=(-2, 2))], {}
+
+
+@operation(
     "conv_transpose", "lax.conv_transpose({0}, {1}, {strides}, '{padding}', dimension_numbers=('NCH', 'OIH', 'NCH'))"
 )
 def _transposed_convolution(d: Drawing) -> Call:
@@ -139,10 +197,10 @@ def _patches(d: Drawing) -> Call:
 
 @operation("fft", "jnp.fft.{which}({0})", exact=False, weight=4)
 def _transform(d: Drawing) -> Call:
-    which = d.one_of(("fft", "ifft", "rfft", "fft2", "irfft", "fftn"))
+    which = d.one_of(("fft", "ifft", "rfft", "fft2", "irfft", "fftn", "hfft", "ifftn"))
     rank = 2 if which == "fft2" else 1
     x = d.array(rank, 3, dtype="float32" if which == "rfft" else "complex64", where=lambda shape: all(shape))
-    if which == "irfft" and d[x].shape[-1] < 2:
+    if which in ("irfft", "hfft") and d[x].shape[-1] < 2:
         raise Unsuited
     return [x], {"which": which}
 
@@ -167,6 +225,13 @@ for _name, _template in (
     ("lu", "*lax.linalg.lu({0} + 9 * jnp.eye({0}.shape[-1]))"),
     ("det", "jnp.linalg.det({0} + 5 * jnp.eye({0}.shape[-1]))"),
     ("inv", "jnp.linalg.inv({0} + 9 * jnp.eye({0}.shape[-1]))"),
+    ("slogdet", "*jnp.linalg.slogdet({0} + 9 * jnp.eye({0}.shape[-1]))"),
+    ("pinv", "jnp.linalg.pinv({0} + 9 * jnp.eye({0}.shape[-1]))"),
+    ("expm", "jax.scipy.linalg.expm({0} / 9)"),
+    ("eigh_again", "(lambda w, v: (v * w[..., None, :]) @ v.mT)(*jnp.linalg.eigh({0} + {0}.mT))"),
+    ("qr_again", "(lambda q, r: q @ r)(*jnp.linalg.qr({0} + 9 * jnp.eye({0}.shape[-1])))"),
+    ("svd_again", "(lambda u, s, v: (u * s[..., None, :]) @ v)(*jnp.linalg.svd({0}))"),
+    ("symmetric_product", "lax.linalg.symmetric_product({0}, {0} * 0)"),
 ):
 
     @operation(_name, _template, exact=False, weight=3)
@@ -189,15 +254,46 @@ def _solved(d: Drawing) -> Call:
     return [a, b], {"left": left, "lower": d.chance(2), "turned": d.chance(2)}
 
 
+@operation("lstsq", "jnp.linalg.lstsq({0} + 9 * jnp.eye({0}.shape[-1]), {1})[0]", exact=False, weight=1)
+@operation(
+    "cho_solve",
+    "jax.scipy.linalg.cho_solve((jnp.linalg.cholesky({0} @ {0}.mT + 9 * jnp.eye({0}.shape[-1])), True), {1})",
+    exact=False,
+    weight=2,
+)
 @operation("solve", "jnp.linalg.solve({0} + 9 * jnp.eye({0}.shape[-1]), {1})", exact=False)
 def _linear_system(d: Drawing) -> Call:
     a = _square(d)
     return [a, d.array(shape=d[a].shape, dtype="float32", data=(-3, 3))], {}
 
 
+@operation(
+    "tridiagonal_solve",
+    "lax.linalg.tridiagonal_solve({0}.at[..., 0].set(0), {1} + 9, {2}.at[..., -1].set(0), {3})",
+    exact=False,
+    weight=2,
+)
+def _tridiagonal(d: Drawing) -> Call:
+    shape = (*d.shape(0, 1), d.one_of((3, 4, 6)))
+    diagonals = [d.array(shape=shape, dtype="float32", data=(-2, 2)) for _ in range(3)]
+    return [*diagonals, d.array(shape=(*shape, d.size()), dtype="float32", data=(-3, 3))], {}
+
+
 @operation("matrix_power", "jnp.linalg.matrix_power({0}, {n})", weight=2)
 def _power(d: Drawing) -> Call:
     return [_square(d)], {"n": d.integer(0, 3)}
+
+
+@operation(
+    "ragged_contraction",
+    "lax.ragged_dot_general({0}.T, {1}, jnp.array([1, {0}.shape[0] - 1]), "
+    "lax.RaggedDotDimensionNumbers((([1], [0]), ([], [])), [1], []))",
+    weight=3,
+)
+def _ragged_contraction(d: Drawing) -> Call:
+    rows = d.one_of((4, 8, 6))
+    x, y = (d.array(shape=(rows, d.one_of((4, 2, 3))), dtype="float32", data=(-2, 3)) for _ in range(2))
+    return [x, y], {}
 
 
 @operation("trace", "jnp.trace({0}, {offset})", weight=2)

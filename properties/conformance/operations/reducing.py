@@ -3,11 +3,11 @@
 import math
 from typing import Any
 
-from shardproof.properties.conformance.drawing import Drawing, Unsuited
+from shardproof.properties.conformance.drawing import Drawing
 from shardproof.properties.conformance.operations.table import Call, operation
 
 for _name, _of in (
-    *(("reduce_max", "number"), ("reduce_min", "number"), ("reduce_prod", "number")),
+    *(("reduce_max", "ordered"), ("reduce_min", "ordered"), ("reduce_prod", "ring")),
     *(("reduce_and", "bits"), ("reduce_or", "bits"), ("reduce_xor", "integer")),
 ):
 
@@ -19,7 +19,7 @@ for _name, _of in (
 
 @operation("reduce_sum", "lax.reduce_sum({0}, {dims}, out_sharding={to})", keeps="dims")
 def _summed(d: Drawing) -> Call:
-    x = d.array(of="number")
+    x = d.array(of="ring")
     dims = d.subset(len(d[x].shape))
     return [x], {"dims": dims, "to": d.out([size for i, size in enumerate(d[x].shape) if i not in dims])}
 
@@ -77,8 +77,8 @@ for _name in ("mean", "var", "any", "all", "count_nonzero", "ptp", "median"):
 for _name in ("cumsum", "cumprod", "cummax", "cummin"):
 
     @operation(_name, f"lax.{_name}({{0}}, {{axis}}, reverse={{reverse}})", weight=6)
-    def _running(d: Drawing) -> Call:
-        x = d.array(of="number")
+    def _running(d: Drawing, of: str = "ring" if _name in ("cumsum", "cumprod") else "number") -> Call:
+        x = d.array(of=of)
         return [x], {"axis": d.axis(x), "reverse": d.chance(2)}
 
 
@@ -97,9 +97,41 @@ def _scanned(d: Drawing) -> Call:
 @operation("sort", "lax.sort({0}, {axis})", weight=5)
 def _sorted(d: Drawing) -> Call:
     x = d.array(of="any")
-    if d[x].dtype == "complex64":
-        raise Unsuited
     return [x], {"axis": d.axis(x)}
+
+
+@operation("sort_down", "-jnp.sort(-{0}, {axis}, stable=False)", weight=2)
+@operation("sort_descending", "jnp.sort({0}, {axis}, descending=True)", weight=2)
+def _sorted_down(d: Drawing) -> Call:
+    x = d.array(of="number")
+    return [x], {"axis": d.axis(x)}
+
+
+@operation(
+    "sort_with_index",
+    "*lax.sort_key_val({0}, lax.broadcasted_iota(jnp.int32, {0}.shape, {axis}), {axis})",
+    continuous=False,
+)
+def _sorted_with_index(d: Drawing) -> Call:
+    x = d.array(of="number")
+    return [x], {"axis": d.axis(x)}
+
+
+OWN = (
+    ("0", "lambda x, y: lax.max(abs(x), abs(y))", "float32"),
+    ("0", "lambda x, y: x | y", "int32"),
+    ("0", "lambda x, y: x ^ y", "uint8"),
+    ("0", "lambda x, y: (x + y) % 7", "int32"),
+    ("99", "lambda x, y: lax.min(x, y)", "int8"),
+)
+"""Functions to reduce by, with what they begin with and a dtype."""
+
+
+@operation("reduce_by_own", "lax.reduce({0}, jnp.array({start}, {0}.dtype), {how}, {dims})", continuous=False)
+def _reduced_by_own(d: Drawing) -> Call:
+    start, how, dtype = d.one_of(OWN)
+    x = d.array(dtype=dtype, data=(-2, 6), where=lambda shape: all(shape))
+    return [x], {"start": start, "how": how, "dims": d.subset(len(d[x].shape))}
 
 
 @operation("sort_together", "*lax.sort(({0}, {1}), dimension={axis}, num_keys={keys})", weight=5, continuous=False)
@@ -162,7 +194,7 @@ def _nonzero(d: Drawing) -> Call:
 
 @operation("segment_sum", "jax.ops.segment_{how}({0}, {1}, num_segments={count})", continuous=False, weight=4)
 def _segments(d: Drawing) -> Call:
-    x = d.array(1, 2, of="number")
+    x = d.array(1, 2, of="ordered")
     ids = d.array(shape=d[x].shape[:1], dtype="int32", data=(-1, 8))
     return [x, ids], {"how": d.one_of(("sum", "max", "min", "prod")), "count": d.integer(1, 8)}
 
@@ -205,6 +237,27 @@ for _name, _start, _how, _of in (
         return [x], window(d, d[x].shape)
 
 
+@operation(
+    "reduce_window_of_two",
+    "*lax.reduce_window(({0}, {1}), (jnp.array(0, {0}.dtype), jnp.array(-9, {1}.dtype)), "
+    "lambda x, y: (x[0] + y[0], lax.max(x[1], y[1])), {size}, {strides}, {padding}, {base}, {within})",
+    weight=4,
+)
+def _windows_of_two(d: Drawing) -> Call:
+    x = d.array(dtype=d.one_of(("float32", "int32")))
+    return [x, d.array(shape=d[x].shape, dtype="int32")], window(d, d[x].shape)
+
+
+@operation(
+    "pool_gradient_of_min",
+    "jax.grad(lambda x: lax.reduce_window(x, jnp.inf, lax.min, {size}, {strides}, {padding}).sum())({0})",
+    weight=3,
+)
+@operation(
+    "window_sum_gradient",
+    "jax.grad(lambda x: (lax.reduce_window(x, 0.0, lax.add, {size}, {strides}, {padding}) ** 2).sum())({0})",
+    weight=4,
+)
 @operation(
     "select_and_scatter_add",
     "jax.grad(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, {size}, {strides}, {padding}).sum())({0})",

@@ -111,7 +111,7 @@ def test_a_mesh_to_estimate_on_is_drawn_once(monkeypatch: pytest.MonkeyPatch) ->
         return find(strategy, *args, **more)
 
     monkeypatch.setattr(reach, "find", draw)
-    one, again = (reach.probe(user_implementation("weighted_mean", declines), (8,)) for _ in range(2))
+    one, again = (reach.probe(user_implementation("global_norm", declines), (8,)) for _ in range(2))
     assert one is again is not None
     assert len(drawn) == 1
 

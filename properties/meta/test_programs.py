@@ -460,6 +460,23 @@ def test_a_dimension_may_be_sharded_over_two_roles() -> None:
         check_program(numbered_the_other_way, reference, **described, laws=["value"], max_examples=100)
 
 
+def test_a_random_key_that_is_returned_is_named() -> None:
+    """It is no array of numbers, whatever is described."""
+
+    def keys(x: Any, *, data: Any) -> Any:
+        return jax.random.split(jax.random.key(0), len(x))
+
+    with pytest.raises(AssertionError, match=r"returns key<fry>\[\d\]: expected its words, jax.random.key_data"):
+        check_program(keys, lambda x: x, arguments=["n@data"], results="n@data", laws=["value"], max_examples=2)
+
+
+def test_a_result_of_more_bits_than_there_are_is_said() -> None:
+    """Without x64 JAX makes a float32 of a float64, in the function as in what is described."""
+    described: dict[str, Any] = {"arguments": ["n@data"], "results": Array("n@data", "float64"), "dtypes": "float32"}
+    summary = check_program(lambda x, *, data: x, lambda x: x, **described, laws=["value"], max_examples=2)
+    assert "results stated as float64: half as many bits where no argument has 64, as x64 is off" in str(summary)
+
+
 def test_a_law_that_has_nothing_to_ask_is_said() -> None:
     """A law that does not apply to a program is named in the summary."""
     written = PROGRAMS["counts"]

@@ -197,6 +197,8 @@ def of_operands(case: Case, implementation: Implementation, **more: Any) -> Call
         for leaf in leaves:
             if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
                 raise WrongResult(f"returns {shown(leaf)}: expected an array")
+            if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                raise WrongResult(f"returns {shown(leaf)}: expected its words, jax.random.key_data of it")
         return of_participants(case, leaves)
 
     return call

@@ -34,7 +34,7 @@ from shardproof.properties.report.session import (
 )
 from shardproof.properties.report.watch import WATCH
 from shardproof.properties.runner.judging import applicable_laws
-from shardproof.properties.runner.tally import Tally
+from shardproof.properties.runner.tally import IDLE, Tally
 
 pytest_plugins = ("shardproof.properties.report.fixtures",)
 
@@ -252,7 +252,7 @@ def unmet(config: pytest.Config, tallies: list[Tally]) -> list[str]:
     if checks and not tallies:
         names = ", ".join(map(str, given))
         errors.append(f"--impl: nothing checked {names}: no law was collected from {GIVEN_TESTS}")
-    skipped = {(t.contract, t.implementation) for t in tallies if t.outcome == "skipped"}
+    skipped = {(t.contract, t.implementation) for t in tallies if t.outcome in IDLE}
     verified = {(t.contract, t.implementation) for t in tallies if t.verifies and not LAWS[t.law].partial}
     inapplicable = [one for one in given if (one.contract.name, one.name) in skipped - verified]
     return errors + [

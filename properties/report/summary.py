@@ -9,12 +9,12 @@ from statistics import median
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import NothingToCompare
-from shardproof.properties.runner.tally import Tally, merge, most_frequent
+from shardproof.properties.runner.tally import IDLE, Tally, merge, most_frequent
 
 VERDICTS = ("law", "engine", "outcome", "held", "unsupported", "excused", "not run", "excluded")
 """The columns of verdicts: the law, and how many of the structures that were drawn had each."""
 
-OUTCOMES = {"passed": "held", "skipped": "does not apply", "failed": "VIOLATED"}
+OUTCOMES = {"passed": "held", "skipped": "does not apply", "unchecked": "not checked", "failed": "VIOLATED"}
 """The outcomes in the table, by those of tallies."""
 
 BOUNDS = {
@@ -70,13 +70,13 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
             lines += [f"one-sided: {tally.name}: {more} more, all in a report"] if more > 0 else []
         for what, where in tally.findings.items():
             if redundant is None or redundant not in what:
-                lines.append(f"finding: {tally.name}: {what}, first for {where}")
+                lines.append(f"finding: {tally.name}: {what}" + (f", first for {where}" if where else ""))
     lines += [f"not claimed, so not drawn: {t.name}: {', '.join(t.unclaimed)}" for t in tallies if t.unclaimed]
     lines += [f"stated, so nothing else was drawn: {t.name}: {'; '.join(t.stated)}" for t in tallies if t.stated]
     lines += [
         f"supports few: {t.name}: {t.law} ({t.engine}): {t.supported:.0%} of {t.drawn_structures:,} structures drawn"
         for t in by_law
-        if t.supported < FEW and t.outcome != "skipped"
+        if t.supported < FEW and t.outcome not in IDLE
     ]
     for tally in tallies:
         name, sent = tally.name, tally.communication

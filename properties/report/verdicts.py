@@ -11,6 +11,7 @@ import jax
 import pytest
 
 from shardproof.properties.cases import suggestion
+from shardproof.properties.cases.strategies.dtypes import WIDE
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import ENGINES, engine_named
 from shardproof.properties.laws import LAWS, Law
@@ -28,7 +29,7 @@ from shardproof.properties.runner.judging import MAX_UNSUPPORTED, applicable_law
 from shardproof.properties.runner.platforms import DEVICES, make_devices
 from shardproof.properties.runner.search import Finding, drawn_on, find_violation
 from shardproof.properties.runner.stated import GivenError, check_draws, split_names
-from shardproof.properties.runner.tally import HeldOnNothing, Tally
+from shardproof.properties.runner.tally import IDLE, HeldOnNothing, Tally
 from shardproof.properties.runner.violation import LawViolation
 
 EXAMPLES = 50
@@ -120,7 +121,7 @@ def check_laws(
         max_examples = max(1, max_examples // SHORTER)
     first = next(iter(verdicts.tallies.values()), None)
     if verdicts.left_out and first is not None:
-        first.finding(engine, verdicts.left_out)
+        first.finding("", f"{engine}: {verdicts.left_out}")
     for law in applicable_laws(implementation, engine, laws):
         if law.name in verdicts.tallies and verdicts.tallies[law.name].outcome != "failed":
             _require_held(law, implementation, verdicts, reported)
@@ -138,7 +139,7 @@ def _require_held(law: Law, implementation: Implementation, verdicts: Verdicts, 
     except HeldOnNothing as error:
         if not tally.drawn_structures and (verdicts.violations or verdicts.ended):  # its search ended before
             why = f"{verdicts.violations[0].law.name} is broken" if verdicts.violations else "the time was spent"
-            tally.skip(f"{law.name} ({tally.engine}): not checked: {why}")
+            tally.skip(f"{law.name} ({tally.engine}): not checked: {why}", "unchecked")
             return
         values = verdicts.tallies.get(VALUE.name)
         few = tally.drawn_structures < 4  # that none of them is supported may be chance
@@ -335,10 +336,16 @@ def check_implementation(
     if searches.reason and "xla" in engines:
         notes.append(f"compiled in this process, which ends if XLA aborts: {searches.reason}")
     if not reports and not empty and not any(t.verifies and not LAWS[t.law].partial for t in tallies):
-        empty += [reason for t in tallies if t.outcome == "skipped" for reason in t.findings]
+        empty += [reason for t in tallies if t.outcome in IDLE for reason in t.findings]
     idle = [law.name for law in wanted if not any(law.applies_to(implementation, engine) for engine in ENGINES)]
     if laws and idle:
         notes.append(f"not checked, since they do not apply: {', '.join(idle)}")
+    program = implementation.program
+    wide = {array.dtype for array in program.signature.results} & {*WIDE} if program is not None else set()
+    if wide and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        notes.append(
+            f"results stated as {', '.join(sorted(wide))}: half as many bits where no argument has 64, as x64 is off"
+        )
     for tally in tallies:
         tally.unclaimed, tally.stated = implementation.unclaimed, implementation.stated
     tallies.sort(key=lambda tally: [*LAWS].index(tally.law))

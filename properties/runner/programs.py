@@ -22,7 +22,7 @@ from shardproof.properties.engines.running import traced
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 from shardproof.properties.programs.implementations import OF_PROGRAMS, Implementation
-from shardproof.properties.programs.program import Seen, forward
+from shardproof.properties.programs.program import Seen, forward, precision_of
 from shardproof.properties.references import JaxReference, NumpyReference, reference_of
 from shardproof.properties.runner.platforms import DEVICES
 from shardproof.properties.runner.stated import by_name, check_call, check_conditions, several, split_names
@@ -231,7 +231,8 @@ class Program:
         case = Case(self._described, mesh, mesh.axis_names, tuple(operands), params, roles=of_roles)
         tried = Implementation(self._described, self.name, self.function, whole=self.whole, check_vma=self.check_vma)
         try:
-            jaxpr = traced(forward(case, tried, Seen()), case)
+            with precision_of(case):
+                jaxpr = traced(forward(case, tried, Seen()), case)
         except Exception:  # the laws will report what is wrong with it
             return False
         return any("jvp(" in str(equation.source_info.name_stack) for equation in equations(jaxpr))

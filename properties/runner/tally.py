@@ -20,6 +20,9 @@ DECLINED = "declined"
 """The further count of unsupported cases that are so without any derivative."""
 
 
+IDLE = ("skipped", "unchecked")
+"""The outcomes of laws that do not apply, and of those whose search had ended before."""
+
 Kind = Literal["held", "unsupported", "excused", "not run"]
 
 
@@ -118,7 +121,7 @@ class Tally:
         choices: of each choice that a line of the function makes, which of its sides were taken.
         changed: in how many structures each result was changed, and the predicate of results called again.
         refused: in how many of them it refused that.
-        outcome: `passed`, `failed`, or `skipped` where the law does not apply.
+        outcome: `passed`, `failed`, `skipped` where the law does not apply, or `unchecked` where its search had ended.
         failure: the entry of its failure, for a report with evidence.
     """
 
@@ -234,10 +237,10 @@ class Tally:
         """True if something held, by a law that applies."""
         return self.outcome == "passed" and self.structures > 0
 
-    def skip(self, reason: str) -> None:
-        """Notes why the law does not apply."""
-        self.outcome = "skipped"
-        self.finding(next(iter(self.first.values()), "no case"), reason)
+    def skip(self, reason: str, outcome: str = "skipped") -> None:
+        """Notes why the law does not apply, or was not checked."""
+        self.outcome = outcome
+        self.finding(next(iter(self.first.values()), ""), reason)
 
     def add(self, other: "Tally") -> None:
         """Adds what another tally counted."""

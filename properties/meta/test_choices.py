@@ -1,6 +1,7 @@
 """The choices of a function of which the runs took one side alone are named by the call that makes them."""
 
 import json
+from functools import partial
 from typing import Any
 
 import jax
@@ -35,7 +36,7 @@ def many(x: Any, i: Any) -> list[Any]:
         lax.cond(i > 0, jnp.sin, jnp.cos, x),
         lax.switch(i, [jnp.sin, jnp.cos, jnp.tan], x),
         lax.fori_loop(i, 5, lambda _, y: y + 1, x), lax.fori_loop(i, 0, lambda _, y: y + 1, x),
-        jnp.take(x, i), x[i], jnp.nan_to_num(x), jax.nn.relu(x + 1), jnp.linalg.norm(x),
+        jax.tree.map(partial(jnp.where, x > 8), x, x), jnp.take(x, i), x[i], jnp.nan_to_num(x), jax.nn.relu(x + 1), jnp.linalg.norm(x),
     ]  # fmt: skip
 
 
@@ -51,6 +52,7 @@ def test_sides_of_every_kind_of_choice() -> None:
         "lax.cond(i > 0, jnp.sin, jnp.cos, x): had a false condition",
         "lax.switch(i, [jnp.sin, jnp.cos, jnp.tan], x): had an index of 0 or an index of 2",
         "lax.fori_loop(i, 0, lambda _, y: y + 1, x): had a true condition",
+        "jax.tree.map(partial(jnp.where, x > 8), x, x): had a true condition",
     ]
 
 

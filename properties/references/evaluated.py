@@ -3,6 +3,7 @@
 Derivatives are not known at kinks, nor near them unless JAX differentiates.
 """
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -144,11 +145,19 @@ MOST_DIFFERENCES = 64
 """The most elements of an argument for which the derivative is computed; for the others it is not known."""
 
 FEWEST_DIFFERENCES, MOST_PRODUCTS = 8, 2**30
-"""The fewest, where matrices as long as the longest side, multiplied for each element, would have more products."""
+"""The fewest, where the arguments, multiplied by square matrices of the longest side for each, would be more."""
 
 
 FEW_ASIDES = 3
 """The number of places aside for each of these: sums weighed by cotangents rarely look smooth at a kink."""
+
+
+def _spread(x: np.ndarray, most: int) -> np.ndarray:
+    """At most so many flat indices of an array: the last, and one at random of each of equal parts, by its numbers."""
+    parts = min(x.size, most)
+    start = np.arange(parts) * x.size // max(parts, 1)
+    chosen = np.random.default_rng(zlib.crc32(x.tobytes())).integers(start, np.append(start[1:], x.size))
+    return np.append(chosen[:-1], x.size - 1) if parts else chosen
 
 
 class NumpyReference:
@@ -207,8 +216,8 @@ class NumpyReference:
             moved.flat[k] += step
             return weighed([*arrays[:i], moved, *arrays[i + 1 :]])
 
-        longest = max((n for a in arrays for n in a.shape), default=1)
-        most = min(MOST_DIFFERENCES, max(FEWEST_DIFFERENCES, MOST_PRODUCTS // max(longest, 1) ** 3))
+        products = max((n for a in arrays for n in a.shape), default=1) * sum(a.size for a in arrays)
+        most = min(MOST_DIFFERENCES, max(FEWEST_DIFFERENCES, MOST_PRODUCTS // max(products, 1)))
         found = []
         for i in moving:
             if arrays[i].dtype.kind == "c":  # along real numbers alone nothing is known of them
@@ -217,8 +226,7 @@ class NumpyReference:
             places = [aside(arrays[i].astype(np.float64), number) for number in range(1 + FEW_ASIDES)]
             there = [weighed([*arrays[:i], place, *arrays[i + 1 :]]) for place in places]
             gradient = np.full(arrays[i].size, np.nan)
-            # spread over all elements
-            for k in np.unique(np.linspace(0, arrays[i].size - 1, min(arrays[i].size, most)).astype(int)):
+            for k in _spread(arrays[i], most):
                 along = partial(at, i=i, k=int(k), places=places, there=there)
                 gradient[k] = differences(along, STEP, FEW_ASIDES)[0]
             found.append(gradient.reshape(arrays[i].shape))

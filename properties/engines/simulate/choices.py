@@ -58,6 +58,8 @@ class Choices:
 
     def _find(self, called: Any, primitive: str) -> tuple[str, dict[str, bool]] | None:
         name, place = find_call(called.source_info.traceback)
+        if place and name not in MADE_BY:  # of another name, or called by `jax.tree.map`
+            name = str(called.params.get("name", "")).lstrip("_")
         return (name, self.sides.setdefault(place, {})) if primitive in MADE_BY.get(name, ()) else None
 
 

@@ -273,7 +273,7 @@ def _others(case: Case, implementation: Implementation, sets: Sequence[Data]) ->
     A case that the function or the interpreter does not support is left out.
     """
     mesh, larger = case.mesh, enlarge(case, implementation) or case
-    longer = resize_mesh(mesh, tuple(n + (n > 1) for n in mesh.sizes))
+    longer = resize_mesh(mesh, tuple(n + 1 for n in mesh.sizes))
     for other in (larger, *fitting_cases(larger, dataclasses.replace(larger, mesh=longer))):
         with contextlib.suppress(Exception):
             check_case("value", other)

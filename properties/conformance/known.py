@@ -1,6 +1,7 @@
 """The known defects that a program meets: seen in what is about to be compiled, or in how JAX refuses it."""
 
 import collections
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
@@ -12,10 +13,13 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
+from shardproof.oracles.mesh import as_axes
 from shardproof.properties.conformance.program import FILE, Program, Step, Value
 from shardproof.properties.engines.simulate.liveness import equations, subjaxprs
 from shardproof.properties.known_defects import DEFECTS, Defect
 from shardproof.properties.known_defects.faults import SCATTERS
+
+UNCONSTRAINED = jax.P.UNCONSTRAINED
 
 Steps = dict[str, list[int]]
 """The steps at fault of each defect that a program meets."""
@@ -37,11 +41,26 @@ class Facts(NamedTuple):
         """The most mesh axes that shard one of these dimensions of a variable, or any of them."""
         if isinstance(variable, core.Literal) or (dimensions is not None and not dimensions):
             return 0
-        spec = variable.aval.sharding.spec.partitions if self.program.axes == "explicit" else self.layouts.get(variable)
+        spec = self._spec(variable)
+        unknown = 0 if self.certain else len(self.program.mesh)
         if spec is None:
-            return 0 if self.certain else len(self.program.mesh)
+            return unknown
         entries = [entry for i, entry in enumerate(spec) if dimensions is None or i in dimensions]
-        return max((1 if isinstance(one, str) else len(one or ()) for one in entries), default=0)
+        return max((unknown if one is UNCONSTRAINED else len(as_axes(one or ())) for one in entries), default=0)
+
+    def _spec(self, variable: Any) -> Sequence[Any] | None:
+        if self.program.axes != "explicit":
+            return self.layouts.get(variable)
+        spec: Sequence[Any] = variable.aval.sharding.spec.partitions
+        return spec
+
+    def uneven(self, variable: Any) -> bool:
+        """True if a dimension of a variable is sharded in parts that are not equally long, or may be."""
+        sizes, shape, spec = self.program.mesh, variable.aval.shape, self._spec(variable)
+        if spec is None:
+            return not self.certain and any(size > 1 and size % n for size in shape for n in sizes.values())
+        parts = [() if one is UNCONSTRAINED else as_axes(one or ()) for one in spec]
+        return any(size % math.prod(sizes[axis] for axis in of) for size, of in zip(shape, parts, strict=False))
 
     def sharded(self, variable: Any, dimensions: Sequence[int] | None = None) -> bool:
         """True if a variable is sharded along any of its dimensions, or of these."""
@@ -204,12 +223,7 @@ SIGNS: dict[str, Sign] = {
     "uneven_indices": Sign(
         SCATTERS,
         VALUES,
-        lambda e, facts: (
-            not facts.certain
-            and len(facts.program.mesh) > 1
-            and facts.sharded(e.invars[1])
-            and any(e.invars[1].aval.shape[0] % n for n in facts.program.mesh.values())
-        ),
+        lambda e, facts: not facts.certain and len(facts.program.mesh) > 1 and facts.uneven(e.invars[1]),
     ),
     "update_in_one_step": Sign(
         ("scan", "while"),
@@ -393,6 +407,7 @@ def match_error(program: Program, closed: Any, message: str, error: BaseExceptio
         for name, sign in SIGNS.items()
         if sign.holds is None
         and find_here(name)
+        and (program.derivative or not name.endswith(("_gradient", "_tangent")))
         and re.search(sign.words, message)
         and (not sign.primitives or primitives & {*sign.primitives})
     }

@@ -198,7 +198,7 @@ class Search:
     def excuse(self, program: Program, verdict: Verdict) -> bool:
         """True if a wrong program is right once the steps that known defects make wrong are replicated.
 
-        If one of them alone is enough, it has been seen: from then on its operations are replicated before they run.
+        If one of them alone is enough, and ends a process, its operations are replicated from then on before they run.
         """
         met = verdict.known
         if verdict.detail.startswith(("aborts", "hangs")) and not verdict.replicated:
@@ -208,7 +208,7 @@ class Search:
         for names in dict.fromkeys([*((name,) for name in met), tuple(met)] if met else []):
             steps = [i for name in names for i in met[name]]
             if self.run([replicate_steps(program, steps)])[0].kind in ("right", "known"):
-                self.workers.excused.update(names[:1] if len(names) == 1 else ())
+                self.workers.excused.update(names if len(names) == 1 and verdict.detail.startswith("aborts") else ())
                 self.meet(names)
                 return True
         return False

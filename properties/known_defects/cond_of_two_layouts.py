@@ -1,5 +1,5 @@
 """XLA raises INTERNAL for a cond whose branches constrain their results to different layouts."""
-# fails with: INTERNAL: during context [hlo verifier]
+# fails with: Inconsistent conditional sharding
 
 import jax
 import jax.numpy as jnp

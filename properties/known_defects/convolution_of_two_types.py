@@ -1,5 +1,5 @@
 """XLA raises INTERNAL for a convolution of a padded, sharded array whose result has a wider type."""
-# fails with: INTERNAL: during context [hlo verifier]
+# fails with: types of different precisions
 
 import jax
 import jax.numpy as jnp

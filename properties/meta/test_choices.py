@@ -36,7 +36,8 @@ def many(x: Any, i: Any) -> list[Any]:
         lax.cond(i > 0, jnp.sin, jnp.cos, x),
         lax.switch(i, [jnp.sin, jnp.cos, jnp.tan], x),
         lax.fori_loop(i, 5, lambda _, y: y + 1, x), lax.fori_loop(i, 0, lambda _, y: y + 1, x),
-        jax.tree.map(partial(jnp.where, x > 8), x, x), jnp.take(x, i), x[i], jnp.nan_to_num(x), jax.nn.relu(x + 1), jnp.linalg.norm(x),
+        jax.tree.map(partial(jnp.where, x > 8), x, x),
+        jnp.take(x, i), x[i], jnp.nan_to_num(x), jax.nn.relu(x + 1), jnp.linalg.norm(x),
     ]  # fmt: skip
 
 

@@ -563,6 +563,14 @@ def test_samples_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
         found.append(run_samples(program, [[x]], Sampled(charges=OWN), SAMPLES)[0][0])
     at_once, in_parts = found
     assert np.array_equal(at_once, in_parts, equal_nan=True)
+    assert formats.lowest_bit(np.array([[2**-9, *[1.0] * 20]]), 1).item() == 2**-9
+
+
+def test_what_is_below_the_normal_numbers_is_zero_in_half_of_the_samples() -> None:
+    """A processor may flush it, or not."""
+    to, small = format_of(np.dtype("float32")), np.full((1, 3), 1e-40)
+    samples = round_at_random(small, to, lambda x: np.full((4, *x.shape[1:]), 0.5), numbers=range(4))
+    assert [bool(sample.all()) for sample in samples] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -5,6 +5,7 @@ A choice that a function of JAX makes on its own, as `jnp.take` does of an index
 
 import ast
 import linecache
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from shardproof.properties.engines.simulate.env import Env, mask_active
 from shardproof.properties.engines.simulate.liveness import open_jaxpr
 
-JAX, SUITE = (str(folder) for folder in (Path(jax.__file__).parent, Path(__file__).parents[3]))
+JAX, SUITE = (f"{folder}{os.sep}" for folder in (Path(jax.__file__).parent, Path(__file__).parents[3]))
 """The folders of JAX and of this suite, whose lines are not the user's."""
 
 Sides = dict[str, dict[str, bool]]
@@ -76,7 +77,7 @@ def find_call(traceback: Any) -> tuple[str, str]:
     for code, at in zip(*traceback.raw_frames(), strict=True) if traceback else ():
         if code.co_filename.startswith(JAX):
             continue
-        if code.co_filename.startswith(SUITE) and "test_" not in code.co_filename:
+        if code.co_filename.startswith(SUITE) and not Path(code.co_filename).name.startswith("test_"):
             break
         first, start, last, end = traceback.code_addr2location(code, at)
         lines = [linecache.getline(code.co_filename, i).encode() for i in range(first, last + 1)]  # columns count bytes

@@ -14,22 +14,22 @@ SHARDS = "@rows size features@columns"
 NOTHING = "bytes=0;grad:bytes=0"
 
 
-def mean(x: Any, *, rows: Any, columns: Any) -> jax.Array:
+def shard_mean(x: Any, *, rows: Any, columns: Any) -> jax.Array:
     """Takes the mean of a block."""
     return local.shard_mean_of_block(x[0])
 
 
-def global_mean(x: Any, *, rows: Any, columns: Any, mesh: Any) -> jax.Array:
+def global_shard_mean(x: Any, *, rows: Any, columns: Any, mesh: Any) -> jax.Array:
     """Takes the means of a global array."""
     return local.shard_mean(x.reshape(-1, x.shape[-1]), rows, mesh=mesh)
 
 
-def roll(x: Any, *, rows: Any, columns: Any, shift: int) -> jax.Array:
+def shard_roll(x: Any, *, rows: Any, columns: Any, shift: int) -> jax.Array:
     """Rolls a block."""
     return local.shard_roll_of_block(x[0], shift)[None]
 
 
-def global_roll(x: Any, *, rows: Any, columns: Any, mesh: Any, shift: int) -> jax.Array:
+def global_shard_roll(x: Any, *, rows: Any, columns: Any, mesh: Any, shift: int) -> jax.Array:
     """Rolls every shard of a global array."""
     return local.shard_roll(x.reshape(-1, x.shape[-1]), rows, shift=shift, mesh=mesh).reshape(x.shape)
 
@@ -47,7 +47,7 @@ def rolls(x: np.ndarray, *, shift: int) -> np.ndarray:
 MEAN = partial(Program, arguments=(SHARDS,), results="@rows features@columns", communication=NOTHING)
 ROLL = partial(Program, arguments=(SHARDS,), results=SHARDS, communication=NOTHING, options={"shift": range(-9, 10)})
 
-test_shard_mean = program_test(MEAN(mean, means), max_examples=10)
-test_shard_mean_of_a_global_array = program_test(MEAN(global_mean, means, whole=True), max_examples=10)
-test_shard_roll = program_test(ROLL(roll, rolls), max_examples=10)
-test_shard_roll_of_a_global_array = program_test(ROLL(global_roll, rolls, whole=True), max_examples=10)
+test_shard_mean = program_test(MEAN(shard_mean, means), max_examples=10)
+test_shard_mean_of_a_global_array = program_test(MEAN(global_shard_mean, means, whole=True), max_examples=10)
+test_shard_roll = program_test(ROLL(shard_roll, rolls), max_examples=10)
+test_shard_roll_of_a_global_array = program_test(ROLL(global_shard_roll, rolls, whole=True), max_examples=10)

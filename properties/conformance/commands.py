@@ -34,6 +34,8 @@ def search(
     for name in names:
         if name not in OPERATIONS:
             raise RequestError(f"--operations={name}: no such operation; {did_you_mean(name, OPERATIONS)}")
+    if where.preload:
+        sys.path.append(str(Path.cwd()))
     if where.preload or where.platform != "cpu":
         probe(where)
     workers = Workers(max(1, len(os.sched_getaffinity(0))), where)

@@ -26,6 +26,7 @@ from shardproof.properties.conformance.shrink import moves, shrink
 from shardproof.properties.conformance.workers import Where, Worker, Workers
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.meta.planted_layouts import BUGS, Bug, Patched
+from shardproof.properties.meta.runs import python
 
 pytestmark = pytest.mark.untyped
 
@@ -145,16 +146,15 @@ def test_the_page_finds_what_a_backend_gets_wrong(tmp_path: Path) -> None:
     blocks = re.findall(r"(?:^(?: {4}.*)?\n)+(?=\S)", section, re.MULTILINE)
     module, command, printed = (textwrap.dedent(block) for block in blocks if block.strip())
     (tmp_path / "mybackend.py").write_text(module)
-    words = command.replace("--minutes 1", "--minutes 0").split()[2:]
-    path = os.pathsep.join([str(tmp_path), *sys.path])
-    run = [sys.executable, "-m", "shardproof", *words]
-    done = subprocess.run(run, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    words = command.replace("--minutes 1", "--minutes 0").split()[1:]
+    run = [sys.executable, "-c", "import sys; sys.path.remove(''); from shardproof.command import main; main()", *words]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
     assert printed.strip().removesuffix(" …") in done.stdout
-    *_, last = done.stdout.splitlines()
-    script = Path(tmp_path, last.removeprefix("python ")).read_text()
-    assert "import mybackend" in script
-    assert "lax.cumsum(x0, 0, reverse=True)" in script
+    paths = [tmp_path / line.removeprefix("python ") for line in done.stdout.splitlines() if line.startswith("python ")]
+    (script,) = [path for path in paths if "lax.cumsum(x0, 0, reverse=True)\n" in path.read_text()]
+    assert [python(script, folder=folder).returncode for folder in (tmp_path, tmp_path.parent)] == [1, 2]
 
 
 def update(start: int) -> Program:
@@ -492,14 +492,15 @@ def test_an_error_in_a_bound_is_no_invalid_program(monkeypatch: pytest.MonkeyPat
 
 def test_a_script_shows_what_is_wrong(tmp_path: Any) -> None:
     """A script is plain JAX of at most 28 lines, and exits with 0 where nothing is wrong."""
-    from shardproof.properties.meta.runs import python
-
     (program,) = [one for one in programs(["rev"], "auto", 1, 12, 8) if not one.derivative][:1]
     text = script(program, TEMPLATES, "The reverse.")
     path = tmp_path / "shown.py"
     path.write_text(text)
     assert len(text.splitlines()) <= 28
     assert python(path).returncode == 0
+    for raises in (False, True):
+        path.write_text(script(program, {"rev": "lax.rev({0}, (9,))"}, "It fails.", raises=raises))
+        assert python(path).returncode == (1 if raises else 2)
 
 
 def test_a_table_says_the_worst_and_a_comparison_what_changed() -> None:

@@ -365,7 +365,7 @@ def draw(name: str, mesh: str, axis: str, output: Path | None, shape: str) -> No
     --shape MODULE:FUNCTION or MODULE:PROGRAM.
     """
     from shardproof.properties.communication.pictures import picture, steps, text
-    from shardproof.properties.performance.commands.timeline import users_program
+    from shardproof.properties.performance.commands.timeline import check_trace, users_program
     from shardproof.properties.performance.shaped import KNOWN, parse_shapes, shaped_case
     from shardproof.properties.programs.examples import EXAMPLES, example
     from shardproof.properties.programs.program import Seen, forward
@@ -383,6 +383,7 @@ def draw(name: str, mesh: str, axis: str, output: Path | None, shape: str) -> No
         shapes = parse_shapes(shape) if shape else None
         case = shaped_case(contract, on, axis_name, shapes, "float32") if shapes else example(contract, on, axis_name)
         program, arrays = forward(case, implementation, Seen()), f"block {case.operands[0]}"
+        check_trace(name, program, on)
         subject, file = str(implementation), f"{contract}-{implementation.name}"
     title, found = f"{subject} on mesh {on}, axis {axis_name!r}", steps(program, on)
     click.echo(text(f"{title}, {arrays}", found))

@@ -195,10 +195,29 @@ def test_draw_takes_the_names_and_shapes_of_timelines(
     assert (mine / file).exists()
 
 
-def test_a_bug_has_its_traceback(mine: Path) -> None:
-    """An exception of the user's function keeps its traceback."""
-    with pytest.raises(TypeError, match="NoneType"):
-        command("timeline", "timed_layer:mistaken", "--shape", "8x4@tp")
+CALLED = "expected a function of 2 blocks, or of these and an axis name, or MODULE:PROGRAM of a Program"
+
+
+@pytest.mark.parametrize("command_name", ["timeline", "draw"])
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["timed_layer:mistaken", "--shape", "8x4@tp"], "unsupported operand type(s) for +"),
+        (["timed_layer:mlp", "--shape", "8x4,4x8@tp"], f"arguments: 'data' and 'model'; {CALLED}"),
+        (["timed_layer:layer", "--shape", "8x4@tp,3x3"], "dot_general requires contracting dimensions"),
+        (["timed_layer:MLP", "--shape", "8x4,5x8@tp,8@tpx4", "--mesh", "dp=2,tp=4"], "dot_general requires"),
+        (["all_gather_matmul_lhs=timed_layer:layer"], "dot_general requires contracting dimensions"),
+    ],
+)
+def test_an_exception_of_the_function_is_one_line(
+    command_name: str, arguments: list[str], reason: str, mine: Path
+) -> None:
+    """An exception of the user's function is refused in one line, with its place in the source if it has one."""
+    done = command(command_name, *arguments)
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
+    assert reason in line
+    assert (f" ({mine / 'timed_layer.py'}:" in line) == (CALLED not in line)
     assert not [*mine.glob("*.svg")]
 
 

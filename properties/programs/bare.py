@@ -50,7 +50,7 @@ def bare(function: Callable[..., Any], arguments: Sequence[Argument], mesh: Mesh
 
     The axis tuple is left out if it is empty, or if the function takes no more than the blocks.
     """
-    more = (axes if len(axes) > 1 else axes[0],) if axes and _takes(function, len(arguments) + 1) else ()
+    more = (axes if len(axes) > 1 else axes[0],) if axes and takes(function, len(arguments) + 1) else ()
 
     def local(*blocks: jax.Array) -> list[jax.Array]:
         found: list[jax.Array] = jax.tree.leaves(function(*blocks, *more))
@@ -63,7 +63,8 @@ def bare(function: Callable[..., Any], arguments: Sequence[Argument], mesh: Mesh
     return Program(build, tuple(arguments))
 
 
-def _takes(function: Callable[..., Any], count: int) -> bool:
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """True if a function can be called with `count` arguments by position, and nothing else."""
     try:
         inspect.signature(function).bind(*range(count))
     except (TypeError, ValueError):

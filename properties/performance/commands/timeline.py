@@ -10,18 +10,20 @@ import jax
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies.dtypes import WIDE
 from shardproof.properties.cases.suggestion import RequestError
+from shardproof.properties.engines.engine import trace
 from shardproof.properties.performance.chips import Chip, chip, in_words
 from shardproof.properties.performance.choosing import operations_for
 from shardproof.properties.performance.lanes import KEY, gantt, lay_out, text
 from shardproof.properties.performance.operations import Operation, operations_of
 from shardproof.properties.performance.shaped import KNOWN, parse_shapes, shaped_case, with_layouts
 from shardproof.properties.performance.timeline import Timeline, timeline
-from shardproof.properties.programs.bare import bare, parse_arrays
-from shardproof.properties.programs.program import Argument
+from shardproof.properties.programs.bare import bare, parse_arrays, takes
+from shardproof.properties.programs.program import Argument, Seen, forward
 from shardproof.properties.programs.program import Program as OnMesh
 from shardproof.properties.report.arguments import LONGEST, find, parse_axes, parse_dtype, parse_mesh
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.programs import Program
+from shardproof.properties.runner.violation import first_line, own_frames
 
 
 def draw_timeline(
@@ -81,10 +83,27 @@ def users_program(name: str, mesh: MeshCase, axes: tuple[str, ...], shape: str, 
     if not (of_users or callable(target)):
         raise RequestError(f"{name}: expected a function or a Program, got {type(target).__name__}")
     program = call_on_mesh(target, given, mesh) if of_users else bare(target, given, mesh, axes)
+    count = len(given)
+    hint = ""
+    if not (of_users or takes(target, count) or takes(target, count + 1)):
+        hint = f"; expected a function of {count} blocks, or of these and an axis name, or MODULE:PROGRAM of a Program"
+    check_trace(name, program, mesh, hint)
     arrays = shape.replace(",", ", ")
     if not any(axes for one in given for axes in one.spec):
         arrays += f" (not sharded: {shape}@{mesh.axis_names[-1]} would shard the last dimension)"
     return program, arrays
+
+
+def check_trace(name: str, program: OnMesh, mesh: MeshCase, hint: str = "") -> None:
+    """Raises RequestError with the exception of a function that cannot be traced, and its place in the source."""
+    try:
+        with jax.enable_x64(any(one.dtype.name in WIDE for one in program.arguments)):
+            trace(program, mesh)
+    except (RequestError, NotImplementedError):  # these say what is expected
+        raise
+    except Exception as error:  # whatever the function raises
+        where = "".join(f" ({frame.filename}:{frame.lineno})" for frame in own_frames(error)[-1:])
+        raise RequestError(f"{name} cannot be traced: {first_line(error)}{where}{hint}") from error
 
 
 def _of_implementation(
@@ -95,10 +114,8 @@ def _of_implementation(
     case = shaped_case(implementation.contract.name, mesh, axes if len(axes) > 1 else axes[0], shapes, dtype)
     case = with_layouts(case, implementation.layouts)
     own = implementation.name if implementation.contract.name in implementation.name else str(implementation)
-    try:
-        operations = operations_for(implementation, case, gradient=gradient)
-    except ValueError as error:  # the function refuses its arguments
-        raise RequestError(str(error)) from error
+    check_trace(name, forward(case, implementation, Seen()), mesh)
+    operations = operations_for(implementation, case, gradient=gradient)
     arrays = ", ".join(map(str, case.operands))
     return f"{own}{' and its gradient' * gradient}", f"{arrays} on each device", operations
 

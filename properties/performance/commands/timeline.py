@@ -133,7 +133,7 @@ def call_on_mesh(program: Program, given: Sequence[Argument], mesh: MeshCase) ->
             if len(dimension.roles) > 1 or (entry and not dimension.roles):
                 raise RequestError(f"{name}: expected one role and one axis at most for each dimension of {array}")
             for role in dimension.roles:
-                axis = entry[0] if entry else ()
+                axis = entry[0] if len(entry) == 1 else entry
                 if roles.setdefault(role, axis) != axis:
                     raise RequestError(f"{name}: {role}={axis!r}: expected {roles[role]!r}, as another array has it")
     if missing := [role for role in program.signature.roles if role not in roles]:

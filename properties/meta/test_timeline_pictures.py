@@ -57,6 +57,9 @@ def unsharded(x, w):
 DESCRIBED = {"arguments": ("b@data f", {"in": "f h@model", "out": "h@model f"}), "results": "b@data f"}
 MLP = Program(mlp, unsharded, **DESCRIBED)
 WHOLE = Program(whole, unsharded, whole=True, **DESCRIBED)
+BOTH = Program(
+    lambda x, *, data, model: lax.psum(x, model), lambda x: x.reshape(-1), arguments=["n@data@model"], results="n@data"
+)
 number = 3
 
 
@@ -67,6 +70,8 @@ def mistaken(x, axis_name):
 
 MLP = "512@dpx2048,2048x8192@tp,8192@tpx2048"
 """The arrays of the program there."""
+
+AXES = "--mesh", "dp=2,tp=4"
 
 
 def texts(svg: str) -> list[Any]:
@@ -149,6 +154,12 @@ def test_the_command_draws_ours_and_theirs(arguments: list[str], lanes: set[str]
         (["timed_layer:MLP", "--shape", "8x4@tp"], "arrays=1: expected 3: x, "),
         (["timed_layer:MLP", "--shape", "8x4,4x8@tp,8x4"], "model=(): expected 'tp', as another array has it"),
         (["timed_layer:MLP", "--shape", "8,4x8,8x4"], "x=(8,): expected the dimensions b@data f"),
+        (
+            ["timed_layer:MLP", "--shape", "8x4,4x8,8x4@tp"],
+            "w['out']: f@tp: expected no axis: no role shards it in h@mo",
+        ),
+        (["timed_layer:BOTH", *AXES, "--shape", "8@dp"], "x: n@dp: expected an axis for each of data, model"),
+        (["timed_layer:MLP", "--gradient", "--shape", "8x4,4x8,8x4"], "--gradient: no gradient of timed_layer:MLP is"),
         (["no_such_module:f", "--shape", "8x4@tp"], "cannot import no_such_module: ModuleNotFoundError"),
     ],
 )
@@ -168,6 +179,24 @@ def test_arrays_that_no_axis_shards_are_named(mine: Path) -> None:
     note = "(not sharded: 512x2048,8192x2048@tp would shard the last dimension)"
     assert f"  of 512x2048, 8192x2048 {note}, bfloat16\n" in whole
     assert "not sharded" not in command("timeline", "timed_layer:layer", "--shape", "512x2048@tp,2048x2048").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shape", "sharded", "roles"),
+    [
+        (["timed_layer:MLP", *AXES], "8x4,4x8,8x4", "8@dpx4,4x8@tp,8@tpx4", "data and model"),
+        (["timed_layer:MLP"], "8x4,float32:4x8,8x4", "8x4,float32:4x8@tp,8@tpx4", "model"),
+        (["timed_layer:BOTH", *AXES], "16", "16@dp@tp", "data and model"),
+    ],
+)
+def test_arrays_of_a_program_would_be_sharded_by_its_roles(
+    arguments: list[str], shape: str, sharded: str, roles: str, mine: Path
+) -> None:
+    """The shapes that are proposed for a program shard what its roles do, and are taken."""
+    found = command("timeline", *arguments, "--shape", shape).stdout
+    assert f"(not sharded: {sharded} would shard {roles}), bfloat16\n" in found
+    found = command("timeline", *arguments, "--shape", sharded).stdout
+    assert f"  of {sharded.replace(',', ', ')}, bfloat16\n" in found
 
 
 @pytest.mark.parametrize(

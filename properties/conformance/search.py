@@ -123,7 +123,7 @@ class Search:
         names: the operations; all, if there are none.
         axes: the kinds of axes.
         workers: what runs programs.
-        report: called with each line of progress.
+        report: called with a line for each cause.
     """
 
     def __init__(
@@ -291,8 +291,6 @@ class Search:
             self.step(batch)
             self.outcome.seconds = time.monotonic() - start
             self.outcome.deaths = sum(worker.deaths for worker in self.workers.all)
-            self.report(f"{self.outcome.programs} programs in {self.outcome.seconds:.0f} s, "
-                      f"{len(self.outcome.findings)} causes, {self.outcome.deaths} processes ended")  # fmt: skip
             after(self.outcome)
             if self.outcome.seconds > seconds:
                 break

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from shardproof.properties.conformance import child, exhaustive, known, report, running, workers
+from shardproof.properties.conformance import child, commands, exhaustive, known, report, running, workers
 from shardproof.properties.conformance.exhaustive import Reached, enumerate_layouts, layouts
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
 from shardproof.properties.conformance.program import Input, Output, Program, Step, Value, script
@@ -501,6 +501,25 @@ def test_a_script_shows_what_is_wrong(tmp_path: Any) -> None:
     for raises in (False, True):
         path.write_text(script(program, {"rev": "lax.rev({0}, (9,))"}, "It fails.", raises=raises))
         assert python(path).returncode == (1 if raises else 2)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_no_part_of_what_is_printed(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Causes are all that a search prints; how far it is takes the place of itself on a terminal, or a few lines."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    progress = commands.Progress()
+    for count in range(1, 4):
+        progress.show(Outcome("0", "cpu", "", 0, count))
+    progress.print("wrong: auto")
+    progress.last_write -= commands.QUIET_SECONDS
+    progress.show(Outcome("0", "cpu", "", 0, 4))
+    printed, shown = capsys.readouterr()
+    assert printed == "wrong: auto\n"
+    lines = [f"{count} programs in 0 s, 0 causes, 0 processes ended" for count in range(1, 5)]
+    erase = "\r\x1b[K"
+    assert shown == (f"{erase}{erase.join(lines[:3])}{erase}{erase}{lines[3]}" if terminal else f"{lines[3]}\n")
 
 
 def test_a_table_says_the_worst_and_a_comparison_what_changed() -> None:

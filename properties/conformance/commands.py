@@ -15,6 +15,9 @@ from shardproof.properties.conformance.operations import OPERATIONS
 from shardproof.properties.conformance.search import Outcome, Search
 from shardproof.properties.conformance.workers import Where, Workers
 
+DEVICES_OF = {"gpu": "cuda or rocm"}
+"""The platforms of JAX that another name stands for; its error names the last of them alone."""
+
 QUIET_SECONDS = 10.0
 """How often a line of progress is written where there is no terminal."""
 
@@ -101,7 +104,8 @@ def probe(where: Where) -> None:
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         said = next(reversed([line for line in done.stderr.splitlines() if "Error" in line]), f"exit {done.returncode}")
-        given = f"--import={where.preload}" if where.preload else f"--platform={where.platform}"
+        wanted = f"{DEVICES_OF.get(where.platform, where.platform)} devices"
+        given = f"--import={where.preload}" if where.preload else f"--platform={where.platform}: expected {wanted}"
         raise RequestError(f"{given}: {said[:200]}")
 
 

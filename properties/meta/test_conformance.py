@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.conformance import child, commands, exhaustive, known, report, running, workers
 from shardproof.properties.conformance.exhaustive import Reached, enumerate_layouts, layouts
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
@@ -501,6 +502,15 @@ def test_a_script_shows_what_is_wrong(tmp_path: Any) -> None:
     for raises in (False, True):
         path.write_text(script(program, {"rev": "lax.rev({0}, (9,))"}, "It fails.", raises=raises))
         assert python(path).returncode == (1 if raises else 2)
+
+
+def test_a_platform_without_devices_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A platform that JAX has no devices of is refused with its name, whichever of its own JAX has tried last."""
+    said = "RuntimeError: Unable to initialize backend 'rocm'"
+    ended = subprocess.CompletedProcess(["python"], 1, "", f"Traceback\n{said}")
+    monkeypatch.setattr(subprocess, "run", lambda *command, **how: ended)
+    with pytest.raises(RequestError, match=f"^--platform=gpu: expected cuda or rocm devices: {said}$"):
+        commands.probe(Where("gpu"))
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -99,7 +99,7 @@ class Commands(click.Group):
 def main() -> None:
     """Check a sharded JAX function against the same function without a mesh.
 
-    A function is named MODULE:FUNCTION, from the current directory or wherever Python finds it.
+    A function is named MODULE:FUNCTION, from the current directory or wherever Python finds it; or FILE.py:FUNCTION.
     """
 
 
@@ -150,7 +150,7 @@ def check(
 ) -> None:
     """Check a function, and print what held.
 
-    NAME is CONTRACT=MODULE:FUNCTION, or MODULE:PROGRAM of a shardproof.Program.
+    NAME is CONTRACT=MODULE:FUNCTION, or MODULE:PROGRAM of a shardproof.Program; FILE.py in place of MODULE is taken.
     """
     from shardproof.properties.report.checking import warn_once
     from shardproof.properties.report.verdicts import check_implementation
@@ -174,7 +174,7 @@ def end(error: AssertionError, text: str) -> NoReturn:
     raise SystemExit(NOTHING if isinstance(error, HeldOnNothing) else VIOLATED)
 
 
-@main.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})
+@main.command(context_settings={"ignore_unknown_options": True})
 @click.option("--smoke", is_flag=True, help="The fewest cases.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def suite(arguments: tuple[str, ...], *, smoke: bool) -> None:
@@ -365,7 +365,7 @@ def draw(name: str, mesh: str, axis: str, output: Path | None, shape: str) -> No
     --shape MODULE:FUNCTION or MODULE:PROGRAM.
     """
     from shardproof.properties.communication.pictures import picture, steps, text
-    from shardproof.properties.performance.commands.timeline import users_program
+    from shardproof.properties.performance.commands.timeline import check_trace, users_program
     from shardproof.properties.performance.shaped import KNOWN, parse_shapes, shaped_case
     from shardproof.properties.programs.examples import EXAMPLES, example
     from shardproof.properties.programs.program import Seen, forward
@@ -383,6 +383,7 @@ def draw(name: str, mesh: str, axis: str, output: Path | None, shape: str) -> No
         shapes = parse_shapes(shape) if shape else None
         case = shaped_case(contract, on, axis_name, shapes, "float32") if shapes else example(contract, on, axis_name)
         program, arrays = forward(case, implementation, Seen()), f"block {case.operands[0]}"
+        check_trace(name, program, on)
         subject, file = str(implementation), f"{contract}-{implementation.name}"
     title, found = f"{subject} on mesh {on}, axis {axis_name!r}", steps(program, on)
     click.echo(text(f"{title}, {arrays}", found))

@@ -83,7 +83,7 @@ OPTIONS = {
     "--claims": _list(
         "NAMES",
         "what the function of --impl supports beyond its contract's signature, so that it is drawn: all, or some of "
-        "the claims that README.md lists; the first belongs to the first --impl, and so on",
+        "the claims that docs/contracts.md lists; the first belongs to the first --impl, and so on",
     ),
     "--expect-overlap": _list(
         "LIMITS",

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -13,6 +14,42 @@ from shardproof.properties.conformance import report
 from shardproof.properties.conformance.operations import OPERATIONS
 from shardproof.properties.conformance.search import Outcome, Search
 from shardproof.properties.conformance.workers import Where, Workers
+
+DEVICES_OF = {"gpu": "cuda or rocm"}
+"""The platforms of JAX that another name stands for; its error names the last of them alone."""
+
+QUIET_SECONDS = 10.0
+"""How often a line of progress is written where there is no terminal."""
+
+
+class Progress:
+    """A line on how far a search is, on the error stream: in place on a terminal, else now and then."""
+
+    def __init__(self) -> None:
+        self.in_place, self.last_write = sys.stderr.isatty(), time.monotonic()
+
+    def show(self, outcome: Outcome) -> None:
+        """Writes the line, unless another was written a moment ago."""
+        line = (
+            f"{outcome.programs} programs in {outcome.seconds:.0f} s, {len(outcome.findings)} causes, "
+            f"{outcome.deaths} processes ended"
+        )
+        if self.in_place:
+            self.erase()
+            click.echo(line, file=sys.stderr, nl=False)
+        elif time.monotonic() - self.last_write > QUIET_SECONDS:
+            click.echo(line, file=sys.stderr)
+            self.last_write = time.monotonic()
+
+    def erase(self) -> None:
+        """Erases the line on a terminal."""
+        if self.in_place:
+            click.echo("\r\x1b[K", file=sys.stderr, nl=False)
+
+    def print(self, line: str) -> None:
+        """Prints what was found in place of it."""
+        self.erase()
+        click.echo(line)
 
 
 def search(
@@ -25,7 +62,7 @@ def search(
     json: Path | None,
     scripts: Path,
 ) -> Outcome:
-    """Searches for some minutes at most, printing progress, the table and where the scripts are.
+    """Searches for some minutes at most, printing each cause, the table and where the scripts are.
 
     Raises:
         RequestError: if there is no operation, platform or module of a name.
@@ -34,19 +71,25 @@ def search(
     for name in names:
         if name not in OPERATIONS:
             raise RequestError(f"--operations={name}: no such operation; {did_you_mean(name, OPERATIONS)}")
+    if where.preload:
+        sys.path.append(str(Path.cwd()))
     if where.preload or where.platform != "cpu":
         probe(where)
     workers = Workers(max(1, len(os.sched_getaffinity(0))), where)
 
+    progress = Progress()
+
     def record(outcome: Outcome) -> None:
+        progress.show(outcome)
         if json is not None:
             json.write_bytes(msgspec.json.format(msgspec.json.encode(outcome)))
 
     try:
-        found = Search(seed, names, [axes] if axes else ["auto", "explicit"], workers, click.echo)
+        found = Search(seed, names, [axes] if axes else ["auto", "explicit"], workers, progress.print)
         outcome = found.search(60 * minutes, exhaustive, record)
     finally:
         workers.close()
+        progress.erase()
     click.echo(report.table(outcome))
     click.echo(report.summary(outcome))
     for path in report.write_scripts(outcome, scripts):
@@ -61,7 +104,8 @@ def probe(where: Where) -> None:
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         said = next(reversed([line for line in done.stderr.splitlines() if "Error" in line]), f"exit {done.returncode}")
-        given = f"--import={where.preload}" if where.preload else f"--platform={where.platform}"
+        wanted = f"{DEVICES_OF.get(where.platform, where.platform)} devices"
+        given = f"--import={where.preload}" if where.preload else f"--platform={where.platform}: expected {wanted}"
         raise RequestError(f"{given}: {said[:200]}")
 
 

@@ -220,8 +220,13 @@ def script(
     platform: str = "cpu",
     preload: str = "",
     right: str = "",
+    *,
+    raises: bool = False,
 ) -> str:
-    """A script in plain JAX that exits with 1 if the results with layouts are not those without, or not `right`."""
+    """A script in plain JAX that exits with 1 if the results with layouts are not those without, or not `right`.
+
+    An exception of the program exits with 1 if it `raises`, as its defect is that; all others exit with 2.
+    """
     used = source(program, templates)
     auto, run = program.axes == "auto", "g" if program.derivative else "f"
     names = [one.name for one in program.inputs]
@@ -230,11 +235,14 @@ def script(
     lines = [
         f'"""{sentence}"""', "", "import sys", "",
         "import jax", "import jax.numpy as jnp", "import numpy as np", "from jax import P, lax", "",
-        *([f"import {preload}"] if preload else []),
+        "sys.excepthook = lambda *error: (sys.__excepthook__(*error), sys.exit(2))  # it cannot be run",
+        *(['sys.path.append(".")', f"import {preload}"] if preload else []),
         f'jax.config.update("jax_platforms", "{platform}")',
         *([f'jax.config.update("jax_num_cpu_devices", {max(2, program.devices)})'] if platform == "cpu" else []),
         f"mesh = jax.make_mesh({shape}, {axes}, axis_types=(jax.sharding.AxisType.{kind},) * {len(axes)})",
     ]  # fmt: skip
+    if raises:
+        lines.append("sys.excepthook = sys.__excepthook__  # from here on an exception is the defect")
     if "put(" in used:
         lines.append("put = lambda x, spec: x")
     if "to(" in used:
@@ -259,7 +267,7 @@ def script(
     lines += [
         "near = lambda x, y: np.allclose(*(np.asarray(z, np.complex64) for z in (x, y)), 1e-2, equal_nan=True)",
         "parts = [(r[s.index], s.data) for r, y in zip(right, got) for s in y.addressable_shards]",
-        "wrong = [(x, y) for x, y in parts if not near(x, y)]",
+        "wrong = [(x, y) for x, y in parts if x.shape != y.shape or not near(x, y)]",
         'print(f"defect: {wrong[0][1]}, expected {wrong[0][0]}" if wrong else "fixed")',
         "sys.exit(bool(wrong))",
     ]

@@ -89,7 +89,7 @@ def summarize(program: Program, verdict: Verdict) -> str:
 
 
 def exits_wrong(text: str) -> bool:
-    """True if a script in a process of its own exits other than with 0, as it does where all is right."""
+    """True if a script in a process of its own exits neither with 0, all is right, nor with 2, it cannot be run."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "script.py")
         path.write_text(text, encoding="utf-8")
@@ -100,7 +100,7 @@ def exits_wrong(text: str) -> bool:
             )
         except subprocess.TimeoutExpired:
             return True
-        return done.returncode != 0
+        return done.returncode not in (0, 2)
 
 
 def format_results(program: Program) -> str:
@@ -123,7 +123,7 @@ class Search:
         names: the operations; all, if there are none.
         axes: the kinds of axes.
         workers: what runs programs.
-        report: called with each line of progress.
+        report: called with a line for each cause.
     """
 
     def __init__(
@@ -264,7 +264,8 @@ class Search:
         kind = f"{voted.kind} without layouts" if unlaid else voted.kind
         where = self.workers.where
         right = format_results(found) if kind == "wrong without layouts" else ""
-        text = script(found, TEMPLATES, summarize(found, voted), where.platform, where.preload, right)
+        said, raises = summarize(found, voted), voted.kind == "fails"
+        text = script(found, TEMPLATES, said, where.platform, where.preload, right, raises=raises)
         finding = Finding(
             kind, voted.detail, list(found.operations), found, program, voted.votes, text,
             confirmed=(bool(right) or not unlaid) and exits_wrong(text), at=self.outcome.programs,
@@ -290,8 +291,6 @@ class Search:
             self.step(batch)
             self.outcome.seconds = time.monotonic() - start
             self.outcome.deaths = sum(worker.deaths for worker in self.workers.all)
-            self.report(f"{self.outcome.programs} programs in {self.outcome.seconds:.0f} s, "
-                      f"{len(self.outcome.findings)} causes, {self.outcome.deaths} processes ended")  # fmt: skip
             after(self.outcome)
             if self.outcome.seconds > seconds:
                 break

@@ -26,6 +26,9 @@ def test_help_lists_every_command_without_jax() -> None:
     assert sorted(names) == sorted(main.commands)
     assert all(listed.count(name) == 1 for name in names)
     assert "0 it held, 1 a law is violated" in done.stdout
+    assert "FILE.py:FUNCTION" in done.stdout
+    assert "FILE.py in place of MODULE" in command("check", "--help").stdout
+    assert command("suite", "-h").stdout == command("suite", "--help").stdout
 
 
 def test_choices_are_those_of_the_suite() -> None:

@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from shardproof.properties.conformance import child, exhaustive, known, report, running, workers
+from shardproof.properties.cases.suggestion import RequestError
+from shardproof.properties.conformance import child, commands, exhaustive, known, report, running, workers
 from shardproof.properties.conformance.exhaustive import Reached, enumerate_layouts, layouts
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
 from shardproof.properties.conformance.program import Input, Output, Program, Step, Value, script
@@ -26,6 +27,7 @@ from shardproof.properties.conformance.shrink import moves, shrink
 from shardproof.properties.conformance.workers import Where, Worker, Workers
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.meta.planted_layouts import BUGS, Bug, Patched
+from shardproof.properties.meta.runs import python
 
 pytestmark = pytest.mark.untyped
 
@@ -145,16 +147,15 @@ def test_the_page_finds_what_a_backend_gets_wrong(tmp_path: Path) -> None:
     blocks = re.findall(r"(?:^(?: {4}.*)?\n)+(?=\S)", section, re.MULTILINE)
     module, command, printed = (textwrap.dedent(block) for block in blocks if block.strip())
     (tmp_path / "mybackend.py").write_text(module)
-    words = command.replace("--minutes 1", "--minutes 0").split()[2:]
-    path = os.pathsep.join([str(tmp_path), *sys.path])
-    run = [sys.executable, "-m", "shardproof", *words]
-    done = subprocess.run(run, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    words = command.replace("--minutes 1", "--minutes 0").split()[1:]
+    run = [sys.executable, "-c", "import sys; sys.path.remove(''); from shardproof.command import main; main()", *words]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
     assert printed.strip().removesuffix(" …") in done.stdout
-    *_, last = done.stdout.splitlines()
-    script = Path(tmp_path, last.removeprefix("python ")).read_text()
-    assert "import mybackend" in script
-    assert "lax.cumsum(x0, 0, reverse=True)" in script
+    paths = [tmp_path / line.removeprefix("python ") for line in done.stdout.splitlines() if line.startswith("python ")]
+    (script,) = [path for path in paths if "lax.cumsum(x0, 0, reverse=True)\n" in path.read_text()]
+    assert [python(script, folder=folder).returncode for folder in (tmp_path, tmp_path.parent)] == [1, 2]
 
 
 def update(start: int) -> Program:
@@ -492,14 +493,43 @@ def test_an_error_in_a_bound_is_no_invalid_program(monkeypatch: pytest.MonkeyPat
 
 def test_a_script_shows_what_is_wrong(tmp_path: Any) -> None:
     """A script is plain JAX of at most 28 lines, and exits with 0 where nothing is wrong."""
-    from shardproof.properties.meta.runs import python
-
     (program,) = [one for one in programs(["rev"], "auto", 1, 12, 8) if not one.derivative][:1]
     text = script(program, TEMPLATES, "The reverse.")
     path = tmp_path / "shown.py"
     path.write_text(text)
     assert len(text.splitlines()) <= 28
     assert python(path).returncode == 0
+    for raises in (False, True):
+        path.write_text(script(program, {"rev": "lax.rev({0}, (9,))"}, "It fails.", raises=raises))
+        assert python(path).returncode == (1 if raises else 2)
+
+
+def test_a_platform_without_devices_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A platform that JAX has no devices of is refused with its name, whichever of its own JAX has tried last."""
+    said = "RuntimeError: Unable to initialize backend 'rocm'"
+    ended = subprocess.CompletedProcess(["python"], 1, "", f"Traceback\n{said}")
+    monkeypatch.setattr(subprocess, "run", lambda *command, **how: ended)
+    with pytest.raises(RequestError, match=f"^--platform=gpu: expected cuda or rocm devices: {said}$"):
+        commands.probe(Where("gpu"))
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_no_part_of_what_is_printed(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Causes are all that a search prints; how far it is takes the place of itself on a terminal, or a few lines."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    progress = commands.Progress()
+    for count in range(1, 4):
+        progress.show(Outcome("0", "cpu", "", 0, count))
+    progress.print("wrong: auto")
+    progress.last_write -= commands.QUIET_SECONDS
+    progress.show(Outcome("0", "cpu", "", 0, 4))
+    printed, shown = capsys.readouterr()
+    assert printed == "wrong: auto\n"
+    lines = [f"{count} programs in 0 s, 0 causes, 0 processes ended" for count in range(1, 5)]
+    erase = "\r\x1b[K"
+    assert shown == (f"{erase}{erase.join(lines[:3])}{erase}{erase}{lines[3]}" if terminal else f"{lines[3]}\n")
 
 
 def test_a_table_says_the_worst_and_a_comparison_what_changed() -> None:

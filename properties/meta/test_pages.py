@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -161,8 +162,9 @@ def test_the_workflow_to_copy_takes_its_commands(tmp_path: Path) -> None:
     (job,) = yaml.safe_load(text)["jobs"].values()
     assert all(("run" in step) != ("uses" in step) for step in job["steps"])
     assert {*re.findall(r"matrix\.(\w+)", text)} == {*job["strategy"]["matrix"]} == {"jax"}
-    pip, pytest_, cat = (shlex.split(step["run"]) for step in job["steps"] if "run" in step)
-    assert [pip[:2], pytest_[:1], cat[:2]] == [["pip", "install"], ["pytest"], ["cat", pytest_[-1]]]
+    *installed, summary = (step["run"] for step in job["steps"] if "run" in step)
+    pip, pytest_ = map(shlex.split, installed)
+    assert [pip[:2], pip[3:], pytest_[:1]] == [["pip", "install"], ["./vendor/shardproof-*.whl", "-e", "."], ["pytest"]]
     for version in job["strategy"]["matrix"]["jax"]:
         wanted = Requirement(pip[2].replace("${{ matrix.jax }}", version))
         assert (wanted.name, wanted.specifier.contains(f"{version}.0")) == ("jax", True)
@@ -170,6 +172,12 @@ def test_the_workflow_to_copy_takes_its_commands(tmp_path: Path) -> None:
     (tmp_path / "tests" / "test_one.py").write_text("def test_one():\n    pass\n", encoding="utf-8")
     listed = run("-m", *pytest_, "--collect-only", "-q", "-p", "shardproof.plugin", folder=tmp_path)
     assert "tests/test_one.py::test_one" in listed
+    for text in ("", "held"):  # without a report, as if the installation failed, and with one
+        if text:
+            (tmp_path / pytest_[-1]).write_text(text, encoding="utf-8")
+        env = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
+        assert subprocess.run(["bash", "-e", "-c", summary], cwd=tmp_path, env=env, check=False).returncode == 0
+    assert (tmp_path / "summary").read_text(encoding="utf-8") == "held"
 
 
 def test_tests_that_are_named_are_there() -> None:

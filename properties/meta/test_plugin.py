@@ -14,6 +14,7 @@ import pytest
 from shardproof.oracles.mesh import MeshCase
 from shardproof.plugin import FILES, LOADING, OPTIONS
 from shardproof.properties.cases.suggestion import RequestError
+from shardproof.properties.contracts.contract import FEATURES
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.pages import CONTRACTS_PAGE, REPORT_PAGE, block
@@ -267,6 +268,8 @@ def test_help_shows_every_option() -> None:
     assert OPTIONS["--engine"]["choices"] == (*ENGINES, "all")
     assert OPTIONS["--platform"]["choices"] == (*BACKENDS,)
     assert f"of {', '.join(LAWS)} " in OPTIONS["--laws"]["help"]
+    (page,) = re.findall(r"\S+\.md", OPTIONS["--claims"]["help"])
+    assert all(f"`{claim}`" in (ROOT / page).read_text(encoding="utf-8") for claim in FEATURES)
     listed = REPORT_PAGE.read_text(encoding="utf-8").partition("## Options")[2]
     assert set(re.findall(r"(?<![\w-])--(?!hypothesis|help)[a-z][a-z-]+", listed)) <= shown
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import traceback
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,7 @@ def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], 
     with pytest.raises(ValueError, match=re.escape(message)) as raised:
         check_program(**given)
     assert "\n" not in str(raised.value)
+    assert "inspect.py" not in "".join(traceback.format_exception(raised.value))
 
 
 @pytest.mark.parametrize(

@@ -259,9 +259,13 @@ def test_a_function_of_blocks_is_called_as_it_can_be() -> None:
     assert times(lambda x: lax.psum(x, "tp"), "8@tpx4").communication > 0
     assert times(lambda x, *, scale=2: jax.nn.relu(x * scale), "4096@tpx4096").communication == 0
     for text_of, reason in (
-        ("8x", "expected the sides of whole arrays, as in 512x2048@tp,int32:2048"),
-        ("6@tp", r"expected tp to be an axis of \(tp=4\) that divides 6"),
-        ("8@dp", r"expected dp to be an axis of \(tp=4\) that divides 8"),
+        ("8x", r"expected the sides of whole arrays and axes of \(tp=4\), as in 512x2048@tp,int32:2048"),
+        ("6@tp", r"expected tp of \(tp=4\) to divide 6"),
+        ("8@dp", r"expected the sides of whole arrays and axes of \(tp=4\), as in 512x2048@tp"),
     ):
         with pytest.raises(ValueError, match=f"--shape={text_of}: {reason}"):
             parse_arrays(text_of, RING, "float32")
+    mesh = MeshCase(("x", "expert"), (2, 2))
+    given = parse_arrays("64@xx128,64@expertx128@x,64x4@x@expert", mesh, "float32")
+    assert [one.shape for one in given] == [(64, 128), (64, 128), (64, 4)]
+    assert [one.spec for one in given] == [(("x",), ()), (("expert",), ("x",)), ((), ("x", "expert"))]

@@ -57,6 +57,9 @@ def unsharded(x, w):
 DESCRIBED = {"arguments": ("b@data f", {"in": "f h@model", "out": "h@model f"}), "results": "b@data f"}
 MLP = Program(mlp, unsharded, **DESCRIBED)
 WHOLE = Program(whole, unsharded, whole=True, **DESCRIBED)
+BOTH = Program(
+    lambda x, *, data, model: lax.psum(x, model), lambda x: x.reshape(-1), arguments=["n@data@model"], results="n@data"
+)
 number = 3
 
 
@@ -67,6 +70,8 @@ def mistaken(x, axis_name):
 
 MLP = "512@dpx2048,2048x8192@tp,8192@tpx2048"
 """The arrays of the program there."""
+
+AXES = "--mesh", "dp=2,tp=4"
 
 
 def texts(svg: str) -> list[Any]:
@@ -149,6 +154,12 @@ def test_the_command_draws_ours_and_theirs(arguments: list[str], lanes: set[str]
         (["timed_layer:MLP", "--shape", "8x4@tp"], "arrays=1: expected 3: x, "),
         (["timed_layer:MLP", "--shape", "8x4,4x8@tp,8x4"], "model=(): expected 'tp', as another array has it"),
         (["timed_layer:MLP", "--shape", "8,4x8,8x4"], "x=(8,): expected the dimensions b@data f"),
+        (
+            ["timed_layer:MLP", "--shape", "8x4,4x8,8x4@tp"],
+            "w['out']: f@tp: expected no axis: no role shards it in h@mo",
+        ),
+        (["timed_layer:BOTH", *AXES, "--shape", "8@dp"], "x: n@dp: expected an axis for each of data, model"),
+        (["timed_layer:MLP", "--gradient", "--shape", "8x4,4x8,8x4"], "--gradient: no gradient of timed_layer:MLP is"),
         (["no_such_module:f", "--shape", "8x4@tp"], "cannot import no_such_module: ModuleNotFoundError"),
     ],
 )
@@ -168,6 +179,24 @@ def test_arrays_that_no_axis_shards_are_named(mine: Path) -> None:
     note = "(not sharded: 512x2048,8192x2048@tp would shard the last dimension)"
     assert f"  of 512x2048, 8192x2048 {note}, bfloat16\n" in whole
     assert "not sharded" not in command("timeline", "timed_layer:layer", "--shape", "512x2048@tp,2048x2048").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shape", "sharded", "roles"),
+    [
+        (["timed_layer:MLP", *AXES], "8x4,4x8,8x4", "8@dpx4,4x8@tp,8@tpx4", "data and model"),
+        (["timed_layer:MLP"], "8x4,float32:4x8,8x4", "8x4,float32:4x8@tp,8@tpx4", "model"),
+        (["timed_layer:BOTH", *AXES], "16", "16@dp@tp", "data and model"),
+    ],
+)
+def test_arrays_of_a_program_would_be_sharded_by_its_roles(
+    arguments: list[str], shape: str, sharded: str, roles: str, mine: Path
+) -> None:
+    """The shapes that are proposed for a program shard what its roles do, and are taken."""
+    found = command("timeline", *arguments, "--shape", shape).stdout
+    assert f"(not sharded: {sharded} would shard {roles}), bfloat16\n" in found
+    found = command("timeline", *arguments, "--shape", sharded).stdout
+    assert f"  of {sharded.replace(',', ', ')}, bfloat16\n" in found
 
 
 @pytest.mark.parametrize(
@@ -195,10 +224,29 @@ def test_draw_takes_the_names_and_shapes_of_timelines(
     assert (mine / file).exists()
 
 
-def test_a_bug_has_its_traceback(mine: Path) -> None:
-    """An exception of the user's function keeps its traceback."""
-    with pytest.raises(TypeError, match="NoneType"):
-        command("timeline", "timed_layer:mistaken", "--shape", "8x4@tp")
+CALLED = "expected a function of 2 blocks, or of these and an axis name, or MODULE:PROGRAM of a Program"
+
+
+@pytest.mark.parametrize("command_name", ["timeline", "draw"])
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["timed_layer:mistaken", "--shape", "8x4@tp"], "unsupported operand type(s) for +"),
+        (["timed_layer:mlp", "--shape", "8x4,4x8@tp"], f"arguments: 'data' and 'model'; {CALLED}"),
+        (["timed_layer:layer", "--shape", "8x4@tp,3x3"], "dot_general requires contracting dimensions"),
+        (["timed_layer:MLP", "--shape", "8x4,5x8@tp,8@tpx4", "--mesh", "dp=2,tp=4"], "dot_general requires"),
+        (["all_gather_matmul_lhs=timed_layer:layer"], "dot_general requires contracting dimensions"),
+    ],
+)
+def test_an_exception_of_the_function_is_one_line(
+    command_name: str, arguments: list[str], reason: str, mine: Path
+) -> None:
+    """An exception of the user's function is refused in one line, with its place in the source if it has one."""
+    done = command(command_name, *arguments)
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
+    assert reason in line
+    assert (f" ({mine / 'timed_layer.py'}:" in line) == (CALLED not in line)
     assert not [*mine.glob("*.svg")]
 
 

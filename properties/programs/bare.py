@@ -15,27 +15,29 @@ from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.programs.program import Argument, Program, partition_spec
 
-SIDE = re.compile(r"(?P<size>[1-9]\d*)(@(?P<axis>[A-Za-z_]\w*))?")
-
 
 def parse_arrays(text: str, mesh: MeshCase, dtype: str) -> tuple[Argument, ...]:
-    """The whole arrays that `512x2048@tp,int32:2048` lists: sides with the axis that shards each, and dtypes.
+    """The whole arrays that `512@dp@tpx2048,int32:2048` lists: sides with the axes that shard each, and dtypes.
 
     Raises:
         RequestError: if one cannot be read, names no axis of the mesh, or does not divide.
     """
     found = []
+    names = "|".join(sorted(mesh.axis_names, key=len, reverse=True))  # which may have an x
+    side = re.compile(rf"([1-9]\d*)((?:@(?:{names}))*)(?:x(?=\d)|$)")
     for part in text.split(","):
         own, _, sides = part.strip().rpartition(":")
-        matches = [SIDE.fullmatch(side) for side in sides.split("x")]
-        if not all(matches):
-            raise RequestError(f"--shape={text}: expected the sides of whole arrays, as in 512x2048@tp,int32:2048")
-        shape = tuple(int(match["size"]) for match in matches if match)
-        entries = tuple((match["axis"],) if match["axis"] else () for match in matches if match)
+        matches = [*side.finditer(sides)]
+        if not sides or "".join(match[0] for match in matches) != sides:
+            example = f"512x2048@{mesh.axis_names[-1]},int32:2048"
+            raise RequestError(
+                f"--shape={text}: expected the sides of whole arrays and axes of {mesh}, as in {example}"
+            )
+        shape = tuple(int(match[1]) for match in matches)
+        entries = tuple(tuple(match[2].split("@")[1:]) for match in matches)
         for size, entry in zip(shape, entries, strict=True):
-            for axis in entry:
-                if axis not in mesh.shape or size % mesh.shape[axis]:
-                    raise RequestError(f"--shape={text}: expected {axis} to be an axis of {mesh} that divides {size}")
+            if size % mesh.axis_size(entry):
+                raise RequestError(f"--shape={text}: expected {'@'.join(entry)} of {mesh} to divide {size}")
         try:
             found.append(Argument(shape, as_dtype(own or dtype), entries))
         except ValueError as error:
@@ -50,7 +52,7 @@ def bare(function: Callable[..., Any], arguments: Sequence[Argument], mesh: Mesh
 
     The axis tuple is left out if it is empty, or if the function takes no more than the blocks.
     """
-    more = (axes if len(axes) > 1 else axes[0],) if axes and _takes(function, len(arguments) + 1) else ()
+    more = (axes if len(axes) > 1 else axes[0],) if axes and takes(function, len(arguments) + 1) else ()
 
     def local(*blocks: jax.Array) -> list[jax.Array]:
         found: list[jax.Array] = jax.tree.leaves(function(*blocks, *more))
@@ -63,7 +65,8 @@ def bare(function: Callable[..., Any], arguments: Sequence[Argument], mesh: Mesh
     return Program(build, tuple(arguments))
 
 
-def _takes(function: Callable[..., Any], count: int) -> bool:
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """True if a function can be called with `count` arguments by position, and nothing else."""
     try:
         inspect.signature(function).bind(*range(count))
     except (TypeError, ValueError):

@@ -103,7 +103,7 @@ def check_call(function: Callable[..., Any], signature: Signature, conditions: C
         name = getattr(function, "__name__", repr(function))
         wanted = ", ".join([*(f"<{tree}>" for tree in signature.tree), *(f"{n}=" for n in by_name)])
         reason = f"{name}{inspect.signature(function)} cannot be called as {name}({wanted}): {error}"
-        raise ValueError("; ".join([reason, *_unknown(function, signature, by_name)])) from error
+        raise ValueError("; ".join([reason, *_unknown(function, signature, by_name)])) from None
     except ValueError:  # some callables in C have no signature
         return
 

@@ -10,18 +10,20 @@ import jax
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies.dtypes import WIDE
 from shardproof.properties.cases.suggestion import RequestError
+from shardproof.properties.engines.engine import trace
 from shardproof.properties.performance.chips import Chip, chip, in_words
 from shardproof.properties.performance.choosing import operations_for
 from shardproof.properties.performance.lanes import KEY, gantt, lay_out, text
 from shardproof.properties.performance.operations import Operation, operations_of
 from shardproof.properties.performance.shaped import KNOWN, parse_shapes, shaped_case, with_layouts
 from shardproof.properties.performance.timeline import Timeline, timeline
-from shardproof.properties.programs.bare import bare, parse_arrays
-from shardproof.properties.programs.program import Argument
+from shardproof.properties.programs.bare import bare, parse_arrays, takes
+from shardproof.properties.programs.program import Argument, Seen, forward
 from shardproof.properties.programs.program import Program as OnMesh
 from shardproof.properties.report.arguments import LONGEST, find, parse_axes, parse_dtype, parse_mesh
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.programs import Program
+from shardproof.properties.runner.violation import first_line, own_frames
 
 
 def draw_timeline(
@@ -64,8 +66,9 @@ Subject = tuple[str, str, tuple[Operation, ...]]
 
 
 def _of_users(name: str, mesh: MeshCase, axes: tuple[str, ...], shape: str, dtype: str, *, gradient: bool) -> Subject:
-    if gradient and shape:
-        raise RequestError(f"--gradient: of {name} nothing is known that has one: expected CONTRACT=...")
+    if gradient:
+        wanted = "an implementation, or CONTRACT=MODULE:FUNCTION, of whose arguments a contract says which have one"
+        raise RequestError(f"--gradient: no gradient of {name} is timed: expected {wanted}")
     program, arrays = users_program(name, mesh, axes, shape, dtype)
     with jax.enable_x64(any(one.dtype.name in WIDE for one in program.arguments)):
         return name, f"{arrays}, {dtype}", operations_of(program, mesh)
@@ -81,10 +84,43 @@ def users_program(name: str, mesh: MeshCase, axes: tuple[str, ...], shape: str, 
     if not (of_users or callable(target)):
         raise RequestError(f"{name}: expected a function or a Program, got {type(target).__name__}")
     program = call_on_mesh(target, given, mesh) if of_users else bare(target, given, mesh, axes)
+    count = len(given)
+    hint = ""
+    if not (of_users or takes(target, count) or takes(target, count + 1)):
+        hint = f"; expected a function of {count} blocks, or of these and an axis name, or MODULE:PROGRAM of a Program"
+    check_trace(name, program, mesh, hint)
     arrays = shape.replace(",", ", ")
     if not any(axes for one in given for axes in one.spec):
-        arrays += f" (not sharded: {shape}@{mesh.axis_names[-1]} would shard the last dimension)"
+        last = f"{shape}@{mesh.axis_names[-1]} would shard the last dimension"
+        arrays += f" (not sharded: {shard_as_described(target, shape, mesh) if of_users else last})"
     return program, arrays
+
+
+def shard_as_described(program: Program, shape: str, mesh: MeshCase) -> str:
+    """The arrays of a program in words, sharded over the last axes of a mesh by its last roles."""
+    roles = dict.fromkeys(role for array in program.signature.arrays for role in array.roles)
+    axis_of = dict(zip(reversed(roles), reversed(mesh.axis_names), strict=False))
+    texts = []
+    for part, array in zip(shape.split(","), program.signature.arrays, strict=True):
+        own, colon, sides = part.strip().rpartition(":")
+        sharded = [
+            "@".join([side, *(axis_of[role] for role in dimension.roles if role in axis_of)])
+            for side, dimension in zip(sides.split("x"), array.dimensions, strict=True)
+        ]
+        texts.append(f"{own}{colon}{'x'.join(sharded)}")
+    return f"{','.join(texts)} would shard {' and '.join(reversed(axis_of))}"
+
+
+def check_trace(name: str, program: OnMesh, mesh: MeshCase, hint: str = "") -> None:
+    """Raises RequestError with the exception of a function that cannot be traced, and its place in the source."""
+    try:
+        with jax.enable_x64(any(one.dtype.name in WIDE for one in program.arguments)):
+            trace(program, mesh)
+    except (RequestError, NotImplementedError):  # these say what is expected
+        raise
+    except Exception as error:  # whatever the function raises
+        where = "".join(f" ({frame.filename}:{frame.lineno})" for frame in own_frames(error)[-1:])
+        raise RequestError(f"{name} cannot be traced: {first_line(error)}{where}{hint}") from error
 
 
 def _of_implementation(
@@ -95,10 +131,8 @@ def _of_implementation(
     case = shaped_case(implementation.contract.name, mesh, axes if len(axes) > 1 else axes[0], shapes, dtype)
     case = with_layouts(case, implementation.layouts)
     own = implementation.name if implementation.contract.name in implementation.name else str(implementation)
-    try:
-        operations = operations_for(implementation, case, gradient=gradient)
-    except ValueError as error:  # the function refuses its arguments
-        raise RequestError(str(error)) from error
+    check_trace(name, forward(case, implementation, Seen()), mesh)
+    operations = operations_for(implementation, case, gradient=gradient)
     arrays = ", ".join(map(str, case.operands))
     return f"{own}{' and its gradient' * gradient}", f"{arrays} on each device", operations
 
@@ -113,10 +147,13 @@ def call_on_mesh(program: Program, given: Sequence[Argument], mesh: MeshCase) ->
         if len(argument.shape) != len(array.dimensions):
             raise RequestError(f"{name}={argument.shape}: expected the dimensions {array}")
         for dimension, entry in zip(array.dimensions, argument.spec, strict=True):
-            if len(dimension.roles) > 1 or (entry and not dimension.roles):
-                raise RequestError(f"{name}: expected one role and one axis at most for each dimension of {array}")
-            for role in dimension.roles:
-                axis = entry[0] if entry else ()
+            own, over = dimension.roles, "@".join(entry)
+            if entry and not own:
+                raise RequestError(f"{name}: {dimension.name}@{over}: expected no axis: no role shards it in {array}")
+            if len(own) > 1 and entry and len(entry) != len(own):
+                raise RequestError(f"{name}: {dimension.name}@{over}: expected an axis for each of {', '.join(own)}")
+            one_each = entry if len(own) > 1 and entry else [entry[0] if len(entry) == 1 else entry] * len(own)
+            for role, axis in zip(own, one_each, strict=True):
                 if roles.setdefault(role, axis) != axis:
                     raise RequestError(f"{name}: {role}={axis!r}: expected {roles[role]!r}, as another array has it")
     if missing := [role for role in program.signature.roles if role not in roles]:

@@ -153,7 +153,7 @@ FEW_ASIDES = 3
 
 
 def _spread(x: np.ndarray, most: int) -> np.ndarray:
-    """At most a number of flat indices of an array: the last, and one at random of each of equal parts, by its numbers."""
+    """Flat indices of an array, one of each of equal parts: the last, and others at random, by its numbers."""
     parts = min(x.size, most)
     start = np.arange(parts) * x.size // max(parts, 1)
     chosen = np.random.default_rng(zlib.crc32(x.tobytes())).integers(start, np.append(start[1:], x.size))

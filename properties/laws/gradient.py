@@ -200,7 +200,7 @@ def _check(
     rights = oracle_derivatives(kind, implementation, case, program.placements, given)
     decided, undecided = [], 0
     for data, (_, tangents, cts), outputs, (pushed, pulled) in zip(chosen, given, runs, rights, strict=True):
-        few = case.contract.oracle.generic and data.kind == "exact"  # at small integers there may be kinks
+        few = at_kinks(case, data)
         if few:
             pushed, pulled = list(map(is_a_number, pushed)), list(map(is_a_number, pulled))
         got_tangents = outputs[len(cts) : 2 * len(cts)] if forward_mode else []
@@ -227,6 +227,11 @@ def _check(
         decided.append(any(right.tells for right in checked))
         undecided += 0 if few else sum(int(right.undecided.sum()) for right in checked)
     return decided, undecided
+
+
+def at_kinks(case: Case, data: Data) -> bool:
+    """True if there may be kinks, as there are at small integers: a derivative need only be a number there."""
+    return case.contract.oracle.generic and data.kind == "exact"
 
 
 def gradient_name(case: Case, index: int) -> str:

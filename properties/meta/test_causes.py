@@ -65,6 +65,7 @@ def violation(
     kind: Kind = "values",
     origin: Sequence[str] = (),
     chain: Chain = (),
+    engine: str = "xla",
 ) -> LawViolation:
     """A violation of a sum, of which a value may be off by a factor."""
     difference = None
@@ -76,7 +77,7 @@ def violation(
         user_implementation("all_reduce", rounds_and_doubles),
     )
     case = dataclasses.replace(CASE, chain=chain)
-    return LawViolation(implementation, LAWS[law], case, "xla", found, origin=origin)
+    return LawViolation(implementation, LAWS[law], case, engine, found, origin=origin)
 
 
 @pytest.mark.lengthy
@@ -175,10 +176,12 @@ def test_what_follows_from_wrong_values_is_reported_with_them(tmp_path: Path, mo
 def test_what_follows_is_listed_once_for_all_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tests that fail for one cause on two engines one has its text, with one heading for what follows from it."""
     monkeypatch.chdir(tmp_path)
-    found = violation("value", "1 block", off=2.0), violation("gradient", "2 blocks", off=3.0, of="gradient")
-    entries = [*map(report, found)]
-    place = SimpleNamespace(reprcrash=None)
-    failed = [SimpleNamespace(nodeid=name, longrepr=place, shardproof_failures=entries) for name in "ab"]
+    place, failed = SimpleNamespace(reprcrash=None), []
+    for engine in ("simulate", "xla"):
+        of_values = violation("value", "1 block", off=2.0, engine=engine)
+        of_gradient = violation("gradient", "2 blocks", off=3.0, of="gradient", engine=engine)
+        entries = [report(of_values), report(of_gradient)]
+        failed.append(SimpleNamespace(nodeid=engine, longrepr=place, shardproof_failures=entries))
     other = SimpleNamespace(nodeid="c", longrepr="another")
     assert once_per_cause([*failed, other]) == [failed[0], other]
     text = str(failed[0].longrepr)
@@ -186,6 +189,14 @@ def test_what_follows_is_listed_once_for_all_engines(tmp_path: Path, monkeypatch
     assert text.count("and its derivatives under 2 checks") == 1
     assert text.count("derivatives under") == 1
     assert other.longrepr == "another"
+
+
+def test_a_regression_that_is_found_again_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search ends with the case of a regression, and so with its script: that is no other failure."""
+    monkeypatch.chdir(tmp_path)
+    again = [report(violation("value", "1 block", off=2.0)) for _ in range(2)]
+    (group,) = by_cause([*again, report(violation("value", "1 block", off=2.0, chain=("scan",)))])
+    assert [one["headline"].split(": ")[1] for one in group] == ["value", "value under scan"]
 
 
 def test_a_wrong_shape_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

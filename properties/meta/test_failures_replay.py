@@ -276,6 +276,14 @@ def test_a_folder_stands_for_the_failures_in_it(tmp_path: Path) -> None:
     assert [path.name for path in files(tmp_path)] == ["a.json", "b.json"]
 
 
+def test_a_script_in_place_of_its_failure_is_refused_by_name(tmp_path: Path) -> None:
+    """The line names the file that is replayed."""
+    for name in ("a.json", "a.py"):
+        (tmp_path / name).write_text("import sys\n")
+    with pytest.raises(NotAFailure, match=r"a\.py: expected a\.json, which has the failure as data"):
+        read(tmp_path / "a.py")
+
+
 def test_regressions_are_of_this_project_only(tmp_path: Path) -> None:
     """Those of this checkout can be read, and a file of somebody else's function is an error."""
     assert len(regressions()) == len(list(replay.REGRESSIONS.glob("*.json")))

@@ -84,8 +84,14 @@ class ReportedCauses:
 
 
 def by_cause(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """Failures of one cause with those that follow from it, in their order, those of rounding alone last."""
-    entries = list(entries)
+    """Failures of one cause with those that follow from it, in their order, those of rounding alone last.
+
+    Of those with one script and one cause, such as a regression that is found again, the first is reported.
+    """
+    first: dict[object, Entry] = {}
+    for number, one in enumerate(entries):
+        first.setdefault((one.get("script", number), one["cause"]), one)
+    entries = list(first.values())
     causes = {one["cause"] for one in entries}
     above = {own: _source(own, causes - {own}) for own in causes}
     groups: dict[str, list[Entry]] = {}

@@ -59,6 +59,9 @@ def read(path: Path) -> Recorded:
         reason = f"cannot be read: {error.strerror}"
     except NotAFailure as error:
         reason = str(error)
+    beside = path.with_suffix(".json")
+    if path != beside and beside.is_file():  # the script of a failure, or its picture
+        reason = f"expected {one_line(beside.name)}, which has the failure as data"
     raise NotAFailure(f"{one_line(str(path))}: {reason}")
 
 

@@ -9,19 +9,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.dtypes import is_float, unit_roundoff, wide
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import laid_out, stacked_axes
 from shardproof.properties.contracts.described import Array
-from shardproof.properties.contracts.numbers import operands
+from shardproof.properties.contracts.numbers import is_moved, operands
 from shardproof.properties.engines import Prepared
 from shardproof.properties.engines.running import MODES, Ready, traced
-from shardproof.properties.laws.gradient import cotangents, oracle_derivatives, tangents_of
-from shardproof.properties.precision.comparison import Reference
-from shardproof.properties.precision.judge import value_references
+from shardproof.properties.laws.gradient import at_kinks, cotangents, oracle_derivatives, tangents_of
+from shardproof.properties.precision.comparison import Reference, size_of
+from shardproof.properties.precision.judge import ANY_FINITE, is_a_number, value_references
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.program import Seen, compiled, forward, is_wide, precision_of
-from shardproof.properties.programs.violation import NotDifferentiable
+from shardproof.properties.programs.violation import Difference, NotDifferentiable
 from shardproof.properties.report.scripts.source import (
     Source,
     array_text,
@@ -68,16 +68,18 @@ from jax.sharding import PartitionSpec as P
 """
 CANNOT_RUN = '''
 
-def cannot_run(*error):
+def cannot_run(kind, error, trace):
     """An exception says nothing about the bug."""
-    traceback.print_exception(*error)
+    traceback.print_exception(kind, error, trace)
+    if isinstance(error, ModuleNotFoundError):
+        print(f"to have {error.name} found: PYTHONPATH=FOLDER python {sys.argv[0]}", file=sys.stderr)
     sys.exit(2)
 
 
 sys.excepthook = cannot_run
 '''
 DIFFERS = '''def differs(name, actual, exact, dtype, axes, tolerance=0):
-    """Prints where an array differs from the exact one by more than its rounding, and returns whether it does.
+    """Prints where an array differs from the exact one by more than the tolerance, and returns whether it does.
 
     Its leading dimensions are these axes of the mesh.
     """
@@ -92,6 +94,7 @@ DIFFERS = '''def differs(name, actual, exact, dtype, axes, tolerance=0):
         wide = np.complex128 if actual.dtype.kind == "c" else np.float64
         with np.errstate(invalid="ignore"):
             same |= abs(actual.astype(wide) - exact.astype(wide)) <= abs(tolerance)
+        same |= np.isinf(tolerance) & np.isnan(exact)  # nothing is known, as beside a kink
         same |= (tolerance < 0) & ~np.isfinite(actual.astype(wide))  # negative: some order of the sum overflows
     for index in np.argwhere(~same)[:10]:
         at = tuple(index.tolist())
@@ -134,6 +137,7 @@ class Script:
         self.several = self.case.tree or self.contract.call.results is not None
         self.data = violation.data or self.case.data[0]
         self.jit = "jax.jit" if compiled(self.case) else ""
+        self.apart, self.size = _distance(violation.difference)
 
     def text(self) -> str:
         """The whole script."""
@@ -222,12 +226,31 @@ class Script:
             if not gradients:
                 at = tuple(slice(None) if axis in axes[i] else 0 for axis in self.case.mesh.axis_names)
                 exact, bound = exact[at], None if bound is None else bound[at]
+            least = self._least(reference)
+            if least:
+                bound = np.asarray(0.0 if bound is None else bound)
+                bound = np.copysign(np.maximum(np.abs(bound), least), bound)
+                bound = bound if np.any(bound != least) else np.asarray(least)
             given = [quote(f"{name}{i}" if len(right) > 1 else name), found, f"exact_{name}{i}"]
             given += [dtype_text(reference.dtype), tuple_text([*map(quote, axes[i])])]
             given += [bound_text(np.asarray(bound))] if bound is not None and np.any(bound) else []
             lines.append(f"exact_{name}{i} = {array_text(np.asarray(exact))}")
             lines.append(f"wrong |= differs({', '.join(given)})")
         return lines
+
+    def _least(self, reference: Reference) -> float:
+        """The least that a result may be off by, as a function without the mistake may round where this one does not.
+
+        It is halfway, in digits, from a rounding of the largest number to the mistake, but at most half of the mistake
+        and a quarter of that number; 0 if the mistake is itself one of rounding, or nothing is computed.
+        """
+        case = self.case
+        if not self.violation.broken.of_derivative and is_moved(case.structure):
+            return 0.0
+        dtypes = [reference.dtype, *(o.numpy_dtype for o in case.operands), *self.contract.oracle.casts]
+        rounding = max(map(unit_roundoff, dtypes)) if is_float(reference.dtype) else 0.0
+        size = float(size_of(reference.exact).max(initial=0)) or self.size
+        return min((rounding * self.apart) ** 0.5, self.apart / 2, 1 / 4) * size
 
     def _value(self) -> list[str]:
         """The lines that compare every device's block with the right one."""
@@ -257,6 +280,8 @@ class Script:
                 pushed, pulled = next(
                     oracle_derivatives(kind, implementation, case, placements, [(primal, tangent, cotangent)])
                 )
+                if at_kinks(case, self.data):
+                    pushed, pulled = list(map(is_a_number, pushed)), list(map(is_a_number, pulled))
                 _ = [right.bound for right in (*pushed, *pulled)]  # raises here if JAX cannot trace the program
                 break
         else:
@@ -281,6 +306,20 @@ class Script:
         return lines
 
 
+def _distance(difference: Difference | None) -> tuple[float, float]:
+    """The largest error of what is wrong, relative to the largest right number, and that; zeros if it is rounding."""
+    if difference is None or difference.rounding:
+        return 0.0, 0.0
+    largest = off = float(size_of(difference.expected).max(initial=0))
+    if difference.comparable and is_float(difference.expected.dtype):
+        actual, expected = (x.astype(wide(x.dtype)) for x in (difference.actual, difference.expected))
+        with np.errstate(invalid="ignore", over="ignore"):
+            found = float(np.max(np.abs(actual - expected), where=difference.wrong, initial=0))
+        off = found if np.isfinite(found) else largest
+    size = largest or off
+    return (off / size if size else 0.0), size
+
+
 def load_lines(lines: list[str], missing: Sequence[str] = ()) -> list[str]:
     """The lines that import or define a function; the script exits with 2 if it lacks something."""
     stop = [f"print({quote('this script lacks ' + ', '.join(missing))})", "sys.exit(2)"] if missing else []
@@ -292,6 +331,7 @@ def _round_for_script(reference: Reference) -> tuple[np.ndarray, np.ndarray | No
     bound, exact = reference.bound, reference.centre
     if bound is None:
         return reference.rounded, None
+    bound = np.where(reference.undecided, np.copysign(np.maximum(np.abs(bound), ANY_FINITE), bound), bound)
     if exact.dtype not in (np.longdouble, np.clongdouble):
         return exact, bound
     short = exact.astype(np.complex128 if exact.dtype.kind == "c" else np.float64)

@@ -157,7 +157,7 @@ def test_a_failure_is_reported_replayed_kept_and_repaired(project: Path) -> None
     assert "wrong in the same way under 1 more check" in first.stdout
     assert re.search(r"value +simulate +VIOLATED", first.stdout)
     assert re.search(r"value +xla +VIOLATED", first.stdout)
-    assert re.search(r"type +xla +held", first.stdout)
+    assert re.search(r"type +simulate +held", first.stdout)
     assert "XLA ran on" not in first.stdout
     assert "FAILED tests/test_total.py::test_total[simulate] - total: value: mesh" in first.stdout
     headline, file = found_in(first)

@@ -53,7 +53,7 @@ class Choices:
             return
         name, taken = found
         for side, mask in SIDES[equation.primitive.name](name, equation, *operands):
-            taken[side] = taken.get(side, False) or bool(mask_active(env, mask).any())
+            taken[side] = taken.get(side, False) or bool(mask_active(env, np.asarray(mask)).any())
         if all(taken.values()):
             self._known[key] = None
 
@@ -99,7 +99,7 @@ def _called(text: str) -> str:
     return getattr(function, "attr", getattr(function, "id", ""))
 
 
-Taken = list[tuple[str, np.ndarray]]
+Taken = list[tuple[str, np.ndarray | np.bool_]]
 """Sides, with where they are taken."""
 
 

@@ -3,7 +3,6 @@
 A command imports JAX, and the functions that it calls, when it runs: `--help` takes no time.
 """
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -364,32 +363,11 @@ def draw(name: str, mesh: str, axis: str, output: Path | None, shape: str) -> No
     NAME is an implementation, contract[implementation], a contract that has only one, CONTRACT=MODULE:FUNCTION, or with
     --shape MODULE:FUNCTION or MODULE:PROGRAM.
     """
-    from shardproof.properties.communication.pictures import picture, steps, text
-    from shardproof.properties.performance.commands.timeline import check_trace, users_program
-    from shardproof.properties.performance.shaped import KNOWN, parse_shapes, shaped_case
-    from shardproof.properties.programs.examples import EXAMPLES, example
-    from shardproof.properties.programs.program import Seen, forward
-    from shardproof.properties.report.arguments import LONGEST, find, parse_axes, parse_mesh
+    from shardproof.properties.performance.commands.drawing import draw_steps
+    from shardproof.properties.report.arguments import parse_axes, parse_mesh
 
     on = parse_mesh(mesh)
-    axes = parse_axes(axis, on)
-    axis_name = axes if len(axes) > 1 else axes[0]
-    if ":" in name and "=" not in name:
-        program, arrays = users_program(name, on, axes, shape, "float32")
-        subject, file = name, re.sub(r"[^A-Za-z0-9_]+", "-", name)
-    else:
-        implementation = find(name, KNOWN if shape else EXAMPLES)
-        contract = implementation.contract.name
-        shapes = parse_shapes(shape) if shape else None
-        case = shaped_case(contract, on, axis_name, shapes, "float32") if shapes else example(contract, on, axis_name)
-        program, arrays = forward(case, implementation, Seen()), f"block {case.operands[0]}"
-        check_trace(name, program, on)
-        subject, file = str(implementation), f"{contract}-{implementation.name}"
-    title, found = f"{subject} on mesh {on}, axis {axis_name!r}", steps(program, on)
-    click.echo(text(f"{title}, {arrays}", found))
-    path = output or Path(f"{file[:LONGEST]}.svg")
-    picture(title, found, on, axes).save_svg(str(path))
-    click.echo(f"wrote {path}")
+    click.echo(draw_steps(name, on, parse_axes(axis, on), shape, output))
 
 
 @main.command()

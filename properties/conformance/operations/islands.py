@@ -66,8 +66,6 @@ def _island(d: Drawing) -> Call:
     axis = d.one_of([*d.mesh])
     count = d.mesh[axis]
     x = d.array(of="number", where=lambda shape: shape[0] > 0 and shape[0] % count == 0)
-    if d[x].shape[0] == 0:
-        raise Unsuited
     text, replicated = _body(d, axis)
     return [x], {"body": text, "axis": axis, "spec": [] if replicated else [[axis]]}
 

@@ -1,1 +1,1 @@
-"""Commands that print and draw timelines."""
+"""Commands that print and draw timelines, and what is sent."""

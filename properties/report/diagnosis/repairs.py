@@ -134,7 +134,7 @@ class Changed(Doubles):
         return x if then not in ("once", "pmean") else x / math.prod(env.mesh.shape[axis] for axis in axes)
 
     def _run_on(self, env: Env, equation: Any, x: Numbers) -> Numbers:
-        """What runs over a block, begun with what it ends with in the block before."""
+        """The results of an operation that runs over a block, begun where it ends in the block before."""
         combine, dimension, rank = RUNS[equation.primitive.name], equation.params["axis"], len(self.change.axes)
         places = [env.mesh.axis_names.index(name) for name in self.change.axes]
         spread = np.moveaxis(env.everywhere(x), places, range(rank))

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -349,6 +350,23 @@ def test_an_error_of_another_operation_is_no_known_defect(name: str) -> None:
     program, (primitives, words, _) = of("neg", {}, ((4,), [A])), known.SIGNS[name]
     closed = running.trace_unsharded(program)
     assert known.match_error(program, closed, DEFECTS[name].words or words).get(name) == (None if primitives else [0])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "detail", "beforehand"),
+    [
+        ("clamped_update", "wrong", "result 0 on device 0: 1 of 4 wrong", set()),
+        ("empty_window", "fails", "aborts: a check failed", {"empty_window"}),
+    ],
+)
+def test_only_what_aborts_is_replicated_beforehand(name: str, kind: str, detail: str, beforehand: set[str]) -> None:
+    """Where a defect gives wrong values, another mistake of its operation would be hidden."""
+    verdict = Verdict(kind, detail, known={name: [0]}, replicated=[0])
+    search: Any = SimpleNamespace(
+        workers=SimpleNamespace(excused=set()), run=lambda programs: [Verdict("right")], meet=lambda names: None
+    )
+    assert Search.excuse(search, update(5), verdict)
+    assert search.workers.excused == beforehand
 
 
 def test_what_is_wrong_beside_a_known_defect_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

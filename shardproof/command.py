@@ -367,7 +367,8 @@ def draw(name: str, mesh: str, axis: str, output: Path | None, shape: str) -> No
     from shardproof.properties.report.arguments import parse_axes, parse_mesh
 
     on = parse_mesh(mesh)
-    click.echo(draw_steps(name, on, parse_axes(axis, on), shape, output))
+    for line in draw_steps(name, on, parse_axes(axis, on), shape, output):
+        click.echo(line)
 
 
 @main.command()

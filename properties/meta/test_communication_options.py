@@ -23,11 +23,11 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.meta.pages import README
 from shardproof.properties.meta.runs import command
+from shardproof.properties.performance.commands import drawing
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, value
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
-from shardproof.properties.report import arguments as arguments_of_commands
 from shardproof.properties.runner.child import Task
 from shardproof.properties.runner.given import parse_all
 from shardproof.properties.runner.search import Finding
@@ -108,7 +108,7 @@ def test_a_mesh_that_is_not_supported_is_one_line(monkeypatch: pytest.MonkeyPatc
         raise NotImplementedError("3 participants: expected a power of two")
 
     monkeypatch.setattr(
-        arguments_of_commands, "find", lambda *name: Implementation(CONTRACTS["ring_shift"], "doubling", powers_of_two)
+        drawing, "find", lambda *name: Implementation(CONTRACTS["ring_shift"], "doubling", powers_of_two)
     )
     done = command("draw", "doubling", "--mesh", "tp=3")
     assert done.exit_code == 2

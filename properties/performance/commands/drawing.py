@@ -1,6 +1,7 @@
 """The command that draws who sends what to whom."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from shardproof.oracles.mesh import MeshCase
@@ -12,8 +13,8 @@ from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.report.arguments import LONGEST, find
 
 
-def draw_steps(name: str, mesh: MeshCase, axes: tuple[str, ...], shape: str, output: Path | None) -> str:
-    """Writes the picture of the collectives of an implementation, a function or a Program; returns them in words.
+def draw_steps(name: str, mesh: MeshCase, axes: tuple[str, ...], shape: str, output: Path | None) -> Iterator[str]:
+    """Yields the collectives of an implementation, a function or a Program in words, then where their picture lies.
 
     Arguments:
         name: as `shardproof draw` takes it.
@@ -40,6 +41,7 @@ def draw_steps(name: str, mesh: MeshCase, axes: tuple[str, ...], shape: str, out
         check_trace(name, program, mesh)
         subject, file = str(implementation), f"{contract}-{implementation.name}"
     title, found = f"{subject} on mesh {mesh}, axis {axis_name!r}", steps(program, mesh)
+    yield text(f"{title}, {arrays}", found)
     path = output or Path(f"{file[:LONGEST]}.svg")
     picture(title, found, mesh, axes).save_svg(str(path))
-    return f"{text(f'{title}, {arrays}', found)}\nwrote {path}"
+    yield f"wrote {path}"

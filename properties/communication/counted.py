@@ -19,7 +19,7 @@ from shardproof.oracles.communication import lower_bound as least
 from shardproof.oracles.dtypes import width
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
-from shardproof.properties.communication.hlo import Branch, CompiledCollective, Loop, collectives
+from shardproof.properties.communication.hlo import CompiledCollective, collectives
 from shardproof.properties.contracts.numbers import float32_accumulator
 from shardproof.properties.engines import Prepared
 from shardproof.properties.engines.simulate.record import Record
@@ -221,19 +221,26 @@ def of_record(record: Record) -> Counted:
 
 
 def of_compiled(text: str) -> Counted:
-    """The communication in a compiled program's text; raises HloError if it cannot be read, and what `_runs` does."""
+    """The communication in a compiled program's text.
+
+    Raises HloError if it cannot be read, and Unknown if a loop's trips are not known, or if the branches of a
+    conditional do not send the same.
+    """
     found = collectives(text)
+    for one in found:
+        if one.unknown:
+            raise Unknown(one.unknown)
     promoted = sum(c.operand_bytes != c.own_bytes for c in found)
     notes = []
     if promoted:
         wide, own = sum(c.operand_bytes for c in found), sum(c.own_bytes for c in found)
         notes.append(f"{promoted} of {len(found)} collectives are sent in a wider type: {wide:,} for {own:,} bytes")
-    ordered = [(c, times) for c, times in _runs([(c, c.path) for c in found]).items() if times]
+    run = [c for c in found if c.times]
     return Counted(
-        cost=_cost([(c.kind, times, times * c.own_bytes) for c, times in ordered]),
-        separate=_cost([(c.kind, times * c.operands, times * c.own_bytes) for c, times in ordered]),
-        sent=_cost([(c.kind, times, times * c.operand_bytes) for c, times in ordered]),
-        participants=tuple((c.kind, _participants(c), c.operand_bytes) for c, times in ordered for _ in range(times)),
+        cost=_cost([(c.kind, c.times, c.times * c.own_bytes) for c in run]),
+        separate=_cost([(c.kind, c.times * c.operands, c.times * c.own_bytes) for c in run]),
+        sent=_cost([(c.kind, c.times, c.times * c.operand_bytes) for c in run]),
+        participants=tuple((c.kind, _participants(c), c.operand_bytes) for c in run for _ in range(c.times)),
         rewritten=True,
         notes=tuple(notes),
     )
@@ -252,38 +259,6 @@ def _participants(collective: CompiledCollective) -> int:
     if collective.pairs is not None:
         return len({device for pair in collective.pairs for device in pair})
     return max((len(group) for group in collective.groups or ()), default=0)
-
-
-def _runs(found: Sequence[tuple[CompiledCollective, tuple[Loop | Branch, ...]]]) -> Counter[CompiledCollective]:
-    """How often each collective runs, given the rest of its path.
-
-    Raises Unknown if a loop's trips are not known, or the branches of a conditional do not cost the same.
-    """
-    runs: Counter[CompiledCollective] = Counter()
-    inside: dict[Loop | Branch, list[tuple[CompiledCollective, tuple[Loop | Branch, ...]]]] = {}
-    for collective, path in found:
-        if path:
-            inside.setdefault(path[0], []).append((collective, path[1:]))
-        else:
-            runs[collective] += 1
-    for step, contents in inside.items():
-        within = _runs(contents)
-        if isinstance(step, Loop):
-            if step.trips is None:
-                raise Unknown(f"the compiled text does not say how often the loop {step.name} runs")
-            for collective, times in within.items():
-                runs[collective] += times * step.trips
-            continue
-        costs = [_branch(inside.get(Branch(step.conditional, index, step.of), [])) for index in range(step.of)]
-        if any(cost != costs[0] for cost in costs):
-            raise Unknown(f"the branches of {step.conditional} send different things")
-        if step.index == 0:
-            runs += within
-    return runs
-
-
-def _branch(contents: Sequence[tuple[CompiledCollective, tuple[Loop | Branch, ...]]]) -> Cost:
-    return _cost([(c.kind, times, times * c.own_bytes) for c, times in _runs(contents).items()])
 
 
 def describe_cost(cost: Cost) -> str:

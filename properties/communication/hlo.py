@@ -1,7 +1,7 @@
 """The collectives of a compiled program, from its text (HLO) on any backend.
 
-Every collective that is reached from ENTRY is listed, once for each place that it is reached from, with the loops and
-branches around it. A line that cannot be read raises an error that has it; nothing is left out.
+Every collective that is reached from ENTRY is listed, once for each place that it is reached from, with how often it
+runs there. A line that cannot be read raises an error that has it; nothing is left out.
 
 A compiler may promote a type: XLA:CPU sends bfloat16 as float32, float8 as float16 and int4 as int8, and converts
 before and after. Three signs distinguish this from a conversion by the program: the reducer of a promoted sum of
@@ -12,6 +12,7 @@ compiler narrows again what it widens. A program that widens, moves and narrows 
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -109,26 +110,14 @@ OPCODES = {
 LATER = ("-done", "-update")
 """Suffixes of opcodes that continue or end an operation whose start has been counted."""
 
-CALLS = ("to_apply", "calls", "called_computations")
+CALLS = (
+    "body", "condition", "branch_computations", "true_computation", "false_computation",
+    "to_apply", "calls", "called_computations",
+)  # fmt: skip
+"""The attributes that name computations."""
+
 SUSPECTS = ("all-", "collective-", "reduce-scatter", "ragged-all")
 PAIRS = "_xla_send_recv_source_target_pairs"
-
-
-@dataclass(frozen=True)
-class Loop:
-    """A loop around a collective, and its trips, None if the text does not say."""
-
-    name: str
-    trips: int | None
-
-
-@dataclass(frozen=True)
-class Branch:
-    """A branch around a collective; one per conditional is taken."""
-
-    conditional: str
-    index: int
-    of: int
 
 
 @dataclass(frozen=True)
@@ -144,7 +133,8 @@ class CompiledCollective:
         groups: the replica groups; None for a permute, empty where all devices are one group.
         pairs: the source-target pairs of a permute.
         form: `synchronous`, `start and done`, `wrapped in async-start` or `fused asynchronously`.
-        path: the loops and branches around it, outermost first.
+        times: how often it runs: not at all in the second of two branches that send the same.
+        unknown: the reason why that is not known; empty if it is.
     """
 
     kind: str
@@ -155,8 +145,9 @@ class CompiledCollective:
     groups: Groups | None
     pairs: Groups | None
     form: str
-    path: tuple[Loop | Branch, ...]
     line: str
+    times: int = 1
+    unknown: str = ""
 
     @property
     def moves_nothing(self) -> bool:
@@ -170,47 +161,60 @@ class CompiledCollective:
 def collectives(text: str) -> list[CompiledCollective]:
     """The collectives of a compiled program; raises HloError if the text, or a line of one, cannot be read."""
     module = read(text)
-    return list(_reached(module, module.entry, ()))
+    return list(_reached(module, module.entry))
 
 
-def _reached(
-    module: Module, computation: Computation, path: tuple[Loop | Branch, ...], form: str = ""
-) -> Iterator[CompiledCollective]:
+def _reached(module: Module, computation: Computation, form: str = "") -> Iterator[CompiledCollective]:
     for instruction in computation.instructions.values():
         opcode = instruction.opcode
         if opcode.endswith(LATER):
             continue
         if opcode.removesuffix("-start") in OPCODES:
             if not _continues(module, computation, instruction):
-                found = _read(module, computation, instruction, path)
+                found = _read(module, computation, instruction)
                 yield replace(found, form=form) if form else found
             continue
         if opcode.startswith(SUSPECTS) or (opcode in ("send", "recv") and PAIRS in instruction.line):
             raise HloError(f"a collective that is not understood: {instruction.line}")
         inner = "wrapped in async-start" if opcode == "async-start" else form
-        for name, around in _called(instruction):
-            if name not in module.computations:
-                raise HloError(f"computation {name!r} is not in the text: {instruction.line}")
-            yield from _reached(module, module.computations[name], (*path, *around), inner)
+        bodies = [list(_reached(module, body, inner)) for body in called(module, instruction)]
+        times, unknown = _runs(instruction, bodies)
+        for body, often in zip(bodies, times, strict=True):
+            for found in body:
+                yield replace(found, times=often * found.times, unknown=found.unknown or unknown)
 
 
-def _called(instruction: Instruction) -> Iterator[tuple[str, tuple[Loop | Branch, ...]]]:
-    """The computations that an instruction runs, and the loop or branch that it puts around them."""
-    attributes = instruction.attributes
-    if instruction.opcode == "while":
+def called(module: Module, instruction: Instruction) -> list[Computation]:
+    """The computations that an instruction runs; raises HloError if one is not in the text."""
+    names = [bare(name) for a in CALLS for name in split(instruction.attributes.get(a, "").strip("{}"))]
+    for name in names:
+        if name not in module.computations:
+            raise HloError(f"computation {name!r} is not in the text: {instruction.line}")
+    return [module.computations[name] for name in names]
+
+
+def _runs(instruction: Instruction, bodies: list[list[CompiledCollective]]) -> tuple[list[int], str]:
+    """How often each of the computations that an instruction runs does, and why that is unknown."""
+    if instruction.opcode == "while":  # the body, and the condition
         trips = known_trips(instruction)
-        yield instruction.called("body"), (Loop(instruction.name, trips),)
-        yield instruction.called("condition"), (Loop(instruction.name, None if trips is None else trips + 1),)
-        return
+        if trips is not None:
+            return [trips, trips + 1], ""
+        return [0, 0], f"the compiled text does not say how often the loop {instruction.name} runs"
     if instruction.opcode == "conditional":
-        names = [bare(name) for name in split(attributes.get("branch_computations", "").strip("{}"))]
-        names = names or [instruction.called("true_computation"), instruction.called("false_computation")]
-        for index, name in enumerate(names):
-            yield name, (Branch(instruction.name, index, len(names)),)
-        return
-    for attribute in CALLS:
-        for name in split(attributes.get(attribute, "").strip("{}")):
-            yield bare(name), ()
+        same = all(_totals(body) == _totals(bodies[0]) for body in bodies)
+        return [
+            1,
+            *[0] * (len(bodies) - 1),
+        ], "" if same else f"the branches of {instruction.name} send different things"
+    return [1] * len(bodies), ""
+
+
+def _totals(found: list[CompiledCollective]) -> Counter[tuple[str, str]]:
+    """The number of collectives of each kind that run, and their bytes."""
+    totals = Counter[tuple[str, str]]()
+    for one in found:
+        totals.update({(one.kind, "count"): one.times, (one.kind, "bytes"): one.times * one.own_bytes})
+    return totals
 
 
 def known_trips(instruction: Instruction) -> int | None:
@@ -254,9 +258,7 @@ def _starts(computation: Computation, instruction: Instruction) -> bool:
     )
 
 
-def _read(
-    module: Module, computation: Computation, instruction: Instruction, path: tuple[Loop | Branch, ...]
-) -> CompiledCollective:
+def _read(module: Module, computation: Computation, instruction: Instruction) -> CompiledCollective:
     kind = OPCODES[instruction.opcode.removesuffix("-start")]
     attributes = instruction.attributes
     try:
@@ -280,7 +282,6 @@ def _read(
         groups=groups,
         pairs=pairs,
         form="fused asynchronously" if _starts(computation, instruction) else form,
-        path=path,
         line=instruction.line,
     )
 

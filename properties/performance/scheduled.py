@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import PurePath
 
-from shardproof.properties.communication.hlo import OPCODES, CompiledCollective, collectives, known_trips
+from shardproof.properties.communication.hlo import OPCODES, CompiledCollective, called, collectives, known_trips
 from shardproof.properties.communication.text import Computation, HloError, Instruction, Module, bare, read
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.timeline import Exposure, length, union
@@ -71,7 +71,7 @@ def trips(module: Module, inside: Computation, loop: Instruction) -> int:
     known = known_trips(loop)
     if known is not None:
         return known
-    condition, body = (module.computations[loop.called(name)] for name in ("condition", "body"))
+    body, condition = called(module, loop)
     root = condition.root
     unknown = HloError(f"the number of trips of the loop {loop.name} is not in the text: {root.line}")
     if root.opcode != "compare" or root.attributes.get("direction") != "LT":
@@ -169,12 +169,11 @@ class Walk:
     def step(self, inside: Computation, instruction: Instruction) -> None:
         """Runs an instruction."""
         opcode, name = instruction.opcode, instruction.name
-        inner = self._inner(instruction)
+        inner = called(self.module, instruction)
         edge, fused = _fused(inner)
         if opcode == "while":
-            body = self.module.computations[instruction.called("body")]
             for _ in range(trips(self.module, inside, instruction)):
-                self.through(body)
+                self.through(inner[0])
         elif opcode == "conditional":
             self._longest(inner)
         elif opcode == "call":
@@ -199,15 +198,6 @@ class Walk:
                 self._send(name, collective, self.found[collective.name], kind, done=opcode == "fusion")
         else:
             self._compute(instruction)
-
-    def _inner(self, instruction: Instruction) -> list[Computation]:
-        """The computations that an instruction names, except a loop's."""
-        if instruction.opcode == "while":
-            return []
-        listed = [instruction.attributes.get(a, "") for a in ("calls", "to_apply", "branch_computations")]
-        listed += [instruction.attributes.get(a, "") for a in ("true_computation", "false_computation")]
-        names = [bare(name) for text in listed for name in text.strip("{}").split(",") if name.strip()]
-        return [self.module.computations[name] for name in names if name in self.module.computations]
 
     def _compute(self, instruction: Instruction) -> None:
         cycles, target = _cycles(instruction), instruction.attributes.get("custom_call_target", "").strip('"')

@@ -267,7 +267,7 @@ def timeline(**given: Any) -> None:
     NAME is an implementation, contract[implementation], a contract that has only one, CONTRACT=MODULE:FUNCTION, or with
     --shape MODULE:FUNCTION or MODULE:PROGRAM.
     """
-    from shardproof.properties.performance.commands.timeline import draw_timeline
+    from shardproof.properties.performance.commands.drawing import draw_timeline
 
     draw_timeline(**given)
 

@@ -23,8 +23,8 @@ from shardproof.properties.performance.commands.tpu import forms_of
 from shardproof.properties.performance.compiled import UNSHARDED, Figures, Place, Work, key_of, recorded
 from shardproof.properties.performance.shaped import KNOWN
 from shardproof.properties.performance.tables import markdown
-from shardproof.properties.performance.tpu_compiler import Topology
-from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS
+from shardproof.properties.performance.tpu_compiler import COMPILER, WAYS
+from shardproof.properties.performance.tpu_compiler.topology import Topology
 from shardproof.properties.precision.arithmetic import PATIENCE, ULPS
 from shardproof.properties.precision.comparison import VACUOUS
 from shardproof.properties.precision.formats import COARSE

@@ -11,7 +11,7 @@ from shardproof import command as module
 from shardproof.command import main
 from shardproof.properties.meta.runs import ROOT, command, python, work_in
 from shardproof.properties.performance.chips import CHIPS
-from shardproof.properties.performance.tpu_compiler.process import WAYS
+from shardproof.properties.performance.tpu_compiler import WAYS
 from shardproof.properties.programs.examples import SHAPES
 from shardproof.properties.report import doctor
 

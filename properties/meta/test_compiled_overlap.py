@@ -14,8 +14,8 @@ from shardproof.properties.meta.test_accelerators import run_pytest
 from shardproof.properties.meta.test_scheduled import DONE, NOTHING, PAIRS, START, X, by_hand, product
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.performance.chips import CHIPS
-from shardproof.properties.performance.tpu_compiler import Compiled, Request, Topology, TpuCompiler
-from shardproof.properties.performance.tpu_compiler.process import BACKWARD, FORWARD
+from shardproof.properties.performance.tpu_compiler import BACKWARD, FORWARD, Compiled, Request, TpuCompiler
+from shardproof.properties.performance.tpu_compiler.topology import Topology
 from shardproof.properties.programs.expectation import Overlap, names_of
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.suite.compiled_overlap import (

@@ -22,8 +22,8 @@ from shardproof.properties.performance.compiled import (
     line_of,
     read,
 )
-from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology, missing
-from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS
+from shardproof.properties.performance.tpu_compiler import COMPILER, WAYS, NotCompiled, missing
+from shardproof.properties.performance.tpu_compiler.topology import Topology
 from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.examples import SHAPES, SHARDED, product_case
 from shardproof.properties.programs.partitioned import partition

@@ -4,7 +4,8 @@ import pytest
 
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.compiled import UNSHARDED, Place, Work
-from shardproof.properties.performance.tpu_compiler import Topology, TpuCompiler, missing
+from shardproof.properties.performance.tpu_compiler import TpuCompiler, missing
+from shardproof.properties.performance.tpu_compiler.topology import Topology
 
 PLACES = {"v4:2x2x1": 4, "v5e:2x2": 4, "v5p:2x2x1": 4, "v6e:2x2": 4, "tpu7x:2x2x1": 8}
 """Topologies, with all of their devices along the model axis: a chip of TPU7x is two."""

@@ -14,7 +14,8 @@ from shardproof.properties.communication.text import HloError, read
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.compiled import Place, Work
 from shardproof.properties.performance.scheduled import Schedule, read_frames, schedule, trips
-from shardproof.properties.performance.tpu_compiler import NoTpuCompiler, Request, Topology, TpuCompiler
+from shardproof.properties.performance.tpu_compiler import NoTpuCompiler, Request, TpuCompiler
+from shardproof.properties.performance.tpu_compiler.topology import Topology
 
 SAVED = Path(__file__).parent / "saved_hlo"
 V5E = Topology.parse("v5e:2x4")

@@ -14,7 +14,7 @@ from shardproof.properties.performance.operations import Operation, operations_o
 from shardproof.properties.performance.routes import Undetermined
 from shardproof.properties.performance.shaped import Shapes, shaped_case, with_layouts
 from shardproof.properties.performance.timeline import timeline
-from shardproof.properties.performance.tpu_compiler.process import COMPILER, FORWARD, WAYS
+from shardproof.properties.performance.tpu_compiler import COMPILER, FORWARD, WAYS
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.examples import SHARDED, received
@@ -177,7 +177,7 @@ def choose(
         raise RequestError(f"axis_name={axis_name!r}: expected axes of the mesh {on}")
     stated = chip(machine) if isinstance(machine, str) else machine
     stated.check(on)
-    case = shaped_case(contract, on, axes if len(axes) > 1 else axes[0], shapes, dtype)
+    case = shaped_case(contract, on, axes, shapes, dtype)
     ways = WAYS if gradient else (FORWARD,)
     known = {way: known_of(case, stated, way) for way in ways}
     compiled = tuple(one for one in known.values() if one is not None)

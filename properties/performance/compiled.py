@@ -18,8 +18,15 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.communication.text import HloError
 from shardproof.properties.performance.chips import CHIPS, Chip, chip
 from shardproof.properties.performance.scheduled import Schedule, schedule
-from shardproof.properties.performance.tpu_compiler import NotCompiled, Request, Topology, TpuCompiler
-from shardproof.properties.performance.tpu_compiler.process import BACKWARD, COMPILER, FORWARD
+from shardproof.properties.performance.tpu_compiler import (
+    BACKWARD,
+    COMPILER,
+    FORWARD,
+    NotCompiled,
+    Request,
+    TpuCompiler,
+)
+from shardproof.properties.performance.tpu_compiler.topology import Topology
 from shardproof.properties.programs.examples import product_case, received, whole_sides
 
 MODEL = "model"

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from shardproof.oracles.mesh import MeshCase
+from shardproof.oracles.mesh import MeshCase, as_axes
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.contracts import CONTRACTS
@@ -37,7 +37,8 @@ def shaped_case(
     dtype: str = "bfloat16",
 ) -> Case:
     """The case of a contract whose arrays, sharded over the axis tuple alone, have these shapes as a whole."""
-    case, whole = _plain(contract, mesh, axis_name, dtype)
+    axes = as_axes(axis_name)
+    case, whole = _plain(contract, mesh, axes if len(axes) > 1 else axes[0], dtype)
     given = whole if shapes is None else [*shapes]
     text, expected = (",".join("x".join(map(str, one)) for one in each) for each in (given, whole))
     if [*map(len, given)] != [*map(len, whole)]:
@@ -94,7 +95,7 @@ def _plain(
     contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...], dtype: str
 ) -> tuple[Case, list[tuple[int, ...]]]:
     """A case with the right layouts, and the default shapes of its arrays."""
-    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
+    axes = as_axes(axis_name)
     if contract in CONTRACTS and CONTRACTS[contract].shapes:
         described, params = CONTRACTS[contract].shapes, CONTRACTS[contract].usual
         operands = tuple(

@@ -18,8 +18,8 @@ from shardproof.properties.performance.chips import Chip, in_words
 from shardproof.properties.performance.compiled import CUT
 from shardproof.properties.performance.scheduled import Schedule, Sent, schedule
 from shardproof.properties.performance.shaped import shaped_case
-from shardproof.properties.performance.tpu_compiler import Compiled, Topology
-from shardproof.properties.performance.tpu_compiler.process import BACKWARD
+from shardproof.properties.performance.tpu_compiler import BACKWARD, Compiled
+from shardproof.properties.performance.tpu_compiler.topology import Topology
 from shardproof.properties.programs.examples import product_case
 from shardproof.properties.programs.expectation import Overlap, names_of, value
 from shardproof.properties.programs.implementations import Implementation

@@ -6,8 +6,8 @@ Needs libtpu, and no TPU: `tox -e tpu-compiler`, or `pytest -m tpu_compiler` whe
 import pytest
 
 from shardproof.properties.performance.chips import chip
-from shardproof.properties.performance.tpu_compiler import Request, Topology, TpuCompiler
-from shardproof.properties.performance.tpu_compiler.process import FORWARD, WAYS
+from shardproof.properties.performance.tpu_compiler import FORWARD, WAYS, Request, TpuCompiler
+from shardproof.properties.performance.tpu_compiler.topology import Topology
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken

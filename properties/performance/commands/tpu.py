@@ -17,8 +17,15 @@ from shardproof.properties.performance.compiled import (
     Work,
 )
 from shardproof.properties.performance.tables import form_of, table
-from shardproof.properties.performance.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, TpuCompiler, missing
-from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS
+from shardproof.properties.performance.tpu_compiler import (
+    COMPILER,
+    WAYS,
+    NotCompiled,
+    NoTpuCompiler,
+    TpuCompiler,
+    missing,
+)
+from shardproof.properties.performance.tpu_compiler.topology import Topology
 from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.examples import SHAPES
 from shardproof.properties.programs.implementations import Implementation

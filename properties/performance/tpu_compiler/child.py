@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh
 
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines.engine import abstract_mesh
-from shardproof.properties.performance.tpu_compiler.process import BACKWARD, COMPILER, Request
+from shardproof.properties.performance.tpu_compiler import BACKWARD, COMPILER, Request
 from shardproof.properties.performance.tpu_compiler.topology import Topology, in_rings
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.derivatives import derivatives

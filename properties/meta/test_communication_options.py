@@ -1,7 +1,6 @@
-"""Communication as a user sees it: expectations, claims, and pictures."""
+"""Communication as a user sees it: expectations, claims, and pictures of what is sent."""
 
 import re
-import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -23,7 +22,6 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.meta.pages import README
 from shardproof.properties.meta.runs import command
-from shardproof.properties.performance.commands import drawing
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, value
 from shardproof.properties.programs.implementations import Implementation
@@ -99,20 +97,6 @@ def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == [Expectation.parse("permute=1,bytes=n")] * 2
     with pytest.raises(ValueError, match=r"^communication=permutes=2: "):
         check("ring_shift", ring_shift, laws=["communication"], communication="permutes=2")
-
-
-def test_a_mesh_that_is_not_supported_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mesh that an implementation declares not to support is a sentence, and no exception."""
-
-    def powers_of_two(x: jax.Array, axis_name: str, *, offset: int) -> jax.Array:
-        raise NotImplementedError("3 participants: expected a power of two")
-
-    monkeypatch.setattr(
-        drawing, "find", lambda *name: Implementation(CONTRACTS["ring_shift"], "doubling", powers_of_two)
-    )
-    done = command("draw", "doubling", "--mesh", "tp=3")
-    assert done.exit_code == 2
-    assert done.stderr == ("Error: doubling does not support --mesh=tp=3: 3 participants: expected a power of two\n")
 
 
 def test_a_wrong_expectation_is_one_line() -> None:
@@ -226,20 +210,6 @@ def test_rounds_that_repeat_are_drawn_once() -> None:
     assert "<title>down &amp; up</title>\n<desc>Who sends what to whom on 3 devices, in 15 rounds.</desc>" in text
 
 
-def test_a_function_of_a_user_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function is named as for `--impl`; one that is not there is said so in one line."""
-    pytest.importorskip("drawsvg", reason="the extra `draw` is not installed")
-    monkeypatch.chdir(tmp_path)
-    assert command("draw", "ring_shift=shardproof.impl.collectives:ring_shift", "--mesh", "tp=3").exit_code == 0
-    assert (tmp_path / "ring_shift-ring_shift.svg").exists()
-    done = command("draw", "ring_shift=shardproof.impl.collectives:ring_shif")
-    assert done.exit_code == 2
-    assert done.stderr == (
-        "Error: ring_shift=shardproof.impl.collectives:ring_shif: module shardproof.impl.collectives has no ring_shif; "
-        "did you mean 'ring_shift'?\n"
-    )
-
-
 def test_a_bidirectional_ring_uses_both_directions() -> None:
     """Steps of either direction have arrows of different colours, and may be under way together."""
 
@@ -254,34 +224,3 @@ def test_a_bidirectional_ring_uses_both_directions() -> None:
     assert colours == [{drawn.UP}, {drawn.DOWN}]
     assert found[0] == Step("permute", 16, ((0, 1), (1, 2), (2, 3), (3, 4), (4, 0)), 1)
     assert {step.round for step in found} == {1}
-
-
-@pytest.mark.parametrize(
-    ("given", "line"),
-    [
-        (("ringshift",), "Error: name='ringshift': no such implementation; did you mean 'ring_shift'?"),
-        (("lax",), "Error: name='lax': there are several: all_reduce[lax], "),
-        (
-            ("ring_shift[lax]", "--mesh", "tp4"),
-            "Error: --mesh=tp4: expected names and sizes of axes, as in tp=4 or dp=2,tp=4",
-        ),
-        (("ring_shift[lax]", "--mesh", "tp=0"), "Error: --mesh=tp=0: sizes=(0,): expected at least one device"),
-        (("ring_shift[lax]", "--axis", "x"), "Error: --axis=x: expected different axes of the mesh (tp=4)"),
-    ],
-)
-def test_what_cannot_be_drawn_is_said_in_one_line(given: tuple[str, ...], line: str) -> None:
-    """A wrong name or mesh is one line, with the nearest name."""
-    done = command("draw", *given)
-    assert done.exit_code == 2
-    errors = done.stderr.splitlines()
-    assert len(errors) == 1
-    assert errors[0].startswith(line)
-
-
-def test_without_drawsvg_there_is_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The steps are printed even where no picture can be drawn, and what is missing is said."""
-    monkeypatch.setitem(sys.modules, "drawsvg", None)
-    printed = command("draw", "ring_shift[lax]", "--output", str(tmp_path / "ring.svg"))
-    assert printed.exit_code == 2
-    assert "round 1: permute" in printed.stdout
-    assert "pip install 'shardproof[draw]'" in printed.stderr

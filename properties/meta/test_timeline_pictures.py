@@ -1,4 +1,4 @@
-"""Pictures of timelines: the commands that draw them, and failures of the law of overlap."""
+"""The commands that draw timelines and what is sent, and pictures of failures of the law of overlap."""
 
 import re
 import sys
@@ -71,6 +71,7 @@ def mistaken(x, axis_name):
 MLP = "512@dpx2048,2048x8192@tp,8192@tpx2048"
 """The arrays of the program there."""
 
+RING = "ring_all_gather_matmul_lhs"
 AXES = "--mesh", "dp=2,tp=4"
 
 
@@ -139,33 +140,38 @@ def test_the_command_draws_ours_and_theirs(arguments: list[str], lanes: set[str]
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["ring_all_gather_matmul_lhs", "--machine", "v9"], "'--machine': 'v9' is not one of 'v4', "),
-        (["ring_all_gather_matmul_lhs", "--mesh", "a=2,b=2,c=2"], "v5e is a torus of 2 dimensions"),
-        (["ring_all_gather_matmul_lhs", "--shape", "3x4,4x4"], "shape=3x4: expected sides that divide by 4"),
-        (["ring_all_gather_matmul_lhs", "--shape", "8x4"], "expected as many sides as"),
-        (["ring_all_gather_matmul_lhs", "--shape", "8by4"], "--shape=8by4: expected the sides of whole arrays"),
-        (["ring_all_gather_matmul_lhs", "--dtype", "float64"], "no published peak of it on v5e"),
-        (["recursive_doubling_all_reduce", "--mesh", "tp=3"], "does not support"),
-        (["ring_all_gather_matmul_lhs", "--dtype", "bfloat61"], "--dtype='bfloat61': expected one of"),
-        (["ring_all_gather_matmul_lsh"], "did you mean 'ring_all_gather_matmul_lhs'?"),
-        (["timed_layer:layer"], "expected --shape, the arrays that it is called with"),
-        (["timed_layer:missing", "--shape", "8x4@tp"], "module timed_layer has no missing"),
-        (["timed_layer:number", "--shape", "8x4@tp"], "expected a function or a Program, got int"),
-        (["timed_layer:MLP", "--shape", "8x4@tp"], "arrays=1: expected 3: x, "),
-        (["timed_layer:MLP", "--shape", "8x4,4x8@tp,8x4"], "model=(): expected 'tp', as another array has it"),
-        (["timed_layer:MLP", "--shape", "8,4x8,8x4"], "x=(8,): expected the dimensions b@data f"),
+        (["timeline", RING, "--machine", "v9"], "'--machine': 'v9' is not one of 'v4', "),
+        (["timeline", RING, "--mesh", "a=2,b=2,c=2"], "v5e is a torus of 2 dimensions"),
+        (["timeline", RING, "--shape", "3x4,4x4"], "shape=3x4: expected sides that divide by 4"),
+        (["timeline", RING, "--shape", "8x4"], "expected as many sides as"),
+        (["timeline", RING, "--shape", "8by4"], "--shape=8by4: expected the sides of whole arrays"),
+        (["timeline", RING, "--dtype", "float64"], "no published peak of it on v5e"),
+        (["timeline", RING, "--dtype", "bfloat61"], "--dtype='bfloat61': expected one of"),
+        (["timeline", "timed_layer:layer"], "expected --shape, the arrays that it is called with"),
+        (["timeline", "timed_layer:missing", "--shape", "8x4@tp"], "module timed_layer has no missing"),
+        (["timeline", "timed_layer:number", "--shape", "8x4@tp"], "expected a function or a Program, got int"),
+        (["timeline", "timed_layer:MLP", "--shape", "8x4@tp"], "arrays=1: expected 3: x, "),
+        (["timeline", "timed_layer:MLP", "--shape", "8x4,4x8@tp,8x4"], "model=(): expected 'tp', as another array has"),
+        (["timeline", "timed_layer:MLP", "--shape", "8,4x8,8x4"], "x=(8,): expected the dimensions b@data f"),
         (
-            ["timed_layer:MLP", "--shape", "8x4,4x8,8x4@tp"],
+            ["timeline", "timed_layer:MLP", "--shape", "8x4,4x8,8x4@tp"],
             "w['out']: f@tp: expected no axis: no role shards it in h@mo",
         ),
-        (["timed_layer:BOTH", *AXES, "--shape", "8@dp"], "x: n@dp: expected an axis for each of data, model"),
-        (["timed_layer:MLP", "--gradient", "--shape", "8x4,4x8,8x4"], "--gradient: no gradient of timed_layer:MLP is"),
-        (["no_such_module:f", "--shape", "8x4@tp"], "cannot import no_such_module: ModuleNotFoundError"),
+        (["timeline", "timed_layer:BOTH", *AXES, "--shape", "8@dp"], "x: n@dp: expected an axis for each of data"),
+        (["timeline", "timed_layer:MLP", "--gradient", "--shape", "8x4,4x8,8x4"], "no gradient of timed_layer:MLP is"),
+        (["timeline", "no_such_module:f", "--shape", "8x4@tp"], "cannot import no_such_module: ModuleNotFoundError"),
+        (["draw", "recursive_doubling_all_reduce", "--mesh", "tp=3"], "all_reduce does not support --mesh=tp=3: "),
+        (["draw", "ringshift"], "name='ringshift': no such implementation; did you mean 'ring_shift'?"),
+        (["draw", "lax"], "name='lax': there are several: all_reduce[lax], "),
+        (["draw", "ring_shift[lax]", "--mesh", "tp4"], "--mesh=tp4: expected names and sizes of axes, as in tp=4 or"),
+        (["draw", "ring_shift[lax]", "--mesh", "tp=0"], "--mesh=tp=0: sizes=(0,): expected at least one device"),
+        (["draw", "ring_shift[lax]", "--axis", "x"], "--axis=x: expected different axes of the mesh (tp=4)"),
+        (["draw", "ring_shift=timed_layer:layre"], "module timed_layer has no layre; did you mean 'layer'?"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(arguments: list[str], reason: str, mine: Path) -> None:
     """A wrong argument is refused in one line with its value and what was expected."""
-    done = command("timeline", *arguments)
+    done = command(*arguments)
     assert done.exit_code == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("Error: ")
@@ -211,6 +217,11 @@ def test_arrays_of_a_program_would_be_sharded_by_its_roles(
             ["ring_shift[lax]", "--shape", "64x8"],
             ["block float32[16@tp,8]", "0 -> 1, 1 -> 2, 2 -> 3, 3 -> 0"],
             "ring_shift-lax.svg",
+        ),
+        (
+            ["ring_shift=shardproof.impl.collectives:ring_shift", "--mesh", "tp=3"],
+            ["ring_shift on mesh (tp=3), axis 'tp', block float32[2@tp,4]", "0 -> 1, 1 -> 2, 2 -> 0"],
+            "ring_shift-ring_shift.svg",
         ),
     ],
 )
@@ -263,15 +274,24 @@ def test_figures_say_what_is_assumed_and_where_they_are_from(mine: Path) -> None
     assert "  h100: memory 3350 GB/s, 450 GB/s to a switch, 3.4 us a step\n" in printed
 
 
-def test_without_drawsvg_figures_are_printed(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lanes are printed without drawsvg, which is an error only if a picture was requested."""
+@pytest.mark.parametrize(
+    ("arguments", "printed", "code", "kind"),
+    [
+        (["timeline", RING], "compute  ##", 0, "Note"),
+        (["timeline", RING, "--output", "lanes.svg"], "compute  ##", 2, "Error"),
+        (["draw", "ring_shift[lax]", "--output", "ring.svg"], "round 1: permute", 2, "Error"),
+    ],
+)
+def test_without_drawsvg_figures_are_printed(
+    arguments: list[str], printed: str, code: int, kind: str, mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Figures are printed without drawsvg, which is an error only if a picture was requested."""
     monkeypatch.setitem(sys.modules, "drawsvg", None)
-    for more, code, kind in (([], 0, "Note"), (["--output", "lanes.svg"], 2, "Error")):
-        message = command("timeline", "ring_all_gather_matmul_lhs", *more)
-        assert message.exit_code == code
-        assert "compute  ##" in message.stdout
-        assert message.stderr.startswith(f"{kind}: no picture: ")
-        assert message.stderr.endswith("; pip install 'shardproof[draw]'\n")
+    message = command(*arguments)
+    assert message.exit_code == code
+    assert printed in message.stdout
+    assert message.stderr.startswith(f"{kind}: no picture: ")
+    assert message.stderr.endswith("; pip install 'shardproof[draw]'\n")
 
 
 def test_a_bar_says_what_it_is() -> None:

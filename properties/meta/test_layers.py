@@ -1,6 +1,7 @@
-"""The layers of `properties`: imports go one way, in no circle."""
+"""What may import what: the rooms, and the layers of `properties`, whose imports go one way, in no circle."""
 
 import ast
+import sys
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -9,8 +10,57 @@ import pytest
 
 pytestmark = pytest.mark.either_end
 
-PROPERTIES = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "shardproof.properties"
+
+MAY_IMPORT = {
+    "impl": {"shardproof.impl", "jax", "numpy", "jaxtyping"} | sys.stdlib_module_names,
+    "oracles": {"shardproof.oracles", "numpy", "ml_dtypes", "jaxtyping"} | sys.stdlib_module_names,
+}
+SHARED = {"shardproof.oracles.mesh", "shardproof.oracles.dtypes"}
+"""The oracles' modules that the engines may use: definitions of data, by which nothing is judged."""
+DYNAMIC_IMPORTS = {"import_module", "__import__"}
+
+
+def imported(source: str) -> Iterator[str]:
+    """The dotted names that a source imports, at its head or anywhere else in it.
+
+    A relative import counts as `.`, and one of a name that is computed as the function that imports it.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ("." if node.level else f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Name | ast.Attribute):
+            yield from {node.id if isinstance(node, ast.Name) else node.attr} & DYNAMIC_IMPORTS
+
+
+def package(name: str) -> str:
+    """The top-level package of a dotted name, and of this project's own the room."""
+    first, _, rest = name.partition(".")
+    return f"shardproof.{rest.partition('.')[0]}" if first == "shardproof" and rest else first or name
+
+
+def sources(*rooms: str) -> list[Path]:
+    """The Python files of the rooms, relative to the root."""
+    return sorted(path.relative_to(ROOT) for room in rooms for path in (ROOT / room).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", sources(*MAY_IMPORT), ids=str)
+def test_a_room_imports_only_what_it_may(path: Path) -> None:
+    """A file imports the standard library, its own room and the packages of its room's row, by absolute names."""
+    room = path.parts[0]
+    forbidden = {*map(package, imported((ROOT / path).read_text(encoding="utf-8")))} - MAY_IMPORT[room]
+    assert not forbidden, f"{path} imports {', '.join(sorted(forbidden))}: {room}/ may not"
+
+
+@pytest.mark.parametrize("path", sources("properties/engines"), ids=str)
+def test_engines_share_nothing_with_what_judges_them(path: Path) -> None:
+    """An engine imports of the oracles what meshes and dtypes are, and nothing else."""
+    names = [name for name in imported((ROOT / path).read_text(encoding="utf-8")) if "shardproof.oracles" in name]
+    assert {".".join(name.split(".")[:3]) for name in names} <= SHARED
+
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("cases",),
@@ -33,7 +83,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 The model of `performance` stands before the laws, one of which uses it; commands stand last.
 """
 
-BESIDE = {"given", "meta", "suite", "regressions"}
+BESIDE = {"given", "meta", "suite"}
 """Folders beside the layers, which use all of them: what is measured, and the tests."""
 
 
@@ -41,33 +91,28 @@ EACH_OTHER = ("cases.case", "contracts.contract")
 """A case carries its contract, which is about cases: the first imports the type of the second, and no more."""
 
 
-def modules(folder: Path = PROPERTIES) -> dict[str, Path]:
-    """All modules by their names within `properties`; its own is empty."""
+def modules() -> dict[str, str]:
+    """The sources of all modules by their names within `properties`; its own is empty."""
     found = {}
-    for path in sorted(folder.rglob("*.py")):
-        parts = path.relative_to(folder).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    for path in sources("properties"):
+        parts = path.with_suffix("").parts[1:]
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = (ROOT / path).read_text(encoding="utf-8")
     return found
 
 
 def imports(source: str, known: Mapping[str, object]) -> Iterator[str]:
-    """The modules of `properties` that a source imports, at its head or anywhere else in it."""
-    for node in ast.walk(ast.parse(source)):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        for name in names:
-            inner = name.removeprefix(f"{PACKAGE}.")
-            if inner == name:
-                continue
+    """The modules of `properties` that a source imports."""
+    for name in imported(source):
+        inner = name.removeprefix(f"{PACKAGE}.")
+        if inner != name:
             yield inner if inner in known else inner.rpartition(".")[0]
 
 
-def graph(found: Mapping[str, Path]) -> dict[str, set[str]]:
+def graph() -> dict[str, set[str]]:
     """The imports of each module in a layer."""
-    known = {name: {*imports(path.read_text(), found)} for name, path in found.items() if level(name) is not None}
+    found = modules()
+    known = {name: {*imports(source, found)} for name, source in found.items() if level(name) is not None}
     known[EACH_OTHER[0]].remove(EACH_OTHER[1])
     return known
 
@@ -104,18 +149,18 @@ def circle(imported: Mapping[str, set[str]]) -> list[str]:
 
 def test_every_folder_has_its_place() -> None:
     """A folder of `properties` is in a layer, or stands beside them."""
-    folders = {path.name for path in PROPERTIES.iterdir() if path.is_dir() and not path.name.startswith((".", "__"))}
+    folders = {path.parts[1] for path in sources("properties") if len(path.parts) > 2}
     assert folders == {folder.partition(".")[0] for layer in LAYERS for folder in layer} | BESIDE
 
 
 def test_imports_go_one_way() -> None:
     """No module imports from a layer after its own, or from what stands beside the layers."""
-    assert not against(graph(modules()))
+    assert not against(graph())
 
 
 def test_there_is_no_circle() -> None:
     """No module imports itself, by however many others, wherever in their sources."""
-    assert not circle(graph(modules()))
+    assert not circle(graph())
 
 
 def test_what_breaks_the_rules_is_found() -> None:

@@ -271,11 +271,7 @@ def describe_cost(cost: Cost) -> str:
 
 
 def describe_stated(stated: Stated, said: Expectation, names: Collection[str], sizes: Mapping[str, Any]) -> str:
-    """`permute=3, bytes=48 (from permute=p-1,bytes=(p-1)*n/p with p=4, n=64)`; p and n always, others if named.
-
-    Arguments:
-        names: the names in it.
-    """
+    """`permute=3, bytes=48 (from permute=p-1,bytes=(p-1)*n/p with p=4, n=64)`; p and n always, others if named."""
     parts = [f"{kind}={number(count)}" for kind, count in stated.counts.items() if count]
     if stated.bytes is None:
         parts += [f"{kind}{OF_KIND}={number(size)}" for kind, size in stated.sizes.items() if size]

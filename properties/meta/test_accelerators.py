@@ -92,7 +92,7 @@ def test_workers_measure_nothing_and_one_process_does(tmp_path: Path) -> None:
     assert "ERROR" not in output
 
 
-GIVEN = """from jax import lax
+GATHERED = """from jax import lax
 import jax.numpy as jnp
 
 
@@ -110,7 +110,7 @@ measured.SHAPES = {"wide": (64, 64, 64)}
 @pytest.mark.lengthy
 def test_given_functions_are_measured_as_well(tmp_path: Path) -> None:
     """A function given by `--impl` is measured and profiled with the naive form."""
-    (tmp_path / "mine.py").write_text(GIVEN, encoding="utf-8")
+    (tmp_path / "mine.py").write_text(GATHERED, encoding="utf-8")
     (tmp_path / "conftest.py").write_text(AS_IF + SMALLER, encoding="utf-8")
     profile = tmp_path / "traces"
     options = ["--impl=all_gather_matmul_lhs=mine:gathered", "-m", "tpu", "--require-tpu", f"--profile={profile}"]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import jax
@@ -61,24 +60,19 @@ def whole_softmax(x: Any, temperature: float) -> Any:
     return powers / powers.sum(-1, keepdims=True)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _summed(x: Any, axes: Any) -> Any:
-    return lax.psum(x, axes)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _summed_twice_back(x: Any, axes: Any) -> Any:
-    return lax.psum(x, axes)
+def _sum_with_its_own_gradient(backward: Callable[[Any, Any], Any]) -> Any:
+    """The sum over axes, of which this is the derivative."""
+    summed = jax.custom_vjp(lambda x, axes: lax.psum(x, axes), nondiff_argnums=(1,))
+    summed.defvjp(lambda x, axes: (lax.psum(x, axes), None), lambda axes, _, ct: (backward(ct, axes),))
+    return summed
 
 
 def _varying(ct: Any, axes: Any) -> Any:
     return lax.pcast(ct, axes, to="varying")
 
 
-_summed.defvjp(lambda x, axes: (lax.psum(x, axes), None), lambda axes, _, ct: (_varying(ct, axes),))
-_summed_twice_back.defvjp(
-    lambda x, axes: (lax.psum(x, axes), None), lambda axes, _, ct: (_varying(lax.psum(_varying(ct, axes), axes), axes),)
-)
+_summed = _sum_with_its_own_gradient(_varying)
+_summed_twice_back = _sum_with_its_own_gradient(lambda ct, axes: _varying(lax.psum(_varying(ct, axes), axes), axes))
 
 
 def parallel(x: Any, w: Any, *, model: Any) -> Any:
@@ -103,23 +97,25 @@ def from_before_on_each(x: Any, *, data: Any) -> Any:
     return lax.fori_loop(0, x.shape[0], lambda i, total: total + x[i], zeros)
 
 
-def butterfly(x: Any, *, data: str) -> Any:
-    """An all-reduce by recursive doubling, of one axis with a power of two of participants."""
+def _bits(data: str) -> range:
+    """The bits of the number of participants."""
     p = lax.axis_size(data)
     if p & (p - 1):
         raise ValueError(f"data={data!r}: {p} participants: expected a power of two")
-    for bit in range(p.bit_length() - 1):
-        x = x + lax.ppermute(x, data, [(i, i ^ 1 << bit) for i in range(p)])
+    return range(p.bit_length() - 1)
+
+
+def butterfly(x: Any, *, data: str) -> Any:
+    """An all-reduce by recursive doubling, of one axis with a power of two of participants."""
+    for bit in _bits(data):
+        x = x + lax.ppermute(x, data, [(i, i ^ 1 << bit) for i in range(lax.axis_size(data))])
     return x
 
 
 def butterfly_with_one_wing(x: Any, *, data: str) -> Any:
     """Whose every exchange is with the next participant."""
-    p = lax.axis_size(data)
-    if p & (p - 1):
-        raise ValueError(f"data={data!r}: {p} participants: expected a power of two")
-    for _ in range(p.bit_length() - 1):
-        x = x - lax.ppermute(x, data, [(i, i ^ 1) for i in range(p)])
+    for _ in _bits(data):
+        x = x - lax.ppermute(x, data, [(i, i ^ 1) for i in range(lax.axis_size(data))])
     return x
 
 
@@ -168,13 +164,16 @@ def average_of_shards_alone(x: Any, *, data: Any) -> Any:
 def average_of_the_first(x: Any, count: Any, *, data: Any) -> Any:
     """The mean of the first rows; the others are padding."""
     at = lax.axis_index(data) * x.shape[0] + jnp.arange(x.shape[0])
-    total = lax.psum(jnp.where((at < count)[:, None], x, 0).sum(0), data)
-    return total / jnp.maximum(count, 1).astype(x.dtype)
+    return _average_where(at < count, x, count, data)
 
 
 def average_of_the_first_of_each(x: Any, count: Any, *, data: Any) -> Any:
     """Takes the padding to be at the end of each shard."""
-    total = lax.psum(jnp.where((jnp.arange(x.shape[0]) < count)[:, None], x, 0).sum(0), data)
+    return _average_where(jnp.arange(x.shape[0]) < count, x, count, data)
+
+
+def _average_where(chosen: Any, x: Any, count: Any, data: Any) -> Any:
+    total = lax.psum(jnp.where(chosen[:, None], x, 0).sum(0), data)
     return total / jnp.maximum(count, 1).astype(x.dtype)
 
 
@@ -183,34 +182,29 @@ def whole_average_of_the_first(x: Any, count: Any) -> Any:
     return x[:count].sum(0) / max(count, 1)
 
 
-def step(params: Any, batch: Any, *, data: Any) -> Any:
-    """A step of gradient descent, on trees; the gradient is taken inside."""
-
-    def loss(params: Any) -> Any:
-        return lax.pmean(((jnp.tanh(batch["x"] @ params["w"] + params["b"]) - batch["y"]) ** 2).mean(), data)
-
+def _descent(loss: Callable[[Any], Any], params: Any) -> Any:
+    """A step of gradient descent, and the loss before it."""
     value, gradient = jax.value_and_grad(loss)(params)
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), value
+
+
+def _squares(params: Any, batch: Any) -> Any:
+    return ((jnp.tanh(batch["x"] @ params["w"] + params["b"]) - batch["y"]) ** 2).mean()
+
+
+def step(params: Any, batch: Any, *, data: Any) -> Any:
+    """A step of gradient descent, on trees; the gradient is taken inside."""
+    return _descent(lambda params: lax.pmean(_squares(params, batch), data), params)
 
 
 def step_without_its_mean(params: Any, batch: Any, *, data: Any) -> Any:
     """Adds up the losses of all devices."""
-
-    def loss(params: Any) -> Any:
-        return lax.psum(((jnp.tanh(batch["x"] @ params["w"] + params["b"]) - batch["y"]) ** 2).mean(), data)
-
-    value, gradient = jax.value_and_grad(loss)(params)
-    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), value
+    return _descent(lambda params: lax.psum(_squares(params, batch), data), params)
 
 
 def whole_step(params: Any, batch: Any) -> Any:
     """In JAX, differentiated by JAX."""
-
-    def loss(params: Any) -> Any:
-        return ((jnp.tanh(batch["x"] @ params["w"] + params["b"]) - batch["y"]) ** 2).mean()
-
-    value, gradient = jax.value_and_grad(loss)(params)
-    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), value
+    return _descent(lambda params: _squares(params, batch), params)
 
 
 def counts(ids: Any, *, data: Any) -> Any:

@@ -30,8 +30,6 @@ from shardproof.properties.performance.tpu_compiler.topology import Topology
 from shardproof.properties.programs.examples import product_case, received, whole_sides
 
 MODEL = "model"
-Modelled = tuple[Schedule, int]
-"""A schedule, and the most bytes at one time beside arguments and results."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ class Work:
             raise ValueError(f"model={p}: expected a size that divides the {devices} devices of {self.place.topology}")
         return product_on(self.contract, self.shape, devices // p, p, local=local)
 
-    def compiled(self, compiler: TpuCompiler, form: str) -> Modelled:
+    def compiled(self, compiler: TpuCompiler, form: str) -> tuple[Schedule, int]:
         """The schedule of a form by its name, `UNSHARDED` or `COMPILER`, and its temporary bytes."""
         local, topology = form == UNSHARDED, self.place.topology
         name = form if form == COMPILER else f"{self.contract}[{'naive' if local else form}]"
@@ -151,9 +149,8 @@ class Figures:
         return Fraction(round(1000 * self.total), 10**9)
 
     @classmethod
-    def of(cls, found: Modelled) -> "Figures":
-        """The figures of a compiled program."""
-        timed, held = found
+    def of(cls, timed: Schedule, held: int) -> "Figures":
+        """The figures of a compiled program, given the most bytes at one time beside arguments and results."""
         total, compute = (round(MICRO * float(time), 3) for time in (timed.total, timed.compute))
         counts = timed.permutes, len(timed.synchronous), len(timed.monolithic)
         return cls(total, compute, round(float(timed.share), 4), *counts, held)
@@ -173,26 +170,23 @@ class Records(ExitStack):
         self.known = {} if path is None or not path.exists() else read(path)
         self._compiler: TpuCompiler | None = None
 
-    def of(self, work: Work, form: str) -> Figures:
-        """The figures of a form of a product, `UNSHARDED`, or `COMPILER`.
-
-        Raises NotCompiled or NoTpuCompiler, and ValueError if the sizes do not divide.
-        """
+    def of(self, work: Work, form: str) -> Figures | str:
+        """The figures of a form of a product, `UNSHARDED`, or `COMPILER`, or the reason why there are none."""
         key = key_of(work, form)
         if key not in self.known:
-            work.case()  # sizes that do not divide are refused without a compiler
-            self._compiler = self._compiler or self.enter_context(TpuCompiler())
             try:
-                self.known[key] = Figures.of(work.compiled(self._compiler, form))
+                work.case()  # sizes that do not divide are refused without a compiler
+                self._compiler = self._compiler or self.enter_context(TpuCompiler())
+            except (NoTpuCompiler, ValueError) as error:
+                return str(error)
+            try:
+                self.known[key] = Figures.of(*work.compiled(self._compiler, form))
             except (HloError, NotCompiled) as error:
                 self.known[key] = " ".join(str(error).split())
             if self.path is not None:
                 with self.path.open("a", encoding="utf-8") as file:
                     file.write(line_of(key, self.known[key]) + "\n")
-        found = self.known[key]
-        if isinstance(found, str):
-            raise NotCompiled(found)
-        return found
+        return self.known[key]
 
 
 def line_of(key: Key, found: Figures | str) -> str:

@@ -65,11 +65,6 @@ def mesh_of(devices: int) -> MeshCase:
     return MeshCase((DATA, MODEL), (devices // model, model))
 
 
-def mesh_over(mesh: MeshCase, devices: Sequence[Any]) -> Mesh:
-    """The mesh over these devices, in JAX's order along their links."""
-    return jax.make_mesh(mesh.sizes, mesh.axis_names, (AxisType.Auto,) * len(mesh.sizes), devices=devices)
-
-
 class Traffic(NamedTuple):
     """The bytes by which a collective, or a product, is measured."""
 
@@ -168,11 +163,6 @@ def sparsen(array: np.ndarray, axis: int, most: int) -> np.ndarray:
     rows, columns = array.shape
     places = np.arange(rows)[:, None] + np.arange(columns)
     return np.where(places % every == 0, array, np.zeros((), array.dtype))
-
-
-def right_blocks(case: Case, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The right blocks of every device, by the oracle."""
-    return oracle_blocks(case, [case.blocks(i, array) for i, array in enumerate(arrays)])
 
 
 def count_wrong(case: Case, results: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> Wrong:
@@ -300,7 +290,7 @@ def _named(case: Case, implementations: Sequence[Implementation]) -> list[Form]:
     found: dict[str, Form] = {}
     for one in implementations:
         if one.serves is None or one.serves(case):
-            own = form_of(one) or one.name
+            own = form_of(one)
             names = itertools.chain([own], (f"{own} ({i})" for i in itertools.count(2)))
             name = next(name for name in names if name not in (UNSHARDED, *found))
             found[name] = Form(name, one, case)
@@ -320,10 +310,14 @@ def measure(
     checked: dict[str, Wrong] = {}
     held: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
     for form in forms:
-        function, layouts = build(form, mesh_over(form.case.mesh, devices))
+        mesh = form.case.mesh
+        kinds = (AxisType.Auto,) * len(mesh.sizes)
+        # in JAX's order along their links
+        function, layouts = build(form, jax.make_mesh(mesh.sizes, mesh.axis_names, kinds, devices=devices))
         if (key := str(form.case)) not in held:
             numbers = exact(form.case)
-            held[key] = numbers, right_blocks(form.case, numbers)
+            blocks = [form.case.blocks(i, array) for i, array in enumerate(numbers)]
+            held[key] = numbers, oracle_blocks(form.case, blocks)
         numbers, right = held[key]
         results = function(*jax.device_put(numbers, layouts))
         checked[form.name] = count_wrong(form.case, [np.asarray(result) for result in results], right)

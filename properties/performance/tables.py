@@ -42,4 +42,4 @@ def markdown(columns: Sequence[str], lines: Iterable[Sequence[str]], *, left: Le
 
 def form_of(one: Implementation) -> str:
     """An implementation's name without that of its contract."""
-    return one.name.removesuffix(one.contract.name).rstrip("_")
+    return one.name.removesuffix(one.contract.name).rstrip("_") or one.name

@@ -21,7 +21,6 @@ from shardproof.properties.performance.tpu_compiler import (
     COMPILER,
     WAYS,
     NotCompiled,
-    NoTpuCompiler,
     TpuCompiler,
     missing,
 )
@@ -34,23 +33,13 @@ COLUMNS = (
     "product", "form", "us", "of unsharded", "compute", "exposed", "permutes", "synchronous", "others", "temporary MB",
 )  # fmt: skip
 FLOOR = "floor"
-Found = Figures | str
-"""The figures of a program, or the reason why there are none."""
-
-
-def found_of(records: Records, work: Work, form: str) -> Found:
-    """The figures of a form of a product, or the reason why there are none."""
-    try:
-        return records.of(work, form)
-    except (NotCompiled, NoTpuCompiler, ValueError) as error:  # the row says so
-        return str(error)
 
 
 def rows(records: Records, work: Work, forms: Sequence[Implementation]) -> Iterator[tuple[str, ...]]:
     """The rows of the local product, the floor, XLA's own product, the naive form, and all other forms."""
-    alone = found_of(records, work, UNSHARDED)
+    alone = records.of(work, UNSHARDED)
 
-    def row(form: str, found: Found) -> tuple[str, ...]:
+    def row(form: str, found: Figures | str) -> tuple[str, ...]:
         if isinstance(found, str) or isinstance(alone, str):
             return (work.contract, form, str(found), *[""] * (len(COLUMNS) - 3))
         times = f"{found.total:.1f}", f"{found.total / alone.total:.2f}", f"{found.compute / alone.total:.2f}"
@@ -62,9 +51,9 @@ def rows(records: Records, work: Work, forms: Sequence[Implementation]) -> Itera
         return
     least = float(work.floor(alone.seconds))
     yield (work.contract, FLOOR, f"{alone.total * least:.1f}", f"{least:.2f}", *[""] * (len(COLUMNS) - 4))
-    yield row(OWN, found_of(records, work, COMPILER))
+    yield row(OWN, records.of(work, COMPILER))
     for one in forms:
-        yield row(form_of(one) or one.name, found_of(records, work, one.name))
+        yield row(form_of(one), records.of(work, one.name))
 
 
 def forms_of(contract: str) -> list[Implementation]:

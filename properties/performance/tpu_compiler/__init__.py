@@ -15,7 +15,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, final
+from typing import Any, final
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import contract_of
@@ -96,24 +96,18 @@ class TpuCompiler(ExitStack):
         if reason := missing():
             raise NoTpuCompiler(reason)
         super().__init__()
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 # as long as the process lives
+        self._log = self.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 # as long as the process lives
         # with the paths of this process, where a user's module may be
         path = os.pathsep.join(str(Path(entry or ".").resolve()) for entry in ["", *sys.path])
-        self._process = subprocess.Popen(
+        started = subprocess.Popen(
             [sys.executable, "-m", "shardproof.properties.performance.tpu_compiler.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
         )
-        self.callback(self._end)
-
-    def _end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._log):
-            if stream is not None:
-                stream.close()
+        self._process = self.enter_context(started)
+        self.callback(started.kill)
 
     def compile(self, request: Request) -> Compiled:
         """Compiles a program; raises NotCompiled if it cannot be built or compiled in time."""

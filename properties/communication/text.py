@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 
@@ -113,7 +112,7 @@ def read_instruction(line: str) -> Instruction:
         shape=shape,
         opcode=call[:opens].strip(),
         operands=tuple(split(call[opens + 1 : closes])),
-        attributes=MappingProxyType({key: value for key, _, value in pairs}),
+        attributes={key: value for key, _, value in pairs},
         line=line.strip(),
         root=root,
     )
@@ -136,7 +135,7 @@ def read(text: str) -> Module:
         pending = f"{pending} {line.strip()}" if pending else line
         stripped = pending.strip()
         if stripped == "}" or stripped.startswith("}, "):  # what follows are attributes of the computation
-            computations[name] = Computation(name, MappingProxyType(held))
+            computations[name] = Computation(name, held)
             name = pending = ""
         elif not stripped:
             pending = ""
@@ -148,7 +147,7 @@ def read(text: str) -> Module:
         raise HloError(f"computation {name}: expected a closing bracket before the end of the text; pending: {pending}")
     if not entry:
         raise HloError("no ENTRY computation: expected the text of a compiled program")
-    return Module(MappingProxyType(computations), computations[entry])
+    return Module(computations, computations[entry])
 
 
 BITS = {"pred": 8, "token": 0, "opaque": 0}

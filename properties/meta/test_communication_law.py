@@ -147,17 +147,20 @@ def test_what_devices_do_differently_is_counted_once() -> None:
         run(lambda x: x)
 
 
+SHIFT, GATHER = (example(contract, FOUR, "dp") for contract in ("ring_shift", "all_gather"))
+ALONE = example("ring_shift", MeshCase(("dp",), (1,)), "dp")
+EMPTY = dataclasses.replace(SHIFT, operands=(Operand((0, 4), "float32", Placement((("dp",), ()))),))
+WHOLE_TURNS = dataclasses.replace(SHIFT, params=(("offset", -8),))
+REPLICATED = dataclasses.replace(GATHER, operands=(Operand((2, 4), "float32", Placement(((), ()))),))
+
+
 def test_what_need_not_be_sent() -> None:
     """Identities, shifts by p, replicated operands and empty blocks need nothing; a bool needs a bit."""
     permute = example("permute", FOUR, "dp")
     identity = dataclasses.replace(permute, params=(("perm", ((0, 0), (2, 2))),))
-    whole = dataclasses.replace(example("ring_shift", FOUR, "dp"), params=(("offset", -8),))
-    gather = example("all_gather", FOUR, "dp")
-    replicated = dataclasses.replace(gather, operands=(Operand((2, 4), "float32", Placement(((), ()))),))
-    empty = dataclasses.replace(gather, operands=(Operand((0, 4), "float32", Placement((("dp",), ()))),))
-    bools = dataclasses.replace(gather, operands=(Operand((2, 4), "bool", Placement((("dp",), ()))),))
-    assert [needed_bound(case) for case in (identity, whole, replicated, empty)] == [NOTHING] * 4
-    assert needed_bound(gather).bytes == 96
+    bools = dataclasses.replace(GATHER, operands=(Operand((2, 4), "bool", Placement((("dp",), ()))),))
+    assert [needed_bound(case) for case in (identity, WHOLE_TURNS, REPLICATED, EMPTY)] == [NOTHING] * 4
+    assert needed_bound(GATHER).bytes == 96
     assert needed_bound(bools).bytes == 3
     assert needed_bound(permute).bytes == 32
 
@@ -191,16 +194,6 @@ def test_expectations(text: str, right: bool) -> None:
         assert f"(from {text} with p=4, n=128)" in headline
 
 
-def in_degenerate_cases() -> list[Case]:
-    """Cases in which nothing must move."""
-    shift, gather = example("ring_shift", FOUR, "dp"), example("all_gather", FOUR, "dp")
-    alone = example("ring_shift", MeshCase(("dp",), (1,)), "dp")
-    empty = dataclasses.replace(shift, operands=(Operand((0, 4), "float32", Placement((("dp",), ()))),))
-    replicated = dataclasses.replace(gather, operands=(Operand((2, 4), "float32", Placement(((), ()))),))
-    whole = dataclasses.replace(shift, params=(("offset", -8),))
-    return [alone, empty, whole, replicated]
-
-
 def lazy(x: jax.Array, axis_name: Any, **keywords: Any) -> jax.Array:
     """Sends nothing where nothing must move."""
     if "offset" not in keywords:
@@ -209,7 +202,7 @@ def lazy(x: jax.Array, axis_name: Any, **keywords: Any) -> jax.Array:
     return collectives.cast_varying(x, (axis_name,))
 
 
-@pytest.mark.parametrize("case", in_degenerate_cases(), ids=str)
+@pytest.mark.parametrize("case", [ALONE, EMPTY, WHOLE_TURNS, REPLICATED], ids=str)
 def test_where_nothing_must_move_an_expectation_is_a_bound(case: Case) -> None:
     """Sending nothing is as right there as sending what is expected, unless just that is asked for; more is not."""
     busy = getattr(collectives, case.contract.name)

@@ -1,4 +1,4 @@
-"""Records of what compiled programs took, of every form of a product, are written and read."""
+"""Records of what compiled programs took, of every form of a product, and what chips multiply in a cycle."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from jax.sharding import AxisType
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.compiled import (
     RECORDED,
     UNSHARDED,
@@ -22,7 +23,7 @@ from shardproof.properties.performance.compiled import (
     line_of,
     read,
 )
-from shardproof.properties.performance.tpu_compiler import COMPILER, WAYS, missing
+from shardproof.properties.performance.tpu_compiler import COMPILER, WAYS, TpuCompiler, missing
 from shardproof.properties.performance.tpu_compiler.topology import Topology
 from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.examples import SHAPES, SHARDED, product_case
@@ -31,6 +32,7 @@ from shardproof.properties.programs.products import CLAIMS
 
 PLACE = Place(Topology.parse("v5e:2x4"), 4)
 WORK = Work("all_gather_matmul_lhs", "book", PLACE)
+WITH_COMPILER = pytest.mark.skipif(bool(missing()), reason="libtpu is not installed: there is no compiler to ask")
 ALONE = Figures(20.0, 20.0, 0.0, 0, 0, 0, 0)
 
 
@@ -60,11 +62,33 @@ def test_what_is_recorded_is_not_compiled_again(tmp_path: Path) -> None:
         assert records.of(WORK, COMPILER) == "it does not fit"
 
 
-@pytest.mark.skipif(bool(missing()), reason="libtpu is not installed: there is no compiler to ask")
+@WITH_COMPILER
 def test_what_is_recorded_is_what_is_compiled() -> None:
     """XLA's own of a small product takes as long today."""
     with Records() as records:
         assert records.of(WORK, COMPILER) == read(RECORDED)[key_of(WORK, COMPILER)]
+
+
+PLACES = {"v4:2x2x1": 4, "v5e:2x2": 4, "v5p:2x2x1": 4, "v6e:2x2": 4, "tpu7x:2x2x1": 8}
+"""Topologies, with all of their devices along the model axis: a chip of TPU7x is two."""
+
+
+@WITH_COMPILER
+def test_cycles_of_a_large_product() -> None:
+    """Nothing is multiplied faster than the figure says, and a large product at five sixths of it or more.
+
+    So it is not half of it, as the documented matrix units of v6e and TPU7x would have it.
+    """
+    with TpuCompiler() as compiler:
+        for name, devices in PLACES.items():
+            topology = Topology.parse(name)
+            work = Work("all_gather_matmul_lhs", "large", Place(topology, devices))
+            one, other = (operand.block for operand in work.case(local=True).operands)
+            machine = chip(topology.generation)
+            assert machine.cycle is not None
+            cycles = work.compiled(compiler, UNSHARDED)[0].compute * machine.clock
+            products = 2 * one[0] * one[1] * other[1] / cycles * devices / topology.chips
+            assert machine.cycle * 5 <= products * 6 <= machine.cycle * 6, name
 
 
 @pytest.mark.parametrize("contract", SHARDED)

@@ -4,7 +4,6 @@ from collections import Counter
 from fractions import Fraction
 from itertools import product
 
-import jax
 import jax.numpy as jnp
 import pytest
 from jax import Array, lax
@@ -118,4 +117,3 @@ def test_exchanges_in_groups_are_not_priced() -> None:
     program = lambda x, a: lax.all_to_all(x, a, 0, 0, tiled=True, axis_index_groups=groups)  # noqa: E731
     with pytest.raises(Undetermined, match="all_to_all has axis_index_groups: expected none"):
         loads_of_only(program, "16@ax2", grid((4,)))
-    assert jax.tree.leaves(groups) == [0, 1, 2, 3]

@@ -43,10 +43,6 @@ CAST = "float8 at the rate of bfloat16, by way of which it is multiplied"
 COMPILED = "estimates of libtpu 0.0.42.1 for bfloat16 8192x8192 by 8192x2048, of which this is"
 
 
-class Unpublished(RequestError):
-    """A figure that is not published of a chip; the message names both."""
-
-
 @dataclass(frozen=True)
 class Chip:
     """A machine of many devices of one kind."""
@@ -63,13 +59,12 @@ class Chip:
 
     @property
     def clock(self) -> Fraction:
-        """Cycles a second, which turn the compiler's estimates into times; raises Unpublished if not known."""
-        if self.cycle is None:
-            raise Unpublished(f"clock of {self.name}: no published number of products in a cycle")
+        """Cycles a second of a TPU, which turn the compiler's estimates into times."""
+        assert self.cycle is not None
         return Fraction(self.rate("bfloat16"), self.cycle)
 
     def seconds(self, operation: Operation) -> Fraction:
-        """The time of an operation alone; raises Unpublished for a product of a dtype without a published peak."""
+        """The time of an operation alone; raises RequestError for a product of a dtype without a published peak."""
         loads = operation.loads
         if operation.transfers:
             hops, busiest = loads.hops, max(loads.bytes.values())
@@ -92,10 +87,10 @@ class Chip:
         return self.link * (ways if self.dimensions else min(ways, 1))
 
     def rate(self, dtype: str) -> int:
-        """The peak of a dtype, in multiplications and additions a second; raises Unpublished if there is none."""
+        """The peak of a dtype, in multiplications and additions a second; raises RequestError if there is none."""
         if dtype not in self.peak:
             known = ", ".join(sorted(self.peak))
-            raise Unpublished(f"dtype={dtype}: no published peak of it on {self.name}: expected one of {known}")
+            raise RequestError(f"dtype={dtype}: no published peak of it on {self.name}: expected one of {known}")
         return self.peak[dtype]
 
     def check(self, mesh: MeshCase) -> None:

@@ -192,8 +192,6 @@ def choice(case: Case, machine: Chip, *, gradient: bool = False) -> Choice:
     """The choice for a case on a machine by timelines alone."""
     found, unsupported, plain = [], [], None
     for one in [i for i in IMPLEMENTATIONS if i.contract.name == case.contract.name]:
-        if one.whole and not (one.layouts or (one.contract.call.roles and one.communication is not None)):
-            continue  # the compiler inserts its communication, which the trace does not have
         if one.serves is not None and not one.serves(case):
             unsupported.append((one, f"it does not support {case.mesh}"))
             continue

@@ -119,9 +119,12 @@ def test_a_schedule_step_by_step() -> None:
 
 
 def test_what_is_not_scheduled_is_refused() -> None:
-    """A program that is not scheduled is refused."""
+    """A program that is not scheduled is refused, and one with branches, which no product has."""
     with pytest.raises(HloError, match="not a scheduled program"):
         schedule(by_hand(X, START, DONE).replace(", is_scheduled=true", ""), V5E, RINGS)
+    branches = "ROOT %c = f32[11250]{0} conditional(%x), branch_computations={%nothing, %nothing}"
+    with pytest.raises(HloError, match="branches are not timed: ROOT %c"):
+        schedule(by_hand(X, branches, more=NOTHING), V5E, RINGS)
 
 
 def test_what_has_no_estimate_is_named() -> None:

@@ -2,14 +2,12 @@
 
 Computation takes the compiler's own estimate (`estimated_cycles` of a fusion or copy, at the chip's clock). A transfer
 begins at its `-start`, after other transfers on its links, and takes its bytes at the link's bandwidth and a latency
-for every hop; at its `-done` the device waits for the rest of it. A synchronous transfer is waited for at once. The
-longest branch of a conditional counts.
+for every hop; at its `-done` the device waits for the rest of it. A synchronous transfer is waited for at once.
 
 Left out: copies between a chip's memories beside computation (`copy-start`, `slice-start`), contention between
 transfers and computation, scalar instructions, and instructions without an estimate (`Schedule.unpriced`).
 """
 
-import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -174,8 +172,8 @@ class Walk:
         if opcode == "while":
             for _ in range(trips(self.module, inside, instruction)):
                 self.through(inner[0])
-        elif opcode == "conditional":
-            self._longest(inner)
+        elif opcode == "conditional":  # which no product has
+            raise HloError(f"branches are not timed: {instruction.line}")
         elif opcode == "call":
             self.through(inner[0])
         elif opcode.endswith("-done") or edge == "Done":
@@ -232,14 +230,6 @@ class Walk:
         wait = max(Fraction(0), sent.end - self.now)
         self.sends[index] = replace(sent, waited=wait)
         self.waited, self.now = self.waited + wait, self.now + wait
-
-    def _longest(self, branches: Sequence[Computation]) -> None:
-        so_far = {name: getattr(self, name) for name in ("sends", "work", "unpriced", "free", "pending")}
-        ends = []
-        for branch in branches:
-            ends.append(replace(self, **{name: copy.copy(value) for name, value in so_far.items()}))
-            ends[-1].through(branch)
-        vars(self).update(vars(max(ends, key=lambda one: one.now)))
 
 
 def _fused(inner: Sequence[Computation]) -> tuple[str, Instruction | None]:

@@ -121,17 +121,10 @@ def laid_out(contract: str, form: str, axes: tuple[Any, ...]) -> tuple[Implement
 def test_what_is_empty_may_be_sent() -> None:
     """A sum over no token is sent, and moves nothing; where bytes are said, sending none is a violation."""
     norm = OWN["rms_norm[squares]"]
-    mesh, over = MeshCase(("dp", "tp"), (2, 4)), (("tp",),)
-    empty = Case(
-        CONTRACTS["rms_norm"],
-        mesh,
-        "tp",
-        (
-            Operand((0, 2), "bfloat16", Placement(((), ("tp",)), ("dp",))),
-            Operand((2,), "bfloat16", Placement(over, ("dp",))),
-        ),
-        (("epsilon", 1e-6),),
-    )
+    x = Operand((0, 2), "bfloat16", Placement(((), ("tp",)), ("dp",)))
+    scale = Operand((2,), "bfloat16", Placement((("tp",),), ("dp",)))
+    mesh = MeshCase(("dp", "tp"), (2, 4))
+    empty = Case(norm.contract, mesh, "tp", (x, scale), (("epsilon", 1e-6),))
     assert str(communication_of(norm, empty, SIMULATE).cost) == "all_reduce=1 (0 bytes)"
     assert check_communication(norm, empty, SIMULATE) == 1
     same, case = laid_out("reshard", "exchanged", (X, Y, X, Y))

@@ -1,5 +1,6 @@
 """Records of what compiled programs took, of every form of a product, and what chips multiply in a cycle."""
 
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +61,15 @@ def test_what_is_recorded_is_not_compiled_again(tmp_path: Path) -> None:
     with Records(path) as records:
         assert records.of(WORK, UNSHARDED) == ALONE
         assert records.of(WORK, COMPILER) == "it does not fit"
+
+
+def test_without_a_compiler_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures that are not recorded are a reason in place of them, of sizes that do not divide before all."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with Records() as records:
+        assert str(records.of(WORK, UNSHARDED)).startswith("the engine tpu-compiler needs libtpu, which is not insta")
+        other = replace(WORK, place=Place(PLACE.topology, 3))
+        assert records.of(other, UNSHARDED) == "model=3: expected a size that divides the 8 devices of v5e:2x4"
 
 
 @WITH_COMPILER

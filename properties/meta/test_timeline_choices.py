@@ -23,9 +23,6 @@ def test_the_plain_form_is_best_where_nothing_is_gained() -> None:
     assert not large.plain
     assert large.best.name == large.rows[0].implementation.name != "naive"
     assert f"v5e: {large.best.name}\n" in str(large)
-    assert str(large).count("us exposed") + str(large).count("ms exposed") + str(large).count("0 exposed") >= len(
-        large.rows
-    )
 
 
 def test_a_form_that_rounds_more_often_says_so() -> None:

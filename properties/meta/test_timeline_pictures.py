@@ -179,26 +179,19 @@ def test_what_cannot_be_drawn_is_one_line(arguments: list[str], reason: str, min
     assert not [*mine.glob("*.svg")]
 
 
-def test_arrays_that_no_axis_shards_are_named(mine: Path) -> None:
-    """A timeline of arrays without an axis says that every device has them whole, and how one would be sharded."""
-    whole = command("timeline", "timed_layer:layer", "--shape", "512x2048,8192x2048").stdout
-    note = "(not sharded: 512x2048,8192x2048@tp would shard the last dimension)"
-    assert f"  of 512x2048, 8192x2048 {note}, bfloat16\n" in whole
-    assert "not sharded" not in command("timeline", "timed_layer:layer", "--shape", "512x2048@tp,2048x2048").stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "shape", "sharded", "roles"),
     [
         (["timed_layer:MLP", *AXES], "8x4,4x8,8x4", "8@dpx4,4x8@tp,8@tpx4", "data and model"),
         (["timed_layer:MLP"], "8x4,float32:4x8,8x4", "8x4,float32:4x8@tp,8@tpx4", "model"),
         (["timed_layer:BOTH", *AXES], "16", "16@dp@tp", "data and model"),
+        (["timed_layer:layer"], "512x2048,8192x2048", "512x2048,8192x2048@tp", "the last dimension"),
     ],
 )
-def test_arrays_of_a_program_would_be_sharded_by_its_roles(
+def test_arrays_that_no_axis_shards_are_named(
     arguments: list[str], shape: str, sharded: str, roles: str, mine: Path
 ) -> None:
-    """The shapes that are proposed for a program shard what its roles do, and are taken."""
+    """It is said how such arrays would be sharded, those of a program by its roles, and that is taken."""
     found = command("timeline", *arguments, "--shape", shape).stdout
     assert f"(not sharded: {sharded} would shard {roles}), bfloat16\n" in found
     found = command("timeline", *arguments, "--shape", sharded).stdout

@@ -23,6 +23,7 @@ from shardproof.properties.performance.tpu_compiler import (
     COMPILER,
     FORWARD,
     NotCompiled,
+    NoTpuCompiler,
     Request,
     TpuCompiler,
 )

@@ -61,9 +61,8 @@ def loads_of(equation: Any, mesh: MeshCase) -> Loads:
     if name in EXCHANGES:
         if groups:
             raise Undetermined(f"{name} has axis_index_groups: expected none, since links have different loads")
-        return exchange_loads(
-            axes, mesh, bytes_of(equation.invars[0].aval)
-        )  # a ragged one also reads lists, which stay
+        # a ragged one also reads lists, which stay
+        return exchange_loads(axes, mesh, bytes_of(equation.invars[0].aval))
     size = sum(bytes_of(v.aval) for v in equation.invars)
     if name == "ppermute":
         loads = permute_loads([mesh.shape[a] for a in axes], axes, parameters["perm"], size)

@@ -14,11 +14,11 @@ from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.properties.contracts.contract import replace_leaves
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.engines.simulate import InterpreterLimit, Simulated
-from shardproof.properties.engines.simulate.liveness import equations, open_jaxpr, subjaxprs, widest
-from shardproof.properties.precision.arithmetic import EndlessLoop, Sampled, double
+from shardproof.properties.engines.simulate.liveness import equations, open_jaxpr, subjaxprs
+from shardproof.properties.precision.arithmetic import Sampled, double
 from shardproof.properties.precision.comparison import magnitude
 from shardproof.properties.precision.formats import FORMATS
-from shardproof.properties.precision.runs import MOST, SAMPLES, interpret_doubles, run_samples
+from shardproof.properties.precision.runs import SAMPLES, interpret_doubles, run_samples
 from shardproof.properties.programs.transformations import of_some
 from shardproof.properties.references.evaluated import (
     Arrays,
@@ -80,19 +80,15 @@ class JaxReference:
         right = self.value(arrays, dtypes, options)
         if not exact:
             return right
-        farthest = [np.zeros(y.shape) for y in right]
         try:
-            traced = Simulated(program)
-            step = max(1, min(SAMPLES, MOST // widest(program)))
-            for k in range(0, SAMPLES, step):
-                (results,) = run_samples(traced, [arrays], Sampled(), SAMPLES, range(k, min(k + step, SAMPLES)))
-                pairs = zip(results, right, strict=True)
-                with np.errstate(invalid="ignore"):  # of infinities
-                    off = [magnitude(x - y).max(axis=0) if is_float(y.dtype) else 0.0 for x, y in pairs]
-                farthest = [np.fmax(most, one) for most, one in zip(farthest, off, strict=True)]
-        except (InterpreterLimit, EndlessLoop):
+            (samples,) = run_samples(Simulated(program), [arrays], Sampled(), SAMPLES)
+        except InterpreterLimit:
             return right
-        return [y + 4 * most if is_float(y.dtype) else y for y, most in zip(right, farthest, strict=True)]
+        with np.errstate(invalid="ignore"):  # of infinities
+            return [
+                y + 4 * magnitude(x - y).max(axis=0, initial=0) if is_float(y.dtype) else y
+                for x, y in zip(samples, right, strict=True)
+            ]
 
     def pushforward(
         self, arrays: Arrays, tangents: Mapping[int, np.ndarray], dtypes: Dtypes, options: Options

@@ -149,14 +149,10 @@ def test_what_devices_do_differently_is_counted_once() -> None:
 
 def test_what_need_not_be_sent() -> None:
     """Identities, shifts by p, replicated operands and empty blocks need nothing; a bool needs a bit."""
-    permute = example("permute", FOUR, "dp")
+    permute, gather = example("permute", FOUR, "dp"), example("all_gather", FOUR, "dp")
     identity = dataclasses.replace(permute, params=(("perm", ((0, 0), (2, 2))),))
-    whole = dataclasses.replace(example("ring_shift", FOUR, "dp"), params=(("offset", -8),))
-    gather = example("all_gather", FOUR, "dp")
-    replicated = dataclasses.replace(gather, operands=(Operand((2, 4), "float32", Placement(((), ()))),))
-    empty = dataclasses.replace(gather, operands=(Operand((0, 4), "float32", Placement((("dp",), ()))),))
     bools = dataclasses.replace(gather, operands=(Operand((2, 4), "bool", Placement((("dp",), ()))),))
-    assert [needed_bound(case) for case in (identity, whole, replicated, empty)] == [NOTHING] * 4
+    assert [needed_bound(case) for case in (identity, *in_degenerate_cases())] == [NOTHING] * 5
     assert needed_bound(gather).bytes == 96
     assert needed_bound(bools).bytes == 3
     assert needed_bound(permute).bytes == 32

@@ -1,11 +1,9 @@
 """How near to the bounds of sampled roundings XLA comes, and how often something right would pass one."""
 
 import argparse
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,7 +21,6 @@ from shardproof.oracles.dtypes import round_to, wide
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
-from shardproof.properties.communication.pictures import describe
 from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.numbers import operands
@@ -142,9 +139,6 @@ TAIL = 0.001
 """The share of the largest ratios, whose tail is taken for that of a power law (Hill 1975)."""
 
 NEGLIGIBLE = 1e-9
-QUANTILES, LOWEST, HIGHEST = (0.1, 0.5, 0.99, 1.0), 1e-3, 2.0
-ROW, LEFT, TOP, WIDTH = 22, 210, 66, 560
-COLOURS = {"float32": "#0072b2", "bfloat16": "#d55e00"}
 
 
 @dataclass(frozen=True)
@@ -181,11 +175,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `measure`."""
     parser.add_argument("--seed", type=int, default=0, help="what is drawn (default: %(default)s)")
     parser.add_argument("--program", choices=DESCRIBED, action="append", help="one of the programs (default: all)")
-    parser.add_argument("--output", type=Path, default=Path("spread.svg"), help="the picture (default: %(default)s)")
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Prints a table of the ratios of errors to bounds, and draws XLA's."""
+    """Prints a table of the ratios of errors to bounds."""
     found = [ratios(name, dtype, options.seed) for name in options.program or DESCRIBED for dtype in DTYPES]
     print(table(found))
     for what in ("xla", "nearest"):
@@ -193,7 +186,6 @@ def measure(options: argparse.Namespace) -> None:
         print(f"{what}: {each.size:,} elements, {(each > 1).sum()} of them beyond, the largest {each.max():.2f}")
     mean = float(np.mean([rate(np.concatenate(one.nearest)) for one in found]))
     print(f"nearest, on an average of the rows: an element is beyond with a probability of {below(mean)}")
-    plot(found, f"seed {options.seed}").save_svg(str(options.output))
 
 
 def ratios(name: str, dtype: str, number: int) -> Ratios:
@@ -270,44 +262,3 @@ def table(found: list[Ratios]) -> str:
         equal, drawn = f"{(xla == 0).mean():.0%}", (f"{nearest.size:,}", f"{nearest.max():.2f}", below(rate(nearest)))
         rows.append((one.name, one.dtype, f"{xla.size:,}", f"{one.undecided:,}", equal, *shown, *drawn))
     return markdown((*columns, "runs' elements", "their largest", "rate beyond"), rows, left=2)
-
-
-def plot(found: list[Ratios], title: str) -> Any:
-    """A drawing: a row for each program and dtype, and the line beyond which an element is reported.
-
-    Raises:
-        ModuleNotFoundError: if drawsvg is not installed.
-    """
-    import drawsvg
-
-    def at(ratio: float) -> float:
-        share = math.log(max(ratio, LOWEST) / LOWEST) / math.log(HIGHEST / LOWEST)
-        return round(LEFT + WIDTH * min(share, 1.0), 1)
-
-    height = TOP + ROW * len(found)
-    drawing = drawsvg.Drawing(LEFT + WIDTH + 30, height + 44)
-    drawing.append(drawsvg.Rectangle(0, 0, "100%", "100%", fill="white"))
-
-    def text(words: str, size: int, x: float, y: float, **options: Any) -> None:
-        drawing.append(drawsvg.Text(words, size, x, y, font_family="sans-serif", **options))
-
-    shown = "Errors of XLA over their bounds, of elements that differ from the reference, rounded"
-    described = f"line: 10% to largest; bar: median to 99%; {title}"
-    describe(drawing, shown, described)
-    text(shown, 15, 14, 24)
-    text(described, 12, 14, 44, fill="#666666")
-    for ratio in (0.001, 0.01, 0.1, 1.0):
-        colour, options = ("#cc0000", {"stroke_dasharray": "4 3"}) if ratio == 1 else ("#dddddd", {})
-        drawing.append(drawsvg.Line(at(ratio), TOP - 6, at(ratio), height, stroke=colour, **options))
-        text(f"{ratio:g}" + (": reported" if ratio == 1 else ""), 11, at(ratio), height + 18, text_anchor="middle")
-    for i, one in enumerate(found):
-        y, colour, xla = TOP + ROW * i + 8, COLOURS[one.dtype], np.concatenate(one.xla)
-        text(f"{one.name}, {one.dtype}", 12, LEFT - 10, y + 4, text_anchor="end", fill=colour)
-        if not xla.any():
-            text("all as the reference, rounded", 11, LEFT + 8, y + 4, fill="#666666")
-        else:
-            low, middle, high, most = (at(float(np.quantile(xla[xla > 0], q))) for q in QUANTILES)
-            drawing.append(drawsvg.Line(low, y, most, y, stroke=colour))
-            drawing.append(drawsvg.Rectangle(middle, y - 4, max(round(high - middle, 1), 1), 8, fill=colour))
-            drawing.append(drawsvg.Circle(most, y, 3, fill=colour))
-    return drawing

@@ -32,7 +32,6 @@ from shardproof.properties.precision.formats import (
     Numbers,
     are_numbers,
     format_of,
-    in_blocks,
     lowest_bit,
     moved,
     round_at_random,
@@ -140,10 +139,6 @@ class Doubles:
     def constant(self, value: Numbers) -> Numbers:
         """A constant of the program, `[1, ...]` or `[samples, ...]`."""
         return value.astype(double(value.dtype), copy=False)[None]
-
-    def replica(self, x: Numbers, dimension: int) -> Numbers:
-        """The first of the replicas along a leading dimension."""
-        return x.take([0], axis=dimension)
 
     def decided(self, env: Env, holds: Numbers, equation: Any) -> Numbers:
         """A loop's predicate.
@@ -316,11 +311,9 @@ class Sampled(Doubles):
     ) -> Numbers:
         """Numbers that are off by up to `unit` times a size in some places, each sample by as much as it happens."""
         size, where = (np.reshape(y, (1,) * (x.ndim - np.ndim(y)) + np.shape(y)) for y in (size, where))
-        shape = np.broadcast(x, size, where).shape
-        whole = x if x.shape == shape else np.broadcast_to(x, shape)
-        if not any(np.count_nonzero(np.logical_and(most, some)) for _, most, some in in_blocks(whole, size, where)):
+        if not np.logical_and(size, where).any():
             return x
-        x = whole
+        x = np.broadcast_to(x, np.broadcast(x, size, where).shape)
         chance = self._chance(env, equation, x)
         if x.dtype.kind == "c":
             chance = chance + 1j * self._chance(env, equation, x)
@@ -452,12 +445,8 @@ MULTIPLIES = ("mul", "square", "integer_pow", "dot_general", "div")  # of a cons
 
 def is_replicated(x: Numbers, dimension: int) -> bool:
     """True if all along a dimension is equal."""
-    first = x[(*(slice(None),) * dimension, slice(1))]
-    for part, one in in_blocks(x, first):
-        same = part == one
-        if np.count_nonzero(same) < same.size and not nan_equal(part, one).all():
-            return False
-    return True
+    first = x.take([0], axis=dimension)
+    return bool((x == first).all() or nan_equal(x, first).all())
 
 
 def is_sum(x: Numbers, a: Numbers, b: Numbers) -> Numbers:
@@ -493,10 +482,6 @@ def _bits(arithmetic: Doubles, env: Env, equation: Any, x: Numbers) -> Numbers:
     source = np.dtype(equation.invars[0].aval.dtype)
     x = arithmetic.bits(env, equation, x, source) if is_float(source) else x
     return np.asarray(RULES["bitcast_convert_type"](env, equation, x))
-
-
-def _as_they_are(arithmetic: Doubles, env: Env, equation: Any, *operands: Numbers) -> list[Numbers]:
-    return list(operands)
 
 
 def _gather(arithmetic: Doubles, env: Env, equation: Any, x: Numbers, indices: Numbers) -> Any:
@@ -545,8 +530,9 @@ def _stable(arithmetic: Doubles, env: Env, equation: Any, *operands: Numbers) ->
 AS_DOUBLES: dict[str, Callable[..., Any]] = {
     "convert_element_type": _convert,
     "bitcast_convert_type": _bits,
-    "reduce_precision": _as_they_are,
-    "optimization_barrier": _as_they_are,
+    **dict.fromkeys(
+        ("reduce_precision", "optimization_barrier"), lambda arithmetic, env, equation, *operands: list(operands)
+    ),
     "gather": _gather,
     "pow": _power,
     "integer_pow": _power,

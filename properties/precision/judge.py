@@ -295,8 +295,12 @@ def derivative_references(
 
     def references(index: int, mode: int, exact: Sequence[np.ndarray]) -> list[Reference]:
         first = results * (1 + (mode and MODES[kind][0]))
+
+        def near(i: int) -> np.ndarray:
+            return nearby(index)[mode][i]
+
         return [
-            _Result(runs, index, first + i, e, dtype, view, lambda i=i: nearby(index)[mode][i]).reference
+            _Result(runs, index, first + i, e, dtype, view, partial(near, i)).reference
             for i, (e, dtype, view) in enumerate(zip(exact, dtypes[mode], views[mode], strict=False))
         ]
 

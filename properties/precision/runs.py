@@ -20,7 +20,7 @@ from shardproof.properties.engines import Sets, SimulateEngine
 from shardproof.properties.engines.running import ready
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.env import Env
-from shardproof.properties.engines.simulate.interpreter import evaluate
+from shardproof.properties.engines.simulate.interpreter import beside, evaluate, failing_as_a_limit, of_set
 from shardproof.properties.engines.simulate.liveness import (
     STEPS,
     Flow,
@@ -31,7 +31,6 @@ from shardproof.properties.engines.simulate.liveness import (
     variables,
     widest,
 )
-from shardproof.properties.engines.simulate.prepare import beside, failing_as_a_limit, of_set
 from shardproof.properties.precision.arithmetic import (
     ACROSS_DEVICES,
     ADDITIONS,

@@ -439,6 +439,13 @@ def test_what_compilers_do_is_covered(name: str) -> None:
     assert not beyond([found], [(exact[0], bound_of(exact[0], exact[0], own, found.dtype))])
 
 
+def test_products_are_left_unrounded_in_program_order() -> None:
+    """So that a sample is the same in every run."""
+    program = simulate.prepare(lambda x: lax.concatenate([x * n for n in range(9)], 0) + 1, ONES).closed_jaxpr
+    products = [id(equation) for equation in program.jaxpr.eqns if equation.primitive.name == "mul"]
+    assert fused_products(program) == {id(program.jaxpr.eqns[-1]): [products, []]}
+
+
 def test_what_is_close_to_one_is_not_exact() -> None:
     """The exponential of zero is 1, and that of a number that is hardly larger is rounded to it."""
     x = np.array([0, 1e-35, 1e-3], np.float32)

@@ -222,7 +222,7 @@ class Sampled(Doubles):
     known: Mapping[int, int] = field(default_factory=dict, compare=False)
     parts: frozenset[int] = frozenset()
     own: frozenset[int] = frozenset()
-    fused: Mapping[int, tuple[frozenset[int], ...]] = field(default_factory=dict, compare=False)
+    fused: Mapping[int, list[list[int]]] = field(default_factory=dict, compare=False)
     inexact: dict[int, np.ndarray] = field(default_factory=dict, compare=False)
     """Products that were rounded, by their identities, and where."""
 
@@ -349,8 +349,7 @@ class Sampled(Doubles):
                 for products, term in zip(
                     self.fused[id(equation)], aligned(env, equation, tuple(operands)), strict=True
                 ):
-                    for product in products & self.inexact.keys():
-                        off = self.inexact[product]
+                    for off in (self.inexact[product] for product in products if product in self.inexact):
                         if off.shape[1:] != term.shape[1:]:
                             off = np.repeat(off.reshape(self.sets, -1).any(axis=1), len(off) // self.sets)
                             off = off.reshape(-1, *(1,) * (x.ndim - 1))

@@ -131,7 +131,7 @@ def narrowed_constants(jaxpr: Any) -> frozenset[int]:
     return frozenset(casts)
 
 
-def fused_products(jaxpr: Any) -> dict[int, tuple[frozenset[int], ...]]:
+def fused_products(jaxpr: Any) -> dict[int, list[list[int]]]:
     """Additions, by their identities, with the products among each of their terms: a compiler may leave one unrounded.
 
     It then computes both at once (`fma`), so that a product minus itself, rounded, is what was rounded off.
@@ -141,9 +141,10 @@ def fused_products(jaxpr: Any) -> dict[int, tuple[frozenset[int], ...]]:
     found = {}
     for e in flow.equations:
         if e.primitive.name in ADDITIONS:
-            each = [reached(variables([v]), flow.back) & products.keys() for v in e.invars]
+            terms = [reached(variables([v]), flow.back) for v in e.invars]
+            each = [[number for v, number in products.items() if v in term] for term in terms]  # in program order
             if any(each):
-                found[id(e)] = tuple(frozenset(products[v] for v in one) for one in each)
+                found[id(e)] = each
     return found
 
 
@@ -276,7 +277,7 @@ class Runs:
         return devices > MANY or steps_of(self.program.closed_jaxpr, devices) > STEPS
 
     @cached_property
-    def _fused(self) -> Mapping[int, tuple[frozenset[int], ...]]:
+    def _fused(self) -> Mapping[int, list[list[int]]]:
         return fused_products(self.program.closed_jaxpr)
 
     def _samples(self, key: Any, arithmetic: Doubles, samples: int, index: int) -> list[np.ndarray]:

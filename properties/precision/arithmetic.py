@@ -444,7 +444,7 @@ MULTIPLIES = ("mul", "square", "integer_pow", "dot_general", "div")  # of a cons
 
 def is_replicated(x: Numbers, dimension: int) -> bool:
     """True if all along a dimension is equal."""
-    first = x.take([0], axis=dimension)
+    first = x[(*(slice(None),) * dimension, slice(1))]
     return bool((x == first).all() or nan_equal(x, first).all())
 
 

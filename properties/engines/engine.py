@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines import simulate
-from shardproof.properties.engines.simulate.prepare import Prepared
+from shardproof.properties.engines.simulate.interpreter import Prepared
 from shardproof.properties.programs.program import Program
 
 AXIS_TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}

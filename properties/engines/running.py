@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
 from traceback import walk_tb
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -25,8 +25,8 @@ from shardproof.properties.engines import Engine, Prepared, SimulateEngine, XlaE
 from shardproof.properties.engines.engine import Compiled, InTwo, trace
 from shardproof.properties.engines.simulate import Simulated, raised_in
 from shardproof.properties.engines.simulate.exchange import divide
+from shardproof.properties.engines.simulate.interpreter import select_results
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.engines.simulate.prepare import select_results
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Program, Seen, WrongResult, forward, readable_errors
@@ -40,6 +40,8 @@ MODES = {"gradient": (True, True), "reverse gradient": (False, True), "forward g
 """The kinds of derivatives: with forward mode or not, and with reverse mode or not."""
 
 NO_FORWARD_MODE = "a custom_vjp has no forward mode"
+
+T = TypeVar("T")
 
 _ready: OrderedDict[tuple[object, ...], "Ready"] = OrderedDict()
 
@@ -86,14 +88,18 @@ def derived(implementation: Implementation, case: Case, engine: Engine) -> tuple
 
     A custom_vjp has no forward mode, a while_loop no reverse mode.
     """
-    first: NotImplementedError | None = None
+    return in_some_mode(lambda kind: (kind, ready(kind, implementation, case, engine)))
+
+
+def in_some_mode(function: Callable[[str], T]) -> T:
+    """The result for the first of `MODES` that is supported; raises the first NotImplementedError if none is."""
+    refused: list[NotImplementedError] = []
     for kind in MODES:
         try:
-            return kind, ready(kind, implementation, case, engine)
+            return function(kind)
         except NotImplementedError as error:
-            first = first or error
-    assert first is not None
-    raise first
+            refused.append(error)
+    raise refused[0]
 
 
 def reverse_mode(implementation: Implementation, case: Case, engine: Engine) -> Ready:
@@ -304,8 +310,6 @@ def _calls(case: Case, blocks: Arrays) -> list[Arrays]:
 
 def _pushed(case: Case, blocks: Arrays, tangents: Arrays) -> Arrays:
     """The tangents of the results of the last call, by the chain rule."""
-    if case.calls == 1:
-        return case.contract.oracle.pushforward(case, blocks, tangents)
     moving, composed = case.contract.call.moving(case), composed_operands(case)
     among = {moving.index(place): number for place, number in composed.items()}
     first, *rest = _calls(case, blocks)
@@ -317,8 +321,6 @@ def _pushed(case: Case, blocks: Arrays, tangents: Arrays) -> Arrays:
 
 def _pulled(case: Case, blocks: Arrays, cotangents: Arrays) -> Arrays:
     """The cotangents of the operands of the first call; those of operands that all calls share are summed."""
-    if case.calls == 1:
-        return case.contract.oracle.pullback(case, blocks, cotangents)
     moving, composed = case.contract.call.moving(case), composed_operands(case)
     first, *rest = _calls(case, blocks)
     every: list[Arrays] = []

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from shardproof.oracles.communication import Cost
 from shardproof.oracles.dtypes import NARROW, is_float
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import generate
@@ -81,10 +80,11 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
         raise NothingToCompare(sent)
     _check_claim(implementation, case, counted)
     checked = 1 + _check_gradient(implementation, case, engine)
-    findings = []
-    if implementation.whole and counted.rewritten and (added := _redundant_collectives(case, counted.cost)):
-        compiler = f"XLA of jaxlib {version('jaxlib')} ({jax.default_backend()})"
-        findings = [f"{compiler} adds {added}, of which nothing is needed"]
+    findings, least = [], case.contract.least
+    redundant = counted.cost.total_bytes > 0 and least is not None and least(case) == 0  # no device lacks anything
+    if implementation.whole and counted.rewritten and redundant:
+        compiler, added = f"XLA of jaxlib {version('jaxlib')} ({jax.default_backend()})", dict(counted.cost.counts)
+        findings = [f"{compiler} adds {', '.join(added)}, of which nothing is needed"]
     return Checked(checked, findings=findings, sent=sent)
 
 
@@ -124,13 +124,6 @@ def has_own_gradient(case: Case, *, whole: bool = False) -> bool:
         and (whole or set(case.axes) <= o.placement.axes or contract.call.is_replicated(case, place))
         for place, o in ((place, case.operands[place]) for place in contract.call.moving(case))
     )
-
-
-def _redundant_collectives(case: Case, cost: Cost) -> str:
-    """The kinds of collectives that a compiler added where no device lacks anything; empty if there are none."""
-    least = case.contract.least
-    redundant = cost.total_bytes > 0 and least is not None and least(case) == 0
-    return ", ".join(kind for kind, _ in cost.counts) if redundant else ""
 
 
 def _check_bound(case: Case, counted: Counted) -> None:

@@ -15,6 +15,7 @@ from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import (
     MODES,
     Ready,
+    in_some_mode,
     placed_blocks,
     pulled_over_batch,
     pushed_over_batch,
@@ -46,18 +47,13 @@ def check_gradient(implementation: Implementation, case: Case, engine: Engine) -
 
     The inner products are those of the global arrays: what is invariant along an axis, or replicated, counts once.
     """
-    first: NotImplementedError | None = None
     chosen = [data for data in case.data if derives_at(case, data)]
-    for kind in MODES:  # a custom_vjp has no forward mode, a while_loop no reverse mode: the other is checked alone
-        try:
-            program = ready(kind, implementation, case, engine)
-            decided, undecided = _check(kind, implementation, case, program, chosen)
-        except NotImplementedError as error:
-            first = first or error
-        else:
-            return checked_sets(decided, case, undecided=undecided)
-    assert first is not None
-    raise first
+
+    def check(kind: str) -> tuple[list[bool], int]:
+        return _check(kind, implementation, case, ready(kind, implementation, case, engine), chosen)
+
+    decided, undecided = in_some_mode(check)
+    return checked_sets(decided, case, undecided=undecided)
 
 
 def differentiable(case: Case) -> bool:
@@ -187,7 +183,7 @@ def oracle_derivatives(
         tangents, cts = ([slightly_off(x) for x in each] for each in directions)
         return both((primal, tangents, cts))
 
-    yield from derivative_references(kind, implementation, case, sets, right, dtypes, placements, MODES[kind], nearby)
+    yield from derivative_references(kind, implementation, case, sets, right, dtypes, placements, nearby)
 
 
 def _check(
@@ -217,7 +213,7 @@ def _check(
             compare(case, data, "gradient", what, actual=view(gradient), right=right, view=view, leaf=i)
             check_mathematics(case, data, "gradient", what, right, view=view, leaf=i)
         pairs = ((got_tangents, cts), (tangents, got_gradients))
-        exact = all(right.is_exact and not right.asked for right in (*pushed, *pulled))
+        exact = all(right.is_exact and right.found is None for right in (*pushed, *pulled))
         if forward_mode and reverse_mode and exact and all(_exact_inner(*pair) for pair in pairs):
             left, other = (_inner(*pair) for pair in pairs)
             if left != other:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache
 from typing import Any
 
 import jax
@@ -26,6 +27,7 @@ from shardproof.properties.precision.comparison import size_of
 from shardproof.properties.precision.formats import Charges, format_of, literal_error, moved, round_at_random
 from shardproof.properties.precision.judge import bound_of
 from shardproof.properties.precision.runs import SAMPLES, fused_products, run_samples
+from shardproof.properties.report.diagnosis.repairs import run_in_doubles
 
 pytestmark = pytest.mark.untyped  # of scalars NumPy makes other types than the arrays that are annotated
 
@@ -83,6 +85,16 @@ def _exchanged(x: Array, y: Array) -> Array:
     return lax.ragged_all_to_all(
         x, y, *(lax.pcast(a, _missing(a, ("dp", "tp")), to="varying") for a in lists), axis_name="tp"
     )
+
+
+def _by_sign(x: Array) -> Array:
+    """Devices along an axis take different branches, as their data says; those along the other agree."""
+    index = (lax.psum(x.sum(), "tp") > 0).astype(int)
+    return lax.switch(index, [lambda x: lax.ppermute(x, "tp", [(0, 1)]), lambda x: x - lax.psum(x, "tp")], x)
+
+
+def _within(x: Array) -> Any:
+    return jax.shard_map(lambda x: x * lax.psum(x, "tp"), in_specs=P(None, "tp"), out_specs=P(None, "tp"))(x)
 
 
 def _missing(x: Array, axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -168,6 +180,10 @@ PROGRAMS: dict[str, Function] = {
         )
     ),
     "softmax": local(lambda x, y: jax.nn.softmax(x * y)),
+    "branches of devices": local(lambda x, y: _by_sign(x * y)),
+    "nested": lambda x, y: jax.jit(
+        jax.shard_map(_within, mesh=MESH, in_specs=P("dp"), out_specs=P("dp"), axis_names={"dp"})
+    )(x * y),
     "unwritten": lambda x, y: jnp.where(x == x, y, lax.empty((4, 4), x.dtype)),
     "sums of gradients": lambda x, y: jax.grad(lambda z: jnp.sum(jnp.sin(z) * z + jnp.tanh(z)))(x),
     "unchecked sums": jax.shard_map(
@@ -216,7 +232,8 @@ def products(x: Any) -> Any:
     return jnp.swapaxes(x, -1, -2) @ x + jnp.eye(x.shape[-1])
 
 
-def traced(name: str, dtype: str, *, off: bool = True) -> simulate.Simulated:
+@cache
+def prepared(name: str, dtype: str, off: bool) -> simulate.Simulated:
     """A program on `[4, 4]` operands, which are computed themselves if they are to be `off`."""
     function = PROGRAMS[name]
     aval = jax.ShapeDtypeStruct((4, 4), dtype)
@@ -263,16 +280,6 @@ def beyond(results: list[np.ndarray], known: list[tuple[np.ndarray, np.ndarray]]
     return found
 
 
-_PREPARED: dict[tuple[str, str, bool], simulate.Simulated] = {}
-
-
-def prepared(name: str, dtype: str, off: bool) -> simulate.Simulated:
-    """The traced program, traced once."""
-    if (name, dtype, off) not in _PREPARED:
-        _PREPARED[name, dtype, off] = traced(name, dtype, off=off)
-    return _PREPARED[name, dtype, off]
-
-
 @pytest.mark.parametrize("dtype", marked(DTYPES, ["bfloat16"]))
 @pytest.mark.parametrize("name", PROGRAMS)
 @given(seed=st.integers(0, 2**16), scale=st.sampled_from([1.0, 1e-3, 30.0]), off=st.booleans())
@@ -283,7 +290,21 @@ def test_what_the_interpreter_rounds_is_covered(name: str, dtype: str, seed: int
     assert not beyond(results, known), (beyond(results, known), results, known)
 
 
-ON_DEVICES = ("psum", "pmean", "pmax", "psum_scatter", "exchanges", "softmax", "unchecked sums", "ragged exchange")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_data_sets_that_are_run_together_have_the_results_that_they_have_alone(name: str) -> None:
+    """In double precision, whatever the others hold, and however many steps their loops take."""
+    program, sets = prepared(name, "float32", False).live(), [drawn(1, 1.0, "float32"), drawn(2, 100.0, "float32")]
+    whole, odd = np.arange(16, dtype=np.float32).reshape(4, 4), np.eye(4, dtype=np.float32)
+    sets += [[whole - 7, 0 * whole], [np.where(odd > 0, np.nan, whole), np.where(odd > 0, np.inf, -whole)]]
+    for arrays, results in zip(sets, run_samples(program, sets, Doubles(), 1), strict=True):
+        for one, other in zip(results, run_in_doubles(program, *arrays), strict=True):
+            np.testing.assert_array_equal(one[0], other, strict=True)
+
+
+ON_DEVICES = (
+    *("psum", "pmean", "pmax", "psum_scatter", "exchanges", "softmax", "unchecked sums", "ragged exchange"),
+    *("branches of devices", "nested"),
+)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -416,6 +437,13 @@ def test_what_compilers_do_is_covered(name: str) -> None:
     ((exact,),), ((own,),) = double, samples
     found = np.asarray(jax.jit(SURPRISING[name])(x))
     assert not beyond([found], [(exact[0], bound_of(exact[0], exact[0], own, found.dtype))])
+
+
+def test_products_are_left_unrounded_in_program_order() -> None:
+    """So that a sample is the same in every run."""
+    program = simulate.prepare(lambda x: lax.concatenate([x * n for n in range(9)], 0) + 1, ONES).closed_jaxpr
+    products = [id(equation) for equation in program.jaxpr.eqns if equation.primitive.name == "mul"]
+    assert fused_products(program) == {id(program.jaxpr.eqns[-1]): [products, []]}
 
 
 def test_what_is_close_to_one_is_not_exact() -> None:

@@ -16,7 +16,7 @@ from shardproof.properties.contracts.described import Array, Signature, indices
 from shardproof.properties.contracts.roles import Conditions, sizes_of_dimensions
 from shardproof.properties.meta.drawn import drawn, smallest
 from shardproof.properties.references import JaxReference, NumpyReference, reference_of
-from shardproof.properties.references.evaluated import aside, differences
+from shardproof.properties.references.kinds import aside, differences
 
 BLOCK = Signature.of(("x", "w"), ("b@data k", "k n"), {"y": "b@data n", "total": ""})
 SIZES = {"b": 4, "k": 3, "n": 2}

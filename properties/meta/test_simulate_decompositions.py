@@ -47,6 +47,13 @@ def test_decompositions(shape: tuple[int, int, int], dtype: str, name: str) -> N
     check_near(DECOMPOSITIONS[name], numbers(*shape, dtype=dtype), rtol=1e-3)
 
 
+def test_of_no_matrices_nothing_is_left() -> None:
+    """A batch of none has results of the traced shapes, of the algorithms that take one matrix at a time as well."""
+    for decompose in (linalg.lu, DECOMPOSITIONS["pivoted qr"], jnp.linalg.cholesky):
+        for x in (np.ones((0, 3, 3), np.float32), np.ones((2, 0, 0), np.float32)):
+            assert all(y.size == 0 for y in jax.tree.leaves(simulate(decompose, x)))
+
+
 def definite(n: int, dtype: str) -> np.ndarray:
     """Two Hermitian matrices with eigenvalues that are apart."""
     x = numbers(2, n, n, dtype=dtype)

@@ -74,6 +74,20 @@ def test_record_with_groups() -> None:
     assert [(c.groups, c.participants) for c in record.collectives] == [(((0, 7, 1, 2), (3, 4, 5, 6)), 4)]
 
 
+def test_a_recorded_run_takes_every_step() -> None:
+    """A recorded run counts collectives that are unused or repeated."""
+
+    def local(x: Any) -> Any:
+        lax.psum(-x, BOTH)
+        return lax.psum(x, BOTH) + lax.psum(x, BOTH)
+
+    x = np.arange(8, dtype=np.float32)
+    program = prepare(jax.shard_map(local, mesh=mesh(2, 4), in_specs=P(BOTH), out_specs=P()), x)
+    result, record = program.run_recorded(x)
+    assert len(record.collectives) == 3
+    assert result.tolist() == program.run(x).tolist() == [56]
+
+
 def product_that_stays(x: Any) -> Any:
     """A product that is read twice."""
     product = x @ x

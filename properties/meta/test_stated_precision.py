@@ -135,11 +135,6 @@ def gathered_product(x: Any, w: Any, *, model: Any) -> Any:
     return lax.pmean(lax.all_gather(x @ w, model).astype(jnp.float32).sum(0), model).astype(x.dtype)
 
 
-def test_a_product_in_its_accumulator_holds() -> None:
-    """A sum that has all of its terms may be rounded."""
-    check_program(product, jnp.matmul, accumulator="float32", **PRODUCT)
-
-
 @pytest.mark.parametrize(
     "function",
     [rounded_product, *(pytest.param(f, marks=pytest.mark.lengthy) for f in (gathered_product, in_a_ring, counting))],

@@ -7,7 +7,7 @@ first leading dimension, as if each were on devices of its own; what none of the
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +32,6 @@ from shardproof.properties.precision.formats import (
     Numbers,
     are_numbers,
     format_of,
-    in_blocks,
     lowest_bit,
     moved,
     round_at_random,
@@ -141,10 +140,6 @@ class Doubles:
         """A constant of the program, `[1, ...]` or `[samples, ...]`."""
         return value.astype(double(value.dtype), copy=False)[None]
 
-    def replica(self, x: Numbers, dimension: int) -> Numbers:
-        """The first of the replicas along a leading dimension."""
-        return x.take([0], axis=dimension)
-
     def decided(self, env: Env, holds: Numbers, equation: Any) -> Numbers:
         """A loop's predicate.
 
@@ -227,7 +222,7 @@ class Sampled(Doubles):
     known: Mapping[int, int] = field(default_factory=dict, compare=False)
     parts: frozenset[int] = frozenset()
     own: frozenset[int] = frozenset()
-    fused: Mapping[int, tuple[frozenset[int], ...]] = field(default_factory=dict, compare=False)
+    fused: Mapping[int, list[list[int]]] = field(default_factory=dict, compare=False)
     inexact: dict[int, np.ndarray] = field(default_factory=dict, compare=False)
     """Products that were rounded, by their identities, and where."""
 
@@ -316,11 +311,9 @@ class Sampled(Doubles):
     ) -> Numbers:
         """Numbers that are off by up to `unit` times a size in some places, each sample by as much as it happens."""
         size, where = (np.reshape(y, (1,) * (x.ndim - np.ndim(y)) + np.shape(y)) for y in (size, where))
-        shape = np.broadcast(x, size, where).shape
-        whole = x if x.shape == shape else np.broadcast_to(x, shape)
-        if not any(np.count_nonzero(np.logical_and(most, some)) for _, most, some in in_blocks(whole, size, where)):
+        if not np.logical_and(size, where).any():
             return x
-        x = whole
+        x = np.broadcast_to(x, np.broadcast(x, size, where).shape)
         chance = self._chance(env, equation, x)
         if x.dtype.kind == "c":
             chance = chance + 1j * self._chance(env, equation, x)
@@ -356,8 +349,7 @@ class Sampled(Doubles):
                 for products, term in zip(
                     self.fused[id(equation)], aligned(env, equation, tuple(operands)), strict=True
                 ):
-                    for product in products & self.inexact.keys():
-                        off = self.inexact[product]
+                    for off in (self.inexact[product] for product in products if product in self.inexact):
                         if off.shape[1:] != term.shape[1:]:
                             off = np.repeat(off.reshape(self.sets, -1).any(axis=1), len(off) // self.sets)
                             off = off.reshape(-1, *(1,) * (x.ndim - 1))
@@ -379,16 +371,14 @@ class Sampled(Doubles):
         the terms' magnitudes.
         """
         name = equation.primitive.name
-        terms, count = SUMS[name]
-        if count(env, equation) <= 1:
+        count, kept = SUMS[name](env, equation), int(env.mesh.axis_names[:1] == (SETS,))
+        if count <= 1:
             return np.zeros(())
-        given, kept = terms(operands, index), int(env.mesh.axis_names[:1] == (SETS,))
-        full = [*operands]
-        for place, factor in zip(_places(name, index), given, strict=True):
-            full[place] = np.abs(factor)
+        places = (0, 1) if name in PRODUCTS else (0, 2) if name.startswith("scatter") else (index,)
+        full = [np.abs(x) if place in places else x for place, x in enumerate(operands)]
         if name == "scatter-sub":
             full[2] = -full[2]
-        if name in PRODUCTS or name.startswith("scatter"):
+        if len(places) > 1:
             found = RULES[name](env, doubled(equation), *full)
         else:
             found = RULES[name](env, Doubled(equation, operand=index), full[index])
@@ -396,20 +386,14 @@ class Sampled(Doubles):
         digits, roundoff = to.digits, to.unit
         if name in PRODUCTS and self.charges is not None and not self.charges.split:
             digits, roundoff = max(digits, 24), min(roundoff, 2.0**-24)
-        amplitude = COARSE / 2 * math.sqrt(count(env, equation)) * roundoff * size
+        amplitude = COARSE / 2 * math.sqrt(count) * roundoff * size
         if are_numbers(x, digits).any():  # by chance, or since all orders are exact
             both = np.multiply if name in PRODUCTS else np.minimum  # a scatter adds to what is there
-            unit = functools.reduce(both, [lowest_bit(x, kept).reshape(-1) for x in given])
+            unit = functools.reduce(both, [lowest_bit(operands[i], kept).reshape(-1) for i in places])
             unit = unit.reshape(unit.shape + (1,) * (size.ndim - 1)) if kept else unit.reshape(())
             with np.errstate(invalid="ignore"):
                 amplitude = np.where(size <= 2.0**digits * unit, 0.0, amplitude)
         return amplitude
-
-
-def _places(name: str, index: int) -> tuple[int, ...]:
-    if name in PRODUCTS:
-        return (0, 1)
-    return (0, 2) if name.startswith("scatter") else (index,)
 
 
 def _participants(env: Env, equation: Any) -> int:
@@ -417,10 +401,6 @@ def _participants(env: Env, equation: Any) -> int:
     count = max(map(len, groups)) if groups else env.mesh.axis_size(axes_of(equation))
     shape = equation.invars[0].aval.shape
     return count * math.prod(shape[name] for name in equation.params.get("axes", ()) if isinstance(name, int))
-
-
-def _reduced(env: Env, equation: Any) -> int:
-    return math.prod(equation.invars[0].aval.shape[axis] for axis in equation.params["axes"])
 
 
 def _contracted(env: Env | None, equation: Any) -> int:
@@ -447,24 +427,15 @@ def is_product(equation: Any) -> bool:
     return equation.primitive.name != "dot_general" or _contracted(None, equation) <= 1
 
 
-def _scattered(env: Env, equation: Any) -> int:
-    shape = equation.invars[1].aval.shape
-    return 1 + math.prod(shape[:-1])
-
-
-def _one(operands: Sequence[Numbers], index: int) -> list[Numbers]:
-    return [operands[index]]
-
-
-SUMS: Mapping[str, tuple[Callable[..., list[Numbers]], Callable[[Env, Any], int]]] = {
-    "reduce_sum": (_one, _reduced),
-    "cumsum": (_one, lambda env, equation: int(equation.invars[0].aval.shape[equation.params["axis"]])),
-    "reduce_window_sum": (_one, lambda env, equation: math.prod(equation.params["window_dimensions"])),
-    **dict.fromkeys(ACROSS_DEVICES, (_one, _participants)),
-    **dict.fromkeys(PRODUCTS, (lambda operands, index: [*operands[:2]], _contracted)),
-    **dict.fromkeys(("scatter-add", "scatter-sub"), (lambda operands, index: [operands[0], operands[2]], _scattered)),
+SUMS: Mapping[str, Callable[[Env, Any], int]] = {
+    "reduce_sum": lambda env, e: math.prod(e.invars[0].aval.shape[axis] for axis in e.params["axes"]),
+    "cumsum": lambda env, e: int(e.invars[0].aval.shape[e.params["axis"]]),
+    "reduce_window_sum": lambda env, e: math.prod(e.params["window_dimensions"]),
+    **dict.fromkeys(ACROSS_DEVICES, _participants),
+    **dict.fromkeys(PRODUCTS, _contracted),
+    **dict.fromkeys(("scatter-add", "scatter-sub"), lambda env, e: 1 + math.prod(e.invars[1].aval.shape[:-1])),
 }
-"""Primitives that reduce in an order of their own: the terms, or the factors of products, and how many."""
+"""Primitives that reduce in an order of their own, and how many terms, or products, each result has."""
 
 
 ADDITIONS = ("add", "add_any", "sub")
@@ -474,11 +445,7 @@ MULTIPLIES = ("mul", "square", "integer_pow", "dot_general", "div")  # of a cons
 def is_replicated(x: Numbers, dimension: int) -> bool:
     """True if all along a dimension is equal."""
     first = x[(*(slice(None),) * dimension, slice(1))]
-    for part, one in in_blocks(x, first):
-        same = part == one
-        if np.count_nonzero(same) < same.size and not nan_equal(part, one).all():
-            return False
-    return True
+    return bool((x == first).all() or nan_equal(x, first).all())
 
 
 def is_sum(x: Numbers, a: Numbers, b: Numbers) -> Numbers:
@@ -514,10 +481,6 @@ def _bits(arithmetic: Doubles, env: Env, equation: Any, x: Numbers) -> Numbers:
     source = np.dtype(equation.invars[0].aval.dtype)
     x = arithmetic.bits(env, equation, x, source) if is_float(source) else x
     return np.asarray(RULES["bitcast_convert_type"](env, equation, x))
-
-
-def _as_they_are(arithmetic: Doubles, env: Env, equation: Any, *operands: Numbers) -> list[Numbers]:
-    return list(operands)
 
 
 def _gather(arithmetic: Doubles, env: Env, equation: Any, x: Numbers, indices: Numbers) -> Any:
@@ -566,8 +529,9 @@ def _stable(arithmetic: Doubles, env: Env, equation: Any, *operands: Numbers) ->
 AS_DOUBLES: dict[str, Callable[..., Any]] = {
     "convert_element_type": _convert,
     "bitcast_convert_type": _bits,
-    "reduce_precision": _as_they_are,
-    "optimization_barrier": _as_they_are,
+    **dict.fromkeys(
+        ("reduce_precision", "optimization_barrier"), lambda arithmetic, env, equation, *operands: list(operands)
+    ),
     "gather": _gather,
     "pow": _power,
     "integer_pow": _power,

@@ -1,6 +1,8 @@
 """When the blocks of an implementation equal those of the oracle."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +51,7 @@ class Judged(NamedTuple):
         return cls(double, np.zeros(shape), np.zeros(shape))
 
 
+@dataclass(eq=False)
 class Reference:
     """A right result, before any rounding, and its bound: found when it is asked for.
 
@@ -58,32 +61,24 @@ class Reference:
         judge: what says how far off; None: it is `exact`, rounded, bit for bit.
     """
 
-    def __init__(
-        self,
-        exact: np.ndarray,
-        dtype: np.dtype,
-        judge: Callable[[], Judged] | None = None,
-    ) -> None:
-        self.exact, self.dtype = exact, np.dtype(dtype)
-        self._judge = judge
-        self._judged: Judged | None = None
+    exact: np.ndarray
+    dtype: np.dtype
+    judge: Callable[[], Judged] | None = None
 
-    @property
+    @cached_property
     def judged(self) -> Judged | None:
         """The judgement; None if it is `exact`, bit for bit."""
-        if self._judged is None and self._judge is not None:
-            self._judged = self._judge()
-        return self._judged
+        return self.judge and self.judge()
 
     @property
-    def asked(self) -> bool:
-        """True if anything but equality was asked of it so far."""
-        return self._judged is not None
+    def found(self) -> Judged | None:
+        """The judgement, if anything but equality was asked of it so far."""
+        return vars(self).get("judged")
 
     @property
     def centre(self) -> np.ndarray:
         """The number that a result must be near to: `exact`, or its own double where it is off by design."""
-        return self.exact if self._judged is None or self._judged.centre is None else self._judged.centre
+        return self.exact if self.found is None or self.found.centre is None else self.found.centre
 
     @property
     def rounded(self) -> np.ndarray:
@@ -116,9 +111,9 @@ class Reference:
     @property
     def undecided(self) -> np.ndarray:
         """Elementwise, whether nothing is known: its roundings alone take it an eighth of the largest one away."""
-        if self._judged is None or self.exact.size == 0 or self.bound is None:
+        if self.found is None or self.exact.size == 0 or self.bound is None:
             return np.zeros(self.exact.shape, bool)
-        spread = np.abs(self.bound) if self._judged.spread is None else self._judged.spread
+        spread = np.abs(self.bound) if self.found.spread is None else self.found.spread
         finite = np.where(np.isfinite(self.exact), self.exact, 0)
         largest = float(np.abs(finite).max(initial=0)) or 1.0
         return np.asarray((spread > VACUOUS * largest) & np.isfinite(self.exact))

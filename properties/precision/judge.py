@@ -8,6 +8,7 @@ for bit.
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -18,12 +19,12 @@ from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.numbers import is_moved
 from shardproof.properties.engines import Sets
-from shardproof.properties.engines.running import all_blocks, nearby_blocks, placed_blocks, reference_blocks
+from shardproof.properties.engines.running import MODES, all_blocks, nearby_blocks, placed_blocks, reference_blocks
 from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.precision.arithmetic import EndlessLoop
 from shardproof.properties.precision.comparison import Judged, Reference, compare, magnitude, size_of
 from shardproof.properties.precision.compiled import in_doubles
-from shardproof.properties.precision.formats import COARSE, LARGER, charges_of
+from shardproof.properties.precision.formats import COARSE, LARGER, Charges
 from shardproof.properties.precision.runs import SAMPLES, Runs
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Of
@@ -48,136 +49,144 @@ SMALLEST = float(np.finfo(np.float64).tiny) * 2.0**64
 """The oracle may be off by so much itself: below the range of normal doubles, by factors of 2^64 at most."""
 
 View = Callable[[np.ndarray], np.ndarray]
-More = np.ndarray | float
-Nearby = Callable[[], np.ndarray] | None
 
 
-class _Judge:
-    """The judge of an implementation's results on several data sets."""
+@dataclass(frozen=True)
+class _Result:
+    """One result of a program on a data set, seen as the reference is.
 
-    def __init__(self, kind: str, implementation: Implementation, case: Case, sets: Sets) -> None:
-        self.kind, self.implementation, self.case, self.sets = kind, implementation, case, sets
-        self.runs = Runs(kind, implementation, case, sets)
-        self.charges = charges_of(implementation, case, derivative=kind != "value")
+    Arguments:
+        index: which data set.
+        leaf: which result of the program.
+        exact: what the reference says of it.
+        view: makes of what the program returns what the reference is of.
+        nearby: the reference off by a few roundings of doubles: of directions, or of its own.
+    """
 
-    def judged(self, index: int, leaf: int, exact: np.ndarray, dtype: np.dtype, view: View, nearby: Nearby) -> Judged:
-        """The judgement of one result of a data set, seen as the reference is.
+    runs: Runs
+    index: int
+    leaf: int
+    exact: np.ndarray
+    dtype: np.dtype
+    view: View
+    nearby: Callable[[], np.ndarray] | None
 
-        Arguments:
-            index: which data set.
-            leaf: which result of the program.
-            exact: what the reference says of it.
-            view: makes of what the program returns what the reference is of.
-            nearby: the reference off by a few roundings of doubles: of directions, or of its own.
-        """
+    @property
+    def reference(self) -> Reference:
+        """The reference, and its bound once that is asked for."""
+        return Reference(self.exact, self.dtype, self._judge)
+
+    def _judge(self) -> Judged:
         try:
-            return self._judged(index, leaf, exact, dtype, view, nearby)
+            return self._judged()
         except InterpreterLimit as limit:
-            if self.implementation.program is None and is_moved(self.case.structure):
-                return Judged.exactly(exact, exact.shape)
-            found, coarsest, own = in_doubles(self.kind, self.implementation, self.case, self.sets[index], limit)
-            return _compiled(view(found[leaf]), dtype, coarsest, own)
+            implementation, case = self.runs.implementation, self.runs.case
+            if implementation.program is None and is_moved(case.structure):
+                return Judged.exactly(self.exact, self.exact.shape)
+            found, coarsest, own = in_doubles(self.runs.kind, implementation, case, self.runs.sets[self.index], limit)
+            return _compiled(self.view(found[self.leaf]), self.dtype, coarsest, own)
 
-    def _judged(self, index: int, leaf: int, exact: np.ndarray, dtype: np.dtype, view: View, nearby: Nearby) -> Judged:
-        contract = self.case.contract
-        double = view(self.runs.in_doubles(index)[leaf])
+    def _samples(self, charges: Charges | None = None) -> np.ndarray | None:
+        """Samples of roundings, or of doubles; None if a loop does not end: nothing is known of its roundings."""
+        runs, index = self.runs, self.index
         try:
-            samples = np.stack([view(np.asarray(x)) for x in self.runs.rounded(index, self.charges)[leaf]])
-        except EndlessLoop:  # of its roundings nothing is known
-            samples = None
+            found = runs.nearly(index) if charges is None else runs.rounded(index, charges)
+        except EndlessLoop:
+            return None
+        return np.stack([self.view(np.asarray(x)) for x in found[self.leaf]])
+
+    def _judged(self) -> Judged:
+        exact, implementation, case = self.exact, self.runs.implementation, self.runs.case
+        double = self.view(self.runs.in_doubles(self.index)[self.leaf])
+        samples = self._samples(self.runs.charges)
         if double.shape != exact.shape:  # which the comparison of shapes says
             return Judged.exactly(double, exact.shape)
-        if not is_float(dtype):
+        if not is_float(self.dtype):
             off = np.where(samples is None or (samples != double).any(axis=0), np.inf, np.zeros(exact.shape))
             return Judged(double, off, off)
         with np.errstate(invalid="ignore", over="ignore"):
             apart = np.where(nan_equal(double, exact.astype(double.dtype)), 0.0, np.abs(double - exact))
-        leeway = self._leeway(index, leaf, exact, double, apart, view, nearby)
-        if self.implementation.within:  # by design, so that its own doubles are what it is to be near to
-            leeway = leeway + self.implementation.within * self._largest(leaf, exact, blocks=view is not np.asarray)
+        leeway, unknown = self._leeway(double, apart), self._unknown
+        if implementation.within:  # by design, so that its own doubles are what it is to be near to
+            leeway = leeway + implementation.within * self._largest()
             exact = np.where(apart <= leeway, double, exact)
             apart = np.where(apart <= leeway, 0.0, apart)
         more = np.where(np.isnan(apart), leeway, np.minimum(apart, leeway))
         if samples is None:
             bound = spread = np.full(exact.shape, np.inf)
         else:
-            finite = np.isfinite(samples).all() or self._finite(index, leaf, exact, dtype, view)
-            bound = bound_of(exact, double, samples, dtype, more=more, finite=finite)
+            finite = np.isfinite(samples).all() or self._finite()
+            bound = bound_of(exact, double, samples, self.dtype, more=more, finite=finite)
             spread = FACTOR * spread_of(samples[::2], double) + more
-        unknown = self._unknown(exact)
         bound = np.where(unknown | np.isinf(leeway), np.inf, bound)
-        several = len(contract.call.moving(self.case)) > 1
-        infinite = np.isinf(exact) & several  # of a product NaN is as right as infinity
+        infinite = np.isinf(exact) & (len(case.contract.call.moving(case)) > 1)  # of a product NaN is as right
         spread = np.where(np.abs(bound) >= ANY_FINITE, np.inf, spread)
         leeway = np.where(unknown | infinite, np.inf, leeway)
         return Judged(double, np.where(infinite, -1.0, bound), leeway, exact, spread)
 
-    def _unknown(self, exact: np.ndarray) -> np.ndarray:
+    @property
+    def _derivative(self) -> bool:
+        return self.runs.kind != "value"
+
+    @property
+    def _doubt(self) -> float:
+        return self.runs.case.contract.oracle.doubt[self._derivative]
+
+    @property
+    def _unknown(self) -> np.ndarray:
         """True where the reference has no derivative, as at a kink."""
-        derivative = self.kind != "value"
-        return np.isnan(exact) & bool(derivative and self.case.contract.oracle.doubt[derivative])
+        return np.isnan(self.exact) & (self._derivative and self._doubt > 0)
 
-    def _largest(self, leaf: int, exact: np.ndarray, *, blocks: bool) -> np.ndarray | float:
+    def _largest(self) -> np.ndarray | float:
         """The largest number of an array, or of each of its rows."""
-        size = size_of(exact)
-        if not self.implementation.by_row or not self.case.operands:
+        size, case = size_of(self.exact), self.runs.case
+        if not self.runs.implementation.by_row or not case.operands:
             return float(size.max(initial=0))
-        if not blocks:
+        if self.view is np.asarray:
             return size.max(axis=-1, keepdims=True) if size.ndim else size
-        placed = self.case.contract.call.placed
+        placed = case.contract.call.placed
         assert placed is not None  # of programs alone anything is said
-        placements, along = placed(self.case), [-1]
-        spec = placements[leaf % len(placements)].spec
-        if spec:
-            along += [self.case.mesh.axis_names.index(name) for name in spec[-1]]
-        return np.asarray(size.max(axis=tuple(along), keepdims=True, initial=0)) if spec else size
+        placements = placed(case)
+        spec = placements[self.leaf % len(placements)].spec
+        along = [-1, *(case.mesh.axis_names.index(name) for name in spec[-1])] if spec else []
+        return np.asarray(size.max(axis=tuple(along), keepdims=True, initial=0))
 
-    def _finite(self, index: int, leaf: int, exact: np.ndarray, dtype: np.dtype, view: View) -> np.ndarray | bool:
+    def _finite(self) -> np.ndarray | bool:
         """True where results must be finite if mathematics is: not of sums of JAX's derivatives in narrow dtypes.
 
         Nor of derivatives near the end of their dtype, of which some factor may be beyond it.
         """
-        if self.case.contract.oracle.generic or "narrow_accumulation" in self.implementation.features:
+        runs = self.runs
+        if runs.case.contract.oracle.generic or "narrow_accumulation" in runs.implementation.features:
             return False
-        if self.kind == "value":
+        if not self._derivative:
             return True
-        if magnitude(exact).max(initial=0) > largest_finite(dtype) ** 0.5:
+        if magnitude(self.exact).max(initial=0) > largest_finite(self.dtype) ** 0.5:
             return False
-        added = dataclasses.replace(self.charges, least="float64")
-        return np.isfinite(np.stack([view(np.asarray(x)) for x in self.runs.rounded(index, added)[leaf]])).all(axis=0)
+        samples = self._samples(dataclasses.replace(runs.charges, least="float64"))
+        return samples is not None and np.isfinite(samples).all(axis=0)
 
-    def _leeway(
-        self,
-        index: int,
-        leaf: int,
-        exact: np.ndarray,
-        double: np.ndarray,
-        apart: np.ndarray,
-        view: View,
-        nearby: Nearby,
-    ) -> np.ndarray:
+    def _leeway(self, double: np.ndarray, apart: np.ndarray) -> np.ndarray:
         """The bound of doubles around the reference, for roundings of doubles and of constants alone."""
-        size = size_of(exact)
+        size = size_of(self.exact)
         largest = float(size.max(initial=0))
-        doubt = self.case.contract.oracle.doubt[self.kind != "value"]
-        leeway = SAME_DOUBLE * (size + largest / 16) + SMALLEST + doubt * max(float(self.kind != "value"), largest)
+        leeway = SAME_DOUBLE * (size + largest / 16) + SMALLEST + self._doubt * max(float(self._derivative), largest)
         close = apart <= leeway / 2  # half, as apart is rounded here and there in other ways
-        if (close | self._unknown(exact)).all():
+        if (close | self._unknown).all():
             return leeway
-        try:
-            near = np.stack([view(np.asarray(x)) for x in self.runs.nearly(index)[leaf]])
-        except EndlessLoop:
-            return np.full(exact.shape, np.inf)
+        near = self._samples()
+        if near is None:
+            return np.full(self.exact.shape, np.inf)
         with np.errstate(invalid="ignore", over="ignore"):
             off = np.where(nan_equal(near, double), 0.0, np.abs(near - double))
             off[::2] *= LARGER
             spread = np.where(np.isfinite(off), off, np.inf).max(axis=0, initial=0.0)
             leeway = leeway + FACTOR * SAMPLES / len(near) * spread
-            if nearby is None:
+            if self.nearby is None:
                 return leeway
-            other = np.abs(nearby() - exact).astype(np.float64)
+            other = np.abs(self.nearby() - self.exact).astype(np.float64)
         other = np.where(np.isnan(other), np.inf, other)  # beside it there is a kink: nothing is known
-        return leeway + np.where(np.isfinite(exact), other, 0.0)
+        return leeway + np.where(np.isfinite(self.exact), other, 0.0)
 
 
 def bound_of(
@@ -186,7 +195,7 @@ def bound_of(
     samples: np.ndarray,
     dtype: np.dtype,
     *,
-    more: More = 0.0,
+    more: np.ndarray | float = 0.0,
     finite: np.ndarray | bool = True,
 ) -> np.ndarray:
     """The bound of results of a float dtype, elementwise; negative: or not finite.
@@ -248,22 +257,16 @@ def _compiled(double: np.ndarray, dtype: np.dtype, coarsest: float, own: float) 
 
 def value_references(implementation: Implementation, case: Case, sets: Sets) -> Iterator[list[Reference]]:
     """The oracle's results on each data set, as blocks, and their bounds."""
-    judge, contract = _Judge("value", implementation, case, sets), case.contract
+    runs, oracle, view = Runs("value", implementation, case, sets), case.contract.oracle, partial(all_blocks, case)
     for index, arrays in enumerate(sets):
         blocks = [case.blocks(i, array) for i, array in enumerate(arrays)]
         exact = reference_blocks(case, blocks)
-        dtypes = contract.oracle.result_dtypes(case, [np.dtype(array.dtype) for array in arrays])[: len(exact)]
-        near = contract.oracle.nearby and partial(nearby_blocks, case, blocks)
+        dtypes = oracle.result_dtypes(case, [np.dtype(array.dtype) for array in arrays])[: len(exact)]
+        near = oracle.nearby and partial(nearby_blocks, case, blocks)
         yield [
-            _reference(judge, index, leaf, e, dtype, partial(all_blocks, case), near and partial(near, leaf))
+            _Result(runs, index, leaf, e, dtype, view, near and partial(near, leaf)).reference
             for leaf, (e, dtype) in enumerate(zip(exact, dtypes, strict=True))
         ]
-
-
-def _reference(
-    judge: _Judge, index: int, leaf: int, exact: np.ndarray, dtype: np.dtype, view: View, nearby: Nearby
-) -> Reference:
-    return Reference(exact, dtype, partial(judge.judged, index, leaf, exact, dtype, view, nearby))
 
 
 def derivative_references(
@@ -274,30 +277,35 @@ def derivative_references(
     right: Sequence[tuple[Sequence[np.ndarray], Sequence[np.ndarray]]],
     dtypes: tuple[Sequence[np.dtype], Sequence[np.dtype]],
     placements: Sequence[Placement],
-    modes: tuple[bool, bool],
     nearby: Callable[[int], tuple[Sequence[np.ndarray], Sequence[np.ndarray]]],
 ) -> Iterator[tuple[list[Reference], list[Reference]]]:
     """The oracle's tangents, as blocks, and gradients, as global arrays, and their bounds; a pair for each data set.
 
     Arguments:
-        kind: as what the program is made ready, whose results are values, tangents in forward mode, then gradients.
+        kind: one of `MODES`; the program's results are values, tangents in forward mode, then gradients.
         sets: operands, tangents and cotangents.
-        right: the oracle's tangents and gradients.
-        modes: whether the program has tangents, and gradients.
+        right: the oracle's tangents and gradients, empty in a mode that the program lacks.
         nearby: the oracle's on a data set in directions that are off by a few roundings of doubles.
     """
-    judge, results = _Judge(kind, implementation, case, sets), len(placements)
+    runs, results = Runs(kind, implementation, case, sets), len(placements)
+    views: list[list[View]] = [
+        [partial(placed_blocks, case, placement=at) for at in placements],
+        [np.asarray] * len(dtypes[1]),
+    ]
 
-    def of(index: int, mode: int, i: int, exact: np.ndarray, view: View) -> Reference:
-        leaf = results * (1 + (mode and modes[0])) + i
-        if not modes[mode]:
-            return Reference(exact, dtypes[mode][i])
-        return _reference(judge, index, leaf, exact, dtypes[mode][i], view, nearby=lambda: nearby(index)[mode][i])
+    def references(index: int, mode: int, exact: Sequence[np.ndarray]) -> list[Reference]:
+        first = results * (1 + (mode and MODES[kind][0]))
+
+        def near(i: int) -> np.ndarray:
+            return nearby(index)[mode][i]
+
+        return [
+            _Result(runs, index, first + i, e, dtype, view, partial(near, i)).reference
+            for i, (e, dtype, view) in enumerate(zip(exact, dtypes[mode], views[mode], strict=False))
+        ]
 
     for index, (pushed, pulled) in enumerate(right):
-        views = [partial(placed_blocks, case, placement=at) for at in placements]
-        tangents = [of(index, 0, i, exact, views[i]) for i, exact in enumerate(pushed)]
-        yield tangents, [of(index, 1, i, exact, np.asarray) for i, exact in enumerate(pulled)]
+        yield references(index, 0, pushed), references(index, 1, pulled)
 
 
 def slightly_off(x: np.ndarray) -> np.ndarray:
@@ -328,7 +336,7 @@ def check_mathematics(
     case: Case, data: Data, of: Of, what: str, right: Reference, *, leaf: int = 0, view: View = np.asarray
 ) -> None:
     """Compares results in double precision where they are known, as `compare` does."""
-    if (right.is_exact and not right.asked) or right.judged is None:
+    if (right.is_exact and right.found is None) or right.judged is None:
         return
     double, leeway = right.judged.double, right.judged.leeway
     exact, bound = right.exact.astype(double.dtype), np.where(np.isinf(leeway), -np.inf, leeway)

@@ -7,14 +7,12 @@ adds to what it had before, is the part of a sum.
 
 import dataclasses
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core
 
 from shardproof.oracles.dtypes import is_float, real_of
 from shardproof.properties.cases.case import Case
@@ -22,17 +20,17 @@ from shardproof.properties.engines import Sets, SimulateEngine
 from shardproof.properties.engines.running import ready
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.env import Env
-from shardproof.properties.engines.simulate.interpreter import evaluate
+from shardproof.properties.engines.simulate.interpreter import beside, evaluate, failing_as_a_limit, of_set
 from shardproof.properties.engines.simulate.liveness import (
     STEPS,
+    Flow,
     equations,
     open_jaxpr,
-    scan_counts,
+    reached,
     steps_of,
-    subjaxprs,
+    variables,
     widest,
 )
-from shardproof.properties.engines.simulate.prepare import beside, failing_as_a_limit, of_set
 from shardproof.properties.precision.arithmetic import (
     ACROSS_DEVICES,
     ADDITIONS,
@@ -46,7 +44,7 @@ from shardproof.properties.precision.arithmetic import (
     double,
     is_product,
 )
-from shardproof.properties.precision.formats import Charges
+from shardproof.properties.precision.formats import Charges, charges_of
 from shardproof.properties.programs.implementations import Implementation
 
 RECEIVES = ("ppermute", "all_to_all", "ragged_all_to_all", "all_gather", "all_gather_invariant")
@@ -59,77 +57,27 @@ GOES_ON = (ONLY_MOVES | {"convert_element_type", "reduce_precision", "optimizati
 """Primitives behind which a sum is still the same sum."""
 
 
-class _Flow:
-    """Which variables' numbers go on in which, over the borders of inner programs."""
-
-    def __init__(self, jaxpr: Any, goes_on: frozenset[str] | None = GOES_ON) -> None:  # None: everything does
-        self.goes_on = goes_on
-        self.onward: dict[Any, set[Any]] = defaultdict(set)
-        self.back: dict[Any, set[Any]] = defaultdict(set)
-        self.added: dict[Any, set[Any]] = defaultdict(set)
-        self.equations: list[Any] = []
-        self._read(open_jaxpr(jaxpr)[0])
-
-    def _read(self, jaxpr: Any) -> None:
-        for equation in jaxpr.eqns:
-            name, inner = equation.primitive.name, [open_jaxpr(one)[0] for one in subjaxprs(equation)]
-            if inner and not name.startswith(("scatter", "reduce", "select_and")):
-                for one in inner:
-                    self._read(one)
-                self._call(name, equation, inner)
-                continue
-            self.equations.append(equation)
-            scaled = name in ("mul", "div") and any(not _variables([v]) or not v.aval.shape for v in equation.invars)
-            if self.goes_on is None:
-                for result in equation.outvars:
-                    self._move(equation.invars, [result] * len(equation.invars))
-            elif name in self.goes_on or name in RECEIVES or scaled:
-                self._move(equation.invars, [equation.outvars[0]] * len(equation.invars))
-            if name in ADDITIONS:
-                for v in _variables(equation.invars):
-                    self.added[v].add(equation.outvars[0])
-
-    def _call(self, name: str, equation: Any, inner: list[Any]) -> None:
-        given, results, params = equation.invars, equation.outvars, equation.params
-        if name == "while":
-            first, last = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-            given, inner = [*given[first:last], *given[last:]], inner[-1:]
-            self._move(inner[0].outvars, inner[0].invars[last - first :])
-        if name == "scan":
-            count, carry = scan_counts(equation)
-            self._move(inner[0].outvars[:carry], inner[0].invars[count : count + carry])
-        for one in inner:  # a branch's operands come behind the index
-            self._move(given[len(given) - len(one.invars) :], one.invars)
-            self._move(one.outvars, results)
-
-    def _move(self, sources: Iterable[Any], targets: Iterable[Any]) -> None:
-        for source, target in zip(sources, targets, strict=False):
-            if _variables([source]):
-                self.onward[source].add(target)
-                self.back[target].add(source)
-
-
 def rounded_sums(jaxpr: Any) -> list[tuple[Any, bool]]:
     """The equations that round the part of a sum to 16 bits, in program order, and whether it is sent then."""
-    flow = _Flow(jaxpr)
-    received = _reached([e.outvars[0] for e in flow.equations if e.primitive.name in RECEIVES], flow.onward)
-    made = {e.outvars[0]: e for e in flow.equations}
-    sums: list[Any] = []
-    ends: list[Any] = []
-    kept: list[Any] = []
+    flow, added = Flow(jaxpr, GOES_ON), Flow(jaxpr, GOES_ON.union(ADDITIONS))
+    received = reached([e.outvars[0] for e in flow.equations if e.primitive.name in RECEIVES], flow.onward)
+    made = {e.outvars[0]: e for e in flow.equations if e.outvars}
+    sums, ends, kept = list[Any](), list[Any](), list[Any]()
     for e in flow.equations:
-        name, own = e.primitive.name, _variables(e.invars)
+        name, own = e.primitive.name, variables(e.invars)
         meets = (name in ADDITIONS and not received.isdisjoint(own)) or _adds_up_what_was_gathered(e, made)
-        repeats = name in ADDITIONS and _is_narrow(e) and _comes_back(flow, e)
+        repeats = name in ADDITIONS and _is_narrow(e.outvars[0]) and _comes_back(added, e)
         sums += e.outvars if name in SUMS or meets or repeats else ()
         ends += own if name in ACROSS_DEVICES or meets else ()
         kept += own if repeats else ()
-    parts, sent, held = _reached(sums, flow.onward), _reached(ends, flow.back), _reached(kept, flow.back)
-    return [
-        (e, e.outvars[0] in sent)
-        for e in flow.equations
-        if _is_narrow(e) and e.primitive.name not in ONLY_MOVES and e.outvars[0] in parts & (sent | held)
-    ]
+    parts, sent, held = reached(sums, flow.onward), reached(ends, flow.back), reached(kept, flow.back)
+    return [(e, e.outvars[0] in sent) for e in _rounding(flow, parts & (sent | held))]
+
+
+def _rounding(flow: Flow, results: set[Any]) -> list[Any]:
+    """The equations that round one of some results to 16 bits."""
+    made = [e for e in flow.equations if e.outvars and e.outvars[0] in results]
+    return [e for e in made if _is_narrow(e.outvars[0]) and e.primitive.name not in ONLY_MOVES]
 
 
 def _adds_up_what_was_gathered(equation: Any, made: Mapping[Any, Any]) -> bool:
@@ -146,22 +94,17 @@ def _adds_up_what_was_gathered(equation: Any, made: Mapping[Any, Any]) -> bool:
 
 def narrowed(jaxpr: Any) -> list[Any]:
     """The casts to 16 bits of what comes from wider arguments and goes into wider results, in program order."""
-    flow, program = _Flow(jaxpr, None), open_jaxpr(jaxpr)[0]
-    given = _reached(filter(_is_wide, program.invars), flow.onward)
-    wanted = _reached(filter(_is_wide, _variables(program.outvars)), flow.back)
+    flow, program = Flow(jaxpr), open_jaxpr(jaxpr)[0]
+    given = reached(filter(_is_wide, program.invars), flow.onward)
+    wanted = reached(filter(_is_wide, variables(program.outvars)), flow.back)
     return [
         e
         for e in flow.equations
         if e.primitive.name == "convert_element_type"
-        and _is_narrow(e)
+        and _is_narrow(e.outvars[0])
         and all(_is_wide(v) and v in given for v in e.invars)
         and e.outvars[0] in wanted
     ]
-
-
-def _is_wide(variable: Any) -> bool:
-    dtype = getattr(variable.aval, "dtype", None)
-    return isinstance(dtype, np.dtype) and is_float(dtype) and real_of(dtype).itemsize >= 4
 
 
 def rounded_on_the_way(jaxpr: Any) -> frozenset[int]:
@@ -169,68 +112,59 @@ def rounded_on_the_way(jaxpr: Any) -> frozenset[int]:
 
     Not those in a loop that round what the loop had before.
     """
-    flow = _Flow(jaxpr, GOES_ON | {"max"})  # a relu
+    goes_on = GOES_ON | {"max"}  # a relu
+    flow, added = Flow(jaxpr, goes_on), Flow(jaxpr, goes_on.union(ADDITIONS))
     into = [e for e in flow.equations if e.primitive.name in (*ACROSS_DEVICES, *PRODUCTS)]
-    reached = _reached([v for e in into for v in _variables(e.invars)], flow.back)
-    return frozenset(
-        id(e)
-        for e in flow.equations
-        if _is_narrow(e) and e.primitive.name not in ONLY_MOVES and e.outvars[0] in reached and not _comes_back(flow, e)
-    )
+    on_the_way = reached([v for e in into for v in variables(e.invars)], flow.back)
+    return frozenset(id(e) for e in _rounding(flow, on_the_way) if not _comes_back(added, e))
 
 
 def narrowed_constants(jaxpr: Any) -> frozenset[int]:
     """The casts of constants to floats, by their identities: JAX casts once it has made them vary over the devices."""
     made: set[Any] = set()
     casts = set()
-    for e in equations(open_jaxpr(jaxpr)[0]):
-        if e.primitive.name in ("pvary", "broadcast_in_dim", "convert_element_type") and made.issuperset(
-            _variables(e.invars)
-        ):
+    for e in equations(jaxpr):
+        name = e.primitive.name
+        if name in ("pvary", "broadcast_in_dim", "convert_element_type") and made.issuperset(variables(e.invars)):
             made.update(e.outvars)
-            casts |= {id(e)} if e.primitive.name == "convert_element_type" else set()
+            casts |= {id(e)} if name == "convert_element_type" else set()
     return frozenset(casts)
 
 
-def fused_products(jaxpr: Any) -> dict[int, tuple[frozenset[int], ...]]:
+def fused_products(jaxpr: Any) -> dict[int, list[list[int]]]:
     """Additions, by their identities, with the products among each of their terms: a compiler may leave one unrounded.
 
     It then computes both at once (`fma`), so that a product minus itself, rounded, is what was rounded off.
     """
-    flow = _Flow(jaxpr)
+    flow = Flow(jaxpr, GOES_ON)
     products = {e.outvars[0]: id(e) for e in flow.equations if e.primitive.name in MULTIPLIES and is_product(e)}
     found = {}
     for e in flow.equations:
         if e.primitive.name in ADDITIONS:
-            each = [_reached(_variables([v]), flow.back) & products.keys() for v in e.invars]
+            terms = [reached(variables([v]), flow.back) for v in e.invars]
+            each = [[number for v, number in products.items() if v in term] for term in terms]  # in program order
             if any(each):
-                found[id(e)] = tuple(frozenset(products[v] for v in one) for one in each)
+                found[id(e)] = each
     return found
 
 
-def _comes_back(flow: _Flow, equation: Any) -> bool:
+def _comes_back(flow: Flow, equation: Any) -> bool:
     """A loop adds to what it had before."""
-    return not _reached(equation.outvars, flow.onward, flow.added).isdisjoint(_variables(equation.invars))
+    return not reached(equation.outvars, flow.onward).isdisjoint(variables(equation.invars))
 
 
-def _reached(sources: Iterable[Any], *edges: Mapping[Any, set[Any]]) -> set[Any]:
-    """All variables that some lead to, themselves included."""
-    found, left = set(), list(sources)
-    while left:
-        v = left.pop()
-        if v not in found:
-            found.add(v)
-            left += [w for several in edges for w in several.get(v, ())]
-    return found
+def _float_bytes(variable: Any) -> int:
+    """The bytes of a float, or of the parts of a complex one; 0 of anything else."""
+    dtype = getattr(variable.aval, "dtype", None)
+    return real_of(dtype).itemsize if isinstance(dtype, np.dtype) and is_float(dtype) else 0
 
 
-def _variables(atoms: Iterable[Any]) -> list[Any]:
-    return [v for v in atoms if not isinstance(v, core.Literal)]
+def _is_wide(variable: Any) -> bool:
+    return _float_bytes(variable) >= 4
 
 
-def _is_narrow(equation: Any) -> bool:
-    dtype = getattr(equation.outvars[0].aval, "dtype", None) if equation.outvars else None
-    return isinstance(dtype, np.dtype) and is_float(dtype) and real_of(dtype).itemsize < 4
+def _is_narrow(variable: Any) -> bool:
+    return 0 < _float_bytes(variable) < 4
 
 
 INTERPRETER = SimulateEngine()
@@ -263,20 +197,26 @@ def evaluated(env: Env, closed_jaxpr: Any, values: Sequence[np.ndarray], arithme
         return evaluate(dataclasses.replace(env, arithmetic=arithmetic), closed_jaxpr, held)
 
 
-def run_samples(
-    program: Simulated, sets: Sets, arithmetic: Doubles, samples: int, chosen: range | None = None
-) -> list[list[np.ndarray]]:
-    """The results of a traced program on several data sets, `[samples, ...]` each, all of them run at once.
-
-    Arguments:
-        arithmetic: in what it is run.
-        samples: how many there are of each data set.
-        chosen: those that are run; None: all of them.
+def run_samples(program: Simulated, sets: Sets, arithmetic: Doubles, samples: int) -> list[list[np.ndarray]]:
+    """The results of a traced program on several data sets, `[samples, ...]` of each, run at once or in parts.
 
     Raises:
         InterpreterLimit: if the interpreter cannot run it.
     """
-    chosen = range(samples) if chosen is None else chosen
+    at_once = math.gcd(samples, 1 << _at_once(program).bit_length() - 1)
+    each = [_run_part(program, sets, arithmetic, samples, range(k, k + at_once)) for k in range(0, samples, at_once)]
+    return [[np.concatenate(x) for x in zip(*parts, strict=True)] for parts in zip(*each, strict=True)]
+
+
+def _at_once(program: Simulated) -> int:
+    """The number of samples that are run at once."""
+    return max(1, MOST // widest(program.closed_jaxpr))
+
+
+def _run_part(
+    program: Simulated, sets: Sets, arithmetic: Doubles, samples: int, chosen: range
+) -> list[list[np.ndarray]]:
+    """The results of some of the samples of each data set."""
     if isinstance(arithmetic, Sampled):
         new: dict[str, Any] = {"inexact": {}, "turns": {}, "marks": {}, "steps": {}}
         arithmetic = dataclasses.replace(arithmetic, samples=samples, chosen=chosen, sets=len(sets), **new)
@@ -298,6 +238,11 @@ class Runs:
         self.kind, self.implementation, self.case, self.sets = kind, implementation, case, sets
         self._known: dict[Any, list[list[np.ndarray] | EndlessLoop]] = {}
         self._steps: dict[int, int] = {}
+
+    @cached_property
+    def charges(self) -> Charges:
+        """The dtypes to which operations are rounded."""
+        return charges_of(self.implementation, self.case, derivative=self.kind != "value")
 
     @cached_property
     def program(self) -> Simulated:
@@ -332,17 +277,12 @@ class Runs:
         return devices > MANY or steps_of(self.program.closed_jaxpr, devices) > STEPS
 
     @cached_property
-    def _fused(self) -> Mapping[int, tuple[frozenset[int], ...]]:
+    def _fused(self) -> Mapping[int, list[list[int]]]:
         return fused_products(self.program.closed_jaxpr)
-
-    @cached_property
-    def _at_once(self) -> int:
-        """The number of samples that are run at once."""
-        return max(1, MOST // widest(self.program.closed_jaxpr))
 
     def _samples(self, key: Any, arithmetic: Doubles, samples: int, index: int) -> list[np.ndarray]:
         if key not in self._known:
-            together = max(1, self._at_once // samples)
+            together = max(1, _at_once(self.program) // samples)
             groups = [self.sets[i : i + together] for i in range(0, len(self.sets), together)]
             self._known[key] = [found for group in groups for found in self._group(group, arithmetic, samples)]
         found = self._known[key][index]
@@ -352,19 +292,15 @@ class Runs:
 
     def _group(self, sets: Sets, arithmetic: Doubles, samples: int) -> list[list[np.ndarray] | EndlessLoop]:
         arithmetic = dataclasses.replace(arithmetic, steps={})
-        at_once = math.gcd(samples, 1 << self._at_once.bit_length() - 1)
         try:
-            each = [
-                run_samples(self.program, sets, arithmetic, samples, range(k, k + at_once))
-                for k in range(0, samples, at_once)
-            ]
+            each = run_samples(self.program, sets, arithmetic, samples)
         except Exception as error:
-            if len(sets) == 1 and isinstance(error, EndlessLoop):
+            if len(sets) > 1:
+                return [found for one in sets for found in self._group([one], arithmetic, samples)]
+            if isinstance(error, EndlessLoop):
                 return [error]
-            if len(sets) == 1:
-                raise
-            return [found for one in sets for found in self._group([one], arithmetic, samples)]
+            raise
         if not isinstance(arithmetic, Sampled):
             for key, times in arithmetic.steps.items():
                 self._steps[key] = max(times, self._steps.get(key, 0))
-        return [[np.concatenate(x) for x in zip(*parts, strict=True)] for parts in zip(*each, strict=True)]
+        return [*each]

@@ -18,8 +18,17 @@ from shardproof.properties.contracts.described import Signature
 from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.precision.compiled import narrow_floats
 from shardproof.properties.precision.runs import interpret_doubles
-from shardproof.properties.references.evaluated import Arrays, NumpyReference, Options, WrongTree, arrays_like
-from shardproof.properties.references.traced import DOUBT_OF_TABLES, JaxReference, has_tables, narrow_casts
+from shardproof.properties.references.kinds import (
+    DOUBT_OF_TABLES,
+    Arrays,
+    JaxReference,
+    NumpyReference,
+    Options,
+    WrongTree,
+    arrays_like,
+    has_tables,
+    narrow_casts,
+)
 
 __all__ = ["JaxReference", "NumpyReference", "reference_of"]
 

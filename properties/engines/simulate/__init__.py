@@ -27,7 +27,7 @@ from shardproof.properties.engines.simulate.errors import (
     UnwrittenRead,
     raised_in,
 )
-from shardproof.properties.engines.simulate.prepare import (
+from shardproof.properties.engines.simulate.interpreter import (
     Simulated,
     check_that_all_meet,
     interpret,
@@ -35,17 +35,14 @@ from shardproof.properties.engines.simulate.prepare import (
     select_results,
     simulate,
 )
-from shardproof.properties.engines.simulate.record import Collective, Record
 
 __all__ = [
     "OF_THE_PROGRAM",
     "RULES",
-    "Collective",
     "CollectiveMismatch",
     "InterpreterLimit",
     "OrderDependent",
     "RaggedMetadata",
-    "Record",
     "Simulated",
     "SimulationError",
     "UnequalReplicas",

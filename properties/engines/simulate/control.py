@@ -255,10 +255,10 @@ def join_result(
             x = REDUCTIONS[kind].reduce(whole.astype(env.exact(x.dtype)), axis=dimension, keepdims=True).astype(x.dtype)
         elif any(name in axes for axes in split):
             x = whole
-        elif env.arithmetic is not None:  # the program's own arithmetic has compared them
-            x = env.arithmetic.replica(x, dimension)
+        elif check_replicas and env.arithmetic is None:  # elsewhere the program's own arithmetic has compared them
+            x = first_replica(x, mesh, dimension)
         else:
-            x = first_replica(x, mesh, dimension) if check_replicas else x.take([0], axis=dimension)
+            x = x.take([0], axis=dimension)
     return join(x, mesh, split)
 
 

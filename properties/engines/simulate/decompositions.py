@@ -4,6 +4,7 @@ Matrices are the last two dimensions. Signs and pivots are LAPACK's, which XLA c
 matrix is not finite, all results are NaN.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -42,15 +43,23 @@ def decomposition(function: Callable[..., Any]) -> Rule:
     return run
 
 
+def of_each(function: Callable[[Matrices], tuple[Any, ...]], x: Matrices) -> list[Matrices]:
+    """The results of a function of one matrix, which gives several arrays, for each of many."""
+    matrices = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
+    each = list(map(function, matrices if len(matrices) else np.zeros((1, *x.shape[-2:]), x.dtype)))  # for the shapes
+    parts = (np.stack(part)[: len(matrices)] for part in zip(*each, strict=True))
+    return [part.reshape(*x.shape[:-2], *part.shape[1:]) for part in parts]
+
+
 def cholesky(x: Matrices) -> list[Matrices]:
     """The lower triangular L with L L^H = x; only the lower triangle of x is read."""
-    factor = np.zeros_like(x)
-    for j in range(x.shape[-1]):
-        column = x[..., j:, j] - np.einsum("...ik,...k->...i", factor[..., j:, :j], np.conj(factor[..., j, :j]))
-        pivot = column[..., :1].real
-        factor[..., j:, j] = column / np.sqrt(np.where(pivot > 0, pivot, np.nan))
-    failed = np.isnan(factor).any(axis=(-2, -1), keepdims=True)
-    return [np.where(failed, np.nan, factor)]
+    factor = scipy.linalg.get_lapack_funcs("potrf", (x,))
+
+    def decompose(one: Matrices) -> tuple[Matrices]:
+        found, failed = factor(one, lower=True)
+        return (np.full_like(one, np.nan) if failed else found,)
+
+    return of_each(decompose, x)
 
 
 def qr(x: Matrices, *, full_matrices: bool, pivoting: bool, **_: Any) -> list[Matrices]:
@@ -58,8 +67,7 @@ def qr(x: Matrices, *, full_matrices: bool, pivoting: bool, **_: Any) -> list[Ma
     if not pivoting:
         return list(np.linalg.qr(x, mode="complete" if full_matrices else "reduced"))
     mode = "full" if full_matrices else "economic"
-    each = [scipy.linalg.qr(one, mode=mode, pivoting=True) for one in x.reshape(-1, *x.shape[-2:])]
-    return [np.stack(part).reshape(*x.shape[:-2], *part[0].shape) for part in zip(*each, strict=True)]
+    return of_each(lambda one: scipy.linalg.qr(one, mode=mode, pivoting=True), x)
 
 
 def geqrf(x: Matrices) -> list[Matrices]:
@@ -90,34 +98,18 @@ def svd(
 
 def lu(x: Matrices) -> list[Matrices]:
     """L below U, the row that each row was exchanged with, and the permutation of all exchanges."""
-    factors, rows = x.copy(), x.shape[-2]
-    steps = min(x.shape[-2:])
-    pivots = np.zeros((*x.shape[:-2], steps), np.int64)
-    for k in range(steps):
-        size = np.abs(factors[..., k:, k].real) + np.abs(factors[..., k:, k].imag)  # as LAPACK measures
-        pivots[..., k] = k + np.argmax(size, axis=-1)
-        order = transposed(rows, k, pivots[..., k])
-        factors = np.take_along_axis(factors, order[..., None], axis=-2)
-        pivot = factors[..., k, None, k]
-        scaled = factors[..., k + 1 :, k] / np.where(pivot == 0, 1, pivot)
-        factors[..., k + 1 :, k] = scaled
-        factors[..., k + 1 :, k + 1 :] -= scaled[..., None] * factors[..., k, None, k + 1 :]
-    return [factors, pivots, permutation(pivots, rows)]
-
-
-def transposed(rows: int, first: int, second: np.ndarray) -> np.ndarray:
-    """0, 1, 2, … with `first` and `second` exchanged: `[*second.shape, rows]`."""
-    order = np.broadcast_to(np.arange(rows), (*second.shape, rows)).copy()
-    order[..., first] = second
-    np.put_along_axis(order, second[..., None], first, axis=-1)
-    return order
+    factor = scipy.linalg.get_lapack_funcs("getrf", (x,))
+    factors, pivots = of_each(lambda one: factor(one)[:2] if one.size else (one, np.zeros(0, int)), x)
+    return [factors, pivots, permutation(pivots, x.shape[-2])]
 
 
 def permutation(pivots: np.ndarray, rows: int) -> np.ndarray:
     """The permutation of the rows by exchanges `[…, k]`, one after the other."""
-    result = np.broadcast_to(np.arange(rows), (*pivots.shape[:-1], rows))
+    result = np.broadcast_to(np.arange(rows), (*pivots.shape[:-1], rows)).copy()
     for k in range(pivots.shape[-1]):
-        result = np.take_along_axis(result, transposed(rows, k, pivots[..., k].astype(np.int64)), axis=-1)
+        other, first = pivots[..., k, None].astype(np.int64), result[..., k, None].copy()
+        result[..., k, None] = np.take_along_axis(result, other, axis=-1)
+        np.put_along_axis(result, other, first, axis=-1)
     return result
 
 
@@ -161,20 +153,15 @@ def ormqr(env: Env, equation: Any, vectors: np.ndarray, factors: np.ndarray, x: 
 def triangular_solve(env: Env, equation: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """X with op(a) X = b, or X op(a) = b, by substitution; the other triangle of `a` is not read."""
     params = equation.params
-    a, b = in_doubles(a), in_doubles(b)
-    a = np.conj(a) if params["conjugate_a"] else a
-    turned = params["transpose_a"] == params["left_side"]
-    a = np.swapaxes(a, -1, -2) if turned else a
-    b = b if params["left_side"] else np.swapaxes(b, -1, -2)
-    upwards = params["lower"] == turned
-    if upwards:
-        a, b = np.flip(a, (-1, -2)), np.flip(b, -2)
-    x = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:]), b.dtype)
-    for i in range(a.shape[-1]):
-        left = b[..., i, :] - np.einsum("...k,...kn->...n", a[..., i, :i], x[..., :i, :])
-        x[..., i, :] = left if params["unit_diagonal"] else left / a[..., i, i, None]
-    x = np.flip(x, -2) if upwards else x
-    return (x if params["left_side"] else np.swapaxes(x, -1, -2)).astype(result_dtype(equation))
+    a, b = in_doubles(np.conj(a) if params["conjugate_a"] else a), in_doubles(b)
+    solve = scipy.linalg.get_blas_funcs("trsm", (a, b))
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = (np.broadcast_to(x, lead + x.shape[-2:]) for x in (a, b))
+    x = np.empty(b.shape, np.result_type(a, b))
+    names = {"side": not params["left_side"], "lower": params["lower"], "diag": params["unit_diagonal"]}
+    for i in np.ndindex(lead):
+        x[i] = solve(1.0, a[i], b[i], trans_a=params["transpose_a"], **names)
+    return x.astype(result_dtype(equation))
 
 
 @rule("symmetric_product")

@@ -1,19 +1,9 @@
-"""The environment of an equation, the table of rules, and results that JAX leaves undetermined.
+"""The environment of an equation, and the table of rules.
 
 A value is one ndarray `[*lead, *block]`. In global view there are no leading dimensions. Inside `shard_map` there is
 one per manual mesh axis, in mesh order, of the size of the axis, or 1 where the value is the same on all devices along
 it. So a value that does not depend on the device is held once, and NumPy broadcasts it. A rule, one small function per
 primitive, takes the environment, the equation and the operands, and returns the result or results in the same form.
-
-No result may depend on what JAX leaves undetermined, even if one machine always decides it the same way:
-
-- the contents of `jnp.empty` and `lax.empty`: zeros on XLA:CPU, anything on an accelerator;
-- the order of two updates of one place by a scatter ("they may be applied in any order", `jax.lax.scatter`), and
-  whether both are applied, where `unique_indices` promised that there are no two;
-- reads and writes by unsorted indices where `indices_are_sorted` promised sorted ones: here, those of sorted indices.
-
-A program that meets one of these runs twice, with two different contents, or orders. A result that differs depends on
-it. What is overwritten or selected away does not matter.
 """
 
 import dataclasses
@@ -25,8 +15,6 @@ import numpy as np
 
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.simulate.errors import OrderDependent, UnwrittenRead, location
-from shardproof.properties.engines.simulate.exchange import device_name, nan_equal
 from shardproof.properties.engines.simulate.record import Recorder
 
 ALLOCATES = ("empty", "empty2")
@@ -39,56 +27,6 @@ Found = dict[tuple[Choice, int], Any]
 
 Left = list[tuple[MeshCase, np.ndarray]]
 """The blocks on the devices at the end of each `shard_map` of a program."""
-
-
-def first_difference(one: np.ndarray, other: np.ndarray) -> tuple[int, ...] | None:
-    """The first place at which two arrays of the same shape differ, NaN for NaN."""
-    differing = np.argwhere(~nan_equal(one, other))
-    return tuple(int(i) for i in differing[0]) if len(differing) else None
-
-
-def check_determined(
-    choice: Choice,
-    found: Sequence[Any],
-    results: Sequence[np.ndarray],
-    again: Sequence[np.ndarray],
-    left: Callable[[Choice | None], Left],
-) -> None:
-    """Raises UnwrittenRead or OrderDependent if the results depend on a choice.
-
-    Arguments:
-        choice: what is undetermined.
-        found: the equations in which it is.
-        results: the program's results for one choice.
-        again: those for the other.
-        left: the blocks that the program's `shard_map`s leave, for the other choice or for the first (None).
-    """
-    for number, (one, other) in enumerate(zip(results, again, strict=True)):
-        at = first_difference(one, other)
-        if at is None:
-            continue
-        places, device = ", ".join(dict.fromkeys(map(location, found))), first_device(left(None), left(choice))
-        depends, values = f"result {number} depends on", f"element {list(at)} is {one[at]} or {other[at]}"
-        if choice == "contents":
-            cause = f"memory that was never written: {values}, as that memory is{device}; allocated at {places}"
-            raise UnwrittenRead(f"{depends} {cause}")
-        if choice == "sorting":
-            cause = f"indices that are not sorted, and indices_are_sorted promised it: {values}{device}"
-            raise OrderDependent(f"{depends} {cause}; used at {places}")
-        promised = any(equation.params["unique_indices"] for equation in found)
-        why = "and unique_indices promised that there are no two" if promised else "which may be either"
-        cause = f"which of two updates of one place a scatter applies last, {why}: {values}{device}"
-        raise OrderDependent(f"{depends} {cause}; scattered at {places}")
-
-
-def first_device(one: Left, other: Left) -> str:
-    """The first device whose block differs between the runs, for a message; empty if no block does."""
-    for (mesh, x), (_, y) in zip(one, other, strict=False):
-        at = first_difference(*np.broadcast_arrays(x, y))
-        if at is not None:
-            rank = len(mesh.sizes)
-            return f", first on device {device_name(mesh, at[:rank])} in element {list(at[rank:])} of its block"
-    return ""
 
 
 SETS = "_data_sets"

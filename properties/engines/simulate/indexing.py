@@ -170,15 +170,11 @@ def scatter_windows(
     at = [np.broadcast_to(i, lead + batch) for i in (*lead_index(env, lead, x, len(batch)), *starts)]
     valid = np.broadcast_to(valid, lead + batch)
     places, view = tuple(i[valid] for i in at), windows(env, x, sizes, writeable=True)
-    if env.found is not None and noting and has_repeats(places, view.shape):
-        env.found["order", id(equation)] = equation
+    if env.found is not None and noting:
+        numbers = np.ravel_multi_index(places, view.shape[: len(places)])
+        if len(np.unique(numbers)) < len(numbers):
+            env.found["order", id(equation)] = equation
     return view, places, contents.reshape(*lead, *batch, *sizes)[valid]
-
-
-def has_repeats(places: Sequence[np.ndarray], block: Sequence[int]) -> bool:
-    """True if index arrays `[n]`, one for each of the first dimensions of a block, name a place of it twice."""
-    numbers = np.ravel_multi_index(tuple(places), tuple(block[: len(places)])) if len(places[0]) > 1 else places[0]
-    return len(np.unique(numbers)) < len(numbers)
 
 
 @rule("scatter")

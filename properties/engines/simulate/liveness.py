@@ -1,4 +1,4 @@
-"""Programs inside of programs: all equations of a jaxpr, its equations without calls, and the bytes that it holds.
+"""Programs inside of programs: all equations of a jaxpr, where its numbers go, and the bytes that it holds.
 
 The bytes are those that a device holds at one time if a compiler arranges the program well. Four things make that less
 than all values from the equation that makes them to the last that reads them:
@@ -14,7 +14,8 @@ registers hold them.
 
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from jax.extend import core
@@ -90,6 +91,66 @@ def widest(jaxpr: Any) -> int:
 def variables(atoms: Any) -> list[Any]:
     """The atoms that are no literals."""
     return [atom for atom in atoms if not isinstance(atom, core.Literal)]
+
+
+class Flow:
+    """Which variables' numbers go on in which, over the borders of inner programs.
+
+    Arguments:
+        goes_on: the primitives through which those of the operands go on in the first result, as they do where they are
+            multiplied with a scalar; None: in all results, through every primitive.
+    """
+
+    def __init__(self, jaxpr: Any, goes_on: Container[str] | None = None) -> None:
+        self.goes_on = goes_on
+        self.onward: dict[Any, set[Any]] = defaultdict(set)
+        self.back: dict[Any, set[Any]] = defaultdict(set)
+        self.equations: list[Any] = []  # those that are no calls
+        self._read(open_jaxpr(jaxpr)[0])
+
+    def _read(self, body: Any) -> None:
+        for equation in body.eqns:
+            name, inner = equation.primitive.name, [open_jaxpr(one)[0] for one in subjaxprs(equation)]
+            if inner and not name.startswith(("scatter", "reduce", "select_and")):
+                for one in inner:
+                    self._read(one)
+                self._call(name, equation, inner)
+                continue
+            self.equations.append(equation)
+            scaled = name in ("mul", "div") and any(not variables([v]) or not v.aval.shape for v in equation.invars)
+            if self.goes_on is None or name in self.goes_on or scaled:
+                for result in equation.outvars[: None if self.goes_on is None else 1]:
+                    self._move(equation.invars, [result] * len(equation.invars))
+
+    def _call(self, name: str, equation: Any, inner: list[Any]) -> None:
+        given, params = equation.invars, equation.params
+        if name == "while":
+            first, last = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+            given, inner = given[first:], inner[-1:]
+            self._move(inner[0].outvars, inner[0].invars[last - first :])
+        if name == "scan":
+            count, carry = scan_counts(equation)
+            self._move(inner[0].outvars[:carry], inner[0].invars[count : count + carry])
+        for one in inner:  # a branch's operands come behind the index
+            self._move(given[len(given) - len(one.invars) :], one.invars)
+            self._move(one.outvars, equation.outvars)
+
+    def _move(self, sources: Iterable[Any], targets: Iterable[Any]) -> None:
+        for source, target in zip(sources, targets, strict=False):
+            if variables([source]):
+                self.onward[source].add(target)
+                self.back[target].add(source)
+
+
+def reached(sources: Iterable[Any], edges: Mapping[Any, set[Any]]) -> set[Any]:
+    """All variables that some lead to, themselves included."""
+    found, left = set(), list(sources)
+    while left:
+        v = left.pop()
+        if v not in found:
+            found.add(v)
+            left += edges.get(v, ())
+    return found
 
 
 def array_bytes(variable: Any) -> int:

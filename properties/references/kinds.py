@@ -1,5 +1,10 @@
-"""References that JAX can trace: run in float64, as are their derivatives, which are JAX's."""
+"""The two kinds of references, those that JAX can trace and those that are called; and a search for their kinks.
 
+Both are run in doubles. Derivatives of traced ones are JAX's, those of others, in NumPy, or in JAX with branches in
+Python, are differences. They are not known at kinks, nor near them unless JAX differentiates.
+"""
+
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -14,23 +19,229 @@ from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.properties.contracts.contract import replace_leaves
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.engines.simulate import InterpreterLimit, Simulated
-from shardproof.properties.engines.simulate.liveness import equations, open_jaxpr, subjaxprs, widest
-from shardproof.properties.precision.arithmetic import EndlessLoop, Sampled, double
+from shardproof.properties.engines.simulate.liveness import equations, open_jaxpr, subjaxprs
+from shardproof.properties.precision.arithmetic import Sampled, double
 from shardproof.properties.precision.comparison import magnitude
 from shardproof.properties.precision.formats import FORMATS
-from shardproof.properties.precision.runs import MOST, SAMPLES, interpret_doubles, run_samples
+from shardproof.properties.precision.runs import SAMPLES, interpret_doubles, run_samples
 from shardproof.properties.programs.transformations import of_some
-from shardproof.properties.references.evaluated import (
-    Arrays,
-    Dtypes,
-    Options,
-    arrays_like,
-    as_single,
-    is_wider,
-    leaves_of,
-    together_of,
-    without_kinks,
-)
+
+Arrays = Sequence[np.ndarray]
+Dtypes = Sequence[np.dtype]
+Options = Mapping[str, Any]
+
+
+class WrongTree(ValueError):
+    """A reference returns another tree than its description."""
+
+
+def leaves_of(signature: Signature, result: Any) -> list[Any]:
+    """The leaves of a reference's result; raises WrongTree if it has another tree than described."""
+    trees: list[Any] = [jax.tree.structure(tree) for tree in (signature.result_tree, result)]
+    if trees[0] != trees[1]:
+        texts = map(str, trees)
+        right, found = (text.removeprefix("PyTreeDef(").removesuffix(")") for text in texts)
+        also = "; a list is no tuple" if ("[" in found) != ("[" in right) else ""
+        if right != found:
+            raise WrongTree(
+                f"the reference returns {found}: expected {right}, as results are described; * is an array{also}"
+            )
+    return list(jax.tree.leaves(result))
+
+
+def together_of(signature: Signature, dtypes: Dtypes) -> np.dtype:
+    """The dtype that the floats among some arguments promote to."""
+    floats = [d for d, array in zip(dtypes, signature.arrays, strict=True) if array.dtype == "float"]
+    return np.dtype(jax.numpy.result_type(*floats)) if floats else np.dtype("float32")
+
+
+def is_wider(dtype: np.dtype, other: np.dtype) -> bool:
+    """True if one float has more bytes than another one."""
+    return is_float(dtype) and is_float(other) and dtype.itemsize > other.itemsize
+
+
+def arrays_like(signature: Signature, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes) -> list[np.ndarray]:
+    """Arrays to try a reference with, in doubles: ones, and zeros for indices."""
+    return [
+        np.full(shape, not array.below, double(np.dtype(dtype)))
+        for array, shape, dtype in zip(signature.arrays, shapes, dtypes, strict=True)
+    ]
+
+
+SMOOTH = 0.75
+"""The most of the gap between both one-sided derivatives that half the step may leave, which is half if smooth."""
+
+ROUGH = 1e-8
+"""The most by which two central differences of a smooth function may differ."""
+
+NEARBY = 2.0**-36
+"""The distance from an array, relative to its elements and to 1, at which derivatives are compared to find kinks."""
+
+JUMP = 1e-7
+"""The most by which derivatives on two sides of a smooth function may differ, relative to them and to their mean."""
+
+
+def without_kinks(
+    at: Callable[[Sequence[Arrays]], Sequence[Arrays]], arrays: Arrays, moving: Sequence[int]
+) -> list[np.ndarray]:
+    """The derivatives `at` some arrays, by the `moving` ones; NaN at kinks, where those beside them differ."""
+    random = np.random.default_rng(0)
+    steps = {i: NEARBY * random.standard_normal(arrays[i].shape) * np.maximum(np.abs(arrays[i]), 1) for i in moving}
+    here, *sides = at([[a + sign * steps[i] if i in steps else a for i, a in enumerate(arrays)] for sign in (0, 1, -1)])
+    found = []
+    for middle, up, down in zip(here, *sides, strict=True):
+        with np.errstate(invalid="ignore", over="ignore"):
+            size = np.abs(middle)
+            gap = np.maximum(np.abs(up - down), np.abs(middle - up))
+            jumps = gap > JUMP * (size + (size.mean() if size.size else 0)) + JUMP**2
+        found.append(np.where(jumps, np.nan, middle) if jumps.any() else middle)
+    return found
+
+
+ASIDE = 2.0**-20
+"""The distance to further places at which differences are taken, for arrays of the size of 1."""
+
+SHORT = 2.0**-21
+"""The part of a step that is taken there, which crosses no kink at that distance."""
+
+ASIDES = 8
+"""The number of such places: at a tie of three, in a sort, one in three agrees by chance."""
+
+TURN = 2.0**-10
+"""The most by which the derivative of a smooth function may differ there."""
+
+
+def aside(x: np.ndarray, number: int) -> np.ndarray:
+    """The floats for 0, and others near them for each number."""
+    if number == 0:
+        return x
+    return x + ASIDE * np.random.default_rng(number).standard_normal(x.shape)
+
+
+def differences(at: Callable[[float, int], list[np.ndarray]], step: float, asides: int = ASIDES) -> list[np.ndarray]:
+    """The derivative at 0 of arrays that depend on a number, by central differences of the fourth order.
+
+    `at(number, n)` gives the arrays along the n-th line, of which those other than 0 are `aside`. NaN unless it is
+    smooth nearby, which shows in three ways: half the step halves the gap between the derivatives from both sides,
+    central differences of different steps agree, and so do those aside. A sort of three equal elements looks smooth
+    along one line.
+    """
+    middle = at(0.0, 0)
+    sides = [(at(step / n, 0), at(-step / n, 0), step / n) for n in (4, 2, 1)]
+    beside = [(at(step * SHORT, n), at(0.0, n)) for n in range(1, asides + 1)]
+    found = []
+    for i, here in enumerate(middle):
+        with np.errstate(invalid="ignore", over="ignore"):
+            noise = 256 * np.finfo(np.float64).eps * np.abs(here) / step + 1e-12
+            near, middling, far = ((up[i] - down[i]) / (2 * h) for up, down, h in sides)
+            bent = [np.abs(up[i] + down[i] - 2 * here) / h for up, down, h in sides]
+            one, other = (4 * near - middling) / 3, (4 * middling - far) / 3
+            rough = np.abs(one - other) > ROUGH * np.maximum(np.abs(one), 1) + noise
+            allowed = TURN * np.maximum(np.abs(one), 1) + noise / SHORT
+            turns = [np.abs((up[i] - there[i]) / (step * SHORT) - one) > allowed for up, there in beside]
+            found.append(np.where((bent[0] > SMOOTH * bent[1] + noise) | rough | np.any(turns, axis=0), np.nan, one))
+    return found
+
+
+STEP = 2.0**-9
+"""The larger step of central differences, relative to arrays of the size of 1."""
+
+MOST_DIFFERENCES = 64
+"""The most elements of an argument for which the derivative is computed; for the others it is not known."""
+
+FEWEST_DIFFERENCES, MOST_PRODUCTS = 8, 2**30
+"""The fewest, where the arguments, multiplied by square matrices of the longest side for each, would be more."""
+
+
+FEW_ASIDES = 3
+"""The number of places aside for each of these: sums weighed by cotangents rarely look smooth at a kink."""
+
+
+def _spread(x: np.ndarray, most: int) -> np.ndarray:
+    """Flat indices of an array, one of each of equal parts: the last, and others at random, by its numbers."""
+    parts = min(x.size, most)
+    start = np.arange(parts) * x.size // max(parts, 1)
+    chosen = np.random.default_rng(zlib.crc32(x.tobytes())).integers(start, np.append(start[1:], x.size))
+    return np.append(chosen[:-1], x.size - 1) if parts else chosen
+
+
+class NumpyReference:
+    """A reference in NumPy, or in JAX where it cannot be traced, whose dtypes are those of its description.
+
+    Its function takes and returns the trees of the signature; floats are doubles, in JAX as well.
+    """
+
+    doubt = (1e-11, 1e-7)  # errors of values and of derivatives (see `Oracle`)
+    casts: tuple[np.dtype, ...] = ()  # the floats that it casts to are not known
+
+    def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
+        self.function, self.signature = function, signature
+
+    def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
+        """The results."""
+        with np.errstate(all="ignore"), jax.enable_x64(True):
+            own = [np.array(a) for a in arrays]  # which it may write to
+            found = leaves_of(self.signature, self.function(*replace_leaves(self.signature.tree, own), **options))
+        return [
+            np.asarray(leaf, np.float64 if array.dtype == "float" else None)
+            for leaf, array in zip(found, self.signature.results, strict=True)
+        ]
+
+    def floats(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
+        """The results, of which those that are no floats are constants: zeros."""
+        found = zip(self.value(arrays, dtypes, options), self.signature.results, strict=True)
+        return [y if result.floating else np.zeros(y.shape) for y, result in found]
+
+    def pushforward(
+        self, arrays: Arrays, tangents: Mapping[int, np.ndarray], dtypes: Dtypes, options: Options
+    ) -> list[np.ndarray]:
+        """Their tangents, given those of some leaves; NaN where they are not known."""
+
+        def at(step: float, number: int) -> list[np.ndarray]:
+            moved = [aside(a, number) + step * tangents[i] if i in tangents else a for i, a in enumerate(arrays)]
+            return self.floats(moved, dtypes, options)
+
+        size = max((float(np.abs(t).max(initial=0)) for t in tangents.values()), default=0.0)
+        return differences(at, STEP / max(size, 1.0))
+
+    def pullback(
+        self, arrays: Arrays, cotangents: Arrays, moving: Sequence[int], dtypes: Dtypes, options: Options
+    ) -> list[np.ndarray]:
+        """The cotangents of some leaves, given those of the results; NaN where they are not known."""
+
+        def weighed(at: Arrays) -> list[np.ndarray]:
+            results = self.floats(at, dtypes, options)
+            with np.errstate(invalid="ignore"):
+                return [np.asarray(sum(np.sum(y * ct) for y, ct in zip(results, cotangents, strict=True)))]
+
+        def at(step: float, number: int, i: int, k: int, places: Arrays, there: Sequence[Any]) -> Any:
+            if step == 0:
+                return there[number]
+            moved = places[number].copy()
+            moved.flat[k] += step
+            return weighed([*arrays[:i], moved, *arrays[i + 1 :]])
+
+        products = max((n for a in arrays for n in a.shape), default=1) * sum(a.size for a in arrays)
+        most = min(MOST_DIFFERENCES, max(FEWEST_DIFFERENCES, MOST_PRODUCTS // max(products, 1)))
+        found = []
+        for i in moving:
+            if arrays[i].dtype.kind == "c":  # along real numbers alone nothing is known of them
+                found.append(np.full(arrays[i].shape, np.nan))
+                continue
+            places = [aside(arrays[i].astype(np.float64), number) for number in range(1 + FEW_ASIDES)]
+            there = [weighed([*arrays[:i], place, *arrays[i + 1 :]]) for place in places]
+            gradient = np.full(arrays[i].size, np.nan)
+            for k in _spread(arrays[i], most):
+                along = partial(at, i=i, k=int(k), places=places, there=there)
+                gradient[k] = differences(along, STEP, FEW_ASIDES)[0]
+            found.append(gradient.reshape(arrays[i].shape))
+        return found
+
+    def result_dtypes(self, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options) -> list[np.dtype]:
+        """The dtypes of the results: as described, and of floats that of the arguments together."""
+        together = together_of(self.signature, dtypes)
+        return [together if a.dtype == "float" else np.dtype(a.dtype) for a in self.signature.results]
+
 
 MAX_CACHED = 512
 """The most traced programs that are cached."""
@@ -80,19 +291,15 @@ class JaxReference:
         right = self.value(arrays, dtypes, options)
         if not exact:
             return right
-        farthest = [np.zeros(y.shape) for y in right]
         try:
-            traced = Simulated(program)
-            step = max(1, min(SAMPLES, MOST // widest(program)))
-            for k in range(0, SAMPLES, step):
-                (results,) = run_samples(traced, [arrays], Sampled(), SAMPLES, range(k, min(k + step, SAMPLES)))
-                pairs = zip(results, right, strict=True)
-                with np.errstate(invalid="ignore"):  # of infinities
-                    off = [magnitude(x - y).max(axis=0) if is_float(y.dtype) else 0.0 for x, y in pairs]
-                farthest = [np.fmax(most, one) for most, one in zip(farthest, off, strict=True)]
-        except (InterpreterLimit, EndlessLoop):
+            (samples,) = run_samples(Simulated(program), [arrays], Sampled(), SAMPLES)
+        except InterpreterLimit:
             return right
-        return [y + 4 * most if is_float(y.dtype) else y for y, most in zip(right, farthest, strict=True)]
+        with np.errstate(invalid="ignore"):  # of infinities
+            return [
+                y + 4 * magnitude(x - y).max(axis=0, initial=0) if is_float(y.dtype) else y
+                for x, y in zip(samples, right, strict=True)
+            ]
 
     def pushforward(
         self, arrays: Arrays, tangents: Mapping[int, np.ndarray], dtypes: Dtypes, options: Options
@@ -186,7 +393,8 @@ class JaxReference:
             count = len(self.signature.arrays)
             own = self.program("value", self.called, shapes[:count], dtypes[:count], options)
             tables = has_tables(own)
-            wide = [(as_single if tables else double)(dtype) for dtype in dtypes]
+            single = np.dtype(np.float32)  # at least
+            wide = [(single if is_wider(single, d) else d) if tables else double(d) for d in dtypes]
             try:
                 with nullcontext() if tables else jax.enable_x64(True):
                     value = self.program("value", self.called, shapes[:count], wide[:count], options)

@@ -10,6 +10,8 @@ LONGEST = 1000
 """The most characters of a text, unless it says otherwise."""
 LONGEST_NAME = 100
 """The most characters of an identifier."""
+IDENTIFIER = rf"\A(?!({'|'.join(keyword.kwlist)})\Z)[^\W\d]\w*\Z"
+"""The pattern of a Python identifier that is no keyword."""
 SHOWN = 80
 """The most characters of a refused value that a message shows."""
 
@@ -49,6 +51,7 @@ def decode(kind: type[T], data: Any) -> T:
         raise Unreadable("nested too deeply") from error
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at `$")
+        reason = "expected an identifier" if "matching regex" in reason else reason
         path = path.rstrip("`")
         where = f"{path.lstrip('.')}={shown(_at(data, path))}: " if path else ""
         raise Unreadable(f"{where}{reason[:1].lower()}{reason[1:]}") from error

@@ -63,21 +63,13 @@ MEMORY_BYTES = 6 * 2**30
 
 @dataclass(frozen=True)
 class Death:
-    """The reason that a process no longer runs a case.
+    """The reason that a process no longer runs a case."""
 
-    Arguments:
-        reason: the same in a few words, for the report.
-        kind: the kind of violation.
-        words: what the process printed last.
-        waits: whether devices wait for one another for ever.
-        busy: whether the process was still working.
-    """
-
-    reason: str
+    reason: str  # in a few words, for the report
     kind: Kind
-    words: bytes = b""
-    waits: bool = False
-    busy: bool = False
+    words: bytes = b""  # what the process printed last
+    waits: bool = False  # whether devices wait for one another for ever
+    busy: bool = False  # whether the process was still working
 
 
 def patience(warn: int, give_up: int) -> str:

@@ -371,7 +371,7 @@ class Program:
             inspect.signature(holds).bind(None, *self.signature.tree, **dict.fromkeys(options))
         except TypeError as error:
             given = ", ".join(["results", *map(str, self.signature.tree), *(f"{name}=" for name in options)])
-            raise ValueError(f"holds={holds!r}: cannot be called as holds({given}): {error}") from error
+            raise ValueError(f"holds={holds!r}: cannot be called as holds({given}): {error}") from None
 
     def _check_serves(self, serves: Callable[..., bool]) -> None:
         sizes = {d.name for a in self.signature.arrays for d in a.dimensions if d.name and d.simple and not d.fixed}

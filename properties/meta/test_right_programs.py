@@ -69,6 +69,11 @@ def normalised(x: Any, scale: Any, bias: Any, *, data: Any) -> Any:
     return (centred * lax.rsqrt(variance + 0.01) * scale + bias).astype(x.dtype)
 
 
+def on_rows(function: Any, results: Any = "n@data k", arguments: Any = "n@data k") -> Program:
+    """A function of each row, which is the same on whole arrays."""
+    return Program(lambda x, *, data: function(x), function, arguments=[arguments], results=results)
+
+
 PROGRAMS = {
     "batch norm": Program(
         normalised,
@@ -86,43 +91,18 @@ PROGRAMS = {
         arguments=["n@data 5"],
         results="n@data 5",
     ),
-    "an end of a dtype": Program(
-        lambda x, *, data: jnp.where(x > 0, x, jnp.finfo(x.dtype).min),
-        lambda x: jnp.where(x > 0, x, jnp.finfo(x.dtype).min),
-        **ROWS,
-    ),
+    "an end of a dtype": on_rows(lambda x: jnp.where(x > 0, x, jnp.finfo(x.dtype).min)),
     "ties": Program(
         lambda x, *, data: jnp.sort(x, axis=1)[:, -1], lambda x: x.max(axis=1), arguments=["n@data k"], results="n@data"
     ),
-    "zeros in order": Program(
-        lambda x, *, data: lax.top_k(0 * x, 1)[1],
-        lambda x: lax.top_k(0 * x, 1)[1],
-        arguments=["n@data k"],
-        results=Array("n@data 1", "int32"),
-    ),
-    "a remainder": Program(lambda x, *, data: jnp.mod(x, 0.7), lambda x: jnp.mod(x, 0.7), **ROWS),
-    "a whole quotient": Program(lambda x, *, data: (x * 3) // 0.3, lambda x: (x * 3) // 0.3, **ROWS),
-    "buckets": Program(
-        lambda x, *, data: jnp.digitize(x, jnp.array([-1, 0, 0.3, 2])),
-        lambda x: jnp.digitize(x, jnp.array([-1, 0, 0.3, 2])),
-        arguments=["n@data k"],
-        results=Array("n@data k", "int32"),
-    ),
-    "a median": Program(
-        lambda x, *, data: jnp.median(x, axis=1),
-        lambda x: jnp.median(x, axis=1),
-        arguments=["n@data k"],
-        results="n@data",
-    ),
-    "a step between constants": Program(
-        lambda x, *, data: jnp.sign(x * 0.1 - 0.07), lambda x: jnp.sign(x * 0.1 - 0.07), **ROWS
-    ),
-    "an area": Program(lambda x, *, data: jnp.arccosh(1 + x * x), lambda x: jnp.arccosh(1 + x * x), **ROWS),
-    "a root of what vanishes": Program(
-        lambda x, *, data: jnp.sqrt((1 - jnp.tanh(8 * x) ** 2) ** 2),
-        lambda x: jnp.sqrt((1 - jnp.tanh(8 * x) ** 2) ** 2),
-        **ROWS,
-    ),
+    "zeros in order": on_rows(lambda x: lax.top_k(0 * x, 1)[1], Array("n@data 1", "int32")),
+    "a remainder": on_rows(lambda x: jnp.mod(x, 0.7)),
+    "a whole quotient": on_rows(lambda x: (x * 3) // 0.3),
+    "buckets": on_rows(lambda x: jnp.digitize(x, jnp.array([-1, 0, 0.3, 2])), Array("n@data k", "int32")),
+    "a median": on_rows(lambda x: jnp.median(x, axis=1), "n@data"),
+    "a step between constants": on_rows(lambda x: jnp.sign(x * 0.1 - 0.07)),
+    "an area": on_rows(lambda x: jnp.arccosh(1 + x * x)),
+    "a root of what vanishes": on_rows(lambda x: jnp.sqrt((1 - jnp.tanh(8 * x) ** 2) ** 2)),
     "a constant that varies": Program(
         lambda x, *, data: (
             x.astype(jnp.bfloat16) * cast_varying(jnp.float32(4.775), as_axes(data)).astype(jnp.bfloat16)
@@ -137,21 +117,10 @@ PROGRAMS = {
         arguments=[Array("n@data k", "float32"), Array("k m", "float32")],
         results=Array("n@data m", "float32"),
     ),
-    "eight bits on the way": Program(
-        lambda x, *, data: x.astype(jnp.float8_e4m3fn).astype(x.dtype),
-        lambda x: x.astype(jnp.float8_e4m3fn).astype(x.dtype),
-        **ROWS,
-    ),
-    "fewer bits": Program(
-        lambda x, *, data: lax.reduce_precision(x, 8, 7), lambda x: lax.reduce_precision(x, 8, 7), **ROWS
-    ),
+    "eight bits on the way": on_rows(lambda x: x.astype(jnp.float8_e4m3fn).astype(x.dtype)),
+    "fewer bits": on_rows(lambda x: lax.reduce_precision(x, 8, 7)),
     "in place": Program(lambda x, *, data: jnp.sort(x, axis=1), sorted_in_place, **ROWS),
-    "no gradient": Program(
-        lambda x, *, data: abs(x) / 127.0,
-        lambda x: np.abs(x) / 127.0,
-        arguments=[Array("n@data k", gradient=False)],
-        results="n@data k",
-    ),
+    "no gradient": on_rows(lambda x: abs(x) / 127.0, arguments=Array("n@data k", gradient=False)),
     "sizes that go together": Program(
         grouped,
         grouped_one_by_one,
@@ -166,9 +135,7 @@ PROGRAMS = {
         arguments=[Array("k n", "float32"), "b@data k"],
         results=Array("", "float32"),
     ),
-    "an exact GELU": Program(
-        lambda x, *, data: jax.nn.gelu(x, approximate=False), lambda x: jax.nn.gelu(x, approximate=False), **ROWS
-    ),
+    "an exact GELU": on_rows(lambda x: jax.nn.gelu(x, approximate=False)),
     "numbers in order": Program(
         lambda x, t, *, data: jnp.searchsorted(jnp.sort(t), x),
         lambda x, t: np.searchsorted(np.sort(t), x),

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -258,7 +259,9 @@ class Case:
 
 def bounded(case: Case, contract_of: Callable[[str], Contract]) -> Case:
     """A decoded case with its contract; ValueError, with field and value, unless it could have been drawn."""
-    contract = reading.identifier("contract", str(case.contract))  # of a file its name
+    contract = str(case.contract)  # of a file its name
+    if not re.search(reading.IDENTIFIER, contract):
+        raise reading.Unreadable(f"contract={reading.shown(contract)}: expected an identifier")
     check_chain(case.chain)
     for operand in case.operands:
         as_dtype(operand.dtype)
@@ -281,10 +284,16 @@ def parameter(name: str, value: Any, *, depth: int = 2) -> Any:
     if isinstance(value, str):
         if {"'", '"', "\\"}.intersection(value):
             raise reading.Unreadable(f"{name}={reading.shown(value)}: expected no quotes and no backslashes")
-        return reading.text(name, value, most=reading.LONGEST_NAME)
+        if len(value) > reading.LONGEST_NAME or not value.isprintable():
+            expected = f"one printable line of at most {reading.LONGEST_NAME} characters"
+            raise reading.Unreadable(f"{name}={reading.shown(value)}: expected {expected}")
+        return value
     if value is None or isinstance(value, bool) or (type(value) is float and math.isfinite(value)):
         return value
-    return reading.number(name, value, -MOST_SEED, MOST_SEED)
+    if type(value) is not int or abs(value) > MOST_SEED:
+        expected = f"a whole number from {-MOST_SEED} to {MOST_SEED}"
+        raise reading.Unreadable(f"{name}={reading.shown(value)}: expected {expected}")
+    return value
 
 
 def manual_axes(case: Case) -> tuple[str, ...]:

@@ -174,6 +174,8 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
         "expected `array` of length <= 64",
     ),
     "a keyword for a role": (changed(case__roles=[["lambda", "tp"]]), "roles[0][0]='lambda': expected an identifier"),
+    "no contract": (changed(case__contract="../mine"), "contract='../mine': expected an identifier"),
+    "a long text": (changed(case__params=[["offset", "x" * 101]]), "expected one printable line of at most 100 char"),
     "an axis": (changed(case__axis_name=["xp"]), "axis_name=('xp',): expected distinct axes of the mesh"),
     "a parameter": (
         changed(case__params=[["offset", 1], ["shell", "rm"]]),

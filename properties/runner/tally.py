@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import in_words
 from shardproof.properties.programs.implementations import full_name
@@ -217,8 +219,8 @@ class Tally:
         self._keep(other.communication)
         self._choose(other.choices)
         self.findings = {**other.findings, **self.findings}
-        self.unclaimed = self.unclaimed or tuple(other.unclaimed)
-        self.stated = self.stated or tuple(other.stated)
+        self.unclaimed = self.unclaimed or other.unclaimed
+        self.stated = self.stated or other.stated
 
     @property
     def one_sided(self) -> list[str]:
@@ -243,8 +245,7 @@ class Tally:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> "Tally":
         """The tally that `to_json` wrote, without fields that this version does not have."""
-        known = {one.name: record[one.name] for one in dataclasses.fields(cls) if one.name in record}
-        return cls(**known | {"meshes": set(record["meshes"])})
+        return msgspec.convert(record, cls)
 
 
 def _add(histogram: dict[str, int], more: Mapping[str, int]) -> None:

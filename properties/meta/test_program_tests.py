@@ -17,10 +17,8 @@ from shardproof.properties.report.checking import check_program
 from shardproof.properties.report.failures.replay import OF_PROGRAMS
 from shardproof.properties.report.plugin import nothing_selected
 from shardproof.properties.report.program_tests import program_test
-from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.named import held_by_a_module
 from shardproof.properties.runner.programs import Description, Program
-from shardproof.properties.runner.stated import GivenError
 
 PROJECT = '''
 """A user's own tests."""
@@ -223,24 +221,6 @@ def test_a_program_that_ends_its_process_is_given_and_replayed(project: Path) ->
     later = ran(project, "-k", "regression")
     assert "1 failed" in later.stdout
     assert headline in later.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("json:dumps",), "--impl=json:dumps: expected a Program, got function; or CONTRACT=json:dumps"),
-        (
-            ("mine:mlp", "p-1"),
-            "--expect-communication=p-1: mine:mlp is a Program: expected communication='p-1' in its own",
-        ),
-        (("mine",), "--impl=mine: expected CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather, or MODULE:PROGRAM"),
-        (("=mine:mlp",), "--impl==mine:mlp: expected CONTRACT=MODULE:FUNCTION"),
-    ],
-)
-def test_what_is_no_program_is_refused(arguments: tuple[Any, ...], message: str) -> None:
-    """An `--impl` that names no program is refused in one line with what was expected."""
-    with pytest.raises(GivenError, match=re.escape(message)):
-        Given.parse(*arguments).load()
 
 
 @pytest.mark.lengthy

@@ -117,13 +117,14 @@ def test_permutations_of_participants_are_partial_permutations() -> None:
         assert len(dict(pairs)) == len({destination for _, destination in pairs}) == len(pairs)
 
 
-def test_index_groups_partition() -> None:
-    """Groups are of equal length and contain every participant once; all lengths appear."""
-    found = drawn(index_groups(6))
-    for groups in found:
-        assert sorted(index for group in groups for index in group) == list(range(6))
-        assert len({len(group) for group in groups}) == 1
-    assert {len(groups) for groups in found} == {1, 2, 3, 6}
+@pytest.mark.parametrize(("uneven", "lengths", "counts"), [(False, {1}, {1, 2, 3, 6}), (True, {1, 2, 3}, {1, 2, 3, 4})])
+def test_index_groups_partition(uneven: bool, lengths: set[int], counts: set[int]) -> None:
+    """Groups contain every participant once, and are of equal length unless they need not be; all numbers appear."""
+    found = drawn(index_groups(6, uneven=uneven))
+    assert all(sorted(index for group in groups for index in group) == list(range(6)) for groups in found)
+    assert {len({len(group) for group in groups}) for groups in found} >= lengths
+    assert {len(groups) for groups in found} >= counts
+    assert uneven or {len({len(group) for group in groups}) for groups in found} == {1}
 
 
 # Shrinking

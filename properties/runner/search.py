@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, Verbosity, find, given, seed, settings
@@ -87,21 +88,18 @@ def register(devices: int) -> None:
     # `explain` traces every line that runs, which takes minutes for one failure; reports have their own explanations
     phases = [phase for phase in Phase if phase is not Phase.explain]
     slow = settings(deadline=None, suppress_health_check=quiet, derandomize=False, phases=phases)
-    # while developing: enough to find most things, in a coffee's time
-    settings.register_profile("dev", slow, max_examples=200, database=database)
-    # in continuous integration: the same cases for everyone, nothing remembered
-    settings.register_profile("ci", slow, max_examples=200, derandomize=True, database=None, print_blob=True)
-    # the same for every number of devices in turn, where one number has already run in full
-    settings.register_profile("matrix", slow, max_examples=40, derandomize=True, database=None, print_blob=True)
-    # the fewest of everything, for what every case meets, such as annotations that are checked
-    settings.register_profile("few", slow, max_examples=10, derandomize=True, database=None, print_blob=True)
-    # at night: new cases every time, and those that failed before come first
-    settings.register_profile("thorough", slow, max_examples=5000, database=database, print_blob=True)
-    # while looking for the cause of a failure: few cases, no shrinking, everything printed
-    once = [Phase.explicit, Phase.reuse, Phase.generate]
-    settings.register_profile(
-        "debug", slow, max_examples=10, database=database, phases=once, verbosity=Verbosity.verbose
-    )
+    kept: dict[str, Any] = {"database": database}
+    fixed: dict[str, Any] = {"derandomize": True, "database": None, "print_blob": True}
+    printed = {"phases": [Phase.explicit, Phase.reuse, Phase.generate], "verbosity": Verbosity.verbose}
+    for name, count, more in (
+        ("dev", 200, kept),  # while developing: enough to find most things, in a coffee's time
+        ("ci", 200, fixed),  # in continuous integration: the same cases for everyone, nothing remembered
+        ("matrix", 40, fixed),  # the same for every number of devices in turn, where one number has already run in full
+        ("few", 10, fixed),  # the fewest of everything, for what every case meets, such as annotations that are checked
+        ("thorough", 5000, kept | {"print_blob": True}),  # at night: new cases, and those that failed before come first
+        ("debug", 10, kept | printed),  # looking for the cause of a failure: no shrinking, everything printed
+    ):
+        settings.register_profile(name, slow, max_examples=count, **more)
 
 
 class StopSearch(BaseException):

@@ -19,17 +19,8 @@ MOST_LINKS, MOST_BATCHED = 3, 2
 
 Chain = tuple[str, ...]
 
-NESTED = "nested"
-"""The link that divides the axes between two `shard_map`s, one inside the other."""
-
-OUTSIDE = "vmap_outside"
-"""The link that is a `vmap` of the whole `shard_map`."""
-
-SPMD = "vmap_spmd"
-"""The link that is such a `vmap`, its batch sharded over an axis of the mesh (`spmd_axis_name`)."""
-
-COMPOSE = "compose"
-"""The link whose second call gets the results of the first."""
+NESTED, OUTSIDE, SPMD, COMPOSE = "nested", "vmap_outside", "vmap_spmd", "compose"
+"""The links that need more than a function around the call (see `LINKS`)."""
 
 DIVERGENT = ("divergent_cond", "divergent_switch", "divergent_while")
 """The links for which devices that no collective connects take different branches, or different numbers of steps."""

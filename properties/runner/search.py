@@ -88,16 +88,16 @@ def register(devices: int) -> None:
     # `explain` traces every line that runs, which takes minutes for one failure; reports have their own explanations
     phases = [phase for phase in Phase if phase is not Phase.explain]
     slow = settings(deadline=None, suppress_health_check=quiet, derandomize=False, phases=phases)
-    kept: dict[str, Any] = {"database": database}
+    saved: dict[str, Any] = {"database": database}
     fixed: dict[str, Any] = {"derandomize": True, "database": None, "print_blob": True}
     printed = {"phases": [Phase.explicit, Phase.reuse, Phase.generate], "verbosity": Verbosity.verbose}
     for name, count, more in (
-        ("dev", 200, kept),  # while developing: enough to find most things, in a coffee's time
+        ("dev", 200, saved),  # while developing: enough to find most things, in a coffee's time
         ("ci", 200, fixed),  # in continuous integration: the same cases for everyone, nothing remembered
         ("matrix", 40, fixed),  # the same for every number of devices in turn, where one number has already run in full
         ("few", 10, fixed),  # the fewest of everything, for what every case meets, such as annotations that are checked
-        ("thorough", 5000, kept | {"print_blob": True}),  # at night: new cases, and those that failed before come first
-        ("debug", 10, kept | printed),  # looking for the cause of a failure: no shrinking, everything printed
+        ("thorough", 5000, saved | {"print_blob": True}),  # at night: new cases, those that failed before first
+        ("debug", 10, saved | printed),  # looking for the cause of a failure: no shrinking, everything printed
     ):
         settings.register_profile(name, slow, max_examples=count, **more)
 

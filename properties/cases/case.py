@@ -3,13 +3,15 @@
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from shardproof.oracles.layout import Entries, shard
 from shardproof.oracles.mesh import MOST_AXES, MOST_DEVICES, MeshCase, as_axes
@@ -26,11 +28,15 @@ from shardproof.properties.cases.chain import (
     in_words,
     links,
 )
-from shardproof.properties.cases.data import Data, generate
+from shardproof.properties.cases.data import MOST_SEED, Data, generate
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 
-MOST_RANK, MOST_ELEMENTS, MOST_OPERANDS, MOST_DATA, MOST_SEED = 16, 2**27, 64, 100, 2**32
-"""Limits of a case that is read from a file; elements are those of an operand on all devices."""
+MOST_RANK, MOST_ELEMENTS = 16, 2**27
+"""The most dimensions of a case that is read from a file, and the most elements of an operand on all devices."""
+
+Name = Annotated[str, Meta(pattern=reading.IDENTIFIER, max_length=reading.LONGEST_NAME)]
+Axes = Name | tuple[Name, ...]
+Side = Annotated[int, Meta(ge=0, le=MOST_ELEMENTS)]
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ class Placement:
 class Operand:
     """A global array: the shape and dtype of its blocks, and their placement."""
 
-    block: tuple[int, ...]
+    block: Annotated[tuple[Side, ...], Meta(max_length=MOST_RANK)]
     dtype: str
     placement: Placement
 
@@ -78,17 +84,6 @@ class Operand:
             sides.append(f"{size}" + (f"@{axes[0]}" if len(axes) == 1 else f"@({','.join(axes)})" if axes else ""))
         stacked = f" stacked over {','.join(self.placement.stacked)}" if self.placement.stacked else ""
         return f"{self.dtype}[{','.join(sides)}]{stacked}"
-
-
-def check_operand(operand: Operand, mesh: MeshCase) -> None:
-    """Raises ValueError unless a decoded operand is one that can be drawn on the mesh."""
-    for side in operand.block:
-        reading.number("block", side, 0, MOST_ELEMENTS)
-    if as_dtype(operand.dtype).name != operand.dtype:
-        raise reading.Unreadable(f"dtype={reading.shown(operand.dtype)}: expected {as_dtype(operand.dtype).name!r}")
-    if len(operand.block) > MOST_RANK:
-        raise reading.Unreadable(f"block={reading.shown(operand.block)}: expected at most {MOST_RANK} dimensions")
-    check_placement(operand.placement, mesh, len(operand.block))
 
 
 def check_placement(placement: Placement, mesh: MeshCase, rank: int) -> None:
@@ -115,17 +110,21 @@ class Case:
 
     contract: Contract
     mesh: MeshCase
-    axis_name: str | tuple[str, ...]  # as the implementation gets it
-    operands: tuple[Operand, ...]  # the array arguments; more than one per parameter if they are a `tree`
-    params: tuple[tuple[str, Any], ...] = ()  # the keyword arguments
-    data: tuple[Data, ...] = (Data("exact", 0),)  # each is run through the one compiled structure
+    axis_name: Axes  # as the implementation gets it
+    # the array arguments; more than one per parameter if they are a `tree`
+    operands: Annotated[tuple[Operand, ...], Meta(max_length=64)]
+    params: Annotated[tuple[tuple[Name, Any], ...], Meta(max_length=MOST_RANK)] = ()  # the keyword arguments
+    # each is run through the one compiled structure
+    data: Annotated[tuple[Data, ...], Meta(max_length=100)] = (Data("exact", 0),)
     chain: Chain = ()  # the transformations around the call, outermost first (see `shardproof.properties.cases.chain`)
-    manual: tuple[str, ...] = ()  # the axes that `shard_map` makes manual; empty: all
+    manual: tuple[Name, ...] = ()  # the axes that `shard_map` makes manual; empty: all
     tree: bool = False  # whether the operands are passed as one pytree
-    out: tuple[Placement, ...] | None = None  # how each result leaves `shard_map`, for the law of types
+    out: Annotated[tuple[Placement, ...], Meta(max_length=64)] | None = (
+        None  # how each result leaves `shard_map`, for the law of types
+    )
     forbidden: str = ""  # the argument that this case gets wrong, for the law of errors
     # if the axis tuples have names of their own, the argument for each; `axis_name` is then all of their axes
-    roles: tuple[tuple[str, str | tuple[str, ...]], ...] = ()
+    roles: Annotated[tuple[tuple[Name, Axes], ...], Meta(max_length=MOST_AXES)] = ()
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -259,32 +258,18 @@ class Case:
 
 
 def bounded(case: Case, contract_of: Callable[[str], Contract]) -> Case:
-    """A decoded case with its contract; ValueError, with field, value and range, unless it could have been drawn."""
-    for what, found, most in (
-        ("operands", case.operands, MOST_OPERANDS),
-        ("data", case.data, MOST_DATA),
-        ("params", case.params, MOST_RANK),
-        ("roles", case.roles, MOST_AXES),
-        ("out", case.out or (), MOST_OPERANDS),
-    ):
-        if len(found) > most:
-            raise reading.Unreadable(f"{what}: {len(found)} of them: expected at most {most}")
+    """A decoded case with its contract; ValueError, with field and value, unless it could have been drawn."""
     contract = str(case.contract)  # of a file its name
-    named = [("contract", contract), *(("axis_name", name) for name in case.axes)]
-    named += [("manual", name) for name in case.manual] + [("role", role) for role, _ in case.roles]
-    named += [("roles", name) for _, axes in case.roles for name in as_axes(axes)]
-    named += [("forbidden", case.forbidden)] if case.forbidden else []
-    for what, name in named:
-        reading.identifier(what, name)
-    for data in case.data:
-        reading.number("seed", data.seed, 0, MOST_SEED)
+    if not re.search(reading.IDENTIFIER, contract):
+        raise reading.Unreadable(f"contract={reading.shown(contract)}: expected an identifier")
     check_chain(case.chain)
     for operand in case.operands:
-        check_operand(operand, case.mesh)
+        as_dtype(operand.dtype)
+        check_placement(operand.placement, case.mesh, len(operand.block))
     for placed in case.out or ():
         check_placement(placed, case.mesh, len(placed.spec))
-    params = ((reading.identifier("parameter", name), parameter(name, value)) for name, value in case.params)
-    return dataclasses.replace(case, contract=contract_of(contract), params=tuple(params))
+    params = tuple((name, parameter(name, value)) for name, value in case.params)
+    return dataclasses.replace(case, contract=contract_of(contract), params=params)
 
 
 def parameter(name: str, value: Any, *, depth: int = 2) -> Any:
@@ -299,10 +284,16 @@ def parameter(name: str, value: Any, *, depth: int = 2) -> Any:
     if isinstance(value, str):
         if {"'", '"', "\\"}.intersection(value):
             raise reading.Unreadable(f"{name}={reading.shown(value)}: expected no quotes and no backslashes")
-        return reading.text(name, value, most=reading.LONGEST_NAME)
+        if len(value) > reading.LONGEST_NAME or not value.isprintable():
+            expected = f"one printable line of at most {reading.LONGEST_NAME} characters"
+            raise reading.Unreadable(f"{name}={reading.shown(value)}: expected {expected}")
+        return value
     if value is None or isinstance(value, bool) or (type(value) is float and math.isfinite(value)):
         return value
-    return reading.number(name, value, -MOST_SEED, MOST_SEED)
+    if type(value) is not int or abs(value) > MOST_SEED:
+        expected = f"a whole number from {-MOST_SEED} to {MOST_SEED}"
+        raise reading.Unreadable(f"{name}={reading.shown(value)}: expected {expected}")
+    return value
 
 
 def manual_axes(case: Case) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ outermost first; the empty one is plain `jit`.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal
 
 from hypothesis import strategies as st
@@ -19,17 +19,8 @@ MOST_LINKS, MOST_BATCHED = 3, 2
 
 Chain = tuple[str, ...]
 
-NESTED = "nested"
-"""The link that divides the axes between two `shard_map`s, one inside the other."""
-
-OUTSIDE = "vmap_outside"
-"""The link that is a `vmap` of the whole `shard_map`."""
-
-SPMD = "vmap_spmd"
-"""The link that is such a `vmap`, its batch sharded over an axis of the mesh (`spmd_axis_name`)."""
-
-COMPOSE = "compose"
-"""The link whose second call gets the results of the first."""
+NESTED, OUTSIDE, SPMD, COMPOSE = "nested", "vmap_outside", "vmap_spmd", "compose"
+"""The links that need more than a function around the call (see `LINKS`)."""
 
 DIVERGENT = ("divergent_cond", "divergent_switch", "divergent_while")
 """The links for which devices that no collective connects take different branches, or different numbers of steps."""
@@ -63,112 +54,74 @@ class Link:
         return self.maps == "all" or self.maps == ("others" if index else "first")
 
 
-LINKS: dict[str, Link] = {
-    link.name: link
-    for link in (
-        Link("eager", "Nothing is under `jit`.", whole=True, compiled=False),
-        Link(
-            "partial_manual",
-            "`shard_map` makes some axes manual; the compiler has the others, over which operands are sharded too.",
-            whole=True,
-            of_shard_map=True,
-            leaves_an_axis=True,
-        ),
-        # of its gradient JAX makes a program that it cannot lower (see the known defects)
-        Link(
-            NESTED,
-            "A `shard_map` inside of another; the axes are divided between them.",
-            whole=True,
-            differentiable=False,
-            of_shard_map=True,
-        ),
-        Link(OUTSIDE, "`vmap` of the whole `shard_map`.", maps="all", whole=True, of_shard_map=True),
-        # with checked types, JAX loses the axis in every loop, branch and remat (see the known defects)
-        Link(
-            SPMD,
-            "`vmap_outside` with its batch sharded over an axis (`spmd_axis_name`); types are not checked.",
-            maps="all",
-            whole=True,
-            checked=False,
-            differentiable=False,
-            of_shard_map=True,
-            leaves_an_axis=True,
-        ),
-        # a derivative that a function gives itself may need the types: a transposed psum is no psum with them
-        Link(
-            "no_vma",
-            "Types are not checked (`check_vma=False`).",
-            whole=True,
-            checked=False,
-            differentiable=False,
-            of_shard_map=True,
-        ),
-        Link(
-            "vjp_inside",
-            "Derivatives are taken inside of `shard_map`; values are those of `jax.vjp` there.",
-            whole=True,
-            derives=True,
-            of_shard_map=True,
-        ),
-        Link(
-            "linearize", "Derivatives are taken by `linearize` and `linear_transpose`.", whole=True, of_derivative=True
-        ),
-        Link(
-            "jacobian",
-            "Derivatives are taken in several directions at once, as `jacfwd` and `jacrev` do.",
-            whole=True,
-            of_derivative=True,
-        ),
-        Link(
-            "grad_per_operand",
-            "Gradients are taken by one operand after the other, each of a function of that operand alone.",
-            whole=True,
-            of_derivative=True,
-        ),
-        Link("inner_jit", "`jit` of the call, inside of `shard_map`."),
-        Link("checkpoint", "`jax.checkpoint` of the call."),
-        Link("vmap", "`vmap` of the call.", maps="all"),
-        Link("vmap_last", "`vmap` of the call over a last dimension.", maps="all"),
-        Link("vmap_named", "`vmap` of the call, with an `axis_name`.", maps="all"),
-        Link("vmap_first", "`vmap` of the call over its first operand alone.", maps="first"),
-        Link("vmap_others", "`vmap` of the call over all operands but the first.", maps="others"),
-        Link("twice", "Two calls, neither of which needs the other.", maps="all"),
-        Link(
-            "sequential",
-            "Two calls: an operand of the second is chosen between the next input and a result of the first.",
-            maps="all",
-        ),
-        Link(COMPOSE, "Two calls: the results of the first are operands of the second."),
-        Link("switch", "The call in one branch of a `switch`; the others give zeros."),
-        Link(
-            "divergent_cond",
-            "The call in both branches of a `cond`, which devices along another axis take by turns.",
-            of_shard_map=True,
-            leaves_an_axis=True,
-        ),
-        Link(
-            "divergent_switch",
-            "The call in all three branches of a `switch`, whose index differs along another axis.",
-            of_shard_map=True,
-            leaves_an_axis=True,
-        ),
-        Link(
-            "divergent_while",
-            "The call in a `while_loop`, of one step or of two by turns along another axis.",
-            differentiable=False,
-            of_shard_map=True,
-            leaves_an_axis=True,
-        ),
-        Link("scan", "A call in every step of a `scan`.", maps="all"),
-        Link("while_loop", "A call in every step of a `while_loop`.", maps="all", differentiable=False),
-        Link(
-            "cond",
-            "A `cond` in a `scan`: the call for the first input, zeros for the second.",
-            maps="all",
-            keeps=(True, False),
-        ),
-    )
-}
+_of_program = partial(Link, whole=True)
+_of_shard_map = partial(_of_program, of_shard_map=True)
+_of_derivative = partial(_of_program, of_derivative=True)
+_batched = partial(Link, maps="all")
+_divergent = partial(Link, of_shard_map=True, leaves_an_axis=True)
+
+_LINKS = (
+    _of_program("eager", "Nothing is under `jit`.", compiled=False),
+    _of_shard_map(
+        "partial_manual",
+        "`shard_map` makes some axes manual; the compiler has the others, over which operands are sharded too.",
+        leaves_an_axis=True,
+    ),
+    # of its gradient JAX makes a program that it cannot lower (see the known defects)
+    _of_shard_map(NESTED, "A `shard_map` inside of another; the axes are divided between them.", differentiable=False),
+    _of_shard_map(OUTSIDE, "`vmap` of the whole `shard_map`.", maps="all"),
+    # with checked types, JAX loses the axis in every loop, branch and remat (see the known defects)
+    _of_shard_map(
+        SPMD,
+        "`vmap_outside` with its batch sharded over an axis (`spmd_axis_name`); types are not checked.",
+        maps="all",
+        checked=False,
+        differentiable=False,
+        leaves_an_axis=True,
+    ),
+    # a derivative that a function gives itself may need the types: a transposed psum is no psum with them
+    _of_shard_map("no_vma", "Types are not checked (`check_vma=False`).", checked=False, differentiable=False),
+    _of_shard_map(
+        "vjp_inside",
+        "Derivatives are taken inside of `shard_map`; values are those of `jax.vjp` there.",
+        derives=True,
+    ),
+    _of_derivative("linearize", "Derivatives are taken by `linearize` and `linear_transpose`."),
+    _of_derivative("jacobian", "Derivatives are taken in several directions at once, as `jacfwd` and `jacrev` do."),
+    _of_derivative(
+        "grad_per_operand",
+        "Gradients are taken by one operand after the other, each of a function of that operand alone.",
+    ),
+    Link("inner_jit", "`jit` of the call, inside of `shard_map`."),
+    Link("checkpoint", "`jax.checkpoint` of the call."),
+    _batched("vmap", "`vmap` of the call."),
+    _batched("vmap_last", "`vmap` of the call over a last dimension."),
+    _batched("vmap_named", "`vmap` of the call, with an `axis_name`."),
+    Link("vmap_first", "`vmap` of the call over its first operand alone.", maps="first"),
+    Link("vmap_others", "`vmap` of the call over all operands but the first.", maps="others"),
+    _batched("twice", "Two calls, neither of which needs the other."),
+    _batched(
+        "sequential", "Two calls: an operand of the second is chosen between the next input and a result of the first."
+    ),
+    Link(COMPOSE, "Two calls: the results of the first are operands of the second."),
+    Link("switch", "The call in one branch of a `switch`; the others give zeros."),
+    _divergent(
+        "divergent_cond", "The call in both branches of a `cond`, which devices along another axis take by turns."
+    ),
+    _divergent(
+        "divergent_switch", "The call in all three branches of a `switch`, whose index differs along another axis."
+    ),
+    _divergent(
+        "divergent_while",
+        "The call in a `while_loop`, of one step or of two by turns along another axis.",
+        differentiable=False,
+    ),
+    _batched("scan", "A call in every step of a `scan`."),
+    _batched("while_loop", "A call in every step of a `while_loop`.", differentiable=False),
+    _batched("cond", "A `cond` in a `scan`: the call for the first input, zeros for the second.", keeps=(True, False)),
+)
+
+LINKS: dict[str, Link] = {link.name: link for link in _LINKS}
 """All links: first those about the whole program, in the order in which a chain has them, then from simple to less."""
 
 

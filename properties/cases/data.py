@@ -20,9 +20,11 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import ml_dtypes
 import numpy as np
+from msgspec import Meta
 
 from shardproof.oracles.dtypes import (
     exact_limit,
@@ -37,13 +39,16 @@ from shardproof.oracles.dtypes import (
 KINDS = ("exact", "distinct", "real", "special", "nan", "scaled", "partial", "zeros")
 """In this order, which is part of what seeds a generator: a new kind comes last, and old data stay what they are."""
 
+MOST_SEED = 2**32
+"""The largest seed that is read from a file."""
+
 
 @dataclass(frozen=True)
 class Data:
     """One data set: its kind, one of `KINDS`, and the seed of its generator."""
 
     kind: str
-    seed: int
+    seed: Annotated[int, Meta(ge=0, le=MOST_SEED)]
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

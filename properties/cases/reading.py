@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-LONGEST = 1000
-"""The most characters of a text, unless it says otherwise."""
 LONGEST_NAME = 100
-"""The most characters of an identifier."""
+"""The most characters of an identifier, or another text."""
+IDENTIFIER = rf"\A(?!({'|'.join(keyword.kwlist)})\Z)[^\W\d]\w*\Z"
+"""The pattern of a Python identifier that is no keyword."""
 SHOWN = 80
 """The most characters of a refused value that a message shows."""
 
@@ -49,6 +49,7 @@ def decode(kind: type[T], data: Any) -> T:
         raise Unreadable("nested too deeply") from error
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at `$")
+        reason = "expected an identifier" if "matching regex" in reason else reason
         path = path.rstrip("`")
         where = f"{path.lstrip('.')}={shown(_at(data, path))}: " if path else ""
         raise Unreadable(f"{where}{reason[:1].lower()}{reason[1:]}") from error
@@ -79,24 +80,3 @@ def _unknown(data: Any, known: Any, path: str = "") -> str:
     else:
         return ""
     return next((found for a, b, at, there in pairs if (found := _unknown(a, b, at) if there else at)), "")
-
-
-def text(what: str, value: Any, *, most: int = LONGEST) -> str:
-    """A text of at most `most` characters that prints in one line; raises Unreadable if it is none."""
-    if type(value) is not str or len(value) > most or not value.isprintable():
-        raise Unreadable(f"{what}={shown(value)}: expected one printable line of at most {most} characters")
-    return value
-
-
-def identifier(what: str, value: Any) -> str:
-    """A Python identifier; raises Unreadable if it is none, or a keyword."""
-    if not text(what, value, most=LONGEST_NAME).isidentifier() or keyword.iskeyword(value):
-        raise Unreadable(f"{what}={shown(value)}: expected an identifier")
-    return str(value)
-
-
-def number(what: str, value: Any, low: int, high: int) -> int:
-    """A whole number from `low` to `high`; raises Unreadable for anything else, True as well."""
-    if type(value) is not int or not low <= value <= high:
-        raise Unreadable(f"{what}={shown(value)}: expected a whole number from {low} to {high}")
-    return value

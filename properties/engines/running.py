@@ -27,9 +27,8 @@ from shardproof.properties.engines.simulate import Simulated, raised_in
 from shardproof.properties.engines.simulate.exchange import divide
 from shardproof.properties.engines.simulate.interpreter import select_results
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import Program, Seen, WrongResult, forward, readable_errors
+from shardproof.properties.programs.program import Program, Seen, WrongResult, derivatives, forward, readable_errors
 from shardproof.properties.programs.transformations import composed_operands, next_operands
 from shardproof.properties.programs.violation import NotDifferentiable, SuiteError
 

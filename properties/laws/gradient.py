@@ -31,8 +31,8 @@ from shardproof.properties.precision.judge import (
     is_a_number,
     slightly_off,
 )
-from shardproof.properties.programs.derivatives import with_derivative
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.program import with_derivative
 from shardproof.properties.programs.violation import Broken
 
 TANGENT_SEED = 104729

@@ -16,10 +16,9 @@ from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.performance.operations import flops_in, operations_of
 from shardproof.properties.performance.timeline import loads_in
-from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
+from shardproof.properties.programs.built_in import FORMS, OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.examples import product_case
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.products import FORMS
 from shardproof.properties.programs.program import Seen, forward
 
 pytestmark = pytest.mark.untyped

@@ -26,10 +26,9 @@ from shardproof.properties.performance.compiled import (
 )
 from shardproof.properties.performance.tpu_compiler import COMPILER, WAYS, TpuCompiler, missing
 from shardproof.properties.performance.tpu_compiler.topology import Topology
-from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
+from shardproof.properties.programs.built_in import FORMS, OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.examples import SHAPES, SHARDED, product_case
 from shardproof.properties.programs.partitioned import partition
-from shardproof.properties.programs.products import CLAIMS
 
 PLACE = Place(Topology.parse("v5e:2x4"), 4)
 WORK = Work("all_gather_matmul_lhs", "book", PLACE)
@@ -40,7 +39,7 @@ ALONE = Figures(20.0, 20.0, 0.0, 0, 0, 0, 0)
 def test_all_that_is_compiled_is_recorded() -> None:
     """Every form of every product, at every shape, forward and backward, and nothing that is no form."""
     known = read(RECORDED)
-    for contract in CLAIMS:
+    for contract in FORMS:
         for shape in SHAPES:
             for way in WAYS:
                 work = Work(contract, shape, PLACE, way)

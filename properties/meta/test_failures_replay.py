@@ -169,6 +169,13 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "an engine": (changed(engine="tpu"), f"engine='tpu': expected one of {', '.join(ENGINES)}"),
     "an engine of another law": (changed(law="agreement", engine="simulate"), "engine='simulate'"),
     "a path for an axis": (changed(case__axis_name="../../etc/passwd"), "axis_name='../../etc/passwd': expected an"),
+    "many operands": (
+        changed(case__operands=65 * [{"block": [1], "dtype": "int8", "placement": {"spec": [[]]}}]),
+        "expected `array` of length <= 64",
+    ),
+    "a keyword for a role": (changed(case__roles=[["lambda", "tp"]]), "roles[0][0]='lambda': expected an identifier"),
+    "no contract": (changed(case__contract="../mine"), "contract='../mine': expected an identifier"),
+    "a long text": (changed(case__params=[["offset", "x" * 101]]), "expected one printable line of at most 100 char"),
     "an axis": (changed(case__axis_name=["xp"]), "axis_name=('xp',): expected distinct axes of the mesh"),
     "a parameter": (
         changed(case__params=[["offset", 1], ["shell", "rm"]]),
@@ -192,7 +199,7 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "no operand": (changed(case__operands=[]), "operands: 0 given"),
     "a huge block": (
         changed(case__operands=[{"block": [2**40], "dtype": "int8", "placement": {"spec": [[]]}}]),
-        f"block={2**40}: expected a whole number from 0 to",
+        f"case.operands[0].block[0]={2**40}: expected `int` <= {2**27}",
     ),
     "a huge mesh": (
         changed(case__mesh={"axis_names": ["dp"], "sizes": [10**12]}),
@@ -202,7 +209,16 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
         changed(case__mesh={"axis_names": ["dp", "tp"], "sizes": [1, 1], "devices": [1000]}),
         "devices=(1000,): expected numbers below 256",
     ),
-    "a seed": (changed(case__data=[{"kind": "exact", "seed": -1}]), "seed=-1: expected a whole number from 0 to"),
+    "a seed": (changed(case__data=[{"kind": "exact", "seed": -1}]), "case.data[0].seed=-1: expected `int` >= 0"),
+    "devices that are the same": (
+        changed(case__mesh={"axis_names": ["dp"], "sizes": [2], "devices": [0, 0]}),
+        "expected 2 distinct device numbers",
+    ),
+    "a number as text": (
+        changed(case__mesh={"axis_names": ["dp"], "sizes": ["2"]}),
+        "case.mesh.sizes[0]='2': expected `int`, got `str`",
+    ),
+    "a kind of data": (changed(case__data=[{"kind": "pickle", "seed": 0}]), "kind='pickle': expected one of exact"),
     "no data": (changed(case__data=[]), "data: expected at least one data set"),
     "a string for a list": (changed(case__manual="tp"), "case.manual='tp': expected `array`, got `str`"),
 }

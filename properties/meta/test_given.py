@@ -53,13 +53,6 @@ def summed(x, axis_name, *, op="sum"):
         raise NotImplementedError("other dtypes than complex ones")
     nothing = lax.psum(jnp.zeros_like(x), axis_name)
     return all_reduce(x, axis_name, op=op) + nothing
-
-
-def through_a_maximum(x, axis_name, *, op="sum"):
-    from shardproof.impl.collectives import all_reduce
-
-    result = all_reduce(x, axis_name, op=op)
-    return lax.pmax(result, axis_name) if jnp.issubdtype(result.dtype, jnp.floating) else result
 """,
     "ends": "import sys\n\nsys.exit(3)\n",
 }
@@ -81,21 +74,24 @@ def project(tmp_path: Path) -> Path:
             "ring_shif=mine:right",
             "--impl=ring_shif=mine:right: contract='ring_shif': no such contract; did you mean 'ring_shift'?",
         ),
-        ("ring_shift", "--impl=ring_shift: expected CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather"),
         ("ring_shift=yours:right", "cannot import yours: ModuleNotFoundError: No module named 'yours'"),
         ("ring_shift=ends:right", "cannot import ends: SystemExit: 3"),
         ("ring_shift=mine:left", "--impl=ring_shift=mine:left: module mine has no left"),
         ("ring_shift=mine:other", "ring_shift: other(x) cannot be called as (x, axis_name, *, offset)"),
+        ("json:dumps", "--impl=json:dumps: expected a Program, got function; or CONTRACT=json:dumps"),
+        ("mine:mlp p-1", "--expect-communication=p-1: mine:mlp is a Program: expected communication='p-1' in its own"),
+        ("mine", "--impl=mine: expected CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather, or MODULE:PROGRAM"),
+        ("=mine:mlp", "--impl==mine:mlp: expected CONTRACT=MODULE:FUNCTION"),
     ],
 )
 def test_what_cannot_be_checked_is_refused_in_one_line(
     project: Path, monkeypatch: pytest.MonkeyPatch, given: str, line: str
 ) -> None:
-    """A wrong name or signature is refused before anything is checked."""
+    """A wrong name or signature, or what is no program, is refused before anything is checked."""
     monkeypatch.syspath_prepend(project)
     sys.modules.pop("mine", None)
     with pytest.raises(GivenError) as caught:
-        Given.parse(given).load()
+        Given.parse(*given.split()).load()
     sys.modules.pop("mine", None)
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -104,7 +100,6 @@ def test_what_cannot_be_checked_is_refused_in_one_line(
 MEETING = {
     "ring_shift=mine:ragged": "ragged_all_to_all_cpu",
     "all_reduce=mine:summed": "complex_constant_sum",
-    "all_reduce=mine:through_a_maximum": "pmax_loses_nan",
 }
 """Right functions, and the known defect of XLA that each meets."""
 

@@ -14,11 +14,9 @@ from shardproof.oracles import collectives
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
-from shardproof.properties.cases.strategies import index_groups
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.value import check_value
-from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report.checking import user_implementation
 
@@ -61,13 +59,6 @@ def test_a_mean_divided_by_the_first_groups_length_is_reported() -> None:
 
     with pytest.raises(Broken, match="1 of 3 blocks wrong"):
         check_value(user_implementation("all_reduce", mean), with_op("mean"), engine_named("simulate"))
-
-
-def test_groups_of_all_lengths_are_drawn() -> None:
-    """Groups that need not be even contain every participant once, and some of them differ in length."""
-    found = drawn(index_groups(6, uneven=True))
-    assert all(sorted(index for group in groups for index in group) == list(range(6)) for groups in found)
-    assert {len({len(group) for group in groups}) for groups in found} >= {1, 2, 3}
 
 
 @pytest.mark.parametrize("checked", [True, False])

@@ -1,9 +1,7 @@
 """Partial laws do not apply to a function that declines all of their cases, which is no failure."""
 
-import dataclasses
 import inspect
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +13,13 @@ from jax import Array, lax
 from shardproof import check, check_program
 from shardproof.impl import collectives
 from shardproof.properties.cases.chain import Chain, in_words
-from shardproof.properties.cases.strategies import Chains
-from shardproof.properties.contracts import Scope
-from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.runs import pytest_given
+from shardproof.properties.meta.test_verdicts import found
 from shardproof.properties.report import verdicts
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner.judging import require_held
-from shardproof.properties.runner.search import Finding, find_violation
 from shardproof.properties.runner.tally import HeldOnNothing
-
-SMALL = Scope(max_devices=4, available=4, large=24)
 
 
 def extreme(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
@@ -52,32 +45,13 @@ def underived(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
     return same(collectives.all_reduce(x, axis_name, op=op))
 
 
-def found(function: Callable[..., Array], law: str, chain: Chain, patience: int = 40) -> Finding:
-    """The finding of a law on an all-reduce under a chain, with a limit of declined cases."""
-    return find_violation(
-        [LAWS[law]],
-        user_implementation("all_reduce", function),
-        engine_named("simulate"),
-        dataclasses.replace(SMALL, chains=Chains(only=chain)),
-        max_examples=13,
-        random_seed=1,
-        shrink=False,
-        patience=patience,
-    )
-
-
-def held(function: Callable[..., Array], law: str, chain: Chain, patience: int = 40) -> str:
-    """Why a law does not apply, if nothing breaks it."""
-    finding = found(function, law, chain, patience)
-    assert finding.violation is None
-    return require_held(LAWS[law], user_implementation("all_reduce", function), finding.tally)
-
-
 @pytest.mark.parametrize("chain", [(), ("vmap",)], ids=in_words)
 def test_what_has_values_and_no_derivative_fails(chain: Chain) -> None:
     """A function whose derivative raises NotImplementedError held on nothing."""
+    finding = found("all_reduce", underived, "gradient", "simulate", 13, 40, chain)
+    assert finding.violation is None
     with pytest.raises(HeldOnNothing, match=r"held on no case: .* unsupported .NotImplementedError: no derivative"):
-        held(underived, "gradient", chain)
+        require_held(LAWS["gradient"], user_implementation("all_reduce", underived), finding.tally)
 
 
 def normalised(x: Any, *, data: Any) -> Any:
@@ -112,27 +86,11 @@ def test_an_operation_without_a_derivative_is_named_soon() -> None:
     check_program(normalised, whole, **described | {"laws": None, "max_examples": 2}, gradients=False)
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer cases that are declined end a search of `check`."""
-    monkeypatch.setattr(verdicts, "MAX_UNSUPPORTED", 40)
-
-
-@pytest.mark.lengthy
-@pytest.mark.usefixtures("impatient")
-def test_check_reports_laws_that_do_not_apply() -> None:
-    """The summary names laws that do not apply, with reasons, and those that held."""
-    text = str(check("all_reduce", extreme, laws=["value", "gradient"], max_examples=8))
-    assert "gradient  simulate  does not apply" in text
-    assert "finding: all_reduce[extreme]: gradient (simulate): does not apply: every case" in text
-    assert "value     simulate  held" in text
-
-
 @pytest.mark.either_end
-@pytest.mark.usefixtures("impatient")
-def test_laws_that_do_not_apply_verify_nothing() -> None:
-    """A check in which no law of all cases held fails."""
-    with pytest.raises(AssertionError, match="does not apply: every case was declined"):
+def test_laws_that_do_not_apply_verify_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check in which no law of all cases held fails; the table has the law that does not apply."""
+    monkeypatch.setattr(verdicts, "MAX_UNSUPPORTED", 40)
+    with pytest.raises(AssertionError, match=r"does not apply: every case was declined(?s:.*)gradient  simulate  does"):
         check("all_reduce", extreme, laws=["gradient"], max_examples=8)
 
 
@@ -159,22 +117,6 @@ def test_pytest_skips_laws_that_do_not_apply(tmp_path: Path) -> None:
     assert "ERROR: --impl: no law that covers all cases held for all_reduce[extreme]" in done.stdout
 
 
-@pytest.mark.lengthy
-def test_what_supports_nothing_holds_nothing() -> None:
-    """A function that only raises NotImplementedError is reported as that, whatever JAX makes of a case around it."""
-
-    def unwritten(x: Array, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Array:
-        raise NotImplementedError("later")
-
-    with pytest.raises(HeldOnNothing) as raised:
-        check("all_gather", unwritten, laws=["value", "gradient", "communication"], max_examples=10)
-    output = str(raised.value)
-    assert re.search(r"value \(simulate\).*: held on no case: [\d,]+ unsupported \(NotImplementedError: later", output)
-    assert "VIOLATED" not in output
-    assert "communication NOT as expected" not in output
-    assert re.search(r"value +simulate +held nothing +0 ", output)
-
-
 def test_what_is_declined_is_declined_under_a_transformation() -> None:
     """Where another thing goes wrong under a transformation, a function that declines the case is unsupported."""
 
@@ -183,7 +125,7 @@ def test_what_is_declined_is_declined_under_a_transformation() -> None:
             raise ValueError("a batch")
         raise NotImplementedError("later")
 
-    result = found(declines_alone, "value", ("vmap",))
+    result = found("all_reduce", declines_alone, "value", "simulate", 13, 40, ("vmap",))
     assert result.violation is None
     assert set(result.tally.unsupported) <= {
         "NotImplementedError: later", "NotImplementedError without the transformations around the call",

@@ -1,6 +1,7 @@
 """What may import what: the rooms, and the layers of `properties`, whose imports go one way, in no circle."""
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -173,3 +174,16 @@ def test_what_breaks_the_rules_is_found() -> None:
     assert against({"laws.law": {*imports(typed, known)}}) == ["laws.law imports meta.brief"]
     assert not against({"runner.search": {"laws.law", "cases.case"}})
     assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})) == {"a", "b", "c"}
+
+
+MOST_MODULES = 130
+"""The most modules of this project that are imported before a user's own program is checked."""
+
+
+def test_a_program_imports_no_contract() -> None:
+    """What checks a user's own program imports no contract of this project, and no implementation of one."""
+    code = "import sys, shardproof\nshardproof.check_program\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = [name for name in done.stdout.split() if name.startswith("shardproof.")]
+    assert len(loaded) <= MOST_MODULES
+    assert not {f"{PACKAGE}.programs.built_in", f"{PACKAGE}.contracts.collectives"} & {*loaded}

@@ -17,10 +17,8 @@ from shardproof.properties.report.checking import check_program
 from shardproof.properties.report.failures.replay import OF_PROGRAMS
 from shardproof.properties.report.plugin import nothing_selected
 from shardproof.properties.report.program_tests import program_test
-from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.named import held_by_a_module
 from shardproof.properties.runner.programs import Description, Program
-from shardproof.properties.runner.stated import GivenError
 
 PROJECT = '''
 """A user's own tests."""
@@ -225,24 +223,6 @@ def test_a_program_that_ends_its_process_is_given_and_replayed(project: Path) ->
     assert headline in later.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("json:dumps",), "--impl=json:dumps: expected a Program, got function; or CONTRACT=json:dumps"),
-        (
-            ("mine:mlp", "p-1"),
-            "--expect-communication=p-1: mine:mlp is a Program: expected communication='p-1' in its own",
-        ),
-        (("mine",), "--impl=mine: expected CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather, or MODULE:PROGRAM"),
-        (("=mine:mlp",), "--impl==mine:mlp: expected CONTRACT=MODULE:FUNCTION"),
-    ],
-)
-def test_what_is_no_program_is_refused(arguments: tuple[Any, ...], message: str) -> None:
-    """An `--impl` that names no program is refused in one line with what was expected."""
-    with pytest.raises(GivenError, match=re.escape(message)):
-        Given.parse(*arguments).load()
-
-
 @pytest.mark.lengthy
 def test_a_case_is_checked_once_its_program_is_known(project: Path) -> None:
     """A file of another program, or of other arguments, is refused in one line."""
@@ -289,6 +269,8 @@ def test_a_program_says_all_that_it_is_about() -> None:
         check_program(MLP, numpy_mlp)
     with pytest.raises(ValueError, match="reference: expected the same function on whole arrays"):
         check_program(mlp)
+    with pytest.raises(ValueError, match="results: is missing: a description of each array"):
+        check_program(mlp, numpy_mlp, arguments=("n@data",))
     with pytest.raises(ValueError, match="laws='values': no such law; did you mean 'value'"):
         program_test(MLP, laws="values")
     with pytest.raises(ValueError, match="expected a Program"):
@@ -303,21 +285,6 @@ def test_check_program_takes_what_a_program_does() -> None:
     described = [field.name for field in dataclasses.fields(Program) if field.name not in ("function", "reference")]
     assert get_type_hints(Description) == {name: of_program[name] for name in described}
     assert get_type_hints(check_program)["description"] == Unpack[Description]
-
-
-@pytest.mark.parametrize(
-    ("more", "output"),
-    [
-        ({"result": "n"}, "result: check_program has no such argument; did you mean 'results'?"),
-        ({"max_example": 1}, "max_example: check_program has no such argument; did you mean 'max_examples'?"),
-        ({"bogus": 1}, "bogus: check_program has no such argument; expected some of arguments, results, holds, whole"),
-        ({}, "results: is missing: a description of each array"),
-    ],
-)
-def test_what_a_program_does_not_take_is_said(more: dict[str, Any], output: str) -> None:
-    """An unknown or missing argument of a program is named, with the nearest known one."""
-    with pytest.raises(ValueError, match=rf"^{re.escape(output)}"):
-        check_program(mlp, numpy_mlp, arguments=("n@data",), **more)
 
 
 def ids(x: Any, *, data: Any) -> Any:

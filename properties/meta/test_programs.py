@@ -126,6 +126,12 @@ def test_an_element_is_reported_by_its_global_index_and_its_owner(
     assert (tmp_path / ".shardproof" / ".gitignore").read_text() == "*\n"
 
 
+def right_always(results: Any, x: Any, w_in: Any, w_out: Any) -> bool:
+    """A predicate that accepts everything."""
+    return True
+
+
+HELD: dict[str, Any] = {"reference": None, "holds": right_always}
 MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
 
 
@@ -175,6 +181,9 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"serves": 3}, "serves=3: expected a function"),
         ({"arguments": (np.ones((9, 99)), "b", "c")}, "…: expected dimensions in a string, an Array, or a pytree"),
         ({"laws": ["values"]}, "laws='values': no such law; did you mean 'value'"),
+        ({"result": "n"}, "result: check_program has no such argument; did you mean 'results'?"),
+        ({"max_example": 1}, "max_example: check_program has no such argument; did you mean 'max_examples'?"),
+        ({"bogus": 1}, "bogus: check_program has no such argument; expected some of arguments, results, holds, whole"),
         ({"arguments": MISSPELT}, "; arguments: role 'dta': did you mean 'data'?"),
         (
             {"arguments": MISSPELT, "function": lambda a, b, c, /, *, model, eps=1: a},
@@ -182,6 +191,24 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ),
         ({"roles": ["expert"]}, "; roles: role 'expert': expected a parameter 'expert' of the function"),
         ({"results": "batch@dta embed"}, "got an unexpected keyword argument 'dta'; results: role 'dta': did you mean"),
+        (
+            {"reference": None},
+            "reference: expected the same function on whole arrays, or holds=, a predicate",
+        ),
+        ({"holds": right_always}, "reference, holds: both given: expected the same on whole arrays, or a predicate"),
+        ({"reference": None, "holds": lambda y: True}, "cannot be called as holds(results, x, w_in, w_out): too many"),
+        ({**HELD, "gradients": True}, "gradients=True, holds: expected a reference besides"),
+        ({**HELD, "within": 0.1}, "within=0.1, holds: expected a reference besides"),
+        ({**HELD, "results": "rows embed"}, "results: 'rows': expected a dimension of an argument, or a size"),
+        ({"reference": None, "holds": 3}, "holds=3: expected a function"),
+        ({"accumulator": "bfloat16"}, "accumulator='bfloat16': expected 'float32' or 'float64'"),
+        ({"within": 2}, "within=2: expected a part of the largest number, such as 0.01"),
+        ({"within": "1%"}, "within='1%': expected a part"),
+        ({"within": 0.1, "relative_to": "column"}, "relative_to='column': expected 'array' or 'row'"),
+        ({"results": Array("batch embed", only={"expert": 0})}, "only: 'expert': expected some of data, model"),
+        ({"arguments": (Array("a", only={"data": 0}), "b", "c")}, "only: expected of results alone"),
+        ({"whole": True, "results": Array("batch embed", only={"data": 0})}, "only, whole=True: a function of global"),
+        ({"data": "nan"}, "data='nan': expected some of exact, real, which programs have"),
     ],
 )
 def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], message: str) -> None:
@@ -207,6 +234,7 @@ def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], 
             ),
         ),
         ({"dtype": "int32", "below": 10**12}, "below='1000000000000': expected integers of int32 below it"),
+        ({"only": {"data": 0}}, "array 'n@data': only={'data': 0}: expected roles that do not shard it"),
     ],
 )
 def test_an_array_that_cannot_be_is_one_line(given: dict[str, Any], message: str) -> None:
@@ -472,13 +500,6 @@ def test_a_random_key_that_is_returned_is_named() -> None:
         check_program(keys, lambda x: x, arguments=["n@data"], results="n@data", laws=["value"], max_examples=2)
 
 
-def test_a_result_of_more_bits_than_there_are_is_said() -> None:
-    """Without x64 JAX makes a float32 of a float64, in the function as in what is described."""
-    described: dict[str, Any] = {"arguments": ["n@data"], "results": Array("n@data", "float64"), "dtypes": "float32"}
-    summary = check_program(lambda x, *, data: x, lambda x: x, **described, laws=["value"], max_examples=2)
-    assert "results stated as float64: half as many bits where no argument has 64, as x64 is off" in str(summary)
-
-
 def test_a_law_that_has_nothing_to_ask_is_said() -> None:
     """A law that does not apply to a program is named in the summary."""
     written = PROGRAMS["counts"]
@@ -593,9 +614,10 @@ def normed_whole(x: Any) -> Any:
 
 @pytest.mark.parametrize("reference", [counted_whole, lambda ids: np.bincount(ids, minlength=5)], ids=["jax", "numpy"])
 def test_a_result_of_64_bits_has_32_where_jax_has_no_more(reference: Any) -> None:
-    """So `int64`, as counts are in NumPy, is right of a function that cannot return it."""
+    """So `int64`, as counts are in NumPy, is right of a function that cannot return it; the summary has a line."""
     described: dict[str, Any] = {"arguments": (Array("n@data", "int32", below=5),), "results": Array("5", "int64")}
-    check_program(partial(counted, dtype="int32"), reference, max_examples=8, laws=["value"], **described)
+    summary = check_program(partial(counted, dtype="int32"), reference, max_examples=8, laws=["value"], **described)
+    assert "results stated as int64: half as many bits where no argument has 64, as x64 is off" in str(summary)
 
 
 def through(dtype: str, x: Any) -> Any:

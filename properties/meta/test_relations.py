@@ -14,7 +14,6 @@ from jax import lax
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.meta.runs import python
 from shardproof.properties.report.checking import check_program
-from shardproof.properties.runner.programs import Program
 
 pytestmark = pytest.mark.untyped
 
@@ -215,22 +214,3 @@ def test_a_predicate_that_refuses_nothing_is_reported(holds: Any, accepted: str)
     (line,) = [line for line in text.splitlines() if line.startswith("says nothing: ")] or [""]
     assert ("the predicate of holds= never refused a result that was changed" in line) is bool(accepted)
     assert re.sub(r" \(\d+ structures?\)", "", line.rpartition(": ")[2]) == accepted
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({}, "reference, holds: neither given: expected the same on whole arrays, or a predicate"),
-        ({"reference": lambda key: key, "holds": rows_differ}, "reference, holds: both given"),
-        ({"holds": lambda y: True}, r"cannot be called as holds\(results, key\): too many positional arguments"),
-        ({"holds": rows_differ, "gradients": True}, "gradients=True, holds: expected a reference besides"),
-        ({"holds": rows_differ, "within": 0.1}, "within=0.1, holds: expected a reference besides"),
-        ({"holds": rows_differ, "results": "n@data 4"}, "results: 'n': expected a dimension of an argument, or a size"),
-        ({"holds": 3}, "holds=3: expected a function"),
-    ],
-)
-def test_a_relation_that_cannot_be_used_is_one_line(given: dict[str, Any], words: str) -> None:
-    """A wrong description raises when it is made."""
-    with pytest.raises(ValueError, match=words) as raised:
-        Program(noise, **ROWS | given)
-    assert "\n" not in str(raised.value)

@@ -222,22 +222,6 @@ def test_a_row_may_be_what_it_is_relative_to() -> None:
         check_program(of_all, lambda x: x, within=1.01e-3, relative_to="row", **described)
 
 
-@pytest.mark.parametrize(
-    ("said", "message"),
-    [
-        ({"accumulator": "bfloat16"}, "accumulator='bfloat16': expected 'float32' or 'float64'"),
-        ({"within": 2}, "within=2: expected a part of the largest number, such as 0.01"),
-        ({"within": "1%"}, "within='1%': expected a part"),
-        ({"within": 0.1, "relative_to": "column"}, "relative_to='column': expected 'array' or 'row'"),
-    ],
-    ids=["accumulator", "too_much", "no_number", "relative_to"],
-)
-def test_what_cannot_be_intended_is_one_line(said: dict[str, Any], message: str) -> None:
-    """It names the argument, its value and what was expected."""
-    with pytest.raises(ValueError, match=message):
-        Program(compressed, whole_sum, arguments=("@data n",), results="n", **said)
-
-
 def test_what_is_stated_is_in_what_a_failure_leaves_behind() -> None:
     """In its script, and in its JSON."""
     program = Program(

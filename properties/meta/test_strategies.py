@@ -1,4 +1,4 @@
-"""Strategies of meshes, axis tuples and participants: features that they draw, and how they shrink."""
+"""Strategies of meshes, axis tuples and participants: features that they draw; and how all strategies shrink."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -9,15 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
+from shardproof.oracles.dtypes import is_float
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import (
     axis_names,
     axis_tuples,
+    dtypes,
     factorisations,
     index_groups,
     meshes,
     permutations_of_participants,
+    shapes,
+    specs,
 )
+from shardproof.properties.cases.strategies.dtypes import as_dtype
+from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.drawn import TWO_BY_FOUR, TWO_BY_TWO, drawn, meshes_with, smallest
 
 pytestmark = pytest.mark.either_end
@@ -72,30 +78,6 @@ def test_meshes_keep_their_bounds(lowest: int, more: int, spare: int, axes: int,
     assert set(mesh.axis_types) == {"auto"}
 
 
-SHRUNK_MESHES: dict[str, tuple[Callable[[MeshCase], bool], MeshCase]] = {
-    "any": (lambda mesh: True, MeshCase(("dp",), (1,))),
-    "two devices": (lambda mesh: mesh.size >= 2, MeshCase(("dp",), (2,))),
-    "five devices": (lambda mesh: mesh.size >= 5, MeshCase(("dp",), (5,))),
-    "two axes": (lambda mesh: sum(n > 1 for n in mesh.sizes) >= 2, TWO_BY_TWO),
-    "three axes": (lambda mesh: sum(n > 1 for n in mesh.sizes) >= 3, MeshCase(("dp", "tp", "pp"), (2, 2, 2))),
-    "an explicit axis": (lambda mesh: "explicit" in mesh.axis_types, MeshCase(("dp",), (1,), axis_types=("explicit",))),
-    "devices that descend": (lambda mesh: mesh.devices[0] > mesh.devices[-1], MeshCase(("dp",), (2,), (1, 0))),
-}
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("need", SHRUNK_MESHES)
-def test_meshes_shrink(need: str) -> None:
-    """A failure that needs something of a mesh is shown on the simplest mesh that has it."""
-    condition, expected = SHRUNK_MESHES[need]
-    assert smallest(meshes(available=8), condition) == expected
-
-
-def test_meshes_shrink_to_the_fewest_devices_allowed() -> None:
-    """Meshes shrink to one axis `dp` of `min_devices` devices."""
-    assert smallest(meshes(min_devices=3)) == MeshCase(("dp",), (3,))
-
-
 @pytest.mark.parametrize(
     ("bounds", "texts"),
     [
@@ -123,26 +105,6 @@ def test_axis_tuples_are_all_subsets_in_all_orders() -> None:
     assert set(drawn(axis_names(TWO_BY_FOUR))) == tuples | {"dp", "tp"}
 
 
-def test_axis_tuples_shrink() -> None:
-    """Axis tuples shrink to the first axis, two axes to mesh order, and an axis name to a bare one."""
-    assert smallest(axis_tuples(TWO_BY_TWO)) == ("dp",)
-    assert smallest(axis_tuples(TWO_BY_TWO), lambda axes: len(axes) == 2) == ("dp", "tp")
-    assert smallest(axis_names(TWO_BY_TWO)) == "dp"
-    assert smallest(axis_names(TWO_BY_TWO), lambda name: "tp" in name) == "tp"
-
-
-@pytest.mark.lengthy
-def test_a_failure_out_of_mesh_order_shrinks() -> None:
-    """A failure that needs an order of two real axes other than the mesh's is shown on (dp=2, tp=2)."""
-
-    def permuted(pair: tuple[MeshCase, tuple[str, ...]]) -> bool:
-        mesh, axes = pair
-        real = tuple(name for name in axes if mesh.shape[name] > 1)
-        return real != mesh.in_mesh_order(real)
-
-    assert smallest(meshes_with(axis_tuples), permuted) == (TWO_BY_TWO, ("tp", "dp"))
-
-
 def test_permutations_of_participants_are_partial_permutations() -> None:
     """No participant sends or receives twice; none, one and all of them send within 500 draws."""
     found = drawn(permutations_of_participants(4))
@@ -155,22 +117,79 @@ def test_permutations_of_participants_are_partial_permutations() -> None:
         assert len(dict(pairs)) == len({destination for _, destination in pairs}) == len(pairs)
 
 
-def test_permutations_of_participants_shrink() -> None:
-    """A permutation shrinks to no pair, and one with a pair to that pair alone."""
-    assert smallest(permutations_of_participants(4)) == ()
+@pytest.mark.parametrize(("uneven", "lengths", "counts"), [(False, {1}, {1, 2, 3, 6}), (True, {1, 2, 3}, {1, 2, 3, 4})])
+def test_index_groups_partition(uneven: bool, lengths: set[int], counts: set[int]) -> None:
+    """Groups contain every participant once, and are of equal length unless they need not be; all numbers appear."""
+    found = drawn(index_groups(6, uneven=uneven))
+    assert all(sorted(index for group in groups for index in group) == list(range(6)) for groups in found)
+    assert {len({len(group) for group in groups}) for groups in found} >= lengths
+    assert {len(groups) for groups in found} >= counts
+    assert uneven or {len({len(group) for group in groups}) for groups in found} == {1}
+
+
+# Shrinking
+
+
+def permuted(pair: tuple[MeshCase, tuple[str, ...]]) -> bool:
+    """True for an order of two axes of several devices that is not the mesh's."""
+    mesh, axes = pair
+    real = tuple(name for name in axes if mesh.shape[name] > 1)
+    return real != mesh.in_mesh_order(real)
+
+
+def anything(value: object) -> bool:
+    """True."""
+    return True
+
+
+MESHES, TUPLES, NAMES = meshes(available=8), axis_tuples(TWO_BY_TWO), axis_names(TWO_BY_TWO)
+SHRUNK: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bool], Any]] = {
+    "a mesh": (MESHES, anything, MeshCase(("dp",), (1,))),
+    "two devices": (MESHES, lambda mesh: mesh.size >= 2, MeshCase(("dp",), (2,))),
+    "five devices": (MESHES, lambda mesh: mesh.size >= 5, MeshCase(("dp",), (5,))),
+    "two axes": (MESHES, lambda mesh: sum(n > 1 for n in mesh.sizes) >= 2, TWO_BY_TWO),
+    "three axes": (
+        MESHES, lambda mesh: sum(n > 1 for n in mesh.sizes) >= 3, MeshCase(("dp", "tp", "pp"), (2, 2, 2)),
+    ),
+    "an explicit axis": (
+        MESHES, lambda mesh: "explicit" in mesh.axis_types, MeshCase(("dp",), (1,), axis_types=("explicit",)),
+    ),
+    "devices that descend": (
+        MESHES, lambda mesh: mesh.devices[0] > mesh.devices[-1], MeshCase(("dp",), (2,), (1, 0)),
+    ),
+    "the fewest devices": (meshes(min_devices=3), anything, MeshCase(("dp",), (3,))),
+    "an axis tuple": (TUPLES, anything, ("dp",)),
+    "a tuple of two axes": (TUPLES, lambda axes: len(axes) == 2, ("dp", "tp")),
+    "an axis name": (NAMES, anything, "dp"),
+    "the name of an axis": (NAMES, lambda name: "tp" in name, "tp"),
+    "out of mesh order": (meshes_with(axis_tuples), permuted, (TWO_BY_TWO, ("tp", "dp"))),
+    "a permutation": (permutations_of_participants(4), anything, ()),
+    "groups": (index_groups(4), anything, ((0, 1, 2, 3),)),
+    "two groups": (index_groups(4), lambda groups: len(groups) == 2, ((0, 1), (2, 3))),
+    "a spec": (specs(TWO_BY_TWO, 2), anything, ((), ())),
+    "a spec of both axes": (specs(TWO_BY_TWO, 2, required=("dp", "tp")), anything, (("dp", "tp"), ())),
+    "a spec of one axis": (specs(TWO_BY_TWO, 2, required=("tp",)), anything, (("tp",), ())),
+    "a shape": (shapes(), anything, ()),
+    "a shape of rank 2": (shapes(min_rank=2), anything, (1, 1)),
+    "an empty shape": (shapes(), lambda shape: 0 in shape, (0,)),
+    "a dtype": (dtypes(), anything, "float32"),
+    "a dtype with gradients": (dtypes(floating=True), anything, "float32"),
+    "a wide dtype": (dtypes(wide=True), anything, "float32"),
+    "no float": (dtypes(), lambda name: not is_float(as_dtype(name)), "int32"),
+}  # fmt: skip
+"""Strategies, what a failure needs of them, and the simplest that has it."""
+
+SLOW = {"two axes", "three axes", "an explicit axis", "devices that descend", "five devices", "out of mesh order"}
+
+
+@pytest.mark.parametrize("need", marked(SHRUNK, {*SHRUNK} - SLOW))
+def test_a_failure_is_shown_on_the_simplest_that_has_it(need: str) -> None:
+    """One device before two, one axis before two, mesh order before permuted, replicated before sharded, float32."""
+    strategy, condition, expected = SHRUNK[need]
+    assert smallest(strategy, condition) == expected
+
+
+def test_other_things_shrink_to_few() -> None:
+    """A permutation with a pair shrinks to that pair alone, and longer sides than 2 to ones beside one of 3."""
     assert len(smallest(permutations_of_participants(4), lambda pairs: any(s != d for s, d in pairs))) == 1
-
-
-def test_index_groups_partition() -> None:
-    """Groups are of equal length and contain every participant once; all lengths appear."""
-    found = drawn(index_groups(6))
-    for groups in found:
-        assert sorted(index for group in groups for index in group) == list(range(6))
-        assert len({len(group) for group in groups}) == 1
-    assert {len(groups) for groups in found} == {1, 2, 3, 6}
-
-
-def test_index_groups_shrink() -> None:
-    """Groups shrink to one in order, and two of them to two in order."""
-    assert smallest(index_groups(4)) == ((0, 1, 2, 3),)
-    assert smallest(index_groups(4), lambda groups: len(groups) == 2) == ((0, 1), (2, 3))
+    assert set(smallest(shapes(), lambda shape: any(n >= 3 for n in shape))) <= {1, 3}

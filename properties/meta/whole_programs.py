@@ -137,20 +137,6 @@ def pallas_without_its_sum(x: Any, w: Any, *, data: Any, model: Any) -> Any:
     return _multiply(x, w)
 
 
-def one_axis_only(x: Any, *, axis: str) -> Any:
-    """Takes a single axis, and asserts what it is given."""
-    assert isinstance(axis, str)
-    assert x.shape[0] % 4 == 0
-    return lax.all_gather(x, axis, axis=0, tiled=True).sum(0)
-
-
-def one_axis_without_a_row(x: Any, *, axis: str) -> Any:
-    """The sum lacks a row."""
-    assert isinstance(axis, str)
-    assert x.shape[0] % 4 == 0
-    return lax.all_gather(x, axis, axis=0, tiled=True)[1:].sum(0)
-
-
 def average(x: Any, *, data: Any) -> Any:
     """The mean of all rows, on a mesh without that axis as well."""
     return lax.pmean(x.mean(0), data)
@@ -282,10 +268,6 @@ PROGRAMS: dict[str, Written] = {
     "pallas": Written(
         pallas, pallas_without_its_sum, lambda x, w: x @ w, ("b@data k@model", "k@model n"), "b@data n",
         {"check_vma": False},
-    ),
-    "one_axis": Written(
-        one_axis_only, one_axis_without_a_row, lambda x: x.sum(0), ("m@axis n",), "n",
-        {"one_axis": ["axis"], "multiples": {"m": 4}, "dtypes": ["float32"]},
     ),
     "average": Written(
         average, average_of_shards_alone, lambda x: x.mean(0), ("n@data d",), "d", {"optional": ["data"]},

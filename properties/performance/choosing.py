@@ -16,10 +16,9 @@ from shardproof.properties.performance.shaped import Shapes, shaped_case, with_l
 from shardproof.properties.performance.timeline import timeline
 from shardproof.properties.performance.tpu_compiler import COMPILER, FORWARD, WAYS
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
-from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.examples import SHARDED, received
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import Seen, forward, precision_of
+from shardproof.properties.programs.program import Seen, derivatives, forward, precision_of
 
 PLAIN = ("naive", "lax")
 """The forms that hide nothing: one collective, before or after a product."""

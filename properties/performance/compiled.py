@@ -87,7 +87,7 @@ UNSHARDED = "unsharded"
 
 @dataclass(frozen=True)
 class Work:
-    """A product at a place, of one of `products.SHAPES`."""
+    """A product at a place, of one of `examples.SHAPES`."""
 
     contract: str
     shape: str  # a name of `SHAPES`

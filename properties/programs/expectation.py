@@ -208,19 +208,22 @@ class Expectation:
 
 
 def _terms(part: str, names: Sequence[str], given: str) -> Terms:
-    terms = []
-    for term in split_terms(part):
-        name, equals, expression = (piece.strip() for piece in term.partition("="))
-        if not equals or name not in TERMS:
-            raise ExpectationError(
-                f"{given}: {term.strip()!r}: expected KIND=EXPRESSION with a kind of "
-                f"{', '.join((*KINDS, BYTES, STEPS))}, or KIND{OF_KIND}"
-            )
-        _check(expression, names, given)
-        terms.append((name, expression))
-    if len({name for name, _ in terms}) != len(terms):
-        raise ExpectationError(f"{given}: expected every kind once")
-    return Terms(tuple(terms))
+    forms = f"KIND=EXPRESSION with a kind of {', '.join((*KINDS, BYTES, STEPS))}, or KIND{OF_KIND}, each once"
+    found = _expressions(part, [f"{term}=" for term in TERMS], names, given, forms)
+    return Terms(tuple((term.removesuffix("="), expression) for term, expression in found.items()))
+
+
+def _expressions(text: str, known: Sequence[str], names: Sequence[str], given: str, forms: str) -> dict[str, str]:
+    """The expressions of the terms of a text, by what they begin with, each of `known` at most once."""
+    found: dict[str, str] = {}
+    for term in split_terms(text):
+        beginning, equals, expression = term.partition("=")
+        name = f"{beginning.strip()}{equals}"
+        if name not in known or name in found:
+            raise ExpectationError(f"{given}: {term.strip()!r}: expected {forms}")
+        found[name] = expression.strip()
+        _check(found[name], names, given)
+    return found
 
 
 def _check(expression: str, names: Sequence[str], given: str) -> None:
@@ -336,13 +339,7 @@ class Overlap:
 
         Expressions, the other arguments and errors are those of `Expectation.parse`.
         """
-        terms: dict[str, str] = {}
-        for part in split_terms(text):
-            name = next((name for name in (EXPOSED, DIRECTIONS, MEMORY) if part.strip().startswith(name)), "")
-            if not name or name in terms:
-                raise ExpectationError(f"{said}={text}: {part.strip()!r}: expected {_FORMS}, each once")
-            terms[name] = part.strip().removeprefix(name).strip()
-            _check(terms[name], names, f"{said}={text}")
+        terms = _expressions(text, (EXPOSED, DIRECTIONS, MEMORY), names, f"{said}={text}", f"{_FORMS}, each once")
         if EXPOSED not in terms or terms.get(DIRECTIONS, "1") not in ("1", "2"):
             raise ExpectationError(f"{said}={text!s}: expected {_FORMS}: the first is required")
         return cls(terms[EXPOSED], int(terms.get(DIRECTIONS, "1")), terms.get(MEMORY))

@@ -8,7 +8,6 @@ composed: operands of the second call are results of the first.
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import jax
@@ -37,22 +36,14 @@ def can_compose(case: Case) -> bool:
     return bool(composed) and all(link.maps_operand(place) for link in inside if link.batched for place in composed)
 
 
+@lru_cache(maxsize=256)
 def composed_operands(case: Case) -> Composed:
     """The operands that a second call gets from the results of the first: each has the shape, dtype and type of one.
 
     A result that varies less is cast. One may be typed to vary along all axes of the tuple, and wherever an operand
     does, whatever the function: so no result replaces an operand that varies less.
     """
-    return _composed_operands(dataclasses.replace(case.structure, chain=(), manual=(), out=None))
-
-
-def next_operands(composed: Composed, operands: Sequence[Value], results: Sequence[Value]) -> list[Value]:
-    """The operands of the next call."""
-    return [results[composed[place]] if place in composed else operand for place, operand in enumerate(operands)]
-
-
-@lru_cache(maxsize=256)
-def _composed_operands(case: Case) -> Composed:
+    case = dataclasses.replace(case.structure, chain=(), manual=(), out=None)
     contract = case.contract
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
     shapes = [result.shape[len(case.mesh.sizes) :] for result in contract.oracle.value(case, zeros)]
@@ -67,7 +58,12 @@ def _composed_operands(case: Case) -> Composed:
             if place not in pairs and like and (placed is None or placed[number] == operand.placement):
                 pairs[place] = number
                 break
-    return MappingProxyType(pairs)
+    return pairs
+
+
+def next_operands(composed: Composed, operands: Sequence[Value], results: Sequence[Value]) -> list[Value]:
+    """The operands of the next call."""
+    return [results[composed[place]] if place in composed else operand for place, operand in enumerate(operands)]
 
 
 Local = Callable[..., list[jax.Array]]
@@ -140,27 +136,23 @@ def _compose(case: Case, fn: Local) -> Local:
     return twice
 
 
-def _divergent_switch(number: int) -> Callable[[Local, str], Local]:
+def _divergent_switch(fn: Local, axis: str, *, number: int) -> Local:
     """The call in all branches of a `switch`, of which devices along an axis take the next one each.
 
     Operands are cast outside: JAX adds up the derivatives of a replica inside of a branch (see the known defects).
     """
+    fn = _traced_once(fn)
 
-    def divergent(fn: Local, axis: str) -> Local:
-        fn = _traced_once(fn)
+    def branch(i: int) -> Local:  # they differ, or a compiler makes one of all
+        return lambda *xs: list(fn(*(xs if i == 0 else map(lax.optimization_barrier, xs))))
 
-        def branch(i: int) -> Local:  # they differ, or a compiler makes one of all
-            return lambda *xs: list(fn(*(xs if i == 0 else map(lax.optimization_barrier, xs))))
+    def choose(*xs: jax.Array) -> list[jax.Array]:
+        index = lax.axis_index(axis)
+        branches, operands = [branch(i) for i in range(number)], cast_varying(xs, varying(index))
+        chosen: list[jax.Array] = _with_carries(fn, xs, lambda: lax.switch(index % number, branches, *operands))
+        return chosen
 
-        def choose(*xs: jax.Array) -> list[jax.Array]:
-            index = lax.axis_index(axis)
-            branches, operands = [branch(i) for i in range(number)], cast_varying(xs, varying(index))
-            chosen: list[jax.Array] = _with_carries(fn, xs, lambda: lax.switch(index % number, branches, *operands))
-            return chosen
-
-        return choose
-
-    return divergent
+    return choose
 
 
 def _with_carries(fn: Local, xs: Sequence[jax.Array], traced: Callable[[], Any]) -> Any:
@@ -259,8 +251,8 @@ WRAPS: Mapping[str, Callable[[Local], Local]] = {
 """The links around a call, but for those that need the mesh."""
 
 DIVERGENT: Mapping[str, Callable[[Local, str], Local]] = {
-    "divergent_cond": _divergent_switch(2),
-    "divergent_switch": _divergent_switch(3),
+    "divergent_cond": partial(_divergent_switch, number=2),
+    "divergent_switch": partial(_divergent_switch, number=3),
     "divergent_while": _divergent_while,
 }
 """The links that need the axis along which devices diverge."""

@@ -19,35 +19,16 @@ Of = Literal["result", "tangent", "gradient", "replica", "array"]
 """The thing that is wrong: an array is what `out_specs` puts together, a replica what must equal another one."""
 
 Kind = Literal[
-    "values",
-    "shape",
-    "dtype",
-    "tree",
-    "adjoint",
-    "type",
-    "replicas",
-    "out_specs",
-    "accepted",
-    "message",
-    "communication",
-    "overlap",
-    "raises",
-    "deadlock",
-    "unwritten",
-    "order",
-    "aborts",
-    "ended",
-    "unfinished",
-    "memory",
-]
-"""The ways to be wrong.
-
-A result's values, shape, dtype or tree; forward and reverse mode contradict each other; a result's type, replicas of
-one value that differ, what `out_specs` is accepted for; a forbidden argument is accepted, or refused without a reason;
-what is sent, or beside what; an exception, because devices wait for one another for ever, or a result depends on memory
-that was never written or on the order of updates; a process that aborts, did so before on this very case, does not end,
-or takes all memory.
-"""
+    "values", "shape", "dtype", "tree",  # of a result
+    "adjoint",  # forward and reverse mode contradict each other
+    "type", "replicas", "out_specs",  # a result's type, replicas that differ, what `out_specs` is accepted for
+    "accepted", "message",  # a forbidden argument is accepted, or refused without a reason
+    "communication", "overlap",  # what is sent, and beside what
+    "raises", "deadlock",  # an exception; devices would wait for one another for ever
+    "unwritten", "order",  # a result depends on memory that was never written, or on the order of updates
+    "aborts", "ended", "unfinished", "memory",  # a process aborts, did so before on this case, does not end, takes all
+]  # fmt: skip
+"""The ways to be wrong."""
 
 RAISED: tuple[Kind, ...] = ("raises", "deadlock", "unwritten", "order")
 """The kinds for which something was raised in the implementation's own code, or because of it."""

@@ -37,47 +37,24 @@ from shardproof.properties.runner.violation import LawViolation
 GAVE_UP = b"Termination timeout for"
 """The words of XLA:CPU before it aborts the process, where some devices never reach a collective."""
 
-START_SECONDS = 120.0
-"""How long a process may compute before its first case, while it starts and imports the user's module, and for the
-diagnosis of a violation."""
-
-IDLE_SECONDS = 30.0
-"""How long a case may run without using a processor; longer than XLA:CPU waits for a collective before it gives up."""
-
-BUSY_SECONDS = 30.0
-"""How long a case may use a processor between two programs that are compiled, or samples that are run; what other
-processes use does not count."""
-
-AGAIN_SECONDS = 10.0
-"""The same for a function of which a case has not ended, once smaller meshes are tried."""
-
-WINDOW_SECONDS = 3.0
-"""Over how long the use is measured: runtimes that wait wake up now and then."""
-
-IDLE_SHARE = 0.02
-"""The share of a window below which a process counts as idle; one that competes with many others gets more."""
-
-MEMORY_BYTES = 6 * 2**30
-"""How much memory the process may hold; it needs about half a GiB."""
+START_SECONDS = 120.0  # of computing before the first case, as on imports of the user's module, and for a diagnosis
+IDLE_SECONDS = 30.0  # of a case without using a processor; longer than XLA:CPU waits for a collective
+BUSY_SECONDS = 30.0  # of a processor, used between two programs that are compiled, or samples that are run
+AGAIN_SECONDS = 10.0  # the same for a function of which a case has not ended, once smaller meshes are tried
+WINDOW_SECONDS = 3.0  # over which use is measured: runtimes that wait wake up now and then
+IDLE_SHARE = 0.02  # of a window, below which a process counts as idle; one that competes with many others gets more
+MEMORY_BYTES = 6 * 2**30  # that the process may hold; it needs about half a GiB
 
 
 @dataclass(frozen=True)
 class Death:
-    """The reason that a process no longer runs a case.
+    """The reason that a process no longer runs a case."""
 
-    Arguments:
-        reason: the same in a few words, for the report.
-        kind: the kind of violation.
-        words: what the process printed last.
-        waits: whether devices wait for one another for ever.
-        busy: whether the process was still working.
-    """
-
-    reason: str
+    reason: str  # in a few words, for the report
     kind: Kind
-    words: bytes = b""
-    waits: bool = False
-    busy: bool = False
+    words: bytes = b""  # what the process printed last
+    waits: bool = False  # whether devices wait for one another for ever
+    busy: bool = False  # whether the process was still working
 
 
 def patience(warn: int, give_up: int) -> str:
@@ -178,17 +155,16 @@ class Task:
     random_seed: int | None
     platform: str
     busy_seconds: float = BUSY_SECONDS
+    # cases, as JSON, that are not to be run again, and the known defects that ended the process on them
     known: Mapping[str, str] = field(default_factory=dict)
-    """Cases, as JSON, that are not to be run again, and the known defects that ended the process on them."""
     case: str = ""
+    # finds out in words what is wrong, in the process in which it went wrong
     diagnose: Callable[[LawViolation], Sequence[str]] | None = None
-    """Finds out in words what is wrong, in the process in which it went wrong."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of JAX in the child, by their names."""
+    options: Mapping[str, Any] = field(default_factory=dict)  # of JAX in the child, by their names
+    # these three as `find_violation` takes them; all processes of a machine have one clock
     is_reported: Callable[[LawViolation], bool] | None = None
     patience: int = MAX_UNSUPPORTED
     until: float | None = None
-    """These three as `find_violation` takes them; all processes of a machine have one clock."""
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,20 @@ Verify = Callable[[], None]
 """Checks every law on drawn cases; a test of a contract calls it."""
 
 
-def of_contract(contract: str) -> pytest.MarkDecorator:
-    """Runs a test that takes `verify` once for each implementation of a contract and each engine.
+def of_contract(contract: str = "") -> pytest.MarkDecorator:
+    """Runs a test that takes `verify` once for each implementation of a contract, or of all, and each engine.
 
     Example:
         >>> @of_contract("all_gather")
         ... def test_all_gather(verify):
         ...     verify()
     """
-    pairs = [(one, engine) for one in IMPLEMENTATIONS if one.contract.name == contract for engine in ENGINES]
-    if not pairs:
+    found = [one for one in IMPLEMENTATIONS if contract in ("", one.contract.name)]
+    if not found:
         raise ValueError(f"contract={contract!r}: expected one with implementations")
-    return pytest.mark.parametrize(
-        ("implementation", "engine"),
-        [pytest.param(*pair, id=f"{pair[0].name}-{pair[1]}", marks=pytest.mark.engine(pair[1])) for pair in pairs],
-    )
+    parameters = [
+        pytest.param(one, engine, id=f"{one.name if contract else one}-{engine}", marks=pytest.mark.engine(engine))
+        for one in found
+        for engine in ENGINES
+    ]
+    return pytest.mark.parametrize(("implementation", "engine"), parameters)

@@ -13,7 +13,6 @@ from typing import Any
 from shardproof.properties.cases import suggestion
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.contract import CONCESSIONS, FEATURES, KEYWORDS
-from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, Overlap, names_of
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.programs import Program
@@ -196,6 +195,8 @@ def check_signature(contract: str, function: Callable[..., Any], features: Colle
 
 def defaults(contract: str) -> dict[str, Any]:
     """The defaults of the contract's keyword arguments: those of this project's first implementation."""
+    from shardproof.properties.programs.built_in import IMPLEMENTATIONS  # which a program has no need of
+
     first = next(one for one in IMPLEMENTATIONS if one.contract.name == contract)
     parameters = inspect.signature(first.function).parameters
     return {name: parameters[name].default for name in CONTRACTS[contract].call.parameters if name in parameters}

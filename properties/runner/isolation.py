@@ -78,17 +78,11 @@ class Here:
 
 @dataclass(frozen=True)
 class Arrived:
-    """An implementation of the parent process.
+    """An implementation of the parent process."""
 
-    Arguments:
-        content: the implementation, pickled.
-        path: the parent's `sys.path`.
-        folder: the parent's working directory.
-    """
-
-    content: bytes
-    path: tuple[str, ...]
-    folder: str
+    content: bytes  # the implementation, pickled
+    path: tuple[str, ...]  # the parent's `sys.path`
+    folder: str  # the parent's working directory
 
     def load(self) -> Implementation:
         """The implementation, for which modules are imported; raises NotSent if that fails."""

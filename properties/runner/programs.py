@@ -189,7 +189,16 @@ class Program:
     @cached_property
     def signature(self) -> Signature:
         """The arguments and results."""
-        return _signature(self.function, self.arguments, self.results, self.roles)
+        arguments = self.arguments
+        if isinstance(arguments, str | Mapping | Array) or not isinstance(arguments, Sequence):
+            raise ValueError(f"arguments={shown(arguments)}: expected a description for each argument, in a tuple")  # noqa: TRY004
+        try:
+            parameters = inspect.signature(self.function).parameters.values()
+        except (TypeError, ValueError):
+            parameters = {}.values()
+        named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        named += [f"x{i}" for i in range(len(named), len(arguments))]
+        return Signature.of(named[: len(arguments)], arguments, self.results, split_names("roles", self.roles))
 
     @cached_property
     def conditions(self) -> Conditions:
@@ -371,7 +380,7 @@ class Program:
             inspect.signature(holds).bind(None, *self.signature.tree, **dict.fromkeys(options))
         except TypeError as error:
             given = ", ".join(["results", *map(str, self.signature.tree), *(f"{name}=" for name in options)])
-            raise ValueError(f"holds={holds!r}: cannot be called as holds({given}): {error}") from error
+            raise ValueError(f"holds={holds!r}: cannot be called as holds({given}): {error}") from None
 
     def _check_serves(self, serves: Callable[..., bool]) -> None:
         sizes = {d.name for a in self.signature.arrays for d in a.dimensions if d.name and d.simple and not d.fixed}
@@ -382,20 +391,6 @@ class Program:
         twice = [name for name in _parameters(serves) if names.count(name) > 1]
         if twice:
             raise ValueError(f"serves: {twice[0]!r} is a dimension or option and a role: expected different names")
-
-
-def _signature(
-    function: Callable[..., Any], arguments: Sequence[Described], results: Described, roles: Iterable[str]
-) -> Signature:
-    if isinstance(arguments, str | Mapping | Array) or not isinstance(arguments, Sequence):
-        raise ValueError(f"arguments={shown(arguments)}: expected a description for each argument, in a tuple")  # noqa: TRY004
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        parameters = {}.values()
-    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    named += [f"x{i}" for i in range(len(named), len(arguments))]
-    return Signature.of(named[: len(arguments)], arguments, results, split_names("roles", roles))
 
 
 def _parameters(function: Callable[..., Any] | None) -> list[str]:

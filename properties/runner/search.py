@@ -8,23 +8,30 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+import numpy as np
+from hypothesis import HealthCheck, Phase, Verbosity, find, given, seed, settings
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
-from hypothesis.errors import FlakyFailure, Unsatisfiable
+from hypothesis.errors import FlakyFailure, NoSuchExample, Unsatisfiable
 from threadpoolctl import threadpool_limits
 
+from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.data import Data
+from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.cases.strategies import Chains
+from shardproof.properties.cases.strategies.meshes import MAX_AXES
 from shardproof.properties.contracts import Scope
-from shardproof.properties.engines import Engine
+from shardproof.properties.contracts.roles import axes_of
+from shardproof.properties.engines import Engine, SimulateEngine
 from shardproof.properties.laws import Law
 from shardproof.properties.laws.drawing import drawn_for
 from shardproof.properties.laws.law import LARGE
+from shardproof.properties.programs.examples import EXAMPLES, example
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.programs.violation import DEATHS, SuiteError
 from shardproof.properties.runner.judging import (
     MAX_UNSUPPORTED,
@@ -36,7 +43,6 @@ from shardproof.properties.runner.judging import (
     tallies_of,
     verify,
 )
-from shardproof.properties.runner.reach import reach
 from shardproof.properties.runner.tally import StopDrawing, Tally, Verdict
 from shardproof.properties.runner.violation import NOT_REPRODUCIBLE, LawViolation
 
@@ -82,21 +88,18 @@ def register(devices: int) -> None:
     # `explain` traces every line that runs, which takes minutes for one failure; reports have their own explanations
     phases = [phase for phase in Phase if phase is not Phase.explain]
     slow = settings(deadline=None, suppress_health_check=quiet, derandomize=False, phases=phases)
-    # while developing: enough to find most things, in a coffee's time
-    settings.register_profile("dev", slow, max_examples=200, database=database)
-    # in continuous integration: the same cases for everyone, nothing remembered
-    settings.register_profile("ci", slow, max_examples=200, derandomize=True, database=None, print_blob=True)
-    # the same for every number of devices in turn, where one number has already run in full
-    settings.register_profile("matrix", slow, max_examples=40, derandomize=True, database=None, print_blob=True)
-    # the fewest of everything, for what every case meets, such as annotations that are checked
-    settings.register_profile("few", slow, max_examples=10, derandomize=True, database=None, print_blob=True)
-    # at night: new cases every time, and those that failed before come first
-    settings.register_profile("thorough", slow, max_examples=5000, database=database, print_blob=True)
-    # while looking for the cause of a failure: few cases, no shrinking, everything printed
-    once = [Phase.explicit, Phase.reuse, Phase.generate]
-    settings.register_profile(
-        "debug", slow, max_examples=10, database=database, phases=once, verbosity=Verbosity.verbose
-    )
+    saved: dict[str, Any] = {"database": database}
+    fixed: dict[str, Any] = {"derandomize": True, "database": None, "print_blob": True}
+    printed = {"phases": [Phase.explicit, Phase.reuse, Phase.generate], "verbosity": Verbosity.verbose}
+    for name, count, more in (
+        ("dev", 200, saved),  # while developing: enough to find most things, in a coffee's time
+        ("ci", 200, fixed),  # in continuous integration: the same cases for everyone, nothing remembered
+        ("matrix", 40, fixed),  # the same for every number of devices in turn, where one number has already run in full
+        ("few", 10, fixed),  # the fewest of everything, for what every case meets, such as annotations that are checked
+        ("thorough", 5000, saved | {"print_blob": True}),  # at night: new cases, those that failed before first
+        ("debug", 10, saved | printed),  # looking for the cause of a failure: no shrinking, everything printed
+    ):
+        settings.register_profile(name, slow, max_examples=count, **more)
 
 
 class StopSearch(BaseException):
@@ -109,17 +112,11 @@ class StopSearch(BaseException):
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of a search.
+    """The outcome of a search."""
 
-    Arguments:
-        violation: the smallest case that breaks a law, or None.
-        tallies: what was checked, by law.
-        ended: after how many structures of how many the time ran out, if it did.
-    """
-
-    violation: LawViolation | None
-    tallies: Mapping[str, Tally]
-    ended: str = ""
+    violation: LawViolation | None  # the smallest case that breaks a law
+    tallies: Mapping[str, Tally]  # what was checked, by law
+    ended: str = ""  # after how many structures of how many the time ran out, if it did
 
     @property
     def tally(self) -> Tally:
@@ -398,3 +395,82 @@ def _smaller(sizes: tuple[int, ...]) -> set[tuple[int, ...]]:
     shorter = {(*sizes[:i], m, *sizes[i + 1 :]) for i, n in enumerate(sizes) for m in range(1, n)}
     gone = {(*sizes[:i], *sizes[i + 1 :]) for i in range(len(sizes)) if len(sizes) > 1}
     return shorter | gone
+
+
+PROBES = (((8,), (16,), (32,)), ((2, 4), (4, 4), (4, 8)))
+"""Meshes, each twice as large as the one before: equations are counted on the first row that the function supports."""
+
+SIMPLEST = settings(
+    max_examples=200,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=[*HealthCheck],
+)
+"""How the simplest case on such a mesh is found, without running anything."""
+
+
+def reach(implementation: Implementation, most: int, before: Callable[[Case], object]) -> int:
+    """On how many devices, up to `most`, the function is interpreted in seconds, by how its equations grow.
+
+    It is `most` if the function cannot be interpreted on a small mesh, which a law will report. `before` is called with
+    every case before it runs.
+    """
+    for meshes in PROBES:
+        if math.prod(meshes[-1]) > most:
+            return most
+        cases = [probe(implementation, sizes) for sizes in meshes]
+        try:
+            counts = [equations(implementation, case, before) for case in cases if case is not None]
+        except Exception:  # whatever the function raises is for a law to report, not for an estimate
+            continue
+        if len(counts) < len(meshes):
+            continue
+        earlier, later = counts[1] - counts[0], counts[2] - counts[1]
+        if later < 1.5 * max(earlier, 1):  # by no more at each doubling: a logarithm
+            return most
+        growth = later / max(earlier, 1)  # at each doubling: 2 for a ring, 4 for steps between all pairs
+        devices, count, more, limit = math.prod(meshes[2]), counts[2], float(later), min(most, 300)
+        while devices < limit:
+            longer = min(2, limit / devices)  # at last no whole doubling
+            added = growth * more * (longer - 1)
+            if count + added > 1_500:  # of a forward pass; derivatives have several times as many
+                break
+            devices, count, more = round(longer * devices), count + round(added), added
+        return min(devices, limit)
+    return most
+
+
+@lru_cache(maxsize=64)  # after each violation a function is searched again
+def probe(implementation: Implementation, sizes: tuple[int, ...]) -> Case | None:
+    """A case in which axes of these sizes connect participants; None if the function supports none.
+
+    Without an example it is the simplest one that can be drawn; of this project's own functions, which are known to
+    end, there is none, as it would take longer than it saves.
+    """
+    name, count = implementation.contract.name, math.prod(sizes)
+    if name in EXAMPLES:
+        mesh = MeshCase(("dp", "tp")[: len(sizes)], sizes)
+        return example(name, mesh, mesh.axis_names if len(sizes) > 1 else mesh.axis_names[0])
+    if implementation.built_in:
+        return None
+    call, serves = implementation.contract.call, implementation.serves
+    others = (1,) * min(max(len(call.roles) - 1, 0), MAX_AXES - len(sizes))
+    scope = Scope(count, count, explicit=False, sizes=(*sizes, *others), layouts=implementation.layouts)
+
+    def connects(case: Case) -> bool:
+        tuples = axes_of(case.roles).values() if case.roles else [case.axes]
+        return any(case.mesh.axis_size(axes) == count for axes in tuples) and (serves is None or serves(case))
+
+    try:
+        return find(implementation.contract.cases(scope), connects, settings=SIMPLEST)
+    except (NoSuchExample, Unsatisfiable):
+        return None
+
+
+def equations(implementation: Implementation, case: Case, before: Callable[[Case], object]) -> int:
+    """The number of equations that a case executes, in every iteration of loops; raises what the function raises."""
+    before(case)
+    program = forward(case, implementation, Seen())
+    arrays = [generate(Data("exact", 0), a.shape, np.dtype(a.dtype)) for a in program.arguments]
+    return SimulateEngine().prepare(program, case.mesh).evidence(arrays).equations

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import in_words
 from shardproof.properties.programs.implementations import full_name
@@ -30,35 +32,24 @@ Kind = Literal["held", "unsupported", "excused", "not run"]
 class Verdict:
     """The verdict on a case that does not break its law; one that does raises `LawViolation`.
 
-    Arguments:
-        kind: `held`; `unsupported`: the implementation, or JAX for it, raises NotImplementedError; `excused`: it fails
-            because of a known defect of JAX or XLA, without which the law holds on this very case; `not run`: no engine
-            that was allowed to can run it.
-        reason: why it is not held: the exception, the name of the defect, what the engine lacks.
-        checked: how many data sets were checked.
-        undecided: how many numbers of results were compared with nothing.
-        instead: why another engine ran it.
-        final: of a case that is not run, whether it is so on every engine.
-        declined: of an unsupported case, whether it is so without any derivative, so that the law has nothing to say.
-        underived: of an unsupported case, whether JAX has no derivative of the function in it.
-        findings: remarks that break no law.
-        sent: what the case sends, and what that was compared with, if it was counted.
-        choices: of each choice that a line of the function makes, which sides were taken.
-        refused: for each result that was changed, whether the predicate of results refused it.
+    It is `held`; `unsupported`: the implementation, or JAX for it, raises NotImplementedError; `excused`: it fails
+    because of a known defect of JAX or XLA, without which the law holds on this very case; or `not run`: no engine
+    that was allowed to can run it.
     """
 
     kind: Kind
-    reason: str = ""
-    checked: int = 0
-    undecided: int = 0
-    instead: str = ""
-    final: bool = False
-    declined: bool = False
-    underived: bool = False
-    findings: Sequence[str] = ()
-    sent: Mapping[str, Any] | None = None
+    reason: str = ""  # why it is not held: the exception, the name of the defect, what the engine lacks
+    checked: int = 0  # data sets that were checked
+    undecided: int = 0  # numbers of results that were compared with nothing
+    instead: str = ""  # why another engine ran it
+    final: bool = False  # of a case that is not run, whether it is so on every engine
+    declined: bool = False  # of an unsupported case, whether it is so without any derivative: nothing is to be said
+    underived: bool = False  # of an unsupported case, whether JAX has no derivative of the function in it
+    findings: Sequence[str] = ()  # remarks that break no law
+    sent: Mapping[str, Any] | None = None  # what it sends, and what that was compared with, if it was counted
+    # of each choice that a line of the function makes, which sides were taken
     choices: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
-    refused: Mapping[str, bool] | None = None
+    refused: Mapping[str, bool] | None = None  # for each result that was changed, whether `holds` refused it
 
 
 class StopDrawing(BaseException):
@@ -91,72 +82,43 @@ def traits(case: Case) -> dict[str, str]:
 
 @dataclass(repr=False)
 class Tally:
-    """The cases that one test checked, as the report shows them; JSON-able, and additive.
-
-    Arguments:
-        cases: how many data sets were checked against the oracle.
-        structures: how many structures they ran on.
-        compilations: how many programs were traced and compiled for them.
-        seconds: how long the processor took, shrinking included, all laws in the tally of the first.
-        meshes: the distinct meshes.
-        drawn: per trait of a case, how many structures had each of its values.
-        largest: the most devices in a mesh.
-        unsupported: why structures are not supported, and how many each.
-        first: the first case of each of these reasons.
-        defects: the known defects of JAX or XLA that excused a structure, and how many each.
-        instead: why the other engine ran structures, and how many.
-        not_run: why no engine ran structures, and how many.
-        uncompared: how many of these have nothing that they could be compared with.
-        broken: whether a case was found that breaks the law.
-        declined: how many of the unsupported structures are so without any derivative.
-        underived: how many of them JAX has no derivative of, whatever their keyword arguments.
-        exchanging: how many structures of each verdict have more than one participant, and how many are `DECLINED`.
-        undecided: how many numbers of results were compared with nothing, as roundings may move them by too much.
-        excluded: how many drawn cases were dropped because the implementation is not said to serve them.
-        findings: remarks that break no law, each with a first case.
-        communication: what the largest case sends: `bytes` of its full vector, `cost`, `case`, and what that is
-            compared with (`against`: a formula, an expectation, or only the lower bound).
-        unclaimed: the features that a user's function does not claim, so that they were not drawn.
-        stated: the conditions of a program, so that nothing else was drawn.
-        choices: of each choice that a line of the function makes, which of its sides were taken.
-        changed: in how many structures each result was changed, and the predicate of results called again.
-        refused: in how many of them it refused that.
-        outcome: `passed`, `failed`, `skipped` where the law does not apply, or `unchecked` where its search had ended.
-        failure: the entry of its failure, for a report with evidence.
-    """
+    """The cases that one test checked, as the report shows them; JSON-able, and additive."""
 
     contract: str
     implementation: str
     law: str
     engine: str = ""
-    cases: int = 0
-    structures: int = 0
-    compilations: int = 0
-    seconds: float = 0.0
+    cases: int = 0  # data sets checked against the oracle
+    structures: int = 0  # structures they ran on
+    compilations: int = 0  # programs traced and compiled for them
+    seconds: float = 0.0  # of the processor, shrinking included, all laws in the tally of the first
     meshes: set[str] = field(default_factory=set)
-    drawn: dict[str, dict[str, int]] = field(default_factory=dict)
-    largest: int = 0
-    unsupported: dict[str, int] = field(default_factory=dict)
-    first: dict[str, str] = field(default_factory=dict)
-    defects: dict[str, int] = field(default_factory=dict)
-    instead: dict[str, int] = field(default_factory=dict)
-    not_run: dict[str, int] = field(default_factory=dict)
-    uncompared: int = 0
-    broken: bool = False
-    declined: int = 0
-    underived: int = 0
+    drawn: dict[str, dict[str, int]] = field(default_factory=dict)  # per trait of a case, structures with each value
+    largest: int = 0  # the most devices in a mesh
+    unsupported: dict[str, int] = field(default_factory=dict)  # why structures are not supported, and how many each
+    first: dict[str, str] = field(default_factory=dict)  # the first case of each reason
+    defects: dict[str, int] = field(default_factory=dict)  # the known defects that excused a structure, and how many
+    instead: dict[str, int] = field(default_factory=dict)  # why the other engine ran structures, and how many
+    not_run: dict[str, int] = field(default_factory=dict)  # why no engine ran structures, and how many
+    uncompared: int = 0  # how many of these have nothing that they could be compared with
+    broken: bool = False  # whether a case was found that breaks the law
+    declined: int = 0  # how many of the unsupported structures are so without any derivative
+    underived: int = 0  # how many of them JAX has no derivative of, whatever their keyword arguments
+    # structures of each verdict that have more than one participant, and those that are `DECLINED`
     exchanging: dict[str, int] = field(default_factory=dict)
-    undecided: int = 0
-    excluded: int = 0
-    findings: dict[str, str] = field(default_factory=dict)
+    undecided: int = 0  # numbers compared with nothing, as roundings may move them by too much
+    excluded: int = 0  # drawn cases that were dropped because the implementation is not said to serve them
+    findings: dict[str, str] = field(default_factory=dict)  # remarks that break no law, each with a first case
+    # what the largest case sends: `bytes` of its full vector, `cost`, `case`, and what that is compared with
+    # (`against`: a formula, an expectation, or only the lower bound)
     communication: dict[str, Any] = field(default_factory=dict)
-    unclaimed: tuple[str, ...] = ()
-    stated: tuple[str, ...] = ()
-    choices: dict[str, dict[str, bool]] = field(default_factory=dict)
-    changed: dict[str, int] = field(default_factory=dict)
-    refused: dict[str, int] = field(default_factory=dict)
-    outcome: str = "passed"
-    failure: dict[str, Any] = field(default_factory=dict)
+    unclaimed: tuple[str, ...] = ()  # features that a user's function does not claim, so that they were not drawn
+    stated: tuple[str, ...] = ()  # conditions of a program, so that nothing else was drawn
+    choices: dict[str, dict[str, bool]] = field(default_factory=dict)  # as those of a verdict
+    changed: dict[str, int] = field(default_factory=dict)  # structures in which each result was changed, for `holds`
+    refused: dict[str, int] = field(default_factory=dict)  # how many of them it refused
+    outcome: str = "passed"  # or `failed`, `skipped` (the law does not apply), `unchecked` (its search had ended)
+    failure: dict[str, Any] = field(default_factory=dict)  # the entry of its failure, for a report with evidence
 
     def __repr__(self) -> str:
         return f"<{self.cases} cases of {self.name} under {self.law} on {self.engine}>"
@@ -257,8 +219,8 @@ class Tally:
         self._keep(other.communication)
         self._choose(other.choices)
         self.findings = {**other.findings, **self.findings}
-        self.unclaimed = self.unclaimed or tuple(other.unclaimed)
-        self.stated = self.stated or tuple(other.stated)
+        self.unclaimed = self.unclaimed or other.unclaimed
+        self.stated = self.stated or other.stated
 
     @property
     def one_sided(self) -> list[str]:
@@ -283,8 +245,7 @@ class Tally:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> "Tally":
         """The tally that `to_json` wrote, without fields that this version does not have."""
-        known = {one.name: record[one.name] for one in dataclasses.fields(cls) if one.name in record}
-        return cls(**known | {"meshes": set(record["meshes"])})
+        return msgspec.convert(record, cls)
 
 
 def _add(histogram: dict[str, int], more: Mapping[str, int]) -> None:

@@ -168,12 +168,6 @@ def factorisations(n: int, *, max_axes: int) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(found, key=lambda sizes: (len(sizes), sizes)))
 
 
-@lru_cache
-def _counts(every: tuple[int, ...], splitting: tuple[int, ...], several: bool) -> st.SearchStrategy[int]:
-    either = [splitting] if several else [every, splitting] if splitting else [every]
-    return st.one_of([st.sampled_from(counts) for counts in either])
-
-
 @Composite
 def axis_sizes(
     draw: st.DrawFn, *, min_devices: int, max_devices: int, max_axes: int, several: bool = False
@@ -186,7 +180,8 @@ def axis_sizes(
     counts = [n for n in range(min_devices, max_devices + 1) if factorisations(n, max_axes=max_axes)]
     # several axes, whose order can be wrong, are worth more draws than one
     splitting = [n for n in counts if len(factorisations(n, max_axes=max_axes)) > 1]
-    n = draw(_counts(tuple(counts), tuple(splitting), several and bool(splitting)), label="devices")
+    either = [splitting] if several and splitting else [counts, splitting] if splitting else [counts]
+    n = draw(st.one_of([sampled(numbers) for numbers in either]), label="devices")
     ways = factorisations(n, max_axes=max_axes)
     ways = ways[1:] if several and len(ways) > 1 else ways
     sizes = list(ways[draw(st.integers(0, MOST_WAYS - 1), label="factorisation") % len(ways)])

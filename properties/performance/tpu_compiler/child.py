@@ -17,10 +17,9 @@ from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.performance.tpu_compiler import BACKWARD, COMPILER, Request
 from shardproof.properties.performance.tpu_compiler.topology import Topology, in_rings
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
-from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.partitioned import partition
-from shardproof.properties.programs.program import Program, Seen, forward
+from shardproof.properties.programs.program import Program, Seen, derivatives, forward
 
 CHIPS: dict[str, dict[str, Any]] = {"v4": {"chip_config_name": "megacore"}}
 """Options of a topology: by default the two cores of a chip of v4 are one device, as of v5p."""

@@ -19,8 +19,7 @@ from shardproof.properties.engines.running import MODES, Ready, traced
 from shardproof.properties.laws.gradient import at_kinks, cotangents, oracle_derivatives, tangents_of
 from shardproof.properties.precision.comparison import Reference, size_of
 from shardproof.properties.precision.judge import ANY_FINITE, is_a_number, value_references
-from shardproof.properties.programs.derivatives import derivatives
-from shardproof.properties.programs.program import Seen, compiled, forward, is_wide, precision_of
+from shardproof.properties.programs.program import Seen, compiled, derivatives, forward, is_wide, precision_of
 from shardproof.properties.programs.violation import Difference, NotDifferentiable
 from shardproof.properties.report.scripts.source import (
     Source,

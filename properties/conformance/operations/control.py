@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from shardproof.properties.conformance.drawing import Drawing
-from shardproof.properties.conformance.operations.table import (
-    Call,
+from shardproof.properties.conformance.operations.parts import (
     array,
     axis,
     choice,
@@ -12,10 +11,10 @@ from shardproof.properties.conformance.operations.table import (
     each_row,
     flag,
     like,
-    operation,
     scalar,
     whole,
 )
+from shardproof.properties.conformance.operations.table import Call, operation
 
 BODIES = (
     "x[::-1]",

@@ -1,16 +1,8 @@
 """Operations on each element, and what makes arrays of nothing."""
 
 from shardproof.properties.conformance.drawing import Drawing, Unsuited
-from shardproof.properties.conformance.operations.table import (
-    Call,
-    array,
-    choice,
-    draws,
-    like,
-    operation,
-    sizes,
-    whole,
-)
+from shardproof.properties.conformance.operations.parts import array, choice, draws, like, sizes, whole
+from shardproof.properties.conformance.operations.table import Call, operation
 
 
 def _unary(names: str, of: str, template: str = "lax.{name}({{0}})", **how: bool) -> None:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from shardproof.properties.conformance.drawing import Drawing
-from shardproof.properties.conformance.operations.table import Call, Part, array, draws, operation
+from shardproof.properties.conformance.operations.parts import Part, array, draws
+from shardproof.properties.conformance.operations.table import Call, operation
 
 OFTEN = 8
 

@@ -3,7 +3,8 @@
 import math
 
 from shardproof.properties.conformance.drawing import Drawing
-from shardproof.properties.conformance.operations.table import Call, array, axis, draws, like, operation
+from shardproof.properties.conformance.operations.parts import array, axis, draws, like
+from shardproof.properties.conformance.operations.table import Call, operation
 
 for _name, _template, _of in (
     ("gradient", "jnp.gradient({0}, axis={axis})", "float32"),

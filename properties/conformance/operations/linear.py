@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from shardproof.properties.conformance.drawing import Drawing, Unsuited
-from shardproof.properties.conformance.operations.table import Call, array, axis, choice, draws, like, operation, whole
+from shardproof.properties.conformance.operations.parts import array, axis, choice, draws, like, whole
+from shardproof.properties.conformance.operations.table import Call, operation
 
 OFTEN = 6
 

@@ -3,18 +3,8 @@
 import math
 
 from shardproof.properties.conformance.drawing import Drawing, Unsuited
-from shardproof.properties.conformance.operations.table import (
-    Call,
-    array,
-    axis,
-    choice,
-    dims,
-    draws,
-    like,
-    operation,
-    scalar,
-    whole,
-)
+from shardproof.properties.conformance.operations.parts import array, axis, choice, dims, draws, like, scalar, whole
+from shardproof.properties.conformance.operations.table import Call, operation
 
 OFTEN = 8
 

@@ -5,18 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardproof.properties.conformance.drawing import Drawing
-from shardproof.properties.conformance.operations.table import (
-    Call,
-    array,
-    axis,
-    choice,
-    dims,
-    draws,
-    each_row,
-    flag,
-    operation,
-    whole,
-)
+from shardproof.properties.conformance.operations.parts import array, axis, choice, dims, draws, each_row, flag, whole
+from shardproof.properties.conformance.operations.table import Call, operation
 
 for _name, _of in {
     "reduce_max": "ordered",

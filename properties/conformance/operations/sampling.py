@@ -1,15 +1,8 @@
 """Random numbers."""
 
 from shardproof.properties.conformance.drawing import Drawing
-from shardproof.properties.conformance.operations.table import (
-    Call,
-    array,
-    choice,
-    draws,
-    operation,
-    sizes,
-    whole,
-)
+from shardproof.properties.conformance.operations.parts import array, choice, draws, sizes, whole
+from shardproof.properties.conformance.operations.table import Call, operation
 
 SEED = whole(0, 3)
 

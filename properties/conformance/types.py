@@ -58,7 +58,7 @@ def _typed(rule: str, operands: Sequence[Input], params: Mapping[str, Any], mesh
     if rule == "spec":
         return params["spec"]
     if rule == "product":
-        return _product(*specs, params["contracted"], params["batch"])
+        return _product(specs[0], specs[1], params["contracted"], params["batch"])
     if rule == "sizes" and all(operands[0].shape):
         return _reshaped(specs[0], operands[0].shape, params["sizes"], mesh)
     return None

@@ -96,16 +96,16 @@ for _name, _index, _along, _weight in (
         return [x, *places], {"mode": mode, "to": d.out(shape)}
 
 
-for _name, _how, _index, _along in (
+for _name, _how, _index, _dims in (
     *((f"at_{how}", how, "{1}", (0,)) for how in ("set", "add", "max", "min", "multiply")),
     ("at_add_second", "add", ":, {1}", (1,)),
     ("at_add_points", "add", "{1}, {2}", (0, 1)),
 ):
-    _line = f"{{0}}.at[{_index}].{_how}({{{len(_along) + 1}}}, mode='{{mode}}')"
+    _line = f"{{0}}.at[{_index}].{_how}({{{len(_dims) + 1}}}, mode='{{mode}}')"
 
     @operation(_name, _line, weight=5, continuous=_how == "add")
     def _scattered(
-        d: Drawing, along: Sequence[int] = _along, of: str = "ordered" if _how in ("max", "min") else "ring"
+        d: Drawing, along: Sequence[int] = _dims, of: str = "ordered" if _how in ("max", "min") else "ring"
     ) -> Call:
         x = d.array(along[-1] + 1, of=of, where=all)
         mode = d.one_of(("drop", "clip", "promise_in_bounds"))

@@ -24,7 +24,12 @@ def draws(*operands: Part, **params: Part) -> Draw:
 
 def array(least: int = 1, most: int = 3, *, dtypes: Sequence[str] = (), **how: Any) -> Part:
     """An operand as `Drawing.array` draws it, of one of the dtypes if there are any."""
-    return lambda d, names: d.array(least, most, **how, **({"dtype": d.one_of(dtypes)} if dtypes else {}))
+
+    def draw(d: Drawing, names: Sequence[str]) -> str:
+        chosen = {**how, "dtype": d.one_of(dtypes)} if dtypes else how
+        return d.array(least, most, **chosen)
+
+    return draw
 
 
 def like(**how: Any) -> Part:

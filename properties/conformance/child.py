@@ -52,7 +52,7 @@ class Ready(NamedTuple):
     def final(self, verdict: Verdict) -> Verdict:
         """The verdict on a program, given the one on what was run."""
         if self.replicated and verdict.kind == "right":
-            return Verdict("known", ", ".join(self.replicated), verdict.by)
+            return Verdict("known", ", ".join(self.replicated))
         steps = sorted({i for steps in self.replicated.values() for i in steps})
         return msgspec.structs.replace(verdict, known={**verdict.known, **self.known}, replicated=steps)
 
@@ -63,14 +63,14 @@ def prepare(program: Program, excused: Sequence[str] = ()) -> Verdict | Ready:
     right = running.compute_reference(program, values)
     if isinstance(right, Verdict):
         return right
-    if not right.by:
+    if right is None:
         if running.has_island(program):
             return Verdict("undetermined", "the interpreter lacks something")
         try:
             made = run_unsharded(program, values)
         except Exception as error:
             return Verdict("invalid", running.format_error(error))
-        right = running.bound_results(program, values, made, "xla")
+        right = running.bound_results(program, values, made)
         if isinstance(right, Verdict):
             return right
     try:
@@ -84,8 +84,8 @@ def prepare(program: Program, excused: Sequence[str] = ()) -> Verdict | Ready:
                 running.trace_program(forward, values)
             except Exception:
                 return Verdict("refused", text)
-            return Verdict("fails", f"derivative: {text}", right.by, known=defects)
-        return Verdict("refused" if running.is_refusal(error) else "fails", text, right.by, known=defects)
+            return Verdict("fails", f"derivative: {text}", known=defects)
+        return Verdict("refused" if running.is_refusal(error) else "fails", text, known=defects)
     certain = known.find_defects(program, traced.closed, values, certain=True)
     certain = {name: steps for name, steps in certain.items() if name in excused}
     if certain:
@@ -98,29 +98,29 @@ def prepare(program: Program, excused: Sequence[str] = ()) -> Verdict | Ready:
 
 def judge(ready: Sequence[Ready], *, quick: bool = False) -> list[Verdict]:
     """The verdicts on programs that are compiled as one, or, if that fails, in two halves."""
-    return [one.final(verdict) for one, verdict in zip(ready, _judged(ready, quick), strict=True)]
-
-
-def _judged(ready: Sequence[Ready], quick: bool) -> list[Verdict]:
     try:
         results = running.run_pack([one.traced for one in ready], quick=quick)
     except Exception as error:
         if len(ready) == 1:
-            program = ready[0].traced.program
-            try:
-                if not running.has_island(program):
-                    run_unsharded(program, running.make_inputs(program))
-            except Exception as other:
-                return [Verdict("invalid", f"compiled without layouts: {running.format_error(other)}")]
-            text = running.format_error(error)
-            defects = known.match_error(program, running.trace_unsharded(program), text, error)
-            return [Verdict("fails", f"compiled: {text}", ready[0].right.by, known=defects)]
+            return [ready[0].final(judge_failure(ready[0].traced.program, error))]
         half = len(ready) // 2
-        return [*_judged(ready[:half], quick), *_judged(ready[half:], quick)]
+        return [*judge(ready[:half], quick=quick), *judge(ready[half:], quick=quick)]
     return [
-        running.judge_results(one.right, found, one.traced.shardings, one.traced.wrong_type)
+        one.final(running.judge_results(one.right, found, one.traced.shardings, one.traced.wrong_type))
         for one, found in zip(ready, results, strict=True)
     ]
+
+
+def judge_failure(program: Program, error: Exception) -> Verdict:
+    """The verdict on a program that XLA does not compile."""
+    try:
+        if not running.has_island(program):
+            run_unsharded(program, running.make_inputs(program))
+    except Exception as other:
+        return Verdict("invalid", f"compiled without layouts: {running.format_error(other)}")
+    text = running.format_error(error)
+    defects = known.match_error(program, running.trace_unsharded(program), text, error)
+    return Verdict("fails", f"compiled: {text}", known=defects)
 
 
 def run(request: Request, reply: Any) -> None:

@@ -159,12 +159,14 @@ def _grouped(e: Any, facts: Facts) -> bool:
 class Sign(NamedTuple):
     """How a known defect shows: in an equation of the program with its layouts, and in the words of a verdict.
 
-    One without a condition shows in an error that JAX raises as it traces a step with one of the primitives, or any.
+    One without a condition shows in an error that JAX raises as it traces a step with one of the primitives, or any,
+    in an equation whose shapes are those of the defect.
     """
 
     primitives: tuple[str, ...]
     words: str
     holds: Callable[[Any, Facts], bool] | None = None
+    shapes: Callable[[tuple[int, ...], tuple[int, ...]], bool] = lambda operand, result: True
 
 
 CASES = (
@@ -177,6 +179,7 @@ GATHERS = ("gather", *SCATTERS)
 PARTS = ("slice", "dynamic_slice", "dynamic_update_slice", "squeeze", "split", "gather")
 FACTORS = ("cholesky", "eigh", "lu", "qr", "triangular_solve", "select_n")
 COTANGENT = "Expected cotangent type"
+INDEX = "IndexError: (tuple|list) index out of range"
 
 SIGNS: dict[str, Sign] = {
     "batch_group_sum": Sign(
@@ -228,7 +231,9 @@ SIGNS: dict[str, Sign] = {
     "update_in_one_step": Sign(
         ("scan", "while"),
         VALUES,
-        lambda e, facts: not facts.certain and e.params.get("length", 1) == 1 and _writes(e),
+        lambda e, facts: (
+            not facts.certain and e.params.get("length", 1) == 1 and _writes(e) and any(map(facts.sharded, e.outvars))
+        ),
     ),
     "clamped_slice": Sign(("dynamic_slice", "gather"), VALUES, _clamped),
     "clamped_update": Sign(
@@ -302,7 +307,12 @@ SIGNS: dict[str, Sign] = {
         ("reduce_prod", "reduce"),
         f"slicing on sharded dims where out dim|This reshape is not supported|{COTANGENT}|unexpected JAX type",
     ),
-    "reshape_of_nothing": Sign(("reshape",), "IndexError: (tuple|list) index out of range"),
+    "linear_solve_of_reduced": Sign(("custom_linear_solve",), COTANGENT),
+    "reshape_beside_ones": Sign(
+        ("reshape",), "^AssertionError: $", shapes=lambda operand, result: 1 in (*operand, *result)
+    ),
+    "reshape_of_nothing": Sign(("reshape",), INDEX, shapes=lambda operand, result: 0 in operand),
+    "reshape_to_ones": Sign(("reshape",), INDEX, shapes=lambda operand, result: result.count(1) > operand.count(1)),
     "shift_across_axes": Sign((), "Could not slice dimension"),
     "sort_gradient": Sign(("sort",), "Arguments to sort must have equal shardings"),
     "svd_gradient": Sign(("svd",), "Incompatible types for broadcasting"),
@@ -362,8 +372,8 @@ def find_defects(program: Program, closed: Any, values: Sequence[np.ndarray], *,
     signs = {name: sign for name, sign in SIGNS.items() if sign.holds and find_here(name)}
     for outer in closed.jaxpr.eqns:
         for equation in _within(outer):
-            for name, (primitives, _, holds) in signs.items():
-                if equation.primitive.name in primitives and holds and holds(equation, facts):
+            for name, sign in signs.items():
+                if equation.primitive.name in sign.primitives and sign.holds and sign.holds(equation, facts):
                     found.setdefault(name, set()).update(_steps(outer, program))
     for name, primitive in _excusing(program, closed, certain=certain):
         outers = [outer for outer in closed.jaxpr.eqns if any(e.primitive is primitive for e in _within(outer))]
@@ -401,7 +411,12 @@ def match_error(program: Program, closed: Any, message: str, error: BaseExceptio
         traceback = traceback.tb_next
     raised, every = _lines(lines, program), [*range(len(program.steps))]
     outers = [outer for outer in closed.jaxpr.eqns if {*raised} & {*_steps(outer, program)}]
-    primitives = {equation.primitive.name for outer in outers for equation in _within(outer)}
+    met = [equation for outer in outers for equation in _within(outer)]
+
+    def is_met(sign: Sign) -> bool:
+        those = (e for e in met if e.primitive.name in sign.primitives)
+        return any(sign.shapes(e.invars[0].aval.shape, e.outvars[0].aval.shape) for e in those)
+
     return {
         name: raised if sign.primitives else raised or every
         for name, sign in SIGNS.items()
@@ -409,7 +424,7 @@ def match_error(program: Program, closed: Any, message: str, error: BaseExceptio
         and find_here(name)
         and (program.derivative or not name.endswith(("_gradient", "_tangent")))
         and re.search(sign.words, message)
-        and (not sign.primitives or primitives & {*sign.primitives})
+        and (not sign.primitives or is_met(sign))
     }
 
 

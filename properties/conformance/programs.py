@@ -28,13 +28,16 @@ TYPES_MOST = 4096
 """The most elements of a result."""
 
 
+def unsharded_scope(mesh: dict[str, int]) -> dict[str, Any]:
+    """The names that a program uses, without layouts."""
+    devices = AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=(AxisType.Auto,) * len(mesh))
+    names = {"jax": jax, "jnp": jnp, "lax": lax, "np": np, "P": jax.P, "mesh": devices}
+    return names | {"put": lambda x, spec: x, "to": lambda spec: None}
+
+
 @lru_cache(maxsize=4096)
 def _typed(expression: str, names: tuple[str, ...], types: tuple[Any, ...], mesh: tuple[Any, ...]) -> tuple[Any, ...]:
-    sizes, axes = zip(*mesh, strict=True)
-    scope = {
-        "jax": jax, "jnp": jnp, "lax": lax, "np": np, "P": jax.P, "put": lambda x, spec: x, "to": lambda spec: None,
-        "mesh": AbstractMesh(axes, sizes, axis_types=(AxisType.Auto,) * len(sizes)),
-    }  # fmt: skip
+    scope = unsharded_scope(dict(mesh))
     # the text is the table's own; of what is drawn there are numbers and names in it
     made = eval(f"lambda {', '.join(names)}: ({expression})", scope)  # noqa: S307
     result = jax.eval_shape(made, *(jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in types))
@@ -53,7 +56,7 @@ def infer_results(step: Step, values: dict[str, Value], mesh: dict[str, int]) ->
     names = tuple(dict.fromkeys(step.operands))
     types = tuple((values[name].shape, values[name].dtype) for name in names)
     try:
-        results = _typed(expression, names, types, tuple((axis, size) for axis, size in mesh.items()))
+        results = _typed(expression, names, types, tuple(mesh.items()))
     except Exception as error:
         raise Unsuited(f"{step.op}: {error}") from error
     if sum(int(np.prod(shape)) for shape, _ in results) > TYPES_MOST:

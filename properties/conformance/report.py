@@ -8,7 +8,7 @@ import msgspec
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.conformance.exhaustive import Reached
 from shardproof.properties.conformance.operations import OPERATIONS
-from shardproof.properties.conformance.search import Finding, Outcome
+from shardproof.properties.conformance.search import Outcome
 
 COLUMNS = ("Auto", "gradient, Auto", "vmap, Auto", "Explicit", "gradient, Explicit", "vmap, Explicit", "reduced")
 
@@ -81,22 +81,17 @@ def summary(outcome: Outcome) -> str:
     )
 
 
-def file_name(number: int, finding: Finding) -> str:
-    """The name of a finding's script."""
-    way = f"_{finding.program.derivative}" if finding.program.derivative else ""
-    kind = finding.kind.replace(" ", "_")
-    return f"{number:02}_{kind}_{finding.program.axes}_{'_'.join(finding.operations)[:60]}{way}.py"
-
-
 def write_scripts(outcome: Outcome, folder: Path) -> list[Path]:
     """The scripts of what was found, written to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for number, finding in enumerate(outcome.findings):
+        program = finding.program
+        words = finding.kind, program.axes, "_".join(finding.operations)[:60], program.derivative
         if finding.confirmed:
-            path = folder / file_name(number, finding)
-            path.write_text(finding.script, encoding="utf-8")
-            paths.append(path)
+            name = "_".join(filter(None, words)).replace(" ", "_")
+            paths.append(folder / f"{number:02}_{name}.py")
+            paths[-1].write_text(finding.script, encoding="utf-8")
     return paths
 
 

@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import msgspec
 import numpy as np
 from jax import lax
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 
 from shardproof.properties.conformance import types
 from shardproof.properties.conformance.known import Steps
 from shardproof.properties.conformance.operations import OPERATIONS, TEMPLATES
 from shardproof.properties.conformance.program import FILE, INEXACT, Program, Spec, line, source, spec_text
+from shardproof.properties.conformance.programs import unsharded_scope
 from shardproof.properties.engines import simulate
 
 LARGE = {"float32": 2**21, "complex64": 2**21, "float16": 2**11, "bfloat16": 2**8}
@@ -46,7 +47,6 @@ class Verdict(msgspec.Struct, frozen=True):
 
     kind: str
     detail: str = ""
-    by: str = "interpreter"
     votes: dict[str, str] = {}
     known: Steps = {}
     """The steps at fault of known defects that the program may meet."""
@@ -63,7 +63,6 @@ class Reference(NamedTuple):
 
     results: list[np.ndarray]
     bounds: Sequence[float]
-    by: str
     near: Sequence[float] = ()
 
 
@@ -82,11 +81,9 @@ def mesh_of(program: Program) -> Mesh:
 
 def make_scope(program: Program, *, laid: bool) -> dict[str, Any]:
     """The names that a program uses, with its layouts or without."""
-    names: dict[str, Any] = {"jax": jax, "jnp": jnp, "lax": lax, "np": np, "P": jax.P}
+    names = unsharded_scope(program.mesh)
     if not laid:
-        axes, sizes = tuple(program.mesh), tuple(program.mesh.values())
-        mesh = AbstractMesh(sizes, axes, axis_types=(AxisType.Auto,) * len(axes))
-        return names | {"put": lambda x, spec: x, "to": lambda spec: None, "mesh": mesh}
+        return names
     devices = mesh_of(program)
 
     def constrained(x: Any, spec: Any) -> Any:
@@ -156,8 +153,8 @@ def trace_unsharded(program: Program) -> Any:
     return jax.make_jaxpr(build_function(program, laid=False, every=not program.derivative))(*structs(program))
 
 
-def compute_reference(program: Program, values: Sequence[np.ndarray]) -> Reference | Verdict:
-    """The right results by the interpreter; `by` is empty where it lacks something."""
+def compute_reference(program: Program, values: Sequence[np.ndarray]) -> Reference | Verdict | None:
+    """The right results by the interpreter; None where it lacks something."""
     try:
         closed = trace_unsharded(program)
     except Exception as error:  # JAX refuses it without layouts
@@ -167,8 +164,8 @@ def compute_reference(program: Program, values: Sequence[np.ndarray]) -> Referen
     except simulate.OrderDependent as error:
         return Verdict("undetermined", format_error(error))
     except Exception:  # whatever else the interpreter cannot do, XLA does without layouts
-        return Reference([], [], "")
-    return bound_results(program, values, [np.asarray(x) for x in found], "interpreter")
+        return None
+    return bound_results(program, values, [np.asarray(x) for x in found])
 
 
 def is_whole(x: np.ndarray) -> bool:
@@ -219,16 +216,13 @@ def bound_result(result: np.ndarray, way: Way) -> tuple[float, float]:
     return (loose if LEFT * way.peak / unit > most else near), near
 
 
-def bound_results(
-    program: Program, values: Sequence[np.ndarray], found: list[np.ndarray], by: str
-) -> Reference | Verdict:
+def bound_results(program: Program, values: Sequence[np.ndarray], found: list[np.ndarray]) -> Reference | Verdict:
     """The right results, with how near others must come: bit for bit, if no step rounds anything.
 
     Arguments:
         program: the program.
         values: its inputs.
         found: its results, and without a derivative all values of its steps behind them.
-        by: what has computed them.
     """
     # derivatives of maxima share out what came among equals: by three, too
     exact = {one.name: not program.derivative and is_whole(x) for one, x in zip(program.inputs, values, strict=True)}
@@ -256,13 +250,13 @@ def bound_results(
     if not follows:
         return Verdict("undetermined", "a rounded value decides")
     if all(exact.values()) and all(map(is_whole, found)):
-        return Reference(found[:count], [0.0] * count, by)
+        return Reference(found[:count], [0.0] * count)
     made_of = [ways[one.name] for one in program.outputs]
     if program.derivative:
         made_of = [join_ways(ways.values(), Way(peak=max(map(largest, found), default=1.0)))] * count
     pairs = [bound_result(x, of) for x, of in zip(found[:count], made_of, strict=True)]
     bounds, near = [bound for bound, _ in pairs], [near for _, near in pairs]
-    return Reference(found[:count], bounds, by, near if near != bounds else ())
+    return Reference(found[:count], bounds, near if near != bounds else ())
 
 
 def describe_difference(right: Reference, index: int, got: np.ndarray, where: Any) -> str:
@@ -309,10 +303,10 @@ def judge_results(
 ) -> Verdict:
     """The verdict on all results."""
     if text := compare_results(right, results, shardings) or wrong_type:
-        return Verdict("wrong", text, right.by)
+        return Verdict("wrong", text)
     if right.near:
         text = compare_results(right._replace(bounds=right.near), results, shardings)
-    return Verdict("undetermined" if text else "right", text and f"left of much larger numbers: {text}", right.by)
+    return Verdict("undetermined" if text else "right", text and f"left of much larger numbers: {text}")
 
 
 class Traced(NamedTuple):
@@ -345,11 +339,14 @@ def trace_program(program: Program, values: Sequence[np.ndarray]) -> Traced:
 
 def wrong_type(program: Program, closed: Any) -> str:
     """The error in the layout that a single operation's result is typed with; empty if there is none."""
-    right = types.expected(program)
-    if right is None:
-        return ""
     found = closed.out_avals[0].sharding.spec
-    return "" if types.plain(found) == types.plain(right) else f"result 0: type {found}, expected {spec_text(right)}"
+    try:
+        right = types.expected(program)
+    except types.Refused as error:
+        return f"result 0: type {found}, expected none: {error}"
+    if right is None or types.plain(found) == types.plain(right):
+        return ""
+    return f"result 0: type {found}, expected {spec_text(right)}"
 
 
 @cache

@@ -90,10 +90,29 @@ def _mapped(x: Any, change: Callable[[int], int]) -> Any:
     return [_mapped(part, change) for part in x]
 
 
-def _without_axis(spec: Spec | None, axis: str) -> Spec | None:
-    if spec is None:
-        return None
-    return [entry if not isinstance(entry, list) else [one for one in entry if one != axis] or None for entry in spec]
+def _without_axis(program: Program, axis: str) -> Program:
+    """A program on a mesh with an axis less."""
+
+    def without(spec: Spec | None) -> Spec | None:
+        return spec and [[x for x in e if x != axis] or None if isinstance(e, list) else e for e in spec]
+
+    def params(of: dict[str, Any]) -> dict[str, Any]:
+        return {name: without(value) if name in LAYOUTS else value for name, value in of.items()}
+
+    reduced = [tuple(other for other in one.reduced if other != axis) for one in program.inputs]
+    return replace(
+        program,
+        mesh={name: size for name, size in program.mesh.items() if name != axis},
+        inputs=tuple(replace(x, spec=without(x.spec), reduced=r) for x, r in zip(program.inputs, reduced, strict=True)),
+        outputs=tuple(replace(one, spec=without(one.spec)) for one in program.outputs),
+        steps=tuple(replace(step, params=params(step.params)) for step in program.steps),
+    )
+
+
+def _with(program: Program, field: str, i: int, **change: Any) -> Program:
+    """A program with one of its inputs, steps or outputs changed."""
+    those = getattr(program, field)
+    return replace(program, **{field: (*those[:i], replace(those[i], **change), *those[i + 1 :])})
 
 
 def _fewer(spec: Spec) -> Iterator[Spec]:
@@ -107,46 +126,26 @@ def _fewer(spec: Spec) -> Iterator[Spec]:
 
 def _steps_away(program: Program) -> Iterator[Program]:
     values = program.values()
+    for value in (value for step in program.steps for value in step.results):
+        if [one.name for one in program.outputs] != [value.name]:
+            kept = [one for one in program.outputs if one.name == value.name]
+            yield replace(program, outputs=(kept[0] if kept else Output(value.name),))
     for step in program.steps:
-        for value in step.results:
-            if len(program.outputs) > 1 or value.name != program.outputs[0].name:
-                kept = [one for one in program.outputs if one.name == value.name]
-                yield replace(program, outputs=(kept[0] if kept else Output(value.name),))
-    for step in program.steps:
-        made = tuple(
-            Input(v.name, v.shape, v.dtype, [None] * len(v.shape), (0, 3)) for v in map(values.get, (
-                one.name for one in step.results)) if v is not None
-        )  # fmt: skip
+        made = tuple(Input(v.name, v.shape, v.dtype, [None] * len(v.shape), (0, 3)) for v in step.results)
         others = tuple(one for one in program.steps if one is not step)
         yield replace(program, inputs=(*program.inputs, *made), steps=others)
         for operand in step.operands:  # an operand in place of a result
             if len(step.results) == 1 and values[operand].shape == step.results[0].shape:
-                name = step.results[0].name
-                rest = tuple(
-                    replace(other, operands=tuple(operand if x == name else x for x in other.operands))
-                    for other in others
-                )
-                results = tuple(replace(out, name=operand) if out.name == name else out for out in program.outputs)
-                yield replace(program, steps=rest, outputs=results)
+                called = {step.results[0].name: operand}
+                steps = (replace(one, operands=tuple(called.get(x, x) for x in one.operands)) for one in others)
+                outputs = (replace(one, name=called.get(one.name, one.name)) for one in program.outputs)
+                yield replace(program, steps=tuple(steps), outputs=tuple(outputs))
 
 
 def _smaller_meshes(program: Program) -> Iterator[Program]:
     for axis in program.mesh:
         if len(program.mesh) > 1:
-            steps = tuple(
-                replace(step, params={name: _without_axis(value, axis) if name in LAYOUTS else value
-                                      for name, value in step.params.items()}) for step in program.steps
-            )  # fmt: skip
-            yield replace(
-                program,
-                mesh={name: size for name, size in program.mesh.items() if name != axis},
-                inputs=tuple(
-                    replace(one, spec=_without_axis(one.spec, axis),
-                            reduced=tuple(other for other in one.reduced if other != axis)) for one in program.inputs
-                ),
-                outputs=tuple(replace(one, spec=_without_axis(one.spec, axis)) for one in program.outputs),
-                steps=steps,
-            )  # fmt: skip
+            yield _without_axis(program, axis)
         if program.mesh[axis] > 2:
             yield replace(program, mesh={**program.mesh, axis: 2})
 
@@ -161,36 +160,23 @@ def _unmapped(program: Program, names: Sequence[str]) -> Program:
 
 
 def _simpler_layouts(program: Program) -> Iterator[Program]:
-    def with_input(i: int, **change: Any) -> Program:
-        one = replace(program.inputs[i], **change)
-        return replace(program, inputs=(*program.inputs[:i], one, *program.inputs[i + 1 :]))
-
     for i, one in enumerate(program.inputs):
-        if one.reduced:
-            yield with_input(i, reduced=())
-        yield from (with_input(i, spec=spec) for spec in _fewer(one.spec))
+        changes: list[dict[str, Any]] = [{"reduced": ()}] if one.reduced else []
+        changes += [{"spec": spec} for spec in _fewer(one.spec)]
         if one.seed or not isinstance(one.data, str):
-            yield with_input(i, seed=0, data="distinct")
-            yield with_input(i, seed=0)
-            if not isinstance(one.data, str):
-                yield from (with_input(i, data=(n, n)) for n in range(one.data[0], one.data[1] + 1))
+            changes += [{"seed": 0, "data": "distinct"}, {"seed": 0}]
+        if not isinstance(one.data, str):
+            changes += [{"data": (n, n)} for n in range(one.data[0], one.data[1] + 1)]
         if one.dtype not in ("float32", "int32"):
-            yield from (with_input(i, dtype=dtype) for dtype in ("float32", "int32"))
+            changes += [{"dtype": dtype} for dtype in ("float32", "int32")]
+        yield from (_with(program, "inputs", i, **change) for change in changes)
     for i, out in enumerate(program.outputs):
         specs = [] if out.spec is None else [None, *_fewer(out.spec)]
-        for spec in specs:
-            yield replace(program, outputs=(*program.outputs[:i], replace(out, spec=spec), *program.outputs[i + 1 :]))
+        yield from (_with(program, "outputs", i, spec=spec) for spec in specs)
     for i, step in enumerate(program.steps):
-        for name in LAYOUTS:
-            for spec in _fewer(step.params.get(name) or []):
-                yield _with_step(program, i, {**step.params, name: spec})
-        if step.params.get("to") is not None:
-            yield _with_step(program, i, {**step.params, "to": None})
-
-
-def _with_step(program: Program, i: int, params: dict[str, Any]) -> Program:
-    step = replace(program.steps[i], params=params)
-    return replace(program, steps=(*program.steps[:i], step, *program.steps[i + 1 :]))
+        specs_of = [(name, spec) for name in LAYOUTS for spec in _fewer(step.params.get(name) or [])]
+        for name, spec in [*specs_of, *([("to", None)] if step.params.get("to") is not None else [])]:
+            yield _with(program, "steps", i, params={**step.params, name: spec})
 
 
 def _smaller_numbers(program: Program) -> Iterator[Program]:
@@ -209,7 +195,7 @@ def _smaller_numbers(program: Program) -> Iterator[Program]:
                 yield replace(program, inputs=inputs)
                 for i, one in enumerate(program.inputs):
                     if number in one.shape:
-                        yield replace(program, inputs=(*program.inputs[:i], inputs[i], *program.inputs[i + 1 :]))
+                        yield _with(program, "inputs", i, shape=inputs[i].shape)
             if number in params:
                 yield replace(program, steps=steps)
     for i, step in enumerate(program.steps):
@@ -217,12 +203,11 @@ def _smaller_numbers(program: Program) -> Iterator[Program]:
             if name in ("size", "start", "limit", "strides", "padding", "config", "base", "within", "shift", "widths"):
                 for place in range(len([*integers(value)])):
                     for n in (0, 1):
-                        yield _with_step(program, i, {**step.params, name: _at(value, place, n)})
+                        yield _with(program, "steps", i, params={**step.params, name: _at(value, place, n)})
     for i, one in enumerate(program.inputs):  # fewer dimensions
         for axis in range(len(one.shape)):
             shape, spec = one.shape[:axis] + one.shape[axis + 1 :], one.spec[:axis] + one.spec[axis + 1 :]
-            made = replace(one, shape=shape, spec=spec)
-            yield replace(program, inputs=(*program.inputs[:i], made, *program.inputs[i + 1 :]))
+            yield _with(program, "inputs", i, shape=shape, spec=spec)
 
 
 def _at(value: Any, place: int, n: int) -> Any:

@@ -1,8 +1,8 @@
 """Processes that run programs: one that aborts or hangs is a verdict, not the end."""
 
+import contextlib
 import os
 import re
-import select
 import subprocess
 import sys
 import tempfile
@@ -95,29 +95,19 @@ class Worker:
         process = self.start()
         assert process.stdin is not None
         assert process.stdout is not None
-        buffer, since = b"", time.monotonic()
-        try:
+        with contextlib.suppress(BrokenPipeError):  # then there is no answer either
             process.stdin.write(msgspec.json.encode(request) + b"\n")
-            while True:
-                if time.monotonic() - since > seconds:
-                    self.stop()
-                    raise EndedError("hangs")
-                if not select.select([process.stdout], [], [], 1.0)[0]:
-                    continue
-                part = os.read(process.stdout.fileno(), 1 << 20)
-                if not part:
-                    self.stop()
-                    raise EndedError(f"aborts: {self.last_words()}")
-                buffer += part
-                *lines, buffer = buffer.split(b"\n")
-                for text in lines:
-                    if text == b"done":
-                        return
-                    since = time.monotonic()
-                    yield msgspec.json.decode(text, type=Answer)
-        except BrokenPipeError as error:
-            self.stop()
-            raise EndedError(f"aborts: {self.last_words()}") from error
+        while True:
+            begun, timer = time.monotonic(), threading.Timer(seconds, process.kill)
+            timer.start()
+            text = process.stdout.readline()
+            timer.cancel()
+            if text == b"done\n":
+                return
+            if not text.endswith(b"\n"):
+                self.stop()
+                raise EndedError("hangs" if time.monotonic() - begun > seconds else f"aborts: {self.last_words()}")
+            yield msgspec.json.decode(text, type=Answer)
 
     def last_words(self) -> str:
         """The last message of a process that ended, without the parts that differ from run to run."""

@@ -141,11 +141,8 @@ def _wrong_values(case: Case, error: Exception) -> bool:
     return isinstance(error, Broken) and error.kind == "values"
 
 
-def _backward(case: Case, error: Exception) -> bool:
-    """True if a gradient is wrong, or the metadata of its exchange contradicts itself."""
-    if isinstance(error, Broken):
-        return error.of == "gradient" and error.kind not in ("communication", "overlap")
-    return isinstance(error, RaggedMetadata)
+def _wrong_gradient(case: Case, error: Exception) -> bool:
+    return isinstance(error, Broken) and error.of == "gradient" and error.kind not in ("communication", "overlap")
 
 
 def _typed_invariant(case: Case, error: Exception) -> bool:
@@ -329,29 +326,16 @@ EXCUSING = (
         at_fault=faults.any_of("ragged_all_to_all"),
         shows=_refused("HLO opcode `ragged-all-to-all` is not supported"),
     ),
-    Defect(
-        "ragged_all_to_all_vmap",
-        at_fault=faults.any_of("ragged_all_to_all"),
-        shows=_raised(AssertionError, when=_under_vmap),
-        repair=repairs.ragged_exchange,
-    ),
-    Defect(
-        "ragged_all_to_all_type",
-        at_fault=faults.any_of("ragged_all_to_all"),
-        shows=_typed_invariant,
-        repair=repairs.ragged_exchange,
-    ),
-    Defect(
-        "ragged_all_to_all_output_gradient",
-        at_fault=faults.any_of("ragged_all_to_all"),
-        shows=lambda case, error: _backward(case, error) and not isinstance(error, RaggedMetadata),
-        repair=repairs.ragged_exchange,
-    ),
-    Defect(
-        "ragged_all_to_all_operand_gradient",
-        at_fault=faults.any_of("ragged_all_to_all"),
-        shows=_backward,
-        repair=repairs.ragged_exchange,
+    *(
+        Defect(name, at_fault=faults.any_of("ragged_all_to_all"), shows=shows, repair=repairs.ragged_exchange)
+        for name, shows in {
+            "ragged_all_to_all_vmap": _raised(AssertionError, when=_under_vmap),
+            "ragged_all_to_all_type": _typed_invariant,
+            "ragged_all_to_all_output_gradient": _wrong_gradient,
+            "ragged_all_to_all_operand_gradient": lambda case, error: (
+                _wrong_gradient(case, error) or isinstance(error, RaggedMetadata)
+            ),
+        }.items()
     ),
     Defect(
         "gpu_small_product",

@@ -347,9 +347,32 @@ def test_what_is_nearly_a_known_defect_is_none(name: str) -> None:
 )
 def test_an_error_of_another_operation_is_no_known_defect(name: str) -> None:
     """The words of a script are those of its sign, which is of some primitives only, or of an abort."""
-    program, (primitives, words, _) = of("neg", {}, ((4,), [A])), known.SIGNS[name]
+    program, sign = of("neg", {}, ((4,), [A])), known.SIGNS[name]
     closed = running.trace_unsharded(program)
-    assert known.match_error(program, closed, DEFECTS[name].words or words).get(name) == (None if primitives else [0])
+    words = DEFECTS[name].words or sign.words
+    assert known.match_error(program, closed, words).get(name) == (None if sign.primitives else [0])
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "to", "near"),
+    [
+        ("reshape_of_nothing", (0, 2), [0], (2, 2)),
+        ("reshape_to_ones", (4, 2), [8, 1], (1, 8)),
+        ("reshape_beside_ones", (4, 1), [2, 2, 1], (4, 2)),
+    ],
+)
+def test_an_error_of_other_shapes_is_no_known_defect(
+    name: str, shape: tuple[int, ...], to: list[int], near: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of a reshape is that of a known defect for the defect's shapes alone."""
+    monkeypatch.setattr(jax, "__version__", DEFECTS[name].seen_on[0])
+    message = "AssertionError: " if name == "reshape_beside_ones" else "IndexError: list index out of range"
+    met = []
+    for one in (shape, near):
+        sizes = to if one is shape else [int(np.prod(near))]
+        program = of("reshape", {"sizes": sizes, "to": None}, (one, [None] * len(one)), axes="explicit")
+        met.append(name in known.match_error(program, running.trace_unsharded(program), message))
+    assert met == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -483,7 +506,7 @@ def test_what_a_cancellation_leaves_is_undetermined() -> None:
     right = np.array([1.0, 0.0], jax.numpy.bfloat16)
     bound, near = running.bound_result(right, way)
     assert (bound, near) == (125.0, 1 / 16)
-    found = running.Reference([right], [bound], "", [near])
+    found = running.Reference([right], [bound], [near])
     kinds = [running.judge_results(found, [jax.numpy.array([1, x], right.dtype)], [None]).kind for x in (0, 9, 200)]
     assert kinds == ["right", "undetermined", "wrong"]
 

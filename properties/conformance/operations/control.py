@@ -1,6 +1,19 @@
 """Loops, branches, and transformations within a program."""
 
+from collections.abc import Sequence
+
 from shardproof.properties.conformance.drawing import Drawing
+from shardproof.properties.conformance.operations.parts import (
+    array,
+    axis,
+    choice,
+    draws,
+    each_row,
+    flag,
+    like,
+    scalar,
+    whole,
+)
 from shardproof.properties.conformance.operations.table import Call, operation
 
 BODIES = (
@@ -22,34 +35,35 @@ BODIES = (
 """Functions of an array `x` to one of its type."""
 
 
-def _carried(d: Drawing) -> str:
-    return d.array(of="number", where=lambda shape: shape[0] > 0)
+BODY = choice(*BODIES)
+LINEAR = choice(*(body for body in BODIES if not any(word in body for word in ("sort", "maximum", "set(1)", "x - 1"))))
+
+ROWS = array(of="number", where=lambda shape: shape[0] > 0)
+"""An array with a first row."""
+
+NUMBERS, FLOATS = array(of="number", where=all), array(dtype="float32", where=all)
+MATRIX, VECTOR = array(2, 3, of="number", where=all), array(1, 1, dtype="float32", where=all)
+"""Arrays without empty dimensions."""
 
 
-@operation("fori_loop", "lax.fori_loop(0, {n}, lambda i, x: {body}, {0})", weight=6)
-def _loop(d: Drawing) -> Call:
-    return [_carried(d)], {"n": d.integer(0, 3), "body": d.one_of(BODIES)}
+def _one_row(d: Drawing, names: Sequence[str]) -> str:
+    return d.array(shape=d[names[0]].shape[1:], dtype=d[names[0]].dtype)
 
 
-@operation("fori_index", "lax.fori_loop({start}, {n}, lambda i, x: x.at[i].{how}(i), {0})", weight=6)
-def _loop_index(d: Drawing) -> Call:
-    how = d.one_of(("set", "add", "max"))
-    return [d.array(of="number")], {"start": d.integer(-2, 2), "n": d.integer(0, 9), "how": how}
-
-
-@operation(
+operation("fori_loop", "lax.fori_loop(0, {n}, lambda i, x: {body}, {0})", weight=6)(
+    draws(ROWS, n=whole(0, 3), body=BODY)
+)
+operation("fori_index", "lax.fori_loop({start}, {n}, lambda i, x: x.at[i].{how}(i), {0})", weight=6)(
+    draws(array(of="number"), how=choice("set", "add", "max"), start=whole(-2, 2), n=whole(0, 9))
+)
+operation(
     "while_loop",
     "lax.while_loop(lambda c: c[0] < {n}, lambda c: (c[0] + 1, (lambda x: {body})(c[1])), (0, {0}))[1]",
     weight=4,
+)(draws(ROWS, n=whole(0, 3), body=BODY))
+operation("while_of_value", "lax.while_loop(lambda x: x.sum() < {n}, lambda x: x + 1, {0})", weight=3)(
+    draws(array(1, 2, dtypes=("int32", "float32"), data=(0, 3), where=all), n=whole(0, 40))
 )
-def _while(d: Drawing) -> Call:
-    return [_carried(d)], {"n": d.integer(0, 3), "body": d.one_of(BODIES)}
-
-
-@operation("while_of_value", "lax.while_loop(lambda x: x.sum() < {n}, lambda x: x + 1, {0})", weight=3)
-def _while_of_value(d: Drawing) -> Call:
-    x = d.array(1, 2, dtype=d.one_of(("int32", "float32")), data=(0, 3), where=lambda shape: all(shape))
-    return [x], {"n": d.integer(0, 40)}
 
 
 @operation("scan", "*lax.scan(lambda c, x: ({carry}, {each}), {0}, {1}, reverse={reverse})", weight=6)
@@ -61,139 +75,82 @@ def _scan(d: Drawing) -> Call:
     return [carry, x], {"carry": d.one_of(carries), "each": d.one_of(carries), "reverse": d.chance(2)}
 
 
-@operation("scan_collect", "lax.scan(lambda c, _: ((lambda x: {body})(c), c), {0}, None, length={n})[1]", weight=4)
-def _scan_collect(d: Drawing) -> Call:
-    return [_carried(d)], {"n": d.integer(1, 4), "body": d.one_of(BODIES)}
-
-
-@operation("map", "lax.map(lambda x: {body}, {0})", weight=5)
-def _map(d: Drawing) -> Call:
-    return [d.array(2, 3, of="number", where=all)], {"body": d.one_of(BODIES)}
-
-
-@operation("map_batched", "lax.map(lambda x: x - 1, {0}, batch_size={n})", weight=4)
-def _map_batched(d: Drawing) -> Call:
-    return [d.array(1, 3, of="number", where=all)], {"n": d.integer(1, 5)}
-
-
-@operation("vmap", "jax.vmap(lambda x: {body}, in_axes={inner}, out_axes={outer})({0})", weight=6)
-def _vmap(d: Drawing) -> Call:
-    x = d.array(2, 3, of="number", where=all)
-    return [x], {"inner": d.axis(x), "outer": d.axis(x), "body": d.one_of(BODIES)}
-
-
-@operation("cond", "lax.cond({1} > {n}, lambda x: {body}, lambda x: {other}, {0})", weight=5)
-def _cond(d: Drawing) -> Call:
-    which = d.array(shape=(), dtype="int32", data=(-2, 2))
-    return [_carried(d), which], {"n": d.integer(-2, 2), "body": d.one_of(BODIES), "other": d.one_of(BODIES)}
-
-
-@operation(
-    "cond_of_value", "lax.cond({0}.sum() > {n}, lambda x: {body}, lambda x: {other}, {0})", weight=4, continuous=False
+operation("scan_collect", "lax.scan(lambda c, _: ((lambda x: {body})(c), c), {0}, None, length={n})[1]", weight=4)(
+    draws(ROWS, n=whole(1, 4), body=BODY)
 )
-def _cond_of_value(d: Drawing) -> Call:
-    x = d.array(of="number", where=all)
-    return [x], {"n": d.integer(0, 4), "body": d.one_of(BODIES), "other": d.one_of(BODIES)}
+operation(
+    "scan_tuple", "*lax.scan(lambda c, x: ((c[1] + x[0], c[0] - x[1]), c[0]), ({1}, {1}), ({0}, {2}))[0]", weight=4
+)(draws(array(of="ring"), _one_row, like()))
+operation("map", "lax.map(lambda x: {body}, {0})", weight=5)(draws(MATRIX, body=BODY))
+operation("map_batched", "lax.map(lambda x: x - 1, {0}, batch_size={n})", weight=4)(draws(NUMBERS, n=whole(1, 5)))
+operation("cond", "lax.cond({1} > {n}, lambda x: {body}, lambda x: {other}, {0})", weight=5)(
+    draws(ROWS, scalar(-2, 2), n=whole(-2, 2), body=BODY, other=BODY)
+)
+operation(
+    "cond_of_value", "lax.cond({0}.sum() > {n}, lambda x: {body}, lambda x: {other}, {0})", weight=4, continuous=False
+)(draws(NUMBERS, n=whole(0, 4), body=BODY, other=BODY))
+operation("switch", "lax.switch({1}, [lambda x: {one}, lambda x: {two}, lambda x: {three}], {0})", weight=4)(
+    draws(ROWS, scalar(-1, 3), one=BODY, two=BODY, three=BODY)
+)
 
-
-@operation("switch", "lax.switch({1}, [lambda x: {one}, lambda x: {two}, lambda x: {three}], {0})", weight=4)
-def _switch(d: Drawing) -> Call:
-    which = d.array(shape=(), dtype="int32", data=(-1, 3))
-    return [_carried(d), which], {name: d.one_of(BODIES) for name in ("one", "two", "three")}
-
-
-@operation("vmap_cond", "jax.vmap(lambda x, p: lax.cond(p, lambda x: {body}, lambda x: x * 2, x))({0}, {1})", weight=4)
-def _vmap_cond(d: Drawing) -> Call:
-    x = d.array(2, 3, of="number", where=all)
-    return [x, d.array(shape=d[x].shape[:1], dtype="bool")], {"body": d.one_of(BODIES)}
-
-
-@operation(
+operation("vmap", "jax.vmap(lambda x: {body}, in_axes={inner}, out_axes={outer})({0})", weight=6)(
+    draws(MATRIX, inner=axis, outer=axis, body=BODY)
+)
+operation("vmap_cond", "jax.vmap(lambda x, p: lax.cond(p, lambda x: {body}, lambda x: x * 2, x))({0}, {1})", weight=4)(
+    draws(MATRIX, each_row("bool"), body=BODY)
+)
+operation(
+    "vmap_cond_of_index",
+    "jax.vmap(lambda x, i: lax.switch(i, [lambda x: {one}, lambda x: {two}], x))({0}, {1})",
+    weight=4,
+)(draws(MATRIX, each_row("int32", (-1, 2)), one=BODY, two=BODY))
+operation(
     "vmap_while",
     "jax.vmap(lambda x, n: lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] + c[0]), (0, x))[1])({0}, {1})",
     weight=4,
+)(draws(array(1, 2, dtype="int32"), each_row("int32", (0, 4))))
+operation(
+    "vmap_scan", "jax.vmap(lambda x: lax.scan(lambda c, x: (c + x, c), x[0], x)[1], in_axes={inner})({0})", weight=4
+)(draws(MATRIX, inner=axis))
+operation("vectorize", "jnp.vectorize(lambda x: {body}, signature='(n)->(n)')({0})", weight=2)(
+    draws(NUMBERS, body=BODY)
 )
-def _vmap_while(d: Drawing) -> Call:
-    x = d.array(1, 2, dtype="int32")
-    return [x, d.array(shape=d[x].shape[:1], dtype="int32", data=(0, 4))], {}
 
-
-@operation("linear_transpose", "*jax.linear_transpose(lambda x: {body}, {0})({0})", weight=5)
-def _transposed(d: Drawing) -> Call:
-    linear = [body for body in BODIES if not any(w in body for w in ("sort", "maximum", "set(1)", "x - 1"))]
-    return [d.array(dtype="float32", where=all)], {"body": d.one_of(linear)}
-
-
-@operation("linearize", "jax.linearize(lambda x: {body}, {0})[1]({0})", exact=False, weight=3)
-def _linearized(d: Drawing) -> Call:
-    return [d.array(dtype="float32", where=all)], {"body": d.one_of(BODIES)}
-
-
-@operation("grad", "jax.grad(lambda x: ({body} * {0}).sum())({0})", exact=False, weight=5)
-def _grad(d: Drawing) -> Call:
-    return [d.array(dtype="float32", where=all)], {"body": d.one_of(BODIES)}
-
-
-@operation("jacobian", "jax.{mode}(lambda x: {body})({0})", exact=False, weight=4)
-def _jacobian(d: Drawing) -> Call:
-    x = d.array(1, 1, dtype="float32", where=all)
-    return [x], {"mode": d.one_of(("jacfwd", "jacrev")), "body": d.one_of(BODIES)}
-
-
-@operation("checkpoint", "jax.checkpoint(lambda x: {body})({0})", weight=1)
-def _checkpoint(d: Drawing) -> Call:
-    return [_carried(d)], {"body": d.one_of(BODIES)}
-
-
-@operation("jit", "jax.jit(lambda x: {body})({0})", weight=1)
-def _jit(d: Drawing) -> Call:
-    return [_carried(d)], {"body": d.one_of(BODIES)}
-
-
-@operation("custom_jvp", "jax.nn.relu({0})", weight=2)
-def _custom(d: Drawing) -> Call:
-    return [d.array(of="float")], {}
-
-
-@operation("vectorize", "jnp.vectorize(lambda x: {body}, signature='(n)->(n)')({0})", weight=2)
-def _vectorized(d: Drawing) -> Call:
-    return [d.array(1, 3, of="number", where=all)], {"body": d.one_of(BODIES)}
-
-
-@operation(
-    "custom_vjp",
-    "(lambda f: (f.defvjp(lambda x: (f(x), x), lambda x, g: (g[::-1] + x,)), f)[1])"
-    "(jax.custom_vjp(lambda x: {body}))({0})",
-    weight=2,
+operation("linear_transpose", "*jax.linear_transpose(lambda x: {body}, {0})({0})", weight=5)(draws(FLOATS, body=LINEAR))
+operation("linearize", "jax.linearize(lambda x: {body}, {0})[1]({0})", exact=False, weight=3)(draws(FLOATS, body=BODY))
+operation("grad", "jax.grad(lambda x: ({body} * {0}).sum())({0})", exact=False, weight=5)(draws(FLOATS, body=BODY))
+operation("jacobian", "jax.{mode}(lambda x: {body})({0})", exact=False, weight=4)(
+    draws(VECTOR, mode=choice("jacfwd", "jacrev"), body=BODY)
 )
-def _custom_vjp(d: Drawing) -> Call:
-    return [d.array(of="float", where=all)], {"body": d.one_of(BODIES)}
-
-
-@operation(
+operation("hessian", "jax.hessian(lambda x: ({body} ** 2).sum())({0})", exact=False, weight=2)(draws(VECTOR, body=BODY))
+operation("checkpoint", "jax.checkpoint(lambda x: {body})({0})", weight=1)(draws(ROWS, body=BODY))
+operation(
     "checkpoint_policy",
     "jax.grad(lambda x: (jax.checkpoint(lambda x: {body}, policy=jax.checkpoint_policies.{policy})(x)"
     " * {0}).sum())({0})",
     exact=False,
     weight=2,
-)
-def _checkpoint_policy(d: Drawing) -> Call:
-    policies = ("nothing_saveable", "everything_saveable", "dots_saveable")
-    return [d.array(dtype="float32", where=all)], {"body": d.one_of(BODIES), "policy": d.one_of(policies)}
+)(draws(FLOATS, body=BODY, policy=choice("nothing_saveable", "everything_saveable", "dots_saveable")))
+operation("jit", "jax.jit(lambda x: {body})({0})", weight=1)(draws(ROWS, body=BODY))
+operation("custom_jvp", "jax.nn.relu({0})", weight=2)(draws(array(of="float")))
+operation(
+    "custom_vjp",
+    "(lambda f: (f.defvjp(lambda x: (f(x), x), lambda x, g: (g[::-1] + x,)), f)[1])"
+    "(jax.custom_vjp(lambda x: {body}))({0})",
+    weight=2,
+)(draws(array(of="float", where=all), body=BODY))
+operation(
+    "custom_linear_solve",
+    "lax.custom_linear_solve(lambda x: 2 * x, {0}, solve=lambda f, b: b / 2, transpose_solve=lambda f, b: b / 2)",
+    weight=1,
+)(draws(array(dtype="float32")))
 
 
-@operation("hessian", "jax.hessian(lambda x: ({body} ** 2).sum())({0})", exact=False, weight=2)
-def _hessian(d: Drawing) -> Call:
-    return [d.array(1, 1, dtype="float32", where=all)], {"body": d.one_of(BODIES)}
-
-
-@operation(
-    "scan_tuple", "*lax.scan(lambda c, x: ((c[1] + x[0], c[0] - x[1]), c[0]), ({0}, {0}), ({1}, {2}))[0]", weight=4
-)
-def _scan_tuple(d: Drawing) -> Call:
-    x = d.array(1, 3, of="ring")
-    carry = d.array(shape=d[x].shape[1:], dtype=d[x].dtype)
-    return [carry, x, d.array(shape=d[x].shape, dtype=d[x].dtype)], {}
+operation(
+    "associative_scan_of_pairs",
+    "*lax.associative_scan(lambda x, y: (x[0] * y[0], x[1] * y[0] + y[1]), ({0}, {1}), axis={axis}, reverse={reverse})",
+    weight=4,
+)(draws(array(1, 3, dtype="int32", data=(-1, 2), where=all), like(data=(-3, 4)), axis=axis, reverse=flag))
 
 
 @operation(
@@ -248,42 +205,3 @@ def _vmap_spmd(d: Drawing) -> Call:
     x = d.array(2, 3, of="number", where=lambda shape: 0 not in shape and shape[0] % d.mesh[axis] == 0)
     left = [None if entry and axis in entry else entry for entry in d.layout(d[x].shape[1:])]
     return [x], {"body": d.one_of(BODIES), "axis": axis, "spec": left}
-
-
-@operation(
-    "vmap_cond_of_index",
-    "jax.vmap(lambda x, i: lax.switch(i, [lambda x: {one}, lambda x: {two}], x))({0}, {1})",
-    weight=4,
-)
-def _vmap_switch(d: Drawing) -> Call:
-    x = d.array(2, 3, of="number", where=all)
-    which = d.array(shape=d[x].shape[:1], dtype="int32", data=(-1, 2))
-    return [x, which], {name: d.one_of(BODIES) for name in ("one", "two")}
-
-
-@operation(
-    "vmap_scan", "jax.vmap(lambda x: lax.scan(lambda c, x: (c + x, c), x[0], x)[1], in_axes={inner})({0})", weight=4
-)
-def _vmap_scan(d: Drawing) -> Call:
-    x = d.array(2, 3, of="number", where=all)
-    return [x], {"inner": d.axis(x)}
-
-
-@operation(
-    "associative_scan_of_pairs",
-    "*lax.associative_scan(lambda x, y: (x[0] * y[0], x[1] * y[0] + y[1]), ({0}, {1}), axis={axis}, reverse={reverse})",
-    weight=4,
-)
-def _recurrence(d: Drawing) -> Call:
-    x = d.array(1, 3, dtype="int32", data=(-1, 2), where=all)
-    y = d.array(shape=d[x].shape, dtype="int32", data=(-3, 4))
-    return [x, y], {"axis": d.axis(x), "reverse": d.chance(2)}
-
-
-@operation(
-    "custom_linear_solve",
-    "lax.custom_linear_solve(lambda x: 2 * x, {0}, solve=lambda f, b: b / 2, transpose_solve=lambda f, b: b / 2)",
-    weight=1,
-)
-def _solved_by_own(d: Drawing) -> Call:
-    return [d.array(dtype="float32")], {}

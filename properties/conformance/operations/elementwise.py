@@ -1,109 +1,73 @@
 """Operations on each element, and what makes arrays of nothing."""
 
 from shardproof.properties.conformance.drawing import Drawing, Unsuited
+from shardproof.properties.conformance.operations.parts import array, choice, draws, like, sizes, whole
 from shardproof.properties.conformance.operations.table import Call, operation
 
 
-def _unary(name: str, of: str, template: str = "", **how: bool) -> None:
-    @operation(name, template or f"lax.{name}({{0}})", weight=1, keeps="all", **how)
-    def draw(d: Drawing) -> Call:
-        return [d.array(0, 3, of=of)], {}
+def _unary(names: str, of: str, template: str = "lax.{name}({{0}})", **how: bool) -> None:
+    for name in names.split():
+        operation(name, template.format(name=name), weight=1, keeps="all", **how)(draws(array(0, 3, of=of)))
 
 
-_unary("lgamma", "float", "lax.lgamma(abs({0}) + 1)", exact=False)  # it has poles
-_unary("digamma", "float", "lax.digamma(abs({0}) + 1)", exact=False)
-for _name in ("neg", "abs", "sign", "square"):
-    _unary(_name, "number", continuous=_name != "sign")
-for _name in ("floor", "ceil", "round", "is_finite"):
-    _unary(_name, "float", continuous=False)
-for _name in (
-    *("exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "asin", "atan", "sinh", "cosh", "asinh"),
-    *(
-        "acosh",
-        "sqrt",
-        "rsqrt",
-        "cbrt",
-        "logistic",
-        "erf",
-        "erfc",
-        "erf_inv",
-        "bessel_i0e",
-        "bessel_i1e",
-        "acos",
-        "atanh",
-    ),
-):
-    _unary(_name, "float", exact=False)
-for _name in ("population_count", "clz", "bitwise_not"):
-    _unary(_name, "integer", continuous=False)
-for _name, _template in (("gelu", "jax.nn.gelu({0}, approximate=False)"), ("sinc", "jnp.sinc({0})")):
-    _unary(_name, "float", _template, exact=False)
+_unary("lgamma digamma", "float", "lax.{name}(abs({{0}}) + 1)", exact=False)  # they have poles
+_unary("neg abs square", "number")
+_unary("sign", "number", continuous=False)
+_unary("floor ceil round is_finite", "float", continuous=False)
+_unary("exp exp2 expm1 log log1p sin cos tan tanh asin acos atan sinh cosh asinh acosh atanh", "float", exact=False)
+_unary("sqrt rsqrt cbrt logistic erf erfc erf_inv bessel_i0e bessel_i1e", "float", exact=False)
+_unary("population_count clz bitwise_not", "integer", continuous=False)
+_unary("gelu", "float", "jax.nn.gelu({{0}}, approximate=False)", exact=False)
+_unary("sinc", "float", "jnp.sinc({{0}})", exact=False)
+_unary("real imag conj", "complex")
 for _name in ("exp", "log", "sqrt", "tanh", "sin"):
-    _unary(f"complex_{_name}", "complex", f"lax.{_name}({{0}})", exact=False)
-for _name in ("real", "imag", "conj"):
-    _unary(_name, "complex")
+    _unary(f"complex_{_name}", "complex", f"lax.{_name}({{{{0}}}})", exact=False)
 
 
-def _binary(name: str, of: str, **how: bool) -> None:
-    @operation(name, f"lax.{name}({{0}}, {{1}})", weight=1, keeps="all", **how)
-    def draw(d: Drawing) -> Call:
-        x = d.array(0, 3, of=of)
-        return [x, d.array(shape=d[x].shape, dtype=d[x].dtype)], {}
+def _binary(names: str, of: str, **how: bool) -> None:
+    for name in names.split():
+        operation(name, f"lax.{name}({{0}}, {{1}})", weight=1, keeps="all", **how)(draws(array(0, 3, of=of), like()))
 
 
-for _name in ("add", "sub", "mul"):
-    _binary(_name, "ring")
-for _name in ("max", "min"):
-    _binary(_name, "ordered")
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    _binary(_name, "number", continuous=False)
-for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
-    _binary(_name, "bits", continuous=False)
-for _name in ("atan2", "nextafter"):
-    _binary(_name, "float", exact=False, continuous=False)
+_binary("add sub mul", "ring")
+_binary("max min", "ordered")
+_binary("eq ne lt le gt ge", "number", continuous=False)
+_binary("bitwise_and bitwise_or bitwise_xor", "bits", continuous=False)
+_binary("atan2 nextafter", "float", exact=False, continuous=False)
+
+for _name in ("div", "rem"):
+    operation(_name, f"lax.{_name}({{0}}, {{1}})", exact=_name == "rem", continuous=False, weight=1)(
+        draws(array(0, 3, of="number"), like(data=(1, 3)))
+    )
+
+for _name, _template in {
+    "igamma": "lax.igamma({0}, {1} + 1)",
+    "igammac": "lax.igammac({0}, {1} + 1)",
+    "zeta": "lax.zeta({0} + 1, {1} + 1)",
+    "polygamma": "lax.polygamma({1}, {0})",
+    "betainc": "lax.betainc({0}, {1} + 1, 1 / ({0} + {1} + 1))",
+    "hypot": "jnp.hypot({0}, {1})",
+    "logaddexp": "jnp.logaddexp({0}, {1})",
+    "pow": "{0} ** {1}",
+}.items():
+    operation(_name, _template, exact=False, continuous=_name != "pow", weight=1)(
+        draws(array(0, 3, dtype="float32", data=(1, 3)), like(data=(0, 3)))
+    )
+
+for _name in ("gcd", "divmod"):
+    operation(_name, f"{'*' * (_name == 'divmod')}jnp.{_name}({{0}}, {{1}})", continuous=False, weight=1)(
+        draws(array(0, 3, dtypes=("int32", "uint32")), like(data=(1, 3)))
+    )
+
+for _name in ("shift_left", "shift_right_arithmetic", "shift_right_logical"):
+    operation(_name, f"lax.{_name}({{0}}, {{1}})", continuous=False, weight=1)(
+        draws(array(0, 3, of="integer"), like(data=(0, 3)))
+    )
+
+operation("integer_pow", "lax.integer_pow({0}, {y})", weight=1)(draws(array(0, 3, of="number"), y=whole(0, 3)))
 
 
-@operation("div", "lax.div({0}, {1})", exact=False, continuous=False, weight=1)
-@operation("rem", "lax.rem({0}, {1})", continuous=False, weight=1)
-def _divided(d: Drawing) -> Call:
-    x = d.array(0, 3, of="number")
-    return [x, d.array(shape=d[x].shape, dtype=d[x].dtype, data=(1, 3))], {}
-
-
-@operation("igamma", "lax.igamma({0}, {1} + 1)", exact=False, weight=1)
-@operation("igammac", "lax.igammac({0}, {1} + 1)", exact=False, weight=1)
-@operation("zeta", "lax.zeta({0} + 1, {1} + 1)", exact=False, weight=1)
-@operation("polygamma", "lax.polygamma({1}, {0})", exact=False, weight=1)
-@operation("betainc", "lax.betainc({0}, {1} + 1, 1 / ({0} + {1} + 1))", exact=False, weight=1)
-@operation("hypot", "jnp.hypot({0}, {1})", exact=False, weight=1)
-@operation("logaddexp", "jnp.logaddexp({0}, {1})", exact=False, weight=1)
-@operation("pow", "{0} ** {1}", exact=False, continuous=False, weight=1)
-def _power(d: Drawing) -> Call:
-    x = d.array(0, 3, dtype="float32", data=(1, 3))
-    return [x, d.array(shape=d[x].shape, dtype="float32", data=(0, 3))], {}
-
-
-@operation("gcd", "jnp.gcd({0}, {1})", continuous=False, weight=1)
-@operation("divmod", "*jnp.divmod({0}, {1})", continuous=False, weight=1)
-def _whole(d: Drawing) -> Call:
-    x = d.array(0, 3, dtype=d.one_of(("int32", "uint32")))
-    return [x, d.array(shape=d[x].shape, dtype=d[x].dtype, data=(1, 3))], {}
-
-
-@operation("shift_left", "lax.shift_left({0}, {1})", continuous=False, weight=1)
-@operation("shift_right_arithmetic", "lax.shift_right_arithmetic({0}, {1})", continuous=False, weight=1)
-@operation("shift_right_logical", "lax.shift_right_logical({0}, {1})", continuous=False, weight=1)
-def _shifted(d: Drawing) -> Call:
-    x = d.array(0, 3, of="integer")
-    return [x, d.array(shape=d[x].shape, dtype=d[x].dtype, data=(0, 3))], {}
-
-
-@operation("integer_pow", "lax.integer_pow({0}, {y})", weight=1)
-def _integer_power(d: Drawing) -> Call:
-    return [d.array(0, 3, of="number")], {"y": d.integer(0, 3)}
-
-
-@operation("broadcasted", "{0} {sign} {1}", weight=2)
+@operation("broadcasted", "{0} {sign} {1}", weight=2, keeps="all")
 def _broadcasted(d: Drawing) -> Call:
     x = d.array(1, 3, of="ring")
     shape = [1 if d.chance(3) else size for size in d[x].shape]
@@ -126,11 +90,9 @@ def _selected(d: Drawing) -> Call:
     return [d.array(shape=() if d.chance(3) else shape, dtype="bool"), x, d.array(shape=shape, dtype=d[x].dtype)], {}
 
 
-@operation("select_of_three", "lax.select_n({0}, {1}, {2}, {1})", weight=1)
-def _selected_of_three(d: Drawing) -> Call:
-    x = d.array(0, 3)
-    which = d.array(shape=d[x].shape, dtype="int32", data=(0, 2))
-    return [which, x, d.array(shape=d[x].shape, dtype=d[x].dtype)], {}
+operation("select_of_three", "lax.select_n({1}, {0}, {2}, {0})", weight=1)(
+    draws(array(0, 3), like(dtype="int32", data=(0, 2)), like())
+)
 
 
 @operation("convert_element_type", "lax.convert_element_type({0}, jnp.{dtype})", continuous=False, weight=2)
@@ -151,15 +113,10 @@ def _bitcast(d: Drawing) -> Call:
     return [x], {"dtype": to}
 
 
-@operation("reduce_precision", "lax.reduce_precision({0}, {e}, {m})", exact=False, continuous=False, weight=1)
-def _fewer_bits(d: Drawing) -> Call:
-    return [d.array(0, 3, dtype="float32")], {"e": d.integer(4, 8), "m": d.integer(2, 10)}
-
-
-@operation("complex", "lax.complex({0}, {1})", weight=1)
-def _of_parts(d: Drawing) -> Call:
-    x = d.array(0, 3, dtype="float32")
-    return [x, d.array(shape=d[x].shape, dtype="float32")], {}
+operation("reduce_precision", "lax.reduce_precision({0}, {e}, {m})", exact=False, continuous=False, weight=1)(
+    draws(array(0, 3, dtype="float32"), e=whole(4, 8), m=whole(2, 10))
+)
+operation("complex", "lax.complex({0}, {1})", weight=1)(draws(array(0, 3, dtype="float32"), like()))
 
 
 @operation("iota", "lax.broadcasted_iota(jnp.{dtype}, {shape}, {dimension}, out_sharding={to})")
@@ -169,24 +126,12 @@ def _counted(d: Drawing) -> Call:
     return [], {"dtype": dtype, "shape": list(shape), "dimension": d.integer(0, len(shape) - 1), "to": d.out(shape)}
 
 
-@operation("full", "jnp.full({shape}, {value}, jnp.{dtype})", weight=1)
-def _full(d: Drawing) -> Call:
-    return [], {"shape": list(d.shape()), "value": d.integer(0, 3), "dtype": d.one_of(("float32", "int32", "int4"))}
-
-
-@operation("triangle", "jnp.{which}({0}, {k})")
-def _triangle(d: Drawing) -> Call:
-    return [d.array(2, 3)], {"which": d.one_of(("tril", "triu")), "k": d.integer(-3, 3)}
-
-
-@operation("stop_gradient", "lax.stop_gradient({0})", weight=1)
-def _stopped(d: Drawing) -> Call:
-    return [d.array(0, 3)], {}
-
-
-@operation("optimization_barrier", "*lax.optimization_barrier(({0}, {1}))", weight=1)
-def _barrier(d: Drawing) -> Call:
-    return [d.array(0, 3), d.array(0, 3)], {}
+operation("full", "jnp.full({shape}, {value}, jnp.{dtype})", weight=1)(
+    draws(shape=sizes(), value=whole(0, 3), dtype=choice("float32", "int32", "int4"))
+)
+operation("triangle", "jnp.{which}({0}, {k})")(draws(array(2, 3), which=choice("tril", "triu"), k=whole(-3, 3)))
+operation("stop_gradient", "lax.stop_gradient({0})", weight=1)(draws(array(0, 3)))
+operation("optimization_barrier", "*lax.optimization_barrier(({0}, {1}))", weight=1)(draws(array(0, 3), array(0, 3)))
 
 
 @operation("nan_to_num", "jnp.nan_to_num({0} / {1})", exact=False, weight=1)

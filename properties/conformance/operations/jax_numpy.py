@@ -3,6 +3,7 @@
 import math
 
 from shardproof.properties.conformance.drawing import Drawing
+from shardproof.properties.conformance.operations.parts import array, axis, draws, like
 from shardproof.properties.conformance.operations.table import Call, operation
 
 for _name, _template, _of in (
@@ -23,17 +24,13 @@ for _name, _template, _of in (
     ("rank", "jnp.argsort(jnp.argsort({0}, {axis}), {axis})", "int32"),
     ("rows_apart", "jnp.apply_along_axis(lambda x: jnp.roll(x, 1), {axis}, {0})", "float32"),
 ):
-
-    @operation(
+    operation(
         _name,
         _template,
         exact=_name not in ("gradient", "trapezoid", "unwrap", "quantile", "standardize", "average", "normalized"),
         continuous=_name in ("gradient", "trapezoid", "nancumsum", "average", "rows_apart", "flip_twice"),
         weight=2,
-    )
-    def _along_axis(d: Drawing, dtype: str = _of) -> Call:
-        x = d.array(1, 3, dtype=dtype, where=all)
-        return [x], {"axis": d.axis(x)}
+    )(draws(array(dtype=_of, where=all), axis=axis))
 
 
 for _name, _template in (
@@ -54,11 +51,9 @@ for _name, _template in (
     ("ix", "jnp.outer({0}, {1})[jnp.ix_(jnp.arange({0}.size)[::-1], jnp.arange({1}.size) // 2)]"),
     ("where_size", "*jnp.where({0} > 0, size=3, fill_value=-1)"),
 ):
-
-    @operation(_name, _template, continuous=False, weight=2)
-    def _of_two_vectors(d: Drawing, template: str = _template) -> Call:
-        x, y = (d.array(1, 1, dtype="int32", where=all, data=(-3, 5)) for _ in range(2))
-        return [x, y] if "{1}" in template else [x], {}
+    operation(_name, _template, continuous=False, weight=2)(
+        draws(*[array(1, 1, dtype="int32", where=all, data=(-3, 5))] * (1 + ("{1}" in _template)))
+    )
 
 
 @operation("put_along_axis", "jnp.put_along_axis({0}, {1}, {2}, {axis}, inplace=False)", continuous=False, weight=3)
@@ -77,19 +72,22 @@ def _of_threes(d: Drawing) -> Call:
     return [d.array(shape=shape, dtype="float32"), d.array(shape=shape, dtype="float32")], {}
 
 
-@operation("cov", "jnp.cov({0})", exact=False, weight=1)
-@operation("vander", "jnp.vander({0}[..., 0], 3)", weight=1)
-@operation("block", "jnp.block([[{0}, {0} * 2], [-{0}, {0}]])", weight=2)
-@operation("rolled_rows", "jax.vmap(jnp.roll)({0}, jnp.arange({0}.shape[0]))", weight=4)
-@operation("flat_take", "{0}.reshape(-1)[jnp.arange({0}.size)[::-1] // 2]", weight=3)
-@operation("swapped", "{0}.at[jnp.array([0, -1])].set({0}[jnp.array([-1, 0])])", weight=3)
-@operation("mixed_index", "{0}[jnp.arange({0}.shape[0]) // 2, ::-1]", weight=4)
-@operation("two_indices", "{0}[jnp.arange({0}.shape[0])[:, None] // 2, jnp.arange({0}.shape[1])[::-1]]", weight=4)
-@operation("masked", "jnp.where({0} > 0, {0}, {0}[:1] - {0}[:, :1])", continuous=False, weight=2)
-@operation("added_to_rows", "{0}.at[:, 0].add({0}[:, -1])", weight=4)
-@operation("column_set", "{0}.at[..., -1].set({0}[..., 0])", weight=4)
-def _matrix(d: Drawing) -> Call:
-    return [d.array(2, 2, dtype=d.one_of(("float32", "int32", "bfloat16")), where=all)], {}
+for _name, _template, _weight in (
+    ("cov", "jnp.cov({0})", 1),
+    ("vander", "jnp.vander({0}[..., 0], 3)", 1),
+    ("block", "jnp.block([[{0}, {0} * 2], [-{0}, {0}]])", 2),
+    ("rolled_rows", "jax.vmap(jnp.roll)({0}, jnp.arange({0}.shape[0]))", 4),
+    ("flat_take", "{0}.reshape(-1)[jnp.arange({0}.size)[::-1] // 2]", 3),
+    ("swapped", "{0}.at[jnp.array([0, -1])].set({0}[jnp.array([-1, 0])])", 3),
+    ("mixed_index", "{0}[jnp.arange({0}.shape[0]) // 2, ::-1]", 4),
+    ("two_indices", "{0}[jnp.arange({0}.shape[0])[:, None] // 2, jnp.arange({0}.shape[1])[::-1]]", 4),
+    ("masked", "jnp.where({0} > 0, {0}, {0}[:1] - {0}[:, :1])", 2),
+    ("added_to_rows", "{0}.at[:, 0].add({0}[:, -1])", 4),
+    ("column_set", "{0}.at[..., -1].set({0}[..., 0])", 4),
+):
+    operation(_name, _template, exact=_name != "cov", continuous=_name != "masked", weight=_weight)(
+        draws(array(2, 2, dtypes=("float32", "int32", "bfloat16"), where=all))
+    )
 
 
 @operation("convolve2d", "jax.scipy.signal.convolve2d({0}, {1}, mode='{mode}')", weight=3)
@@ -115,8 +113,8 @@ def _unravelled(d: Drawing) -> Call:
     return [d.array(1, 2, dtype="int32", data=(0, max(0, math.prod(shape) - 1)))], {"shape": [max(1, n) for n in shape]}
 
 
-@operation("select_many", "jnp.select([{0} > 1, {0} < 0], [{0}, {1}], 5)", continuous=False, weight=2)
-@operation("choose", "jnp.choose({0} % 2, [{0}, {1}], mode='wrap')", continuous=False, weight=2)
-def _chosen(d: Drawing) -> Call:
-    x = d.array(1, 3, dtype="int32")
-    return [x, d.array(shape=d[x].shape, dtype="int32")], {}
+for _name, _template in (
+    ("select_many", "jnp.select([{0} > 1, {0} < 0], [{0}, {1}], 5)"),
+    ("choose", "jnp.choose({0} % 2, [{0}, {1}], mode='wrap')"),
+):
+    operation(_name, _template, continuous=False, weight=2)(draws(array(dtype="int32"), like()))

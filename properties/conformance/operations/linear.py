@@ -1,6 +1,10 @@
 """Products, convolutions, transforms and decompositions."""
 
+from collections.abc import Sequence
+from functools import partial
+
 from shardproof.properties.conformance.drawing import Drawing, Unsuited
+from shardproof.properties.conformance.operations.parts import array, axis, choice, draws, like, whole
 from shardproof.properties.conformance.operations.table import Call, operation
 
 OFTEN = 6
@@ -39,19 +43,13 @@ def _with_unreduced(d: Drawing, *, product: bool) -> Call:
     return [x, y], {"how": how, "unreduced": axis if d.axes == "explicit" else None, "spec": spec}
 
 
-@operation(
+operation(
     "unreduced_product",
     "put((lambda x: {how})(lax.dot_general({0}, {1}, (([1], [0]), ([], [])), out_sharding={unreduced})), {spec})",
-)
-def _unreduced_product(d: Drawing) -> Call:
-    return _with_unreduced(d, product=True)
-
-
-@operation(
+)(partial(_with_unreduced, product=True))
+operation(
     "unreduced_sum", "put((lambda x: {how})(lax.reduce_sum({0} * {1}.T, [1], out_sharding={unreduced})), {spec})"
-)
-def _unreduced_sum(d: Drawing) -> Call:
-    return _with_unreduced(d, product=False)
+)(partial(_with_unreduced, product=False))
 
 
 @operation("matmul_batched", "jnp.matmul({0}, jnp.stack([{1}, {1}]))", weight=2)
@@ -90,12 +88,13 @@ def _einsum(d: Drawing) -> Call:
     return operands, {"text": text, "to": d.out([sizes[c] for c in out])}
 
 
-@operation("outer", "jnp.outer({0}, {1})", weight=1)
-@operation("kron", "jnp.kron({0}, {1})", weight=2)
-@operation("convolve", "jnp.convolve({0}, {1}, mode='full')", weight=3)
-@operation("correlate", "jnp.correlate({0}, {1}, mode='same')", weight=3)
-def _two_vectors(d: Drawing) -> Call:
-    return [d.array(1, 1, dtype="float32", where=all), d.array(1, 1, dtype="float32", where=all)], {}
+for _name, _template, _weight in (
+    ("outer", "jnp.outer({0}, {1})", 1),
+    ("kron", "jnp.kron({0}, {1})", 2),
+    ("convolve", "jnp.convolve({0}, {1}, mode='full')", 3),
+    ("correlate", "jnp.correlate({0}, {1}, mode='same')", 3),
+):
+    operation(_name, _template, weight=_weight)(draws(*[array(1, 1, dtype="float32", where=all)] * 2))
 
 
 @operation(
@@ -199,19 +198,19 @@ def _patches(d: Drawing) -> Call:
 def _transform(d: Drawing) -> Call:
     which = d.one_of(("fft", "ifft", "rfft", "fft2", "irfft", "fftn", "hfft", "ifftn"))
     rank = 2 if which == "fft2" else 1
-    x = d.array(rank, 3, dtype="float32" if which == "rfft" else "complex64", where=lambda shape: all(shape))
+    x = d.array(rank, 3, dtype="float32" if which == "rfft" else "complex64", where=all)
     if which in ("irfft", "hfft") and d[x].shape[-1] < 2:
         raise Unsuited
     return [x], {"which": which}
 
 
-@operation("fft_along", "jnp.fft.{which}({0}, n={n}, axis={axis})", exact=False, weight=4)
-def _transform_along(d: Drawing) -> Call:
-    x = d.array(1, 3, dtype="complex64", where=lambda shape: all(shape))
-    return [x], {"which": d.one_of(("fft", "ifft")), "n": d.integer(1, 9), "axis": d.axis(x)}
+operation("fft_along", "jnp.fft.{which}({0}, n={n}, axis={axis})", exact=False, weight=4)(
+    draws(array(dtype="complex64", where=all), which=choice("fft", "ifft"), n=whole(1, 9), axis=axis)
+)
 
 
-def _square(d: Drawing) -> str:
+def _square(d: Drawing, names: Sequence[str] = ()) -> str:
+    """A batch of square matrices."""
     size = d.one_of((4, 2, 3, 6))
     batch = [d.size()] if d.chance(2) else []
     return d.array(shape=[*batch, size, size], dtype="float32", data=(-2, 2))
@@ -233,10 +232,7 @@ for _name, _template in (
     ("svd_again", "(lambda u, s, v: (u * s[..., None, :]) @ v)(*jnp.linalg.svd({0}))"),
     ("symmetric_product", "lax.linalg.symmetric_product({0}, {0} * 0)"),
 ):
-
-    @operation(_name, _template, exact=False, weight=3)
-    def _decomposed(d: Drawing) -> Call:
-        return [_square(d)], {}
+    operation(_name, _template, exact=False, weight=3)(draws(_square))
 
 
 @operation(
@@ -254,17 +250,16 @@ def _solved(d: Drawing) -> Call:
     return [a, b], {"left": left, "lower": d.chance(2), "turned": d.chance(2)}
 
 
-@operation("lstsq", "jnp.linalg.lstsq({0} + 9 * jnp.eye({0}.shape[-1]), {1})[0]", exact=False, weight=1)
-@operation(
-    "cho_solve",
-    "jax.scipy.linalg.cho_solve((jnp.linalg.cholesky({0} @ {0}.mT + 9 * jnp.eye({0}.shape[-1])), True), {1})",
-    exact=False,
-    weight=2,
-)
-@operation("solve", "jnp.linalg.solve({0} + 9 * jnp.eye({0}.shape[-1]), {1})", exact=False)
-def _linear_system(d: Drawing) -> Call:
-    a = _square(d)
-    return [a, d.array(shape=d[a].shape, dtype="float32", data=(-3, 3))], {}
+for _name, _template, _weight in (
+    ("lstsq", "jnp.linalg.lstsq({0} + 9 * jnp.eye({0}.shape[-1]), {1})[0]", 1),
+    (
+        "cho_solve",
+        "jax.scipy.linalg.cho_solve((jnp.linalg.cholesky({0} @ {0}.mT + 9 * jnp.eye({0}.shape[-1])), True), {1})",
+        2,
+    ),
+    ("solve", "jnp.linalg.solve({0} + 9 * jnp.eye({0}.shape[-1]), {1})", 3),
+):
+    operation(_name, _template, exact=False, weight=_weight)(draws(_square, like(data=(-3, 3))))
 
 
 @operation(
@@ -279,9 +274,12 @@ def _tridiagonal(d: Drawing) -> Call:
     return [*diagonals, d.array(shape=(*shape, d.size()), dtype="float32", data=(-3, 3))], {}
 
 
-@operation("matrix_power", "jnp.linalg.matrix_power({0}, {n})", weight=2)
-def _power(d: Drawing) -> Call:
-    return [_square(d)], {"n": d.integer(0, 3)}
+operation("matrix_power", "jnp.linalg.matrix_power({0}, {n})", weight=2)(draws(_square, n=whole(0, 3)))
+operation("trace", "jnp.trace({0}, {offset})", weight=2)(draws(array(2, 3, dtype="float32"), offset=whole(-2, 2)))
+for _name in ("softmax", "logsumexp"):
+    operation(_name, f"jax.nn.{_name}({{0}}, axis={{axis}})", exact=False, weight=2)(
+        draws(array(dtype="float32", where=all, data=(-3, 4)), axis=axis)
+    )
 
 
 @operation(
@@ -294,18 +292,6 @@ def _ragged_contraction(d: Drawing) -> Call:
     rows = d.one_of((4, 8, 6))
     x, y = (d.array(shape=(rows, d.one_of((4, 2, 3))), dtype="float32", data=(-2, 3)) for _ in range(2))
     return [x, y], {}
-
-
-@operation("trace", "jnp.trace({0}, {offset})", weight=2)
-def _trace(d: Drawing) -> Call:
-    return [d.array(2, 3, dtype="float32")], {"offset": d.integer(-2, 2)}
-
-
-@operation("softmax", "jax.nn.softmax({0}, axis={axis})", exact=False, weight=2)
-@operation("logsumexp", "jax.nn.logsumexp({0}, axis={axis})", exact=False, weight=2)
-def _softened(d: Drawing) -> Call:
-    x = d.array(dtype="float32", where=lambda shape: all(shape), data=(-3, 4))
-    return [x], {"axis": d.axis(x)}
 
 
 @operation("ragged_dot", "lax.ragged_dot({0}, {1}, {2})", weight=4)
@@ -325,6 +311,6 @@ def _attention(d: Drawing) -> Call:
 
 @operation("resize", "jax.image.resize({0}, {shape}, '{method}')", exact=False, weight=3)
 def _resized(d: Drawing) -> Call:
-    x = d.array(1, 2, dtype="float32", where=lambda shape: all(shape), data=(-3, 4))
+    x = d.array(1, 2, dtype="float32", where=all, data=(-3, 4))
     shape = [d.integer(1, 9) for _ in d[x].shape]
     return [x], {"shape": shape, "method": d.one_of(("nearest", "linear"))}

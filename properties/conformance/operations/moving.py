@@ -3,6 +3,7 @@
 import math
 
 from shardproof.properties.conformance.drawing import Drawing, Unsuited
+from shardproof.properties.conformance.operations.parts import array, axis, choice, dims, draws, like, scalar, whole
 from shardproof.properties.conformance.operations.table import Call, operation
 
 OFTEN = 8
@@ -52,7 +53,7 @@ def _padded(d: Drawing) -> Call:
 
 @operation("jnp_pad", "jnp.pad({0}, {widths}, '{mode}')", weight=OFTEN)
 def _padded_by_mode(d: Drawing) -> Call:
-    x = d.array(1, 2, of="number", where=lambda shape: 0 not in shape)
+    x = d.array(1, 2, of="number", where=all)
     widths = [[d.integer(0, 3), d.integer(0, 3)] for _ in d[x].shape]
     return [x], {"widths": widths, "mode": d.one_of(("wrap", "edge", "reflect", "symmetric", "constant"))}
 
@@ -68,21 +69,17 @@ def _joined(d: Drawing) -> Call:
     return parts if d.chance(2) else parts[::-1], {"axis": axis}
 
 
-@operation("stack", "jnp.stack([{0}, {1}, {0}], {axis})")
-def _stacked(d: Drawing) -> Call:
-    x = d.array(0, 2)
-    return [x, d.array(shape=d[x].shape, dtype=d[x].dtype)], {"axis": d.integer(0, len(d[x].shape))}
+operation("stack", "jnp.stack([{0}, {1}, {0}], {axis})")(
+    draws(array(0, 2), like(), axis=lambda d, names: d.integer(0, len(d[names[0]].shape)))
+)
+operation("unstack", "*jnp.unstack({0}, axis={axis})")(
+    draws(array(where=lambda shape: all(0 < size < 7 for size in shape)), axis=axis)
+)
 
 
-@operation("unstack", "*jnp.unstack({0}, axis={axis})")
-def _unstacked(d: Drawing) -> Call:
-    x = d.array(1, 3, where=lambda shape: all(0 < size < 7 for size in shape))
-    return [x], {"axis": d.axis(x)}
-
-
-@operation("reshape", "lax.reshape({0}, {sizes}, out_sharding={to})", weight=OFTEN)
+@operation("reshape", "lax.reshape({0}, {sizes}, out_sharding={to})", weight=OFTEN, keeps="sizes")
 def _reshaped(d: Drawing) -> Call:
-    x = d.array(0, 3, where=lambda shape: math.prod(shape) > 0)
+    x = d.array(0, 3, where=all)
     left = math.prod(d[x].shape)
     sizes: list[int] = []
     while left > 1 and len(sizes) < 3:
@@ -95,37 +92,28 @@ def _reshaped(d: Drawing) -> Call:
     return [x], {"sizes": sizes, "to": d.out(sizes)}
 
 
-@operation("merge", "{0}.reshape({sizes})", weight=OFTEN)
+@operation("merge", "{0}.reshape({sizes})", weight=OFTEN, keeps="sizes")
 def _merged(d: Drawing) -> Call:
     x = d.array(2, 4)
     at, shape = d.integer(0, len(d[x].shape) - 2), list(d[x].shape)
     return [x], {"sizes": [*shape[:at], shape[at] * shape[at + 1], *shape[at + 2 :]]}
 
 
-@operation("unmerge", "{0}.reshape({sizes})", weight=OFTEN)
+@operation("unmerge", "{0}.reshape({sizes})", weight=OFTEN, keeps="sizes")
 def _unmerged(d: Drawing) -> Call:
-    x = d.array(1, 3, where=lambda shape: math.prod(shape) > 0)
+    x = d.array(1, 3, where=all)
     at, shape = d.axis(x), list(d[x].shape)
     first = d.one_of([n for n in range(1, shape[at] + 1) if shape[at] % n == 0])
     return [x], {"sizes": [*shape[:at], first, shape[at] // first, *shape[at + 1 :]]}
 
 
-@operation("ravel_order", "{0}.reshape({sizes}, order='F')")
-def _columns_first(d: Drawing) -> Call:
-    x = d.array(2, 3)
-    return [x], {"sizes": [math.prod(d[x].shape)]}
+operation("ravel_order", "{0}.reshape(-1, order='F')")(draws(array(2, 3)))
 
 
-@operation("transpose", "lax.transpose({0}, {order})", keeps="order")
-def _transposed(d: Drawing) -> Call:
-    x = d.array(2, 4)
-    return [x], {"order": d.permutation(len(d[x].shape))}
-
-
-@operation("rev", "lax.rev({0}, {dims})", weight=OFTEN)
-def _reversed(d: Drawing) -> Call:
-    x = d.array()
-    return [x], {"dims": d.subset(len(d[x].shape))}
+operation("transpose", "lax.transpose({0}, {order})", keeps="order")(
+    draws(array(2, 4), order=lambda d, names: d.permutation(len(d[names[0]].shape)))
+)
+operation("rev", "lax.rev({0}, {dims})", weight=OFTEN)(draws(array(), dims=dims))
 
 
 @operation("squeeze", "lax.squeeze({0}, {dims})", weight=2)
@@ -135,10 +123,9 @@ def _squeezed(d: Drawing) -> Call:
     return [d.array(shape=[*shape[:at], 1, *shape[at:]], dtype="float32")], {"dims": [at]}
 
 
-@operation("expand_dims", "lax.expand_dims({0}, {dims})", weight=2)
-def _expanded(d: Drawing) -> Call:
-    x = d.array(0, 2)
-    return [x], {"dims": [d.integer(0, len(d[x].shape))]}
+operation("expand_dims", "lax.expand_dims({0}, {dims})", weight=2)(
+    draws(array(0, 2), dims=lambda d, names: [d.integer(0, len(d[names[0]].shape))])
+)
 
 
 @operation("broadcast_in_dim", "lax.broadcast_in_dim({0}, {shape}, {dims}, out_sharding={to})")
@@ -153,63 +140,29 @@ def _broadcast(d: Drawing) -> Call:
     }
 
 
-@operation("roll", "jnp.roll({0}, {shift}, {axis})", weight=OFTEN)
-def _rolled(d: Drawing) -> Call:
-    x = d.array()
-    return [x], {"shift": d.integer(-9, 9), "axis": d.axis(x)}
-
-
-@operation("roll_by_value", "jnp.roll({0}, {1}, {axis})", weight=4)
-def _rolled_by_value(d: Drawing) -> Call:
-    x = d.array()
-    return [x, d.array(shape=(), dtype="int32", data=(-9, 9))], {"axis": d.axis(x)}
-
-
-@operation("roll_both", "jnp.roll({0}, {shift}, (0, 1))", weight=4)
-def _rolled_both(d: Drawing) -> Call:
-    x = d.array(2, 3)
-    return [x], {"shift": [d.integer(-5, 5), d.integer(-5, 5)]}
-
-
-@operation("tile", "jnp.tile({0}, {counts})", weight=4)
-def _tiled(d: Drawing) -> Call:
-    x = d.array(1, 2)
-    return [x], {"counts": [d.integer(1, 3) for _ in range(d.integer(1, 3))]}
-
-
-@operation("repeat", "jnp.repeat({0}, {count}, {axis})", weight=4)
-def _repeated(d: Drawing) -> Call:
-    x = d.array(1, 2)
-    return [x], {"count": d.integer(0, 3), "axis": d.axis(x)}
+operation("roll", "jnp.roll({0}, {shift}, {axis})", weight=OFTEN)(draws(array(), shift=whole(-9, 9), axis=axis))
+operation("roll_by_value", "jnp.roll({0}, {1}, {axis})", weight=4)(draws(array(), scalar(-9, 9), axis=axis))
+operation("roll_both", "jnp.roll({0}, {shift}, (0, 1))", weight=4)(
+    draws(array(2, 3), shift=lambda d, names: [d.integer(-5, 5), d.integer(-5, 5)])
+)
+operation("tile", "jnp.tile({0}, {counts})", weight=4)(
+    draws(array(1, 2), counts=lambda d, names: [d.integer(1, 3) for _ in range(d.integer(1, 3))])
+)
+operation("repeat", "jnp.repeat({0}, {count}, {axis})", weight=4)(draws(array(1, 2), count=whole(0, 3), axis=axis))
 
 
 @operation("repeat_each", "jnp.repeat({0}, {1}, {axis}, total_repeat_length={total})", weight=4)
 def _repeated_each(d: Drawing) -> Call:
-    x = d.array(1, 2, where=lambda shape: 0 not in shape)
+    x = d.array(1, 2, where=all)
     axis = d.axis(x)
     counts = d.array(shape=(d[x].shape[axis],), dtype="int32", data=(0, 3))
     return [x, counts], {"axis": axis, "total": d.integer(1, 16)}
 
 
-@operation("diagonal", "jnp.diagonal({0}, {offset})", weight=4)
-def _diagonal(d: Drawing) -> Call:
-    return [d.array(2, 3)], {"offset": d.integer(-3, 3)}
-
-
-@operation("diag", "jnp.diag({0}, {offset})")
-def _on_diagonal(d: Drawing) -> Call:
-    return [d.array(1, 1)], {"offset": d.integer(-2, 2)}
-
-
-@operation("moveaxis", "jnp.moveaxis({0}, {start}, {end})", weight=2)
-def _axis_moved(d: Drawing) -> Call:
-    x = d.array(2, 4)
-    return [x], {"start": d.axis(x), "end": d.axis(x)}
-
-
-@operation("rot90", "jnp.rot90({0}, {k})")
-def _rotated(d: Drawing) -> Call:
-    return [d.array(2, 3)], {"k": d.integer(1, 3)}
+operation("diagonal", "jnp.diagonal({0}, {offset})", weight=4)(draws(array(2, 3), offset=whole(-3, 3)))
+operation("diag", "jnp.diag({0}, {offset})")(draws(array(1, 1), offset=whole(-2, 2)))
+operation("moveaxis", "jnp.moveaxis({0}, {start}, {end})", weight=2)(draws(array(2, 4), start=axis, end=axis))
+operation("rot90", "jnp.rot90({0}, {k})")(draws(array(2, 3), k=whole(1, 3)))
 
 
 @operation("shift_add", "{0}.at[{k}:].{how}({0}[:-{k}])", weight=OFTEN)
@@ -218,29 +171,26 @@ def _shift_add(d: Drawing) -> Call:
     return [x], {"k": d.integer(1, max(1, d[x].shape[0] - 1)), "how": d.one_of(("add", "max", "multiply"))}
 
 
-@operation("diff", "jnp.diff({0}, axis={axis})", weight=4)
-def _differences(d: Drawing) -> Call:
-    x = d.array(of="number", where=lambda shape: all(shape))
-    return [x], {"axis": d.axis(x)}
+operation("diff", "jnp.diff({0}, axis={axis})", weight=4)(draws(array(of="number", where=all), axis=axis))
 
 
 @operation("delete", "jnp.delete({0}, {i}, axis={axis})")
 def _deleted(d: Drawing) -> Call:
-    x = d.array(where=lambda shape: all(shape))
+    x = d.array(where=all)
     axis = d.axis(x)
     return [x], {"i": d.integer(0, d[x].shape[axis] - 1), "axis": axis}
 
 
 @operation("insert", "jnp.insert({0}, {i}, {value}, axis={axis})")
 def _inserted(d: Drawing) -> Call:
-    x = d.array(1, 2, of="number", where=lambda shape: all(shape))
+    x = d.array(1, 2, of="number", where=all)
     axis = d.axis(x)
     return [x], {"i": d.integer(0, d[x].shape[axis]), "value": d.integer(0, 3), "axis": axis}
 
 
-@operation("meshgrid", "*jnp.meshgrid({0}, {1}, indexing='{how}')", weight=2)
-def _grid(d: Drawing) -> Call:
-    return [d.array(1, 1, dtype="float32"), d.array(1, 1, dtype="float32")], {"how": d.one_of(("xy", "ij"))}
+operation("meshgrid", "*jnp.meshgrid({0}, {1}, indexing='{how}')", weight=2)(
+    draws(*[array(1, 1, dtype="float32")] * 2, how=choice("xy", "ij"))
+)
 
 
 @operation("interleave", "jnp.stack([{0}, {1}], -1).reshape({sizes})")
@@ -251,7 +201,7 @@ def _interleaved(d: Drawing) -> Call:
 
 
 @operation("constrain_twice", "put(lax.optimization_barrier(put({0}, {spec})), {spec})", weight=1)
-@operation("constrain", "put({0}, {spec})", weight=6)
+@operation("constrain", "put({0}, {spec})", weight=6, keeps="spec")
 def _constrained(d: Drawing) -> Call:
     x = d.array()
     auto = d.axes == "auto"

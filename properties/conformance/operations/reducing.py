@@ -1,20 +1,22 @@
 """Reductions, scans along a dimension, sorts, and windows."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from shardproof.properties.conformance.drawing import Drawing
+from shardproof.properties.conformance.operations.parts import array, axis, choice, dims, draws, each_row, flag, whole
 from shardproof.properties.conformance.operations.table import Call, operation
 
-for _name, _of in (
-    *(("reduce_max", "ordered"), ("reduce_min", "ordered"), ("reduce_prod", "ring")),
-    *(("reduce_and", "bits"), ("reduce_or", "bits"), ("reduce_xor", "integer")),
-):
-
-    @operation(_name, f"lax.{_name}({{0}}, {{dims}})", keeps="dims")
-    def _reduced(d: Drawing, of: str = _of) -> Call:
-        x = d.array(of=of, where=lambda shape: all(shape))
-        return [x], {"dims": d.subset(len(d[x].shape))}
+for _name, _of in {
+    "reduce_max": "ordered",
+    "reduce_min": "ordered",
+    "reduce_prod": "ring",
+    "reduce_and": "bits",
+    "reduce_or": "bits",
+    "reduce_xor": "integer",
+}.items():
+    operation(_name, f"lax.{_name}({{0}}, {{dims}})", keeps="dims")(draws(array(of=_of, where=all), dims=dims))
 
 
 @operation("reduce_sum", "lax.reduce_sum({0}, {dims}, out_sharding={to})", keeps="dims")
@@ -24,98 +26,59 @@ def _summed(d: Drawing) -> Call:
     return [x], {"dims": dims, "to": d.out([size for i, size in enumerate(d[x].shape) if i not in dims])}
 
 
-@operation(
+operation(
     "reduce",
     "*lax.reduce(({0}, {1}), (jnp.zeros((), {0}.dtype), jnp.ones((), {1}.dtype)), "
     "lambda x, y: (x[0] + y[0], x[1] * y[1]), {dims})",
+)(
+    draws(
+        array(dtype="float32"),
+        lambda d, names: d.array(shape=d[names[0]].shape, dtype=d.one_of(("float32", "int32")), data=(-1, 2)),
+        dims=dims,
+    )
 )
-def _reduced_together(d: Drawing) -> Call:
-    x = d.array(dtype="float32")
-    y = d.array(shape=d[x].shape, dtype=d.one_of(("float32", "int32")), data=(-1, 2))
-    return [x, y], {"dims": d.subset(len(d[x].shape))}
-
-
-@operation(
+operation(
     "reduce_with_place",
     "*lax.reduce(({0}, lax.broadcasted_iota(jnp.int32, {0}.shape, {axis})), (-jnp.inf, 99), "
     "lambda x, y: (lax.max(x[0], y[0]), lax.select((x[0] > y[0]) | ((x[0] == y[0]) & (x[1] < y[1])), x[1], y[1])), "
     "({axis},))",
     continuous=False,
-)
-def _greatest_with_place(d: Drawing) -> Call:
-    x = d.array(dtype="float32")
-    return [x], {"axis": d.axis(x)}
-
+)(draws(array(dtype="float32"), axis=axis))
 
 for _name in ("argmax", "argmin"):
-
-    @operation(_name, f"lax.{_name}({{0}}, {{axis}}, jnp.{{dtype}})", continuous=False, weight=5)
-    def _place(d: Drawing) -> Call:
-        x = d.array(of="number", where=lambda shape: all(shape))
-        return [x], {"axis": d.axis(x), "dtype": d.one_of(("int32", "uint32", "int8"))}
-
-
-@operation("jnp_argmax", "jnp.argmax({0})", continuous=False)
-def _flat_place(d: Drawing) -> Call:
-    return [d.array(of="number", where=lambda shape: all(shape))], {}
-
+    operation(_name, f"lax.{_name}({{0}}, {{axis}}, jnp.{{dtype}})", continuous=False, weight=5)(
+        draws(array(of="number", where=all), axis=axis, dtype=choice("int32", "uint32", "int8"))
+    )
+operation("jnp_argmax", "jnp.argmax({0})", continuous=False)(draws(array(of="number", where=all)))
 
 for _name in ("mean", "var", "any", "all", "count_nonzero", "ptp", "median"):
-
-    @operation(
+    operation(
         _name,
         f"jnp.{_name}({{0}}, axis={{axis}})",
         exact=_name in ("any", "all", "ptp", "count_nonzero"),
         continuous=_name in ("mean", "var", "ptp", "median"),
         weight=2,
+    )(draws(array(where=all, dtype="float32" if _name not in ("any", "all") else "bool"), axis=axis))
+
+for _name, _of in {"cumsum": "ring", "cumprod": "ring", "cummax": "number", "cummin": "number"}.items():
+    operation(_name, f"lax.{_name}({{0}}, {{axis}}, reverse={{reverse}})", weight=6)(
+        draws(array(of=_of), axis=axis, reverse=flag)
     )
-    def _statistic(d: Drawing, name: str = _name) -> Call:
-        x = d.array(where=lambda shape: all(shape), dtype="float32" if name not in ("any", "all") else "bool")
-        return [x], {"axis": d.axis(x)}
+operation("cumlogsumexp", "lax.cumlogsumexp({0}, {axis}, reverse={reverse})", exact=False)(
+    draws(array(dtype="float32"), axis=axis, reverse=flag)
+)
+operation("associative_scan", "lax.associative_scan(jnp.{how}, {0}, axis={axis}, reverse={reverse})", weight=5)(
+    draws(array(of="number", where=all), how=choice("add", "maximum", "minimum"), axis=axis, reverse=flag)
+)
 
-
-for _name in ("cumsum", "cumprod", "cummax", "cummin"):
-
-    @operation(_name, f"lax.{_name}({{0}}, {{axis}}, reverse={{reverse}})", weight=6)
-    def _running(d: Drawing, of: str = "ring" if _name in ("cumsum", "cumprod") else "number") -> Call:
-        x = d.array(of=of)
-        return [x], {"axis": d.axis(x), "reverse": d.chance(2)}
-
-
-@operation("cumlogsumexp", "lax.cumlogsumexp({0}, {axis}, reverse={reverse})", exact=False)
-def _running_log(d: Drawing) -> Call:
-    x = d.array(dtype="float32")
-    return [x], {"axis": d.axis(x), "reverse": d.chance(2)}
-
-
-@operation("associative_scan", "lax.associative_scan(jnp.{how}, {0}, axis={axis}, reverse={reverse})", weight=5)
-def _scanned(d: Drawing) -> Call:
-    x = d.array(of="number", where=lambda shape: all(shape))
-    return [x], {"how": d.one_of(("add", "maximum", "minimum")), "axis": d.axis(x), "reverse": d.chance(2)}
-
-
-@operation("sort", "lax.sort({0}, {axis})", weight=5)
-def _sorted(d: Drawing) -> Call:
-    x = d.array(of="any")
-    return [x], {"axis": d.axis(x)}
-
-
-@operation("sort_down", "-jnp.sort(-{0}, {axis}, stable=False)", weight=2)
-@operation("sort_descending", "jnp.sort({0}, {axis}, descending=True)", weight=2)
-def _sorted_down(d: Drawing) -> Call:
-    x = d.array(of="number")
-    return [x], {"axis": d.axis(x)}
-
-
-@operation(
+operation("sort", "lax.sort({0}, {axis})", weight=5)(draws(array(), axis=axis))
+operation("sort_down", "-jnp.sort(-{0}, {axis}, stable=False)", weight=2)(draws(array(of="number"), axis=axis))
+operation("sort_descending", "jnp.sort({0}, {axis}, descending=True)", weight=2)(draws(array(of="number"), axis=axis))
+operation(
     "sort_with_index",
     "*lax.sort_key_val({0}, lax.broadcasted_iota(jnp.int32, {0}.shape, {axis}), {axis})",
     continuous=False,
-)
-def _sorted_with_index(d: Drawing) -> Call:
-    x = d.array(of="number")
-    return [x], {"axis": d.axis(x)}
-
+)(draws(array(of="number"), axis=axis))
 
 OWN = (
     ("0", "lambda x, y: lax.max(abs(x), abs(y))", "float32"),
@@ -130,7 +93,7 @@ OWN = (
 @operation("reduce_by_own", "lax.reduce({0}, jnp.array({start}, {0}.dtype), {how}, {dims})", continuous=False)
 def _reduced_by_own(d: Drawing) -> Call:
     start, how, dtype = d.one_of(OWN)
-    x = d.array(dtype=dtype, data=(-2, 6), where=lambda shape: all(shape))
+    x = d.array(dtype=dtype, data=(-2, 6), where=all)
     return [x], {"start": start, "how": how, "dims": d.subset(len(d[x].shape))}
 
 
@@ -148,10 +111,9 @@ def _sorted_three(d: Drawing) -> Call:
     return [x, *others], {"axis": d.axis(x), "keys": d.integer(1, 3)}
 
 
-@operation("argsort", "jnp.argsort({0}, axis={axis}, descending={down})", weight=5, continuous=False)
-def _order(d: Drawing) -> Call:
-    x = d.array(of="number")
-    return [x], {"axis": d.axis(x), "down": d.chance(2)}
+operation("argsort", "jnp.argsort({0}, axis={axis}, descending={down})", weight=5, continuous=False)(
+    draws(array(of="number"), axis=axis, down=flag)
+)
 
 
 @operation("top_k", "*lax.top_k({0}, {k})", weight=5, continuous=False)
@@ -167,36 +129,37 @@ def _largest_along(d: Drawing) -> Call:
     return [x], {"k": d.integer(0, d[x].shape[axis]), "axis": axis}
 
 
-@operation("searchsorted", "jnp.searchsorted(jnp.sort({0}), {1}, side='{side}', method='{method}')", continuous=False)
-def _found(d: Drawing) -> Call:
-    x = d.array(1, 1, dtype="float32")
-    y = d.array(1, 2, dtype="float32")
-    method = d.one_of(("scan", "scan_unrolled", "sort", "compare_all"))
-    return [x, y], {"side": d.one_of(("left", "right")), "method": method}
+operation("searchsorted", "jnp.searchsorted(jnp.sort({0}), {1}, side='{side}', method='{method}')", continuous=False)(
+    draws(
+        array(1, 1, dtype="float32"),
+        array(1, 2, dtype="float32"),
+        method=choice("scan", "scan_unrolled", "sort", "compare_all"),
+        side=choice("left", "right"),
+    )
+)
+operation("bincount", "jnp.bincount({0}, length={length})", continuous=False)(
+    draws(array(1, 1, dtype="int32", data=(0, 7)), length=whole(1, 9))
+)
 
 
-@operation("bincount", "jnp.bincount({0}, length={length})", continuous=False)
-def _counts(d: Drawing) -> Call:
-    return [d.array(1, 1, dtype="int32", data=(0, 7))], {"length": d.integer(1, 9)}
+def _size(d: Drawing, names: Sequence[str]) -> int:
+    return d.integer(1, math.prod(d[names[0]].shape))
 
 
-@operation("unique", "jnp.unique({0}, size={size}, fill_value=9)", continuous=False, weight=2)
-def _unique(d: Drawing) -> Call:
-    x = d.array(1, 2, dtype="int32", where=lambda shape: all(shape))
-    return [x], {"size": d.integer(1, math.prod(d[x].shape))}
-
-
-@operation("nonzero", "*jnp.nonzero({0}, size={size}, fill_value=0)", continuous=False, weight=2)
-def _nonzero(d: Drawing) -> Call:
-    x = d.array(1, 2, of="bits", where=lambda shape: all(shape))
-    return [x], {"size": d.integer(1, math.prod(d[x].shape))}
-
-
-@operation("segment_sum", "jax.ops.segment_{how}({0}, {1}, num_segments={count})", continuous=False, weight=4)
-def _segments(d: Drawing) -> Call:
-    x = d.array(1, 2, of="ordered")
-    ids = d.array(shape=d[x].shape[:1], dtype="int32", data=(-1, 8))
-    return [x, ids], {"how": d.one_of(("sum", "max", "min", "prod")), "count": d.integer(1, 8)}
+operation("unique", "jnp.unique({0}, size={size}, fill_value=9)", continuous=False, weight=2)(
+    draws(array(1, 2, dtype="int32", where=all), size=_size)
+)
+operation("nonzero", "*jnp.nonzero({0}, size={size}, fill_value=0)", continuous=False, weight=2)(
+    draws(array(1, 2, of="bits", where=all), size=_size)
+)
+operation("segment_sum", "jax.ops.segment_{how}({0}, {1}, num_segments={count})", continuous=False, weight=4)(
+    draws(
+        array(1, 2, of="ordered"),
+        each_row("int32", (-1, 8)),
+        how=choice("sum", "max", "min", "prod"),
+        count=whole(1, 8),
+    )
+)
 
 
 def window(d: Drawing, shape: tuple[int, ...], *, dilations: bool = True) -> dict[str, Any]:
@@ -263,18 +226,12 @@ def _windows_of_two(d: Drawing) -> Call:
     "jax.grad(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, {size}, {strides}, {padding}).sum())({0})",
     weight=6,
 )
-def _pool_gradient(d: Drawing) -> Call:
-    x = d.array(dtype="float32", where=lambda shape: all(shape))
-    drawn = window(d, d[x].shape, dilations=False)
-    return [x], {key: drawn[key] for key in ("size", "strides", "padding")}
-
-
 @operation(
     "max_pool_jvp",
     "jax.jvp(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, {size}, {strides}, {padding}), ({0},), ({0},))[1]",
     weight=3,
 )
-def _pool_tangent(d: Drawing) -> Call:
-    x = d.array(dtype="float32", where=lambda shape: all(shape))
+def _pool(d: Drawing) -> Call:
+    x = d.array(dtype="float32", where=all)
     drawn = window(d, d[x].shape, dilations=False)
     return [x], {key: drawn[key] for key in ("size", "strides", "padding")}

@@ -8,6 +8,8 @@ from shardproof.properties.conformance.drawing import Drawing
 Call = tuple[list[str], dict[str, Any]]
 """The names of the operands, and the parameters."""
 
+Draw = Callable[[Drawing], Call]
+
 
 class Operation(NamedTuple):
     """An operation.
@@ -25,7 +27,7 @@ class Operation(NamedTuple):
 
     name: str
     template: str
-    draw: Callable[[Drawing], Call]
+    draw: Draw
     exact: bool = True
     continuous: bool = True
     weight: int = 3
@@ -35,10 +37,10 @@ class Operation(NamedTuple):
 OPERATIONS: dict[str, Operation] = {}
 
 
-def operation(name: str, template: str, **how: Any) -> Callable[[Callable[[Drawing], Call]], Callable[[Drawing], Call]]:
+def operation(name: str, template: str, **how: Any) -> Callable[[Draw], Draw]:
     """Enters a function that draws an operation's operands and parameters into the table."""
 
-    def enter(draw: Callable[[Drawing], Call]) -> Callable[[Drawing], Call]:
+    def enter(draw: Draw) -> Draw:
         assert name not in OPERATIONS, name
         OPERATIONS[name] = Operation(name, template, draw, **how)
         return draw

@@ -32,7 +32,7 @@ class ProjectedCrossEntropy:
         """By the product rule, `dx W + x dW` are the tangents of the logits."""
         index = options.get("ignore_index", -1)
         (x, w), (dx, dw) = factors(operands, index), factors([*tangents[:2], operands[2]], index)
-        logits, along = [product(x, w), operands[2]], [product(dx, w) + product(x, dw)]
+        logits, along = [product(x, w), operands[2]], [product(dx, w) + product(x, dw), None]
         return vocab_parallel_cross_entropy.pushforward(logits, along, mesh, axes, **options)
 
     def pullback(

@@ -146,8 +146,6 @@ CONTRACTS: tuple[Contract, ...] = (
         accumulator="float32",
         shapes=(((2048, 32768), 1, ""), ((2048,), None, "int32")),
         usual=USUAL,
-        leading=0,
-        least=at_least_a_byte(0),
         implementations={
             "sums": Claim(
                 implementations.vocab_parallel_cross_entropy,

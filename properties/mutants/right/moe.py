@@ -9,7 +9,7 @@ from jax import Array, lax
 from shardproof.properties.mutants.axes import AxisName, widened
 from shardproof.properties.mutants.catalogue import right
 from shardproof.properties.mutants.moe import Layer, keep
-from shardproof.properties.mutants.router_losses import added_up
+from shardproof.properties.mutants.operations import added_up
 
 
 @right("moe_layer")

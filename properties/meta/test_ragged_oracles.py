@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
 from shardproof.impl.ragged import gathered_ragged_all_to_all, ragged_all_to_all
@@ -16,7 +14,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.ragged import differentiable
 from shardproof.properties.engines.engine import abstract_mesh, device_mesh
 from shardproof.properties.engines.simulate import RaggedMetadata, simulate
-from shardproof.properties.meta import REVERSED, small_meshes
+from shardproof.properties.meta import REVERSED
 from shardproof.properties.meta.blockwise import (
     derivatives,
     participants,
@@ -54,15 +52,6 @@ def exchange_of(mesh: MeshCase, axes: tuple[str, ...], k: int, largest: int, see
     return [operand, output, *lists.values()]
 
 
-@st.composite
-def exchanges(draw: st.DrawFn) -> tuple[MeshCase, tuple[str, ...], Arrays]:
-    """A mesh, some of its axes in any order, and arguments that agree. Shrinks towards one device sending nothing."""
-    mesh = draw(small_meshes())
-    axes = tuple(draw(st.lists(st.sampled_from(mesh.axis_names), unique=True, min_size=1)))
-    k, largest, seed = draw(st.integers(1, 3)), draw(st.integers(0, 3)), draw(st.integers(0, 2**16))
-    return mesh, axes, exchange_of(mesh, axes, k, largest, seed)
-
-
 def check_derivatives(form: Any, mesh: MeshCase, axes: tuple[str, ...], arguments: Arrays, **keywords: bool) -> None:
     """The tangent and both cotangents of a form are the oracle's."""
     rows, lists = [x.astype(np.float32) for x in arguments[:2]], arguments[2:]
@@ -74,25 +63,6 @@ def check_derivatives(form: Any, mesh: MeshCase, axes: tuple[str, ...], argument
     expected = differentiable.pullback(arguments, [cotangent], mesh, axes)
     for found, wanted in zip(pulled, expected[:2], strict=True):
         np.testing.assert_array_equal(found, np.asarray(wanted))
-
-
-def apart(arguments: Arrays) -> Arrays:
-    """The same exchange of an operand whose slices do not overlap: one behind the other, the last of them first."""
-    operand, output, _, sent, *others = arguments
-    ends = np.cumsum(sent[..., ::-1] + 1, axis=-1)[..., ::-1]
-    rows = int(ends.max()) + 1
-    operand = np.arange(1, 2 * rows * operand[..., 0, 0].size + 1).reshape(*operand.shape[:-2], rows, 2)
-    return [operand, output, (ends - sent).astype(sent.dtype), sent, *others]
-
-
-@settings(max_examples=10)
-@given(case=exchanges())
-def test_the_derivatives_of_disjoint_slices(case: Any) -> None:
-    """Where no slices of an operand overlap, they are those of any slices."""
-    mesh, axes, arguments = case
-    check_derivatives(
-        functools.partial(ragged_all_to_all, disjoint=True), mesh, axes, apart(arguments), interpreted=True
-    )
 
 
 def test_slices_that_are_not_disjoint_are_refused_backward() -> None:

@@ -1,16 +1,14 @@
 """Matrix products that gather an operand, overlapped: each block is multiplied while the next one travels.
 
 p is the number of participants. Source of the idea: Wang et al., "Overlap Communication with Dependent Computation
-via Decomposition in Large Deep Learning Models", 2023 (doi 10.1145/3567955.3567959). Sums of 16-bit floats
-are kept in float32 until all blocks have come by, and rounded once. A block is cut in half in the dimension
-that is gathered; an odd row goes with the first half, and a half without rows is not sent.
+via Decomposition in Large Deep Learning Models", 2023 (doi 10.1145/3567955.3567959). A block is cut in half in the
+dimension that is gathered; an odd row goes with the first half, and a half without rows is not sent.
 
 A block is sent on while it is multiplied (`pass_round`): neither depends on the other. A permute's transpose is the
 permute back: the gradient of a ring is a ring, in which cotangents of the gathered operand travel in that operand's
 dtype, in which JAX adds up cotangents.
 
-All of them are typed varying, over one axis or a tuple of axes in any order, and raise ValueError for an unknown axis,
-and for operands whose contracted sizes differ. Shapes named below are those of whole products in bfloat16, over 4
+All of them are typed varying. Shapes named below are those of whole products in bfloat16, over 4
 participants of v5e, as XLA:TPU schedules them.
 """
 

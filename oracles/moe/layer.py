@@ -1,6 +1,6 @@
 """A mixture of experts over sharded tokens and experts: that of all tokens and all experts, token by token.
 
-The result of a token is the sum of the outputs of experts that keep it, each by its gate; a dropped choice adds nothing,
+The result of a token is the sum of the outputs of experts that keep it, each by its gate; a dropped choice adds nothing
 and nothing is renormalised. Derivatives are exact, in `wide` floats, for fixed choices. Each participant's router has
 the cotangent of its own tokens.
 """

@@ -13,13 +13,12 @@ from jax import Array
 
 from shardproof.oracles import collective_matmul, collectives, mlp, norms
 from shardproof.oracles.attention import attention
-from shardproof.oracles.cross_entropy import vocab_parallel_cross_entropy
+from shardproof.oracles.cross_entropy import projected_cross_entropy, vocab_parallel_cross_entropy
 from shardproof.oracles.embedding import embedding_lookup
 from shardproof.oracles.halo import halo_exchange
 from shardproof.oracles.means import masked_mean
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.pipeline import pipeline
-from shardproof.oracles.projected_cross_entropy import projected_cross_entropy
 from shardproof.properties.meta import REVERSED
 
 MESH, AXES = MeshCase(("tp", "ep", "dp"), (3, 2, 2)), ("dp", "tp")

@@ -1,8 +1,8 @@
 """The loss of a classifier whose classes are sharded: vocabulary-parallel, as the last layer of a large model has it.
 
 The loss of a token is `(1 - s) * -log p[label] + s * mean over all V classes of -log p`, with p the softmax of its
-logits and s the label smoothing. The largest logit is subtracted first, so that no exponential overflows. A token whose label is
-`ignore_index` counts for nothing, even if its logits are NaN: its loss is zero, and so is its gradient.
+logits and s the label smoothing. The largest logit is subtracted first, so that no exponential overflows. A token whose
+label is `ignore_index` counts for nothing, even if its logits are NaN: its loss is zero, and so is its gradient.
 
 The projected forms take the last layer's operands, `x` and the columns of W that each participant has: logits are
 `x W`, in the accumulator's dtype. Of a large vocabulary they are what takes the most memory: the chunked form has those

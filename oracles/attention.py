@@ -26,7 +26,7 @@ class Attention(OfParticipants):
     def cotangents(self, wholes: Arrays, cotangent: np.ndarray, *, causal: bool = False) -> list[np.ndarray]:
         """The softmax's Jacobian is symmetric: the logits get it times ct v^T, and v gets w^T ct."""
         (q, k, v), ct = map(by_turns, wholes), by_turns(cotangent)
-        w = weights(*wholes[:2], causal)
+        w = weights(wholes[0], wholes[1], causal)
         of_logits = through_softmax(w, ct @ transposed(v)) / root(q)
         return [by_turns(x) for x in (of_logits @ k, transposed(of_logits) @ q, transposed(w) @ ct)]
 

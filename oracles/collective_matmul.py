@@ -34,9 +34,9 @@ class Product(OfParticipants):
 class ScatteredProduct(Product):
     """A product of which each participant has a piece, of rows (dimension 0) or columns (1) of the matrices."""
 
-    def scatters(self, *, scatter_dimension: int) -> int:
+    def scatters(self, **options: int) -> int:
         """The same dimension, from the back."""
-        return scatter_dimension - 2
+        return options["scatter_dimension"] - 2
 
 
 class TransformerBlock(OfParticipants):

@@ -1,6 +1,6 @@
 """The bases of oracles of whole arrays: global ones, and those of which participants have parts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,17 +38,10 @@ class OfParticipants:
     sharded: tuple[int | None, ...]
     scattered: int | None = None  # the same of the result
 
-    def result(self, *wholes: Any, **options: Any) -> np.ndarray:
-        """The whole result."""
-        raise NotImplementedError
-
-    def tangent(self, wholes: Arrays, tangents: Sequence[Any], **options: Any) -> np.ndarray:
-        """Its tangent, given those of the operands that have a gradient."""
-        raise NotImplementedError
-
-    def cotangents(self, wholes: Arrays, cotangent: np.ndarray, **options: Any) -> Sequence[np.ndarray | None]:
-        """Those of the operands, given that of the whole result; None for an operand that has no gradient."""
-        raise NotImplementedError
+    result: Callable[..., np.ndarray]  # `(*wholes, **options)` to the whole result
+    tangent: Callable[..., np.ndarray]  # `(wholes, tangents, **options)` to its tangent
+    # `(wholes, cotangent, **options)` to the operands' cotangents, None for one that has no gradient
+    cotangents: Callable[..., Sequence[np.ndarray | None]]
 
     def scatters(self, **options: Any) -> int | None:
         """The same of the result with these options."""
@@ -70,7 +63,7 @@ class OfParticipants:
 
     def pullback(
         self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, **options: Any
-    ) -> list[Blocks | None]:
+    ) -> list[Any]:
         """Those of the operands' cotangents: a part that all participants use has the sum of theirs."""
         wholes = self._wholes(operands, mesh, axes)
         (ct,) = _widened(cotangents)

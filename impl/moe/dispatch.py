@@ -61,7 +61,8 @@ def through_experts(plan: Plan, buffers: Float[Array, "n d"]) -> Float[Array, "n
     return plan.exchanged(jnp.swapaxes(outputs, 0, 1).reshape(p * held * room, -1))
 
 
-def dispatch_by_all_to_all(plan: Plan) -> Block:
+@moe_layer
+def all_to_all_moe(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: two all-to-alls.
 
     A token goes to the experts of its `top_k` highest logits, ties to the lowest expert. Its result is the sum of the
@@ -88,7 +89,8 @@ def dispatch_by_all_to_all(plan: Plan) -> Block:
     return plan.combined(read_buffers(through_experts(plan, buffers), at))
 
 
-def dispatch_round_a_ring(plan: Plan) -> Block:
+@moe_layer
+def ring_moe(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: p - 1 steps round a ring.
 
     Tokens go on to the next participant while experts compute on them, and the sums of outputs follow one step behind:
@@ -133,11 +135,8 @@ def dispatch_round_a_ring(plan: Plan) -> Block:
     return home.astype(plan.dtype)
 
 
-all_to_all_moe = moe_layer("all_to_all_moe", dispatch_by_all_to_all)
-ring_moe = moe_layer("ring_moe", dispatch_round_a_ring)
-
-
-def dispatch_by_all_gather(plan: Plan) -> Block:
+@moe_layer
+def all_gather_moe(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: gathers tokens.
 
     The tokens of all participants are gathered with their choices, each participant's experts take what is theirs in
@@ -154,7 +153,8 @@ def dispatch_by_all_gather(plan: Plan) -> Block:
     return reduce_scatter(total, plan.axes, tiled=True).astype(plan.dtype)
 
 
-def dispatch_sorted(plan: Plan) -> Block:
+@moe_layer
+def sorted_moe(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: sorts by expert.
 
     Pairs are sorted by their expert, and each group is multiplied by its own matrix by `jax.lax.ragged_dot`. As traced,
@@ -167,10 +167,6 @@ def dispatch_sorted(plan: Plan) -> Block:
     gather = partial(all_gather, axis_name=plan.axes, tiled=True)
     weights = [narrowly(gather, w, plan.weighed) for w in plan.weights]  # of all participants' experts
     return plan.combined(sorted_by_expert(plan.tokens[plan.token], experts, weights))
-
-
-all_gather_moe = moe_layer("all_gather_moe", dispatch_by_all_gather)
-sorted_moe = moe_layer("sorted_moe", dispatch_sorted)
 
 
 @jax.tree_util.register_dataclass
@@ -233,7 +229,8 @@ def _begun(starts: Int[Array, "k"], rows: int) -> Int[Array, "n"]:
     return jnp.cumsum(jnp.zeros(rows, jnp.int32).at[starts].add(1, mode="drop"))
 
 
-def dispatch_raggedly(plan: Plan) -> Block:
+@moe_layer
+def ragged_moe(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: ragged all-to-alls.
 
     Pairs are sorted by participant, those that are kept first, by expert. XLA:CPU does not have the collective.
@@ -257,6 +254,3 @@ def dispatch_raggedly(plan: Plan) -> Block:
     outputs = in_turn(rows, own[:, None], jnp.ones((room, 1), rows.dtype), plan.weights)
     home = jnp.where(dispatcher.returned(pairs)[:, None], dispatcher.back(outputs, pairs), 0)
     return plan.combined(home[argsort(order)])
-
-
-ragged_moe = moe_layer("ragged_moe", dispatch_raggedly)

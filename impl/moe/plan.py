@@ -99,11 +99,12 @@ def _check(
     return axes, weights
 
 
-def moe_layer(name: str, dispatch: Callable[[Plan], Block]) -> Callable[..., Block]:
-    """The layer of a dispatch, with its name and docstring: checks and widens operands, routes, and says who is kept.
+def moe_layer(dispatch: Callable[[Plan], Block]) -> Callable[..., Block]:
+    """Decorate a dispatch, to be a layer: operands are checked and widened, tokens routed, and some of them kept.
 
     Where nothing can be kept it is zero and sends nothing.
     """
+    name = dispatch.__name__
 
     def layer(
         tokens: Block,

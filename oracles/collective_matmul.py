@@ -7,10 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from shardproof.oracles.collectives import Axes, Blocks, Operands
+from shardproof.oracles.dtypes import round_to
+from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.whole import Arrays, OfParticipants
 
 
-class Product(OfParticipants):
+class Rounded(OfParticipants):
+    """An oracle whose value is rounded once, to the operands' dtype, which is that of the result."""
+
+    def value(self, operands: Operands, mesh: MeshCase, axes: Axes, **options: Any) -> list[Blocks]:
+        """The result's blocks."""
+        return [round_to(y, np.result_type(*operands)) for y in super().value(operands, mesh, axes, **options)]
+
+
+class Product(Rounded):
     """The product of two operands, given the dimensions in which participants share them."""
 
     def __init__(self, lhs: int | None, rhs: int | None) -> None:
@@ -39,7 +50,7 @@ class ScatteredProduct(Product):
         return options["scatter_dimension"] - 2
 
 
-class TransformerBlock(OfParticipants):
+class TransformerBlock(Rounded):
     """An input by W_in, relu, and by W_out: the hidden values are shared, and so is one dimension of the input.
 
     The derivative of relu at zero is zero.

@@ -1,10 +1,8 @@
 """Attention over a sharded sequence: gathered, round a ring, and by heads.
 
-All forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order):
-participant i holds the i-th contiguous piece of the sequence. Logits are scaled by 1 / sqrt(D), and the softmax is
-taken over the whole sequence, or up to and including the query's own position in it (`causal`). With 16-bit floats,
-logits, weights and sums are carried in float32 and the result is rounded once; blocks travel in their own dtype, and so
-gradients of keys and values are added up in 16 bits across participants.
+Logits are scaled by 1 / sqrt(D), and the softmax is taken over the whole sequence, or up to and including the query's
+own position in it (`causal`). Blocks travel in their own dtype, and so gradients of keys and values are added up in 16
+bits across participants.
 """
 
 from typing import Any, TypeAlias

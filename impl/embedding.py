@@ -1,8 +1,6 @@
 """Embedding lookup in a table whose rows are sharded: vocabulary-parallel, as the first layer of a large model has it.
 
-It runs inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order:
-participant i holds the i-th contiguous part of the vocabulary). An id outside [0, V) has a row of zeros, and no
-gradient; an id that appears twice adds up in the gradient of the table.
+An id outside [0, V) has a row of zeros, and no gradient; an id that appears twice adds up in the table's gradient.
 """
 
 import jax.numpy as jnp

@@ -1,7 +1,6 @@
 """Halo exchange: every participant's block with the edges of its neighbours attached, as stencils need them.
 
-Runs inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order). The
-array is a circle: behind the last participant's rows come those of the first.
+The array is a circle: behind the last participant's rows come those of the first.
 """
 
 import jax.numpy as jnp

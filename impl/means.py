@@ -11,9 +11,8 @@ from shardproof.impl.dtypes import accumulator
 def masked_mean(values: Block, mask: Block, axis_name: AxisName) -> Block:
     """`values [T_Y]`, `mask [T_Y]` to `[]`, typed invariant: adds up sums and counts of all participants.
 
-    For use inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`). The mask is **True where an
-    element counts**, as in `jax.numpy.mean(where=mask)`. One that is masked counts for nothing, even if it is NaN:
-    neither in the mean nor in its gradient, which is zero there.
+    The mask is **True where an element counts**, as in `jax.numpy.mean(where=mask)`. One that is masked counts for
+    nothing, even if it is NaN: neither in the mean nor in its gradient, which is zero there.
 
     The sum of all sums by that of all counts, and not a mean of means: participants may count different numbers of
     elements, or none. Two numbers travel, the sum in float32 or wider and the count in int32. Values are floating-point

@@ -1,9 +1,7 @@
 """Norms of sharded arrays: the global norm that gradients are clipped by, and RMS normalisation of sharded features.
 
-All forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`). Squares of 16-bit floats
-are taken and added up in float32, and the result is rounded once. Squares must be in the range of float32 (or of
-the operand's own dtype, if that is wider): nothing is scaled beforehand, as that would take a maximum over all
-participants, a second collective.
+Squares must be in the range of float32 (or of the operand's own dtype, if that is wider): nothing is scaled beforehand,
+as that would take a maximum over all participants, a second collective.
 """
 
 import math

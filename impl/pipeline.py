@@ -1,9 +1,8 @@
 """A pipeline of layers: every participant has a layer, or several, and microbatches go from one to the next.
 
-It runs inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order). A layer
-is `tanh(x W)`. Participant i of p has the i-th layer; of several it has every p-th: its r-th one is the layer r p + i.
-What a layer gives is rounded to the dtype of the operands, as it is what travels; products are added up in float32 or
-wider. The result is that of the last layer, on all participants.
+A layer is `tanh(x W)`. Participant i of p has the i-th layer; of several it has every p-th: its r-th one is the layer
+r p + i. What a layer gives is rounded to the dtype of the operands, as it is what travels. The result is that of the
+last layer, on all participants.
 
 A participant works on one microbatch at a time, and is idle before the first one reaches it and after the last one has
 left: M microbatches take M + p - 1 steps, of which it is idle in p - 1 (Huang et al., GPipe, 2019, section 2.3). In

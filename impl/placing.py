@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array
 
 from shardproof.impl.arguments import Axes, as_axes, refuse
 
@@ -44,8 +43,8 @@ def check_roles(function: str, mesh: Mesh | AbstractMesh, **roles: Axes) -> None
             taken[axis] = role
 
 
-def check_parts(function: str, argument: str, x: Array, layout: PartitionSpec, mesh: Mesh | AbstractMesh) -> None:
-    """A layout divides all dimensions of an array."""
+def check_parts(function: str, argument: str, x: Any, layout: PartitionSpec, mesh: Mesh | AbstractMesh) -> None:
+    """A layout divides all dimensions of an array, or of its shape and dtype."""
     for size, entry in zip(x.shape, layout, strict=True):
         if size % parts(entry, mesh):
             text = f"a size that the {parts(entry, mesh)} parts of {entry!r} divide ({size} is not)"

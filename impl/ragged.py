@@ -1,10 +1,9 @@
 """Ragged all-to-all: slices of different lengths, from every participant to every other.
 
-Both forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order, and mean what
-`jax.lax.ragged_all_to_all` means. The lists have K = k p entries, k for each of the p participants: entry e belongs to
-participant e // k, in logical order. For slices *sent* to it, `input_offsets` has their starts in this participant's
-operand, `send_sizes` their numbers of rows, and `output_offsets` their starts in *its* output; for slices *received*
-from it, `recv_sizes` has their numbers of rows.
+Both forms mean what `jax.lax.ragged_all_to_all` means. The lists have K = k p entries, k for each of the p
+participants: entry e belongs to participant e // k, in logical order. For slices *sent* to it, `input_offsets` has
+their starts in this participant's operand, `send_sizes` their numbers of rows, and `output_offsets` their starts in
+*its* output; for slices *received* from it, `recv_sizes` has their numbers of rows.
 
 Slices of the operand may overlap; those of an output must not. An empty slice may begin anywhere.
 """

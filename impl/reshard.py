@@ -10,7 +10,6 @@ ValueError unless x is a matrix, and the axis tuples are of distinct axes of the
 """
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,8 +18,9 @@ from jax import lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Shaped
 
-from shardproof.impl.arguments import Axes, AxisName, as_axes, check_rank, refuse
+from shardproof.impl.arguments import Axes, AxisName, as_axes, check_rank
 from shardproof.impl.collectives import all_gather_invariant, all_to_all, axis_index, cast_varying
+from shardproof.impl.placing import check_parts, check_roles, parts
 
 Layout = tuple[Axes, Axes]
 """The axes that shard the rows of a matrix, and those that shard its columns."""
@@ -36,12 +36,12 @@ Given = Shaped[Array, "..."]
 def exchanged_reshard(x: Given, *, x_rows: AxisName, x_columns: AxisName, rows: AxisName, columns: AxisName) -> Block:
     """`[B_x_rows, D_x_columns] -> [B_rows, D_columns]`, with as little sent as one collective per dimension allows."""
     held, wanted = layout(x_rows, x_columns), layout(rows, columns)
-    name, sizes = "exchanged_reshard", dict(jax.sharding.get_abstract_mesh().shape)
+    name, mesh = "exchanged_reshard", jax.sharding.get_abstract_mesh()
     check_rank(name, "x", x, 2)
-    _check_axes(name, ("x_rows", "x_columns"), held, sizes)
-    _check_axes(name, ("rows", "columns"), wanted, sizes)
-    whole = [n * math.prod(sizes[axis] for axis in axes) for n, axes in zip(x.shape, held, strict=True)]
-    _check_divides(name, whole, wanted, sizes)
+    check_roles(name, mesh, x_rows=held[0], x_columns=held[1])
+    check_roles(name, mesh, rows=wanted[0], columns=wanted[1])
+    whole = [n * parts(axes, mesh) for n, axes in zip(x.shape, held, strict=True)]
+    check_parts(name, "x", jax.ShapeDtypeStruct(whole, x.dtype), spec(wanted), mesh)
     return reshard_block(x, held, wanted)
 
 
@@ -142,20 +142,5 @@ def _cut(x: Shaped[Array, "..."], dimension: int, axes: Axes) -> Shaped[Array, "
 def _check_whole(function: str, x: Given, wanted: Layout, mesh: Mesh | AbstractMesh) -> None:
     with jax.sharding.use_abstract_mesh(abstract_of(mesh)):
         check_rank(function, "x", x, 2)
-        _check_axes(function, ("rows", "columns"), wanted, dict(mesh.shape))
-        _check_divides(function, x.shape, wanted, dict(mesh.shape))
-
-
-def _check_axes(function: str, roles: Sequence[str], layout: Layout, sizes: dict[str, int]) -> None:
-    taken: list[str] = []
-    for role, axes in zip(roles, layout, strict=True):
-        taken += axes
-        if not {*axes} <= {*sizes} or len({*taken}) < len(taken):
-            refuse(function, role, axes, f"axes of the mesh, {', '.join(sizes)}, each once in {' and '.join(roles)}")
-
-
-def _check_divides(function: str, shape: Sequence[int], wanted: Layout, sizes: dict[str, int]) -> None:
-    for n, axes, role in zip(shape, wanted, ("rows", "columns"), strict=True):
-        parts = math.prod(sizes[name] for name in axes)
-        if n % parts:
-            refuse(function, "x", f"{n} {role}", f"a multiple of the {parts} parts of {role}={axes}")
+        check_roles(function, mesh, rows=wanted[0], columns=wanted[1])
+        check_parts(function, "x", x, spec(wanted), mesh)

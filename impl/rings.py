@@ -10,8 +10,9 @@ from jax import lax
 from jaxtyping import Array, Shaped
 
 from shardproof.impl.arguments import AxisName, as_axes
-from shardproof.impl.collectives import Block, Blocks, cast_varying, permute, varying
+from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying, permute, varying
 from shardproof.impl.dtypes import accumulator
+from shardproof.impl.indices import around
 
 Left = Shaped[Array, "*batch _ _"]
 Right = Shaped[Array, "_ _"]
@@ -100,32 +101,58 @@ def pass_round(blocks: Sequence[Any], state: Carry, use: Callable[..., Carry], a
     return use(state, *last, p - 1)
 
 
-def pass_shorter_way(
-    blocks: Sequence[Block], state: Carry, use: Callable[..., Carry], axis_name: AxisName, *, direct: bool = False
-) -> Carry:
-    """The state once `use(state, block, distance)` has had the one block of every other participant, the shorter way.
+def pass_whole(block: Block, dimension: int, state: Carry, use: Callable[..., Carry], axis_name: AxisName) -> Carry:
+    """The state once `use(state, block, start)` has had the block of every other participant, round the ring.
 
-    A block comes from `distance` behind, ahead if that is negative: p - 1 permutes in floor(p/2) steps, of which a
-    neighbour passes on the last. If `direct`, of four participants the owner sends that to the one opposite, over the
+    `start` is where a block begins in a dimension of all blocks, one after the other.
+    """
+    p, me, size = lax.axis_size(axis_name), axis_index(axis_name), block.shape[dimension]
+
+    def use_block(state: Carry, block: Block, distance: Array | int) -> Carry:
+        return use(state, block, around(me - distance, p) * size)
+
+    return pass_round([block], state, use_block, axis_name)
+
+
+def pass_halves(block: Block, dimension: int, state: Carry, use: Callable[..., Carry], axis_name: AxisName) -> Carry:
+    """The same, of blocks whose halves go each way round the ring."""
+    p, me, size = lax.axis_size(axis_name), axis_index(axis_name), block.shape[dimension]
+    right, left = in_halves(block, dimension)
+
+    def use_halves(state: Carry, right: Block, left: Block, distance: Array | int) -> Carry:
+        state = use(state, right, around(me - distance, p) * size)
+        return use(state, left, around(me + distance, p) * size + right.shape[dimension])
+
+    return pass_round([right, left], state, use_halves, axis_name)
+
+
+def pass_shorter_way(
+    block: Block, dimension: int, state: Carry, use: Callable[..., Carry], axis_name: AxisName, *, direct: bool = False
+) -> Carry:
+    """The same, of whole blocks that come the shorter way: p - 1 permutes in floor(p/2) steps.
+
+    A neighbour passes on the last. If `direct`, of four participants the owner sends that to the one opposite, over the
     same two links as a neighbour would, and so it can begin before anything has arrived.
     """
-    (block,) = blocks
-    p, right, left = lax.axis_size(axis_name), block, block
+    p, me, size, right, left = lax.axis_size(axis_name), axis_index(axis_name), block.shape[dimension], block, block
     steps, opposite = (p - 1) // 2, [shift(block, axis_name, 2)] if direct and p == 4 else []
+
+    def use_both(state: Carry, right: Block, left: Block, distance: Array | int) -> Carry:
+        state = use(state, right, around(me - distance, p) * size)
+        return use(state, left, around(me + distance, p) * size)
 
     def step(carry: tuple[Block, Block, Carry], distance: Array) -> tuple[Block, Block, Carry]:
         right, left, state = carry
-        moved = shift_both(right, left, axis_name)
-        return *moved, use(use(state, right, distance), left, -distance)
+        return *shift_both(right, left, axis_name), use_both(state, right, left, distance)
 
     if steps:
         right, left, state = ring_loop(step, (*shift_both(block, block, axis_name), state), 1, steps, axis_name)
     if p % 2 == 0:
         opposite = opposite or [shift(right, axis_name, 1)]
     if steps:
-        state = use(use(state, right, steps), left, -steps)
+        state = use_both(state, right, left, steps)
     for one in opposite:
-        state = use(state, one, p // 2)
+        state = use(state, one, around(me - p // 2, p) * size)
     return state
 
 

@@ -1,8 +1,7 @@
 """Losses of a router: one that balances experts, and one that keeps logits small.
 
-Both run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`), and are of the tokens of *all*
-participants. The first one is no mean of the participants' losses: if each participant used one expert, all would call
-that unbalanced. Logits of 16-bit floats are widened to float32, and the result is rounded once.
+Both are of the tokens of *all* participants. The first one is no mean of the participants' losses: if each participant
+used one expert, all would call that unbalanced.
 """
 
 import jax

@@ -1,10 +1,8 @@
 """A multilayer perceptron of tensor parallelism whose activations are sharded by sequence where it does not need them.
 
-All forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order):
 `X[S_Y, B, D] -> gathered -> W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [S_Y, B, D]`, typed varying: the sum of all
 participants' products is scattered as X was (Korthikanti et al., Reducing Activation Recomputation in Large Transformer
-Models, 2022, section 4.2.2). Hidden values are rounded to the operands' dtype; products, and the sums that travel, are
-in float32 for 16-bit floats. The derivative of relu at zero is zero.
+Models, 2022, section 4.2.2). Hidden values are rounded to the operands' dtype. The derivative of relu at zero is zero.
 
 Positions and batch are one dimension of rows, so that a participant's piece is contiguous in it, and what gathers and
 scatters them are the forms of `shardproof.impl.collective_matmul`.

@@ -1,86 +1,66 @@
-"""Attention over a sharded sequence: every participant has its piece of that over the whole one.
-
-Operands are blocks `[*mesh.sizes, S, H, D]`.
-"""
-
-from collections.abc import Callable
+"""Attention over a sharded sequence: every participant has its piece of that over the whole one."""
 
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, Operands, among_participants
-from shardproof.oracles.dtypes import is_float, wide
-from shardproof.oracles.mesh import MeshCase
-
-Whole = np.ndarray
-"""A whole sequence of every set of participants, heads first: `[others, H, p S, D]`."""
+from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.whole import Arrays, OfParticipants
 
 
-class Attention:
+class Attention(OfParticipants):
     """`q, k, v [S_Y, H, D]` to `[S_Y, H, D]`: `softmax(q k^T / sqrt(D)) v` over the whole sequence, for each head."""
 
-    def value(self, operands: Operands, mesh: MeshCase, axes: Axes, *, causal: bool = False) -> list[Blocks]:
+    sharded, scattered = (-3, -3, -3), -3
+
+    def result(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool = False) -> np.ndarray:
         """Every query's mean of the values, weighted by the softmax of its logits; causal: of keys not behind it."""
+        check(q, k, v)
+        return by_turns(weights(q, k, causal) @ by_turns(v))
 
-        def attend(q: Whole, k: Whole, v: Whole) -> list[Whole]:
-            return [self.weights(q, k, causal) @ v]
-
-        return of_wholes(attend, operands, mesh, axes)
-
-    def pushforward(
-        self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, *, causal: bool = False
-    ) -> list[Blocks]:
+    def tangent(self, wholes: Arrays, tangents: Arrays, *, causal: bool = False) -> np.ndarray:
         """Weights w of logits l have dw = w (dl - sum(w dl)), and results dw v + w dv."""
+        (q, k, v), (dq, dk, dv) = wholes, tangents
+        w = weights(q, k, causal)
+        moved = through_softmax(w, products(dq, k) + products(q, dk))
+        return by_turns(moved @ by_turns(v) + w @ by_turns(dv))
 
-        def attend(q: Whole, k: Whole, v: Whole, dq: Whole, dk: Whole, dv: Whole) -> list[Whole]:
-            w = self.weights(q, k, causal)
-            dl = (dq @ transposed(k) + q @ transposed(dk)) / np.sqrt(wide_of(q, q.shape[-1]))
-            return [self.through_softmax(w, dl) @ v + w @ dv]
-
-        return of_wholes(attend, [*operands, *tangents], mesh, axes)
-
-    def pullback(
-        self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, *, causal: bool = False
-    ) -> list[Blocks]:
+    def cotangents(self, wholes: Arrays, cotangent: np.ndarray, *, causal: bool = False) -> list[np.ndarray]:
         """The softmax's Jacobian is symmetric: the logits get it times ct v^T, and v gets w^T ct."""
-
-        def attend(q: Whole, k: Whole, v: Whole, ct: Whole) -> list[Whole]:
-            w = self.weights(q, k, causal)
-            of_logits = self.through_softmax(w, ct @ transposed(v)) / np.sqrt(wide_of(q, q.shape[-1]))
-            return [of_logits @ k, transposed(of_logits) @ q, transposed(w) @ ct]
-
-        return of_wholes(attend, [*operands, *cotangents], mesh, axes)
-
-    def weights(self, q: Whole, k: Whole, causal: bool) -> np.ndarray:
-        """The softmax of the logits of each query, `[others, H, p S, p S]`; causal: 0 for keys behind it."""
-        with np.errstate(invalid="ignore"):
-            logits = q @ transposed(k) / np.sqrt(wide_of(q, q.shape[-1]))
-            if causal:
-                logits = np.where(np.tri(q.shape[-2], dtype=bool), logits, -np.inf)
-            powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        return powers / powers.sum(axis=-1, keepdims=True)
-
-    def through_softmax(self, w: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """The Jacobian of a softmax with weights w, `diag(w) - w w^T`, times x."""
-        return w * (x - (w * x).sum(axis=-1, keepdims=True))
+        (q, k, v), ct = map(by_turns, wholes), by_turns(cotangent)
+        w = weights(wholes[0], wholes[1], causal)
+        of_logits = through_softmax(w, ct @ transposed(v)) / root(q)
+        return [by_turns(x) for x in (of_logits @ k, transposed(of_logits) @ q, transposed(w) @ ct)]
 
 
-def of_wholes(function: Callable[..., list[Whole]], operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
-    """A function of whole sequences, as one of blocks: every participant gets its piece of each result."""
-    at = len(mesh.sizes)
+def check(*operands: np.ndarray) -> None:
+    """Raises ValueError unless all are floating-point and of one shape."""
     if not all(is_float(x.dtype) for x in operands):
         raise ValueError(f"operands: {', '.join(str(x.dtype) for x in operands)}: expected floating-point dtypes")
     if len({x.shape for x in operands}) > 1:
-        raise ValueError(f"operands: shapes {[x.shape[at:] for x in operands]}: expected the same of all")
+        raise ValueError(f"operands: shapes {[x.shape[2:] for x in operands]}: expected the same of all")
 
-    def exchange(participants: np.ndarray) -> np.ndarray:  # [p, others, operands, S, H, D]
-        p, others, count, rows, heads, features = participants.shape
-        whole = participants.transpose(2, 1, 4, 0, 3, 5).reshape(count, others, heads, p * rows, features)
-        results = np.stack(function(*whole))
-        pieces = results.reshape(len(results), others, heads, p, rows, features)
-        return pieces.transpose(3, 1, 0, 4, 2, 5)
 
-    stacked = np.stack([x.astype(wide(x.dtype)) for x in operands], axis=at)
-    return list(np.moveaxis(among_participants(stacked, mesh, axes, None, exchange), at, 0))
+def weights(q: np.ndarray, k: np.ndarray, causal: bool) -> np.ndarray:
+    """The softmax of the logits of each query, `[…, H, S, S]`; causal: 0 for keys behind it."""
+    logits = products(q, k)
+    if causal:
+        logits = np.where(np.tri(q.shape[-3], dtype=bool), logits, -np.inf)
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def products(q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Every query by every key, `[…, H, S, S]`, by the root of their features."""
+    return np.asarray(by_turns(q) @ transposed(by_turns(k)) / root(q))
+
+
+def through_softmax(w: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The Jacobian of a softmax with weights w, `diag(w) - w w^T`, times x."""
+    return np.asarray(w * (x - (w * x).sum(axis=-1, keepdims=True)))
+
+
+def by_turns(x: np.ndarray) -> np.ndarray:
+    """Positions and heads in the other order: `[…, S, H, D]` to `[…, H, S, D]`, and back."""
+    return x.swapaxes(-2, -3)
 
 
 def transposed(x: np.ndarray) -> np.ndarray:
@@ -88,9 +68,9 @@ def transposed(x: np.ndarray) -> np.ndarray:
     return x.swapaxes(-1, -2)
 
 
-def wide_of(x: np.ndarray, number: int) -> np.ndarray:
-    """A number in the dtype of an array."""
-    return np.asarray(number, x.dtype)
+def root(q: np.ndarray) -> np.ndarray:
+    """The root of the number of features, in the dtype of the array."""
+    return np.sqrt(np.asarray(q.shape[-1], q.dtype))
 
 
 attention = Attention()

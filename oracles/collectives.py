@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from shardproof.oracles.dtypes import is_float, wide
+from shardproof.oracles.dtypes import is_float, round_to, wide
 from shardproof.oracles.mesh import MeshCase, as_axes
 
 Blocks = Shaped[np.ndarray, "..."]
@@ -33,22 +33,34 @@ class GroupMismatch(ValueError):
     """Blocks or groups that do not fit the participants among which they are exchanged."""
 
 
+def participants_first(blocks: Blocks, mesh: MeshCase, axes: Axes) -> np.ndarray:
+    """Blocks as `[p, others, *block]`: by the logical index over `axes`, and by all remaining devices."""
+    order = _axes_first(mesh, axes)
+    rank, p = len(mesh.sizes), mesh.axis_size(axes)
+    moved = blocks.transpose(*order, *range(rank, blocks.ndim))
+    return moved.reshape(p, mesh.size // p, *blocks.shape[rank:])
+
+
+def mesh_first(participants: np.ndarray, mesh: MeshCase, axes: Axes) -> Blocks:
+    """The inverse of `participants_first`."""
+    order = _axes_first(mesh, axes)
+    blocks = participants.reshape(*(mesh.sizes[i] for i in order), *participants.shape[2:])
+    return blocks.transpose(*np.argsort(order), *range(len(order), blocks.ndim))
+
+
+def _axes_first(mesh: MeshCase, axes: Axes) -> list[int]:
+    names = as_axes(axes)
+    return [mesh.axis_names.index(name) for name in (*names, *(n for n in mesh.axis_names if n not in names))]
+
+
 def among_participants(blocks: Blocks, mesh: MeshCase, axes: Axes, groups: Groups, exchange: Exchange) -> Blocks:
     """Applies `exchange` (`[p, others, *block]` to `[p, others, *block']`) to every set of participants.
 
-    The leading dimension is the logical index over `axes`, within a group where there are groups;
-    `others` runs over all remaining devices.
+    The leading dimension is the logical index within a group where there are groups.
     """
-    names = as_axes(axes)
-    rest = [name for name in mesh.axis_names if name not in names]
-    order = [mesh.axis_names.index(name) for name in (*names, *rest)]
-    sizes = [mesh.sizes[i] for i in order]
-    rank = len(mesh.sizes)
-    p, others = mesh.axis_size(names), mesh.axis_size(rest)
-    participants = blocks.transpose(*order, *range(rank, blocks.ndim)).reshape(p, others, *blocks.shape[rank:])
+    participants = participants_first(blocks, mesh, axes)
     received = exchange(participants) if groups is None else within_groups(participants, mesh, groups, exchange)
-    result = received.reshape(*sizes, *received.shape[2:])
-    return result.transpose(*np.argsort(order), *range(rank, result.ndim))
+    return mesh_first(received, mesh, axes)
 
 
 def within_groups(
@@ -205,3 +217,52 @@ def ring_shift(blocks: Blocks, mesh: MeshCase, axes: Axes, *, offset: int = 1) -
 def broadcast(blocks: Blocks, mesh: MeshCase, axes: Axes, *, root: int = 0) -> Blocks:
     """Every participant receives the block of participant `root`."""
     return among_participants(blocks, mesh, axes, None, lambda m: np.broadcast_to(m[root], m.shape))
+
+
+def all_reduce_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, op: str = "sum", groups: Groups = None) -> Blocks:
+    """Every participant's block entered every participant's sum (or mean): an all-reduce again."""
+    if op not in ("sum", "mean"):
+        raise ValueError(f"op={op!r}: only sum and mean are linear")
+    return all_reduce(ct, mesh, axes, op=op, groups=groups)
+
+
+def all_gather_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, axis: int = 0, **options: Any) -> Blocks:
+    """Participant i's block became piece i of every participant's result: a reduce-scatter."""
+    return reduce_scatter(ct, mesh, axes, scatter_dimension=axis, **options)
+
+
+def reduce_scatter_transpose(
+    ct: Blocks, mesh: MeshCase, axes: Axes, *, scatter_dimension: int = 0, **options: Any
+) -> Blocks:
+    """Piece i of every participant's block was added into participant i's result: an all-gather."""
+    return all_gather(ct, mesh, axes, axis=scatter_dimension, **options)
+
+
+def all_to_all_transpose(
+    ct: Blocks, mesh: MeshCase, axes: Axes, *, split_axis: int, concat_axis: int, **options: Any
+) -> Blocks:
+    """Every piece goes back where it came from: split and concatenation change places."""
+    return all_to_all(ct, mesh, axes, split_axis=concat_axis, concat_axis=split_axis, **options)
+
+
+def permute_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, perm: Iterable[tuple[int, int]]) -> Blocks:
+    """Every block goes back from its destination to its source."""
+    return permute(ct, mesh, axes, perm=[(destination, source) for source, destination in perm])
+
+
+def ring_shift_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, offset: int = 1) -> Blocks:
+    """The shift the other way round."""
+    return ring_shift(ct, mesh, axes, offset=-offset)
+
+
+def broadcast_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, root: int = 0) -> Blocks:
+    """The root's block reached every participant: the root receives the sum, all others zeros."""
+
+    def exchange(participants: np.ndarray) -> np.ndarray:
+        result = np.zeros_like(participants)
+        with np.errstate(invalid="ignore", over="ignore"):
+            total = participants.astype(wide(participants.dtype)).sum(axis=0)
+        result[root] = round_to(total, participants.dtype)
+        return result
+
+    return among_participants(ct, mesh, axes, None, exchange)

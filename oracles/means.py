@@ -1,46 +1,40 @@
-"""The mean over all participants' elements that a mask counts.
-
-Operands are blocks `values [*mesh.sizes, *block]` and a bool `mask` of the same shape, True where an element counts.
-"""
+"""The mean over all participants' elements that a mask counts."""
 
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents, all_reduce
-from shardproof.oracles.dtypes import widen
-from shardproof.oracles.mesh import MeshCase
+from shardproof.oracles.whole import Arrays, OfParticipants
 
 
-class MaskedMean:
-    """`values [T_Y]`, `mask [T_Y]` to a scalar that all participants hold; 0 where everything is masked."""
+class MaskedMean(OfParticipants):
+    """`values [T_Y]`, `mask [T_Y]`, True where an element counts, to a scalar; 0 where everything is masked."""
 
-    def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
+    sharded = (-1, -1)
+
+    def result(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """The sum of the elements that count by their number."""
-        values, mask = operands
         if mask.shape != values.shape or mask.dtype != np.bool_:
-            raise ValueError(f"mask: {mask.dtype}{list(mask.shape)}: expected bool{list(values.shape)}")
-        (numbers,) = widen([values])
-        with np.errstate(invalid="ignore"):  # infinities of both signs
-            total = all_reduce(per_device(np.where(mask, numbers, 0), mesh).sum(axis=-1), mesh, axes)
-        return [total / self.count(mask, mesh, axes)]
+            given = f"{list(mask.shape[2:])} of the kind {mask.dtype.kind!r}"
+            raise ValueError(f"mask: {given}: expected bool{list(values.shape[2:])}")
+        return np.where(mask, values, 0).sum(axis=elements(values)) / self.count(mask)
 
-    def pushforward(self, operands: Operands, tangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks]:
+    def tangent(self, wholes: Arrays, tangents: Arrays) -> np.ndarray:
         """The mean is linear in the values: that of their tangents."""
-        return self.value([tangents[0], operands[1]], mesh, axes)
+        return self.result(tangents[0], wholes[1])
 
-    def pullback(self, operands: Operands, cotangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks | None]:
-        """Every element that counts gets its share of all participants' cotangents."""
-        (_, mask), (ct,) = operands, widen(cotangents)
-        share = all_reduce(ct, mesh, axes) / self.count(mask, mesh, axes)
-        return [np.where(mask, share.reshape(*mesh.sizes, *(1,) * (mask.ndim - len(mesh.sizes))), 0), None]
+    def cotangents(self, wholes: Arrays, cotangent: np.ndarray) -> list[np.ndarray | None]:
+        """Every element that counts gets its share."""
+        _, mask = wholes
+        share = cotangent / self.count(mask)
+        return [np.where(mask, share.reshape(*share.shape, *[1] * (mask.ndim - 2)), 0), None]
 
-    def count(self, mask: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
+    def count(self, mask: np.ndarray) -> np.ndarray:
         """The number of elements that count, and 1 where none does, to divide a sum of 0 by."""
-        return np.maximum(all_reduce(per_device(mask, mesh).sum(axis=-1), mesh, axes), 1)
+        return np.maximum(mask.sum(axis=elements(mask)), 1)
 
 
-def per_device(blocks: Blocks, mesh: MeshCase) -> Blocks:
-    """The elements of every device in a row: `[*mesh.sizes, n]`."""
-    return blocks.reshape(*mesh.sizes, int(np.prod(blocks.shape[len(mesh.sizes) :])))
+def elements(whole: np.ndarray) -> tuple[int, ...]:
+    """All dimensions of a whole array."""
+    return tuple(range(2, whole.ndim))
 
 
 masked_mean = MaskedMean()

@@ -8,91 +8,75 @@ rows.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from shardproof.oracles.collectives import Axes, Blocks, Operands, Tangents
-from shardproof.oracles.dtypes import widen
-from shardproof.oracles.mesh import MeshCase, as_axes
+from shardproof.oracles.whole import Arrays, OfParticipants
 
 
 class Slice(NamedTuple):
-    """Rows that travel: devices by their position in the mesh (row-major), row numbers and counts."""
+    """Rows that travel: participants with their process group, row numbers and counts."""
 
-    source: int
-    destination: int
+    source: tuple[int, int]
+    destination: tuple[int, int]
     start: int
     size: int
     target: int
 
 
-def process_groups(mesh: MeshCase, axes: Axes) -> np.ndarray:
-    """The devices of every process group, by position in the mesh (row-major): `[group, participant]`."""
-    names = as_axes(axes)
-    order = [mesh.axis_names.index(name) for name in names]
-    rest = [i for i in range(len(mesh.sizes)) if i not in order]
-    return np.arange(mesh.size).reshape(mesh.sizes).transpose(*rest, *order).reshape(-1, mesh.axis_size(names))
-
-
-def slices(operands: Operands, mesh: MeshCase, axes: Axes) -> Iterator[Slice]:
+def slices(operand: np.ndarray, output: np.ndarray, lists: Sequence[np.ndarray]) -> Iterator[Slice]:
     """All slices that are sent and not empty, of lists that contradict each other nowhere (the interpreter checks it).
 
     Raises:
         ValueError: for rows of two shapes, or lists other than of integers, as many for each participant.
     """
-    operand, output, *lists = operands
-    rows = [x.shape[len(mesh.sizes) + 1 :] for x in (operand, output)]
-    entries, p = {x.shape[len(mesh.sizes) :] for x in lists}, mesh.axis_size(axes)
+    rows, entries, (p, groups) = (
+        [x.shape[3:] for x in (operand, output)],
+        {x.shape[2:] for x in lists},
+        operand.shape[:2],
+    )
     if rows[0] != rows[1] or any(x.dtype.kind not in "iu" for x in lists) or len(entries) > 1 or max(entries)[0] % p:
-        given = f"rows {rows}, lists {[f'{x.dtype}{list(x.shape[len(mesh.sizes) :])}' for x in lists]}"
+        given = f"rows {rows}, lists {[f'{x.dtype}{list(x.shape[2:])}' for x in lists]}"
         raise ValueError(f"{given}: expected rows of one shape, and integers, as many for each of {p} participants")
-    begin, sent, target = (x.reshape(mesh.size, -1).tolist() for x in lists[:3])
-    for participants in process_groups(mesh, axes).tolist():
-        each = len(sent[0]) // p
-        for source, (j, destination), k in itertools.product(participants, enumerate(participants), range(each)):
-            entry = j * each + k
-            if sent[source][entry]:
-                yield Slice(source, destination, begin[source][entry], sent[source][entry], target[source][entry])
+    begin, sent, target = (x.tolist() for x in lists[:3])
+    each = max(entries)[0] // p
+    for group, source, destination, k in itertools.product(range(groups), range(p), range(p), range(each)):
+        at = destination * each + k
+        if size := sent[source][group][at]:
+            here, there = (source, group), (destination, group)
+            yield Slice(here, there, begin[source][group][at], size, target[source][group][at])
 
 
-def ragged_all_to_all(operands: Operands, mesh: MeshCase, axes: Axes) -> Blocks:
-    """Every slice is written where its sender says in its receiver's output; other rows are those of `output`."""
-    rank = len(mesh.sizes)
-    operand, output = widen(operands[:2])
-    source = operand.reshape(mesh.size, *operand.shape[rank:])
-    result = output.reshape(mesh.size, *output.shape[rank:]).copy()
-    for s in slices(operands, mesh, axes):
-        result[s.destination, s.target : s.target + s.size] = source[s.source, s.start : s.start + s.size]
-    return result.reshape(output.shape)
-
-
-class RaggedAllToAll:
+class RaggedAllToAll(OfParticipants):
     """The exchange with its derivatives with respect to operand and output; the lists have none.
 
     Operands are operand, output, input_offsets, send_sizes, output_offsets and recv_sizes.
     """
 
-    def value(self, operands: Operands, mesh: MeshCase, axes: Axes) -> list[Blocks]:
-        """The results' blocks."""
-        return [ragged_all_to_all(operands, mesh, axes)]
+    sharded = (None,) * 6
 
-    def pushforward(self, operands: Operands, tangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks]:
+    def result(self, operand: np.ndarray, output: np.ndarray, *lists: np.ndarray) -> np.ndarray:
+        """Every slice is written where its sender says in its receiver's output; other rows are those of `output`."""
+        result = output.copy()
+        for s in slices(operand, output, lists):
+            result[s.destination][s.target : s.target + s.size] = operand[s.source][s.start : s.start + s.size]
+        return result
+
+    def tangent(self, wholes: Arrays, tangents: Arrays) -> np.ndarray:
         """Rows only move, so tangents move as they do."""
-        return self.value([*tangents[:2], *operands[2:]], mesh, axes)
+        return self.result(*tangents[:2], *wholes[2:])
 
-    def pullback(self, operands: Operands, cotangents: Tangents, mesh: MeshCase, axes: Axes) -> list[Blocks | None]:
+    def cotangents(self, wholes: Arrays, cotangent: np.ndarray) -> list[np.ndarray | None]:
         """A sent row gets the cotangents of all places that it was sent to; one of output, unless written, its own."""
-        (operand, output, *_), (ct,) = operands, widen(cotangents)
-        rank = len(mesh.sizes)
-        kept = ct.reshape(mesh.size, *ct.shape[rank:]).copy()
-        returned = np.zeros((mesh.size, *operand.shape[rank:]), kept.dtype)
-        for s in slices(operands, mesh, axes):
-            written = kept[s.destination, s.target : s.target + s.size]
-            returned[s.source, s.start : s.start + s.size] += written
+        operand, output, *lists = wholes
+        kept, returned = cotangent.copy(), np.zeros_like(operand, dtype=cotangent.dtype)
+        for s in slices(operand, output, lists):
+            written = kept[s.destination][s.target : s.target + s.size]
+            returned[s.source][s.start : s.start + s.size] += written
             written[...] = 0
-        return [returned.reshape(operand.shape), kept.reshape(output.shape), None, None, None, None]
+        return [returned, kept, *[None] * len(lists)]
 
 
 differentiable = RaggedAllToAll()

@@ -1,8 +1,7 @@
 """Matrix products of sharded operands: naive forms, and forms that overlap communication with computation.
 
-All run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order). The left
-operand may have leading batch dimensions. Sums of 16-bit floats are accumulated in float32 to the end,
-across devices as well, and rounded once, but where a function says that they travel in 16 bits.
+The left operand may have leading batch dimensions. Sums of 16-bit floats are carried in float32 across devices as well,
+but where a function says that they travel in 16 bits.
 """
 
 from shardproof.impl.collective_matmul.all_gather import (

@@ -1,16 +1,14 @@
 """Matrix products that gather an operand, overlapped: each block is multiplied while the next one travels.
 
 p is the number of participants. Source of the idea: Wang et al., "Overlap Communication with Dependent Computation
-via Decomposition in Large Deep Learning Models", 2023 (doi 10.1145/3567955.3567959). Sums of 16-bit floats
-are kept in float32 until all blocks have come by, and rounded once. A block is cut in half in the dimension
-that is gathered; an odd row goes with the first half, and a half without rows is not sent.
+via Decomposition in Large Deep Learning Models", 2023 (doi 10.1145/3567955.3567959). A block is cut in half in the
+dimension that is gathered; an odd row goes with the first half, and a half without rows is not sent.
 
 A block is sent on while it is multiplied (`pass_round`): neither depends on the other. A permute's transpose is the
 permute back: the gradient of a ring is a ring, in which cotangents of the gathered operand travel in that operand's
 dtype, in which JAX adds up cotangents.
 
-All of them are typed varying, over one axis or a tuple of axes in any order, and raise ValueError for an unknown axis,
-and for operands whose contracted sizes differ. Shapes named below are those of whole products in bfloat16, over 4
+All of them are typed varying. Shapes named below are those of whole products in bfloat16, over 4
 participants of v5e, as XLA:TPU schedules them.
 """
 
@@ -35,8 +33,10 @@ from shardproof.impl.rings import (
     empty_array,
     in_halves,
     multiply,
+    pass_halves,
     pass_round,
     pass_shorter_way,
+    pass_whole,
     rounded_product,
     schedule_after,
     shift,
@@ -56,22 +56,21 @@ def ring_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: Axi
 
     Best where links carry one transfer at a time: the fastest on H100 by timelines.
     """
-    return add_products(lhs, rhs, axis_name, pass_round)
+    return add_products(lhs, rhs, axis_name, pass_whole)
 
 
 def add_products(lhs: Left, rhs: Right, axis_name: AxisName, travel: Callable[..., Block]) -> Result:
-    """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`, by `pass_round` or `pass_shorter_way`: multiplies each block of A."""
-    p, me, columns = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-1]
+    """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`: multiplies each block of A, or half, by the rows of W for its columns."""
     lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
 
-    def product(block: Block, distance: Array | int) -> Block:  # with the rows of W for the columns of its owner
-        owner = around(me - distance, p)
-        return multiply(block, lax.dynamic_slice_in_dim(rhs, owner * columns, columns, 0))
+    def product(block: Block, start: Array) -> Block:
+        return multiply(block, lax.dynamic_slice_in_dim(rhs, start, block.shape[-1], 0))
 
-    def add(total: Block, block: Block, distance: Array | int) -> Block:
-        return total + product(block, distance)
+    def add(total: Block, block: Block, start: Array) -> Block:
+        return total + product(block, start)
 
-    return travel([lhs], product(lhs, 0), add, axis_name).astype(jnp.result_type(lhs, rhs))
+    own = product(lhs, axis_index(axis_name) * lhs.shape[-1])
+    return travel(lhs, -1, own, add, axis_name).astype(jnp.result_type(lhs, rhs))
 
 
 @check_operands
@@ -82,19 +81,7 @@ def bidirectional_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_
 
     Best where the links are the limit: the fastest at 8192 cubed.
     """
-    p, me, columns = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-1]
-    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
-    right, left = in_halves(lhs, -1)
-    middle = right.shape[-1]
-
-    def product(block: Block, distance: Array | int, first: int) -> Block:
-        start = around(me - distance, p) * columns + first
-        return multiply(block, lax.dynamic_slice_in_dim(rhs, start, block.shape[-1], 0))
-
-    def add(total: Block, right: Block, left: Block, distance: Array | int) -> Block:
-        return total + product(right, distance, 0) + product(left, -distance, middle)
-
-    return pass_round([right, left], product(lhs, 0, 0), add, axis_name).astype(jnp.result_type(lhs, rhs))
+    return add_products(lhs, rhs, axis_name, pass_halves)
 
 
 @check_operands
@@ -105,18 +92,21 @@ def ring_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
 
     Best where links carry one transfer at a time: the fastest on H100 by timelines.
     """
-    return write_products(lhs, rhs, axis_name, pass_round)
+    return write_products(lhs, rhs, axis_name, pass_whole)
 
 
 def write_products(lhs: Left, rhs: Right, axis_name: AxisName, travel: Callable[..., Block]) -> Result:
-    """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`, by `pass_round` or `pass_shorter_way`: multiplies each block of A."""
-    p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-2]
+    """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`: multiplies each block of A, or half, and writes the rows of its owner."""
     lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
+    rows = lhs.ndim - 2
 
-    def write_product(result: Block, block: Block, distance: Array | int) -> Block:
-        return write(result, rounded_product(block, rhs), around(me - distance, p) * rows, lhs.ndim - 2)
+    def write_product(result: Block, block: Block, start: Array) -> Block:
+        return write(result, rounded_product(block, rhs), start, rows)
 
-    return travel([lhs], own_rows(lhs, rhs, axis_name), write_product, axis_name)
+    own = rounded_product(lhs, rhs)
+    whole = empty_array((*lhs.shape[:-2], lhs.shape[-2] * lax.axis_size(axis_name), rhs.shape[1]), own)
+    start = write(whole, own, axis_index(axis_name) * lhs.shape[-2], rows)
+    return travel(lhs, rows, start, write_product, axis_name)
 
 
 @check_operands
@@ -127,18 +117,7 @@ def bidirectional_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisNa
 
     Best where the links are the limit: the fastest at 8192 cubed.
     """
-    p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-2]
-    lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
-    right, left = in_halves(lhs, -2)
-    middle = right.shape[-2]
-
-    def write_product(result: Block, block: Block, distance: Array | int, first: int) -> Block:
-        return write(result, rounded_product(block, rhs), around(me - distance, p) * rows + first, lhs.ndim - 2)
-
-    def write_both(result: Block, right: Block, left: Block, distance: Array | int) -> Block:
-        return write_product(write_product(result, right, distance, 0), left, -distance, middle)
-
-    return pass_round([right, left], own_rows(lhs, rhs, axis_name), write_both, axis_name)
+    return write_products(lhs, rhs, axis_name, pass_halves)
 
 
 @check_operands
@@ -149,17 +128,16 @@ def ring_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
 
     Best where links carry one transfer at a time: the fastest on H100 by timelines.
     """
-    p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), rhs.shape[0]
     lhs, rhs = align_types(lhs, rhs, axis_name=axis_name)
 
-    def product(block: Block, distance: Array | int) -> Block:  # with the columns of A for the rows of its owner
-        owner = around(me - distance, p)
-        return multiply(lax.dynamic_slice_in_dim(lhs, owner * rows, rows, lhs.ndim - 1), block)
+    def product(block: Block, start: Array) -> Block:  # with the columns of A for the rows of its owner
+        return multiply(lax.dynamic_slice_in_dim(lhs, start, block.shape[0], lhs.ndim - 1), block)
 
-    def add(total: Block, block: Block, distance: Array | int) -> Block:
-        return total + product(block, distance)
+    def add(total: Block, block: Block, start: Array) -> Block:
+        return total + product(block, start)
 
-    return pass_round([rhs], product(rhs, 0), add, axis_name).astype(jnp.result_type(lhs, rhs))
+    own = product(rhs, axis_index(axis_name) * rhs.shape[0])
+    return pass_whole(rhs, 0, own, add, axis_name).astype(jnp.result_type(lhs, rhs))
 
 
 @check_operands
@@ -213,13 +191,6 @@ def chunked_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: 
 
     products = ((product(start, stop), start) for start, stop in itertools.pairwise(bounds))
     return assemble(products, len(batch), (*batch, m, rhs.shape[1]))
-
-
-def own_rows(lhs: Left, rhs: Right, axis_name: AxisName) -> Block:
-    """An array for the rows of all participants, with those of this one written."""
-    product = rounded_product(lhs, rhs)
-    whole = empty_array((*lhs.shape[:-2], lhs.shape[-2] * lax.axis_size(axis_name), rhs.shape[1]), product)
-    return write(whole, product, axis_index(axis_name) * lhs.shape[-2], lhs.ndim - 2)
 
 
 def gather_shorter_way(

@@ -1,7 +1,6 @@
 """Matrix products of sharded operands, naive: communicate, then multiply, or the other way round.
 
-They raise ValueError for an unknown axis, operands whose contracted sizes differ, a `scatter_dimension` that is neither
-0 nor 1, and one, or the columns of `w_out`, that do not divide by the number of participants.
+A `scatter_dimension` is 0 or 1, and the number of participants divides it, or the columns of `w_out`.
 """
 
 import jax

@@ -15,7 +15,6 @@ product that is to hide it. Both gradients are computed, even if only one is use
 Sums of 16-bit floats travel in the operand's dtype, in which JAX adds up cotangents. Residuals are the operands, and
 of a transformer block the output of relu. All are a `custom_vjp`, which has no forward mode. Among more than `UNROLLED`
 participants, where loops are not unrolled, they are other forms: blocks come the shorter way, joined or alternating.
-All raise ValueError as the forms of `all_gather` and `reduce_scatter` do.
 """
 
 import functools

@@ -1,19 +1,18 @@
 """Matrix products that scatter their sum, or add it up everywhere, overlapped: terms are computed while sums travel.
 
 p is the number of participants; a piece is one participant's part of the result. Source of the idea: Wang et al., 2023
-(doi 10.1145/3567955.3567959). Typed varying unless a form says otherwise, over one axis or a tuple of axes in any
-order. Reduce-scatters are `A[…, M, K_Y] W[K_Y, N] -> [M_Y, N]` (dimension 0) or `[M, N_Y]` (dimension 1), all-reduces
-`A[…, M, K_Y] W[K_Y, N] -> [M, N]`. A piece is cut in half in the dimension that is scattered; an odd row goes with the
-first half, and a half without rows is not sent. Transformer blocks are a form that gathers, relu, and one of these:
-`X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [B, D_Y]`, with the rounding and the derivative of
-`shardproof.impl.collective_matmul.naive.transformer_block`, unless sums travel in 16 bits.
+(doi 10.1145/3567955.3567959). Typed varying unless a form says otherwise. Reduce-scatters are `A[…, M, K_Y] W[K_Y, N]
+-> [M_Y, N]` (dimension 0) or `[M, N_Y]` (dimension 1), all-reduces `A[…, M, K_Y] W[K_Y, N] -> [M, N]`. A piece is cut
+in half in the dimension that is scattered; an odd row goes with the first half, and a half without rows is not sent.
+Transformer blocks are a form that gathers, relu, and one of these: `X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D]
+-> [B, D_Y]`, with the rounding and the derivative of `shardproof.impl.collective_matmul.naive.transformer_block`,
+unless sums travel in 16 bits.
 
 A sum starts at the neighbour behind the participant that it is for, and so goes the whole way round. `sums` is the
 dtype in which sums of 16-bit floats travel: `"accumulator"`, float32, rounded once, where they arrive, an error of
 half a unit in the last place beside that of float32; or `"operands"`, half the bytes, rounded at every one of p - 1
 hops: an error of at most p - 1 units of roundoff more, times the sum of the absolute values of the terms (Higham,
 "Accuracy and Stability of Numerical Algorithms", 2002, section 4.2). The gradient is a ring that gathers the cotangent.
-They raise the ValueErrors of the naive forms, and one for another value of `sums`.
 """
 
 import itertools

@@ -1,9 +1,7 @@
 """Mixture of experts: routing, capacity, and interchangeable ways on which tokens travel to experts and back."""
 
-from shardproof.impl.moe.buffers import all_to_all_moe, ring_moe
 from shardproof.impl.moe.capacity import POLICIES, Counters, Room, capacity_of, count_drops, kept
-from shardproof.impl.moe.gathered import all_gather_moe, sorted_moe
-from shardproof.impl.moe.ragged import Dispatcher, ragged_moe
+from shardproof.impl.moe.dispatch import Dispatcher, all_gather_moe, all_to_all_moe, ragged_moe, ring_moe, sorted_moe
 from shardproof.impl.moe.routing import Routing, route
 
 __all__ = [

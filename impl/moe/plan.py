@@ -51,12 +51,6 @@ class Plan:
         """The token of each pair."""
         return quotient(jnp.arange(self.experts.size), self.top_k)
 
-    def result(self, dispatch: Callable[["Plan"], Block]) -> Float[Array, "t f"]:
-        """The result of a dispatch; zeros if no pair can be kept, or there are no features."""
-        if self.most_sent and self.most_received and self.tokens.size and self.features:
-            return dispatch(self)
-        return cast_varying(jnp.zeros((self.tokens.shape[0], self.features), self.dtype), varying(self.tokens))
-
     @property
     def choices(self) -> Int[Array, "t k"]:
         """The numbers of the experts that keep each token; -1 for those that drop it."""
@@ -75,56 +69,6 @@ class Plan:
         held = jnp.where(self.kept[:, None], outputs, 0)  # what comes back for a dropped pair, if anything, is ignored
         weighted = held * self.gates[:, None]
         return jnp.sum(weighted.reshape(-1, self.top_k, self.features), axis=1).astype(self.dtype)
-
-
-def make_plan(
-    function: str,
-    tokens: Block,
-    router_weights: Block,
-    expert_weights: ExpertWeights,
-    axis_name: AxisName,
-    *,
-    top_k: int,
-    capacity: int | None = None,
-    policy: str = "probability",
-    over: str = "chosen",
-    capacity_per_sender: int | None = None,
-) -> Plan:
-    """The plan of a layer's call: operands checked and widened, tokens routed, and who is kept.
-
-    Arguments and errors are those of `all_to_all_moe`, but for `function`, the name in messages.
-    """
-    axes, weights = _check(function, tokens, router_weights, expert_weights, axis_name)
-    room = Room(capacity, policy, capacity_per_sender)
-    room.check(function)
-    operands = (tokens, router_weights, *weights)
-    along = {*axes, *(name for x in operands for name in varying(x))}
-    # widened before they are cast varying: what is summed over participants in a derivative is wide
-    rows, router, *own = (cast_varying(x.astype(accumulator(*operands)), along) for x in operands)
-    routing = route(rows, router, top_k, over=over, function=function)
-    t, p, held = tokens.shape[0], lax.axis_size(axes), own[0].shape[0]
-    most = p * t if room.capacity is None else room.capacity
-    each = t if room.capacity_per_sender is None else room.capacity_per_sender
-    most_sent = min(t, each, most * held if policy == "sender" else most)
-    keeps = kept(routing.experts, routing.gates, held * p, room, axes)
-    return Plan(
-        tokens=rows,
-        weights=own,
-        experts=routing.experts.ravel(),
-        gates=routing.gates.ravel(),
-        kept=keeps.ravel(),
-        axes=axes,
-        participants=p,
-        held=held,
-        count=held * p,
-        features=own[-1].shape[2],
-        top_k=top_k,
-        most_sent=most_sent,
-        most_received=min(p * min(held * most_sent, t * top_k), most * held),
-        sent=jnp.dtype(tokens.dtype),
-        weighed=jnp.result_type(*weights),
-        dtype=jnp.result_type(*operands),
-    )
 
 
 def _check(
@@ -155,8 +99,12 @@ def _check(
     return axes, weights
 
 
-def moe_layer(name: str, dispatch: Callable[[Plan], Block]) -> Callable[..., Block]:
-    """The layer of a dispatch, with its name and docstring; where nothing can be kept it is zero and sends nothing."""
+def moe_layer(dispatch: Callable[[Plan], Block]) -> Callable[..., Block]:
+    """Decorate a dispatch, to be a layer: operands are checked and widened, tokens routed, and some of them kept.
+
+    Where nothing can be kept it is zero and sends nothing.
+    """
+    name = dispatch.__name__
 
     def layer(
         tokens: Block,
@@ -170,9 +118,39 @@ def moe_layer(name: str, dispatch: Callable[[Plan], Block]) -> Callable[..., Blo
         over: str = "chosen",
         capacity_per_sender: int | None = None,
     ) -> Block:
-        room: dict[str, Any] = {"capacity": capacity, "policy": policy, "capacity_per_sender": capacity_per_sender}
-        plan = make_plan(name, tokens, router_weights, expert_weights, axis_name, top_k=top_k, over=over, **room)
-        return plan.result(dispatch)
+        axes, weights = _check(name, tokens, router_weights, expert_weights, axis_name)
+        room = Room(capacity, policy, capacity_per_sender)
+        room.check(name)
+        operands = (tokens, router_weights, *weights)
+        along = {*axes, *(axis for x in operands for axis in varying(x))}
+        # widened before they are cast varying: what is summed over participants in a derivative is wide
+        rows, router, *own = (cast_varying(x.astype(accumulator(*operands)), along) for x in operands)
+        routing = route(rows, router, top_k, over=over, function=name)
+        t, p, held = tokens.shape[0], lax.axis_size(axes), own[0].shape[0]
+        most = p * t if room.capacity is None else room.capacity
+        each = t if room.capacity_per_sender is None else room.capacity_per_sender
+        most_sent = min(t, each, most * held if policy == "sender" else most)
+        plan = Plan(
+            tokens=rows,
+            weights=own,
+            experts=routing.experts.ravel(),
+            gates=routing.gates.ravel(),
+            kept=kept(routing.experts, routing.gates, held * p, room, axes).ravel(),
+            axes=axes,
+            participants=p,
+            held=held,
+            count=held * p,
+            features=own[-1].shape[2],
+            top_k=top_k,
+            most_sent=most_sent,
+            most_received=min(p * min(held * most_sent, t * top_k), most * held),
+            sent=jnp.dtype(tokens.dtype),
+            weighed=jnp.result_type(*weights),
+            dtype=jnp.result_type(*operands),
+        )
+        if plan.most_sent and plan.most_received and rows.size and plan.features:
+            return dispatch(plan)
+        return cast_varying(jnp.zeros((t, plan.features), plan.dtype), varying(rows))
 
     layer.__name__ = layer.__qualname__ = name
     layer.__module__, layer.__doc__ = dispatch.__module__, dispatch.__doc__

@@ -9,34 +9,24 @@ from typing import Any
 
 from shardproof.properties.contracts.contract import Call, Contract, Oracle, Scope, Violation
 
-SOURCES = sorted(Path(__file__).parent.glob("[!_]*.py"))
-
-
-def _contracts_in(source: Path) -> tuple[Contract, ...]:
-    return getattr(import_module(f"{__name__}.{source.stem}"), "CONTRACTS", ())
-
 
 @cache
-def _named(name: str) -> Contract | None:
-    # most programs have a name that is no contract's: only what has it in quotes is imported, with its functions
-    sources = (source for source in SOURCES if f'"{name}"' in source.read_text(encoding="utf-8"))
-    return next((one for source in sources for one in _contracts_in(source) if one.name == name), None)
+def _by_name() -> dict[str, Contract]:
+    modules = (import_module(f"{__name__}.{source.stem}") for source in sorted(Path(__file__).parent.glob("[!_]*.py")))
+    return {contract.name: contract for module in modules for contract in getattr(module, "CONTRACTS", ())}
 
 
 class _ByName(Mapping[str, Contract]):
-    """The contracts by their names: the `CONTRACTS` of every module of this room, which is imported if it is needed."""
+    """The contracts by their names: the `CONTRACTS` of every module of this room, imported once they are needed."""
 
     def __getitem__(self, name: str) -> Contract:
-        contract = _named(name)
-        if contract is None:
-            raise KeyError(name)
-        return contract
+        return _by_name()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return (contract.name for source in SOURCES for contract in _contracts_in(source))
+        return iter(_by_name())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(_by_name())
 
 
 CONTRACTS: Mapping[str, Contract] = _ByName()

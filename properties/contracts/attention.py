@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from shardproof.impl import attention as implementations
 from shardproof.oracles import attention
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, at_least_a_byte, of_type
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
 from shardproof.properties.contracts.costs import added_up, replicas
 from shardproof.properties.contracts.drawing import sides
 from shardproof.properties.contracts.forbidden import deeper, longer, wrong_dtype
@@ -76,8 +76,6 @@ CONTRACTS: tuple[Contract, ...] = (
         accumulator="float32",
         shapes=(((8192, 16, 128), 0, ""),) * 3,
         usual={"causal": False},
-        leading=0,
-        least=at_least_a_byte(0, 1, 2),
         implementations={
             "gathered": Claim(
                 implementations.gathered_attention,

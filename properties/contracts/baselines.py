@@ -1,17 +1,21 @@
-"""The contracts of matrix products in any layout, by hand and by compilers."""
+"""The contracts of matrices in any layout: products by hand and by compilers, and a change of layout."""
 
 import math
 from collections.abc import Callable, Mapping
 
+from hypothesis import strategies as st
+
 from shardproof.impl import baselines as implementations
+from shardproof.impl import reshard
 from shardproof.oracles import baselines
 from shardproof.oracles.baselines import Layout
 from shardproof.oracles.dtypes import width
+from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract
+from shardproof.properties.contracts.contract import Claim, Contract, Violation
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.drawing import floats
-from shardproof.properties.contracts.forbidden import longer
+from shardproof.properties.contracts.forbidden import change_operand, longer
 from shardproof.properties.contracts.roles import Conditions, axes_of
 from shardproof.properties.contracts.whole import whole_contract
 
@@ -65,8 +69,22 @@ def _missing(*operands: str) -> Callable[[Case], int]:
     return least
 
 
+def _missing_of_one(case: Case) -> int:
+    lacking = baselines.missing_elements(case.mesh, sides(case), *layouts_of(case, "x", "")).sum(axis=(-2, -1))
+    return math.ceil(int(lacking.max(initial=0)) * bits(case) / 8)
+
+
+def _misshapen(case: Case) -> st.SearchStrategy[Case]:
+    """More rows in each block than can be divided as wanted, or a dimension too many if any number can."""
+    held, wanted = (case.mesh.axis_size(as_axes(dict(case.roles)[role])) for role in ("x_rows", "rows"))
+    rows, columns = case.operands[0].block
+    found = [n for n in range(rows + 1, rows + wanted + 1) if held * n % wanted]
+    return st.just(change_operand(case, 0, block=(found[0], columns) if found else (rows, columns, 2)))
+
+
 SIGNATURE, CONDITIONS = described({"lhs": "bd", "rhs": "df"}, {}, "bf")
 OF_TWO, OF_TWO_CONDITIONS = described({"x": "bd", "w_in": "df", "w_out": "fd"}, {"hidden": "bf"}, "bd")
+OF_ONE, OF_ONE_CONDITIONS = described({"x": "bd"}, {}, "bd")
 CONTRACTS: tuple[Contract, ...] = (
     whole_contract(
         "sharded_matmul",
@@ -104,6 +122,24 @@ CONTRACTS: tuple[Contract, ...] = (
             "automatic": Claim(implementations.automatic_two_matmuls, whole=True),
             "explicit": Claim(implementations.explicit_two_matmuls, whole=True),
             "mixed": Claim(implementations.mixed_two_matmuls, whole=True),
+        },
+    ),
+    whole_contract(
+        "reshard",
+        OF_ONE,
+        baselines.reshard,
+        conditions=OF_ONE_CONDITIONS,
+        dtypes=floats,
+        kinds=("distinct", "real", "nan"),
+        features=frozenset({"explained_errors", "x64"}),
+        violations=(Violation("x", _misshapen),),
+        linear=True,
+        generic=False,
+        least=_missing_of_one,
+        implementations={
+            "exchanged": Claim(reshard.exchanged_reshard),
+            "constrained": Claim(reshard.constrained_reshard, whole=True),
+            "explicit": Claim(reshard.explicit_reshard, whole=True),
         },
     ),
 )

@@ -1,24 +1,35 @@
-"""The contracts of the collectives, from `all_reduce` to `broadcast`."""
+"""The contracts of the collectives, from `all_reduce` to `broadcast`, and of halos."""
 
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from shardproof.impl.halo import halo_exchange
 from shardproof.oracles import collectives as values
-from shardproof.oracles import transposes
+from shardproof.oracles import halo
 from shardproof.oracles.dtypes import is_float, is_integer, is_signed, width
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import dtypes, kinds_of, permutations_of_participants, shapes
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.strategies.making import Composite, sampled
-from shardproof.properties.contracts.contract import DIMENSION, Contract, Option, Oracle, Scope, is_dimension, of_type
+from shardproof.properties.contracts.contract import (
+    DIMENSION,
+    Claim,
+    Contract,
+    Option,
+    Oracle,
+    Scope,
+    at_least_a_byte,
+    is_dimension,
+    of_type,
+)
+from shardproof.properties.contracts.costs import transposed
 from shardproof.properties.contracts.forbidden import GROUPS, PARTLY, indivisible, out_of_range, wrong_value
-from shardproof.properties.contracts.operation import Arguments, Described, Drawn, Params, operation
+from shardproof.properties.contracts.operation import Arguments, Described, Drawn, Params, moved_dtypes, operation
 
 MOST_SQUARED = 1024
 """The largest mesh of those with a piece for every pair of participants, whose data grow with its square."""
@@ -118,8 +129,8 @@ def _with_trees(arguments: Arguments) -> Arguments:
     return drawn
 
 
-def _dtypes(scope: Scope, devices: int, participants: int, params: Params) -> st.SearchStrategy[str]:
-    op = params.get("op", "sum" if "scatter_dimension" in params else "move")
+def _reduced_dtypes(scope: Scope, devices: int, participants: int, params: Params) -> st.SearchStrategy[str]:
+    op = params.get("op", "sum")
     sums = op in ("sum", "mean")
     terms = devices if scope.floating else participants if sums else 1
     if op == "mean" and participants & (participants - 1):  # rounded: too many terms would leave no certain digit
@@ -134,7 +145,7 @@ def _dtypes(scope: Scope, devices: int, participants: int, params: Params) -> st
     )
 
 
-def _kinds(scope: Scope, dtype: str, params: Params) -> tuple[str, ...]:
+def _reduced_kinds(scope: Scope, dtype: str, params: Params) -> tuple[str, ...]:
     """All; for a mean, only where it is defined: no sums that wrap around, nor infinite or huge complex numbers."""
     kind = as_dtype(dtype)
     if params.get("op") == "mean" and is_integer(kind):
@@ -147,37 +158,33 @@ def _kinds(scope: Scope, dtype: str, params: Params) -> tuple[str, ...]:
 def _oracle(name: str) -> Oracle:
     """The oracle of a linear map on the blocks of every leaf, and of its transpose."""
 
-    def apply(module: ModuleType, name: str, case: Case, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def apply(name: str, case: Case, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
         params = case.keywords
         if "axis_index_groups" in params:
             params["groups"] = params.pop("axis_index_groups")
         if params.get("op") == "mean":  # whose sums do not wrap around
             blocks = [leaf if is_float(leaf.dtype) else leaf.astype(np.float64) for leaf in blocks]
-        return [getattr(module, name)(leaf, case.mesh, case.axes, **params) for leaf in blocks]
+        return [getattr(values, name)(leaf, case.mesh, case.axes, **params) for leaf in blocks]
 
-    value = partial(apply, values, name)
-    transposed = partial(apply, transposes, f"{name}_transpose")
     return Oracle(
-        value,
-        lambda case, blocks, tangents: value(case, tangents),
-        lambda case, blocks, cotangents: transposed(case, cotangents),
+        partial(apply, name),
+        lambda case, blocks, tangents: apply(name, case, tangents),
+        lambda case, blocks, cotangents: apply(f"{name}_transpose", case, cotangents),
         lambda case, dtypes: [values.reduced_dtype(dtype, case.keywords.get("op", "")) for dtype in dtypes],
     )
 
 
 def _collective(name: str, arguments: Arguments, *features: str, **more: Any) -> Contract:
+    moves: dict[str, Any] = {"dtypes": moved_dtypes, "kinds": lambda scope, dtype, params: kinds_of(dtype)}
     return operation(
         name,
         _oracle(name.removesuffix("_invariant")),
         _with_trees(arguments),
         operands=("x",),
-        dtypes=_dtypes,
-        kinds=_kinds,
         sets=6,
         features=ANY_COLLECTIVE | {*features},
-        differentiable=lambda case: case.keywords.get("op", "sum") in OPS[:2],
         linear=True,
-        **more,
+        **moves | more,
     )
 
 
@@ -201,6 +208,46 @@ ANY_COLLECTIVE = frozenset({"empty_blocks", "explained_errors", "replicated_oper
 TILED = Option(of_type(bool))
 GATHERED = {"axis": Option(of_type(int), partial(is_dimension, stacks=True)), "tiled": TILED}
 
+MOST_ROWS = 12
+"""The most rows that are attached on a side, unless a block has more; on large meshes 3."""
+
+READS = 3
+"""A window is at most two whole arrays and a block long: nothing is in it more than three times."""
+
+
+def _halo(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+    block = draw(blocks(scope, min_rank=1).filter(lambda shape: 0 not in shape))
+    axis = dimension(draw, len(block), scope, "axis")
+    n = block[axis]
+    # up to a block, which is what people think of; up to two; and up to the whole array
+    most = min(n * participants, max(n, 3 if scope.large else MOST_ROWS))
+    widths = (0, n), (min(n + 1, most), min(2 * n, most)), (0, most)
+    rows = sampled(widths).flatmap(lambda width: st.integers(*width))
+    return [Described(block)], {"before": draw(rows), "after": draw(rows), "axis": axis}
+
+
+def _rows_of_all(case: Case) -> int:
+    return case.participants * case.operands[0].block[case.keywords["axis"]]
+
+
+def _number_of_rows(case: Case, value: int) -> bool:
+    """True if that many rows exist along the axis, unless the axis is wrong itself."""
+    return value >= 0 and (not is_dimension(case, case.keywords["axis"]) or value <= _rows_of_all(case))
+
+
+ROWS = Option(of_type(int), _number_of_rows)
+
+
+def _attached_dtypes(scope: Scope, devices: int, *given: Any) -> st.SearchStrategy[str]:
+    return moved_dtypes(scope, devices * READS)
+
+
+TAIL, HEAD = "min(rows,max(0,before-(d-1)*rows))", "min(rows,max(0,after-(p-d-1)*rows))"
+"""The rows of the participant d places behind that are needed in front of a block, and behind it.
+
+It is p - d places ahead as well: where the two make up its block, they are sent in one permute.
+"""
+
 CONTRACTS = (
     _collective(
         "all_reduce",
@@ -209,6 +256,9 @@ CONTRACTS = (
         "groups",
         "uneven_groups",
         options={"op": Option(of_type(str), lambda case, value: value in OPS)},
+        dtypes=_reduced_dtypes,
+        kinds=_reduced_kinds,
+        differentiable=lambda case: case.keywords["op"] in OPS[:2],
         invariant=True,
         violations=(wrong_value("op", lambda case: ("median", "", "SUM")), GROUPS, PARTLY),
         adapt=_of_one_sign,
@@ -236,6 +286,7 @@ CONTRACTS = (
         "negative_dimensions",
         "groups",
         options={"scatter_dimension": DIMENSION, "tiled": TILED},
+        dtypes=_reduced_dtypes,
         violations=(out_of_range("scatter_dimension"), indivisible("scatter_dimension"), GROUPS, PARTLY),
         most=MOST_SQUARED,
     ),
@@ -260,5 +311,33 @@ CONTRACTS = (
         _broadcast,
         options={"root": Option(of_type(int), lambda case, value: 0 <= value < case.participants)},
         violations=(wrong_value("root", lambda case: (case.participants, -1)),),
+    ),
+    operation(
+        "halo_exchange",
+        halo.halo_exchange,
+        _halo,
+        operands=("x",),
+        options={"before": ROWS, "after": ROWS, "axis": DIMENSION},
+        dtypes=_attached_dtypes,
+        kinds=("distinct", "exact", "real", "special", "nan", "scaled"),
+        features=frozenset({"explained_errors", "negative_dimensions", "replicated_operands", "x64"}),
+        violations=(
+            *(wrong_value(side, lambda case: (-1, _rows_of_all(case) + 1)) for side in ("before", "after")),
+            out_of_range("axis"),
+        ),
+        linear=True,
+        shapes=(((8192, 1024), 0, ""),),
+        usual={"before": 1, "after": 1, "axis": 0},
+        least=lambda case: at_least_a_byte(0)(case) if case.keywords["before"] + case.keywords["after"] else 0,
+        sizes={"rows": lambda case: case.operands[0].block[case.keywords["axis"]]},
+        implementations={
+            "permutes": Claim(
+                halo_exchange,
+                communication=transposed(
+                    f"permute=sum(1 if {TAIL}+{HEAD}>=rows else ({TAIL}>0)+({HEAD}>0) for d in range(1,p)),"
+                    f"bytes=x/rows*sum(min(rows,{TAIL}+{HEAD}) for d in range(1,p)),steps=1"
+                ),
+            )
+        },
     ),
 )

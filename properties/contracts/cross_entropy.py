@@ -6,9 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.impl import cross_entropy as implementations
-from shardproof.impl import projected_cross_entropy as projected
 from shardproof.oracles import cross_entropy
-from shardproof.oracles import projected_cross_entropy as oracle
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, at_least_a_byte, of_type
@@ -124,7 +122,7 @@ def _of_weights(count: str, columns: str) -> str:
 
 def _in_chunks(columns: str) -> tuple[str, str]:
     """The number of chunks, and the columns of each."""
-    size = f"min({projected.CHUNK},max(1,{columns}))"
+    size = f"min({implementations.CHUNK},max(1,{columns}))"
     return f"ceil({columns}/{size})", size
 
 
@@ -146,8 +144,6 @@ CONTRACTS: tuple[Contract, ...] = (
         accumulator="float32",
         shapes=(((2048, 32768), 1, ""), ((2048,), None, "int32")),
         usual=USUAL,
-        leading=0,
-        least=at_least_a_byte(0),
         implementations={
             "sums": Claim(
                 implementations.vocab_parallel_cross_entropy,
@@ -159,7 +155,7 @@ CONTRACTS: tuple[Contract, ...] = (
     ),
     operation(
         "projected_cross_entropy",
-        oracle.projected_cross_entropy,
+        cross_entropy.projected_cross_entropy,
         _projected,
         operands=("x", "w", "labels"),
         options=OPTIONS,
@@ -178,9 +174,9 @@ CONTRACTS: tuple[Contract, ...] = (
         usual=USUAL,
         least=at_least_a_byte(1),
         implementations={
-            "plain": Claim(projected.projected_cross_entropy, communication=_of_weights("1", "size(w,1)")),
+            "plain": Claim(implementations.projected_cross_entropy, communication=_of_weights("1", "size(w,1)")),
             "chunked": Claim(
-                projected.chunked_projected_cross_entropy, communication=_of_weights(*_in_chunks("size(w,1)"))
+                implementations.chunked_projected_cross_entropy, communication=_of_weights(*_in_chunks("size(w,1)"))
             ),
         },
     ),

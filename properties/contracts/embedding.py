@@ -7,7 +7,7 @@ from shardproof.impl import embedding as implementations
 from shardproof.oracles import embedding
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, at_least_a_byte
+from shardproof.properties.contracts.contract import Claim, Contract, Scope
 from shardproof.properties.contracts.costs import added_up
 from shardproof.properties.contracts.described import indices
 from shardproof.properties.contracts.drawing import further_dimensions, integers_below, sides
@@ -54,7 +54,6 @@ CONTRACTS: tuple[Contract, ...] = (
         accumulator="float32",
         shapes=(((32768, 1024), 0, ""), ((2048,), None, "int32")),
         leading=1,
-        least=at_least_a_byte(0),
         implementations={
             "masked": Claim(
                 implementations.embedding_lookup,

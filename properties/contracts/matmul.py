@@ -1,4 +1,4 @@
-"""The contracts of collective matrix products, from gathered operands to the transformer block.
+"""The contracts of collective matrix products, from gathered operands to layers of two of them.
 
 An element of a result is the sum of its own terms, NaN and infinite ones included: it is NaN where a term is, or where
 infinities of both signs meet, and no other row or column notices. Where it is infinite NaN is right as well: a form
@@ -12,15 +12,17 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from shardproof.impl import sequence_parallel
 from shardproof.oracles import collective_matmul as values
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import DIMENSION, Contract, Scope, Violation, at_least_a_byte
+from shardproof.properties.contracts.contract import DIMENSION, Claim, Contract, Scope, Violation
+from shardproof.properties.contracts.costs import added_up, replicas
 from shardproof.properties.contracts.drawing import FLOATS, floats, sides
 from shardproof.properties.contracts.forbidden import longer, longer_block, wrong_value
-from shardproof.properties.contracts.operation import Described, Drawn, Params, operation, sharded_in
+from shardproof.properties.contracts.operation import INDEPENDENT, Described, Drawn, Params, operation
 
 MOST_MEMBERS = 512
 """The largest mesh for products: a gathered operand has as many copies as it has parts."""
@@ -115,7 +117,6 @@ def _matmul(
         "dtypes": _dtypes,
         "kinds": _kinds,
         "most": MOST_MEMBERS,
-        "least": at_least_a_byte(*sharded_in(dimensions)),
         "features": frozenset({"batch_dimensions", "empty_blocks", "explained_errors", "narrow_accumulation", "x64"}),
     }
     forbidden = (longer(operands[1], 1, 0), *violations)
@@ -130,6 +131,35 @@ def _rows(case: Case) -> int:
 
 SUMMED = {"lhs": "m@others k@axis_name", "rhs": "k@axis_name n@others"}
 ON_A_DEVICE = "float32 on a device"
+
+MOST_POSITIONS = 128
+"""The largest mesh: every participant has the whole sequence, of as many positions as participants."""
+
+POSITIONS = {
+    "x": "positions@axis_name batch@others features",
+    "w_in": "features hidden@axis_name",
+    "w_out": "hidden@axis_name features",
+}
+
+
+def _positions(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+    sizes = zip(("positions", "batch", "features", "hidden"), sides.within(draw, scope, 4, most=3), strict=True)
+    return Described.all_of([*POSITIONS.values()], dict(sizes), participants), {}
+
+
+WIDE = "elements(x)*sum_itemsize(x)"
+NAIVE = (
+    f"all_gather=1,all_gather_bytes=x,reduce_scatter=1,reduce_scatter_bytes=p*{WIDE};"
+    f"grad:all_gather=2,all_gather_bytes=x+{WIDE},reduce_scatter=1,reduce_scatter_bytes=p*x,{added_up(*POSITIONS)}"
+)
+"""The input is gathered, and a sum of as many elements scattered; backward the input is gathered again."""
+
+HALVES = "(p-1)*(2 if size(x,0)*size(x,1)>1 else 1)"
+BOTH_WAYS = (
+    f"permute=2*{HALVES},bytes=(p-1)*(x+{WIDE}),steps=2*(p-1);"
+    f"grad:permute=3*{HALVES},permute_bytes=(p-1)*(2*x+{WIDE}),"
+    f"steps=3*(p-1)+{replicas(*POSITIONS)},{added_up(*POSITIONS)}"
+)
 
 CONTRACTS = (
     _matmul(
@@ -156,5 +186,28 @@ CONTRACTS = (
         kinds=("exact", "real", "exact", "real", "nan", "special"),  # of weights whose signs show at one scale only
         accumulator=ON_A_DEVICE,
         adapt=signed,
+    ),
+    operation(
+        "sequence_parallel_mlp",
+        values.sequence_parallel_mlp,
+        _positions,
+        operands=tuple(POSITIONS),
+        sets=4,
+        kinds=("exact", "real", "special", "nan"),
+        features=frozenset({"empty_blocks", INDEPENDENT, "explained_errors", "narrow_accumulation", "x64"}),
+        violations=(longer("w_in", 1, 0), longer("w_out", 2, 0)),
+        most=MOST_POSITIONS,
+        adapt=signed,
+        accumulator="float32 on a device",
+        shapes=(((2048, 4, 2048), 0, ""), ((2048, 8192), 1, ""), ((8192, 2048), 0, "")),
+        implementations={
+            "naive": Claim(sequence_parallel.sequence_parallel_mlp, communication=NAIVE),
+            "bidirectional": Claim(
+                sequence_parallel.bidirectional_sequence_parallel_mlp,
+                communication=BOTH_WAYS,
+                # sums of 16-bit floats have twice the bytes of what is gathered, and products are as long
+                overlap="exposed<=1/6,directions=2",
+            ),
+        },
     ),
 )

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from shardproof.impl.means import masked_mean
 from shardproof.oracles import means
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, at_least_a_byte
+from shardproof.properties.contracts.contract import Claim, Contract, Scope
 from shardproof.properties.contracts.drawing import further_dimensions, sides
 from shardproof.properties.contracts.forbidden import longer, wrong_dtype
 from shardproof.properties.contracts.operation import BASIC, INDEPENDENT, Described, Drawn, operation
@@ -28,8 +28,6 @@ def _masked(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [values, mask if style == 1 else np.asarray(mask & finite.all(axis=shared).reshape(mask.shape))]
 
 
-SUM_AND_COUNT = "all_reduce=2,bytes=4+sum_itemsize(values);grad:all_reduce=1,bytes=4"
-
 CONTRACTS: tuple[Contract, ...] = (
     operation(
         "masked_mean",
@@ -44,8 +42,10 @@ CONTRACTS: tuple[Contract, ...] = (
         adapt=_masked,
         accumulator="float32",
         shapes=(((65536,), 0, ""), ((65536,), 0, "bool")),
-        leading=0,
-        least=at_least_a_byte(0),
-        implementations={"sums": Claim(masked_mean, communication=SUM_AND_COUNT)},
+        implementations={
+            "sums": Claim(
+                masked_mean, communication="all_reduce=2,bytes=4+sum_itemsize(values);grad:all_reduce=1,bytes=4"
+            )
+        },
     ),
 )

@@ -9,7 +9,7 @@ from shardproof.impl import norms as implementations
 from shardproof.oracles import norms
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, at_least_a_byte, of_type
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
 from shardproof.properties.contracts.costs import replica_bytes, replicas, transposed
 from shardproof.properties.contracts.drawing import further_dimensions, sides
 from shardproof.properties.contracts.forbidden import longer
@@ -69,7 +69,6 @@ CONTRACTS: tuple[Contract, ...] = (
         adapt=_some_larger,
         accumulator="float32",
         shapes=(((8192, 1024), 0, ""),),
-        least=at_least_a_byte(0),
         implementations={
             "squares": Claim(
                 implementations.global_norm, communication=transposed("all_reduce=1,bytes=sum_itemsize(x)")
@@ -89,8 +88,6 @@ CONTRACTS: tuple[Contract, ...] = (
         accumulator="float32",
         shapes=(((2048, 8192), 1, ""), ((8192,), 0, "")),
         usual={"epsilon": 1e-6},
-        leading=0,
-        least=at_least_a_byte(0),
         sizes={"tokens": lambda case: math.prod(case.operands[0].block[:-1])},
         implementations={
             "squares": Claim(

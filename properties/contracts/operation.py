@@ -7,9 +7,18 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from shardproof.oracles.whole import OfParticipants
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.strategies import chains, dtypes, index_groups, specs
-from shardproof.properties.contracts.contract import Call, Contract, Option, Oracle, Scope, Violation
+from shardproof.properties.contracts.contract import (
+    Call,
+    Contract,
+    Option,
+    Oracle,
+    Scope,
+    Violation,
+    at_least_a_byte,
+)
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.drawing import (
     complete,
@@ -56,11 +65,6 @@ class Described:
         return found
 
 
-def sharded_in(dimensions: Mapping[str, str]) -> list[int]:
-    """The places of the arguments that have a dimension which the axis tuple shards."""
-    return [place for place, text in enumerate(dimensions.values()) if "@axis_name" in text]
-
-
 INDEPENDENT = "independent_operands"
 BASIC = frozenset({"explained_errors", "replicated_operands", "x64"})
 """The features of most contracts."""
@@ -100,7 +104,7 @@ def operation_cases(
     kinds_of: Kinds,
     most: int | None,
     sets: int,
-    leading: int | None,
+    leading: int,
 ) -> Case:
     """Cases of one operation. Shrinks to one device, the first axis, the smallest arguments, the first dtype."""
     chain = draw(chains(scope.chains), label="chain")
@@ -133,7 +137,7 @@ def operation_cases(
             placement = placements.within(draw, mesh, len(one.block), required=required)
         partly = PARTLY in contract.violations and not {*axes} <= placement.axes
         placed.append(placement if one.varies and not partly else without(placement, axes))
-    if leading is not None and INDEPENDENT not in scope.features:
+    if INDEPENDENT in contract.features - scope.features:
         beside = [axis for axis in others if axis not in placed[leading].axes]
         placed = [without(placement, beside) for placement in placed]
     operands = tuple(Operand(one.block, one.dtype or dtype, at) for one, at in zip(described, placed, strict=True))
@@ -181,7 +185,7 @@ def operation(
     violations: tuple[Violation, ...] = (),
     most: int | None = None,
     sets: int = 5,
-    leading: int | None = None,
+    leading: int = 0,
     keyword_axis: bool = False,
     tree: Any = None,
     deeper: tuple[Any, ...] = (),
@@ -190,9 +194,13 @@ def operation(
     """A contract whose oracle takes the blocks of all arguments, on at most `most` devices; `more` is of `Contract`.
 
     The oracle is an `Oracle`, or an object for `of_blocks`. `kinds` is the sequence of the data sets of one case, in
-    which a kind may stand twice; there are at least `sets`. Along axes beside those of the tuple, arguments vary only
-    where the `leading` one does (weights where tokens do), unless `INDEPENDENT` is claimed.
+    which a kind may stand twice; there are at least `sets`. Of a contract that has the feature `INDEPENDENT`, arguments
+    vary along axes beside those of the tuple only where the `leading` one does (weights where tokens do), unless it is
+    claimed. Something is sent wherever all arguments are sharded that the oracle says are, if `more` does not say more.
     """
+    if isinstance(oracle, OfParticipants):
+        shared = (place for place, dimension in enumerate(oracle.sharded) if dimension is not None)
+        more = {"least": at_least_a_byte(*shared), **more}
     call = Call(
         operands,
         frozenset(auxiliary),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from shardproof.impl import pipeline as implementations
 from shardproof.oracles import pipeline
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation, at_least_a_byte
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.costs import added_up
 from shardproof.properties.contracts.drawing import sides
 from shardproof.properties.contracts.forbidden import deeper, longer, longer_block, wrong_dtype
@@ -74,7 +74,6 @@ CONTRACTS: tuple[Contract, ...] = (
         adapt=_in_reach,
         shapes=(((4 * 1024, 1024), 0, ""), ((8, 512, 1024), None, "")),
         leading=1,
-        least=at_least_a_byte(0),
         sizes={"spread": _spread},
         implementations={
             "circular": Claim(

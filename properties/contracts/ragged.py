@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from shardproof.impl import ragged as implementations
 from shardproof.oracles import ragged
+from shardproof.oracles.collectives import participants_first
 from shardproof.oracles.layout import unshard
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
@@ -71,7 +72,7 @@ def _agreeing(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     flat = [h.reshape(mesh.size, -1, h.shape[-1]) for h in held]  # [device, batch, entry]
     result = [np.zeros_like(h) for h in flat]
     rows_in, rows_out = (o.block[0] for o in case.operands[:2])
-    for group in ragged.process_groups(mesh, case.axes):
+    for group in participants_first(np.arange(mesh.size).reshape(mesh.sizes), mesh, case.axes).T:
         for at in range(flat[0].shape[1]):
             seed = [int(v) % 2**32 for v in flat[0][group, at].ravel()]
             lists = consistent(

@@ -6,8 +6,7 @@ factor, so that they are exact in every dtype, in whatever order they are added 
 free, and the router has zeros for them; but in 16 bits the first of these is 1, and the router may have a large number
 there, the same for all experts: then logits are exact in float32, and not in the operands' dtype. All tokens have it,
 since equal gates may be rounded differently beside it. Where the highest gates win, tokens are of the same class, or
-their gates differ clearly, or they are of equal logits far above all others, so that equal gates are some of any
-token's choices.
+their gates differ clearly, or are 0, 1 or a half: those of two equal logits, however they are computed.
 
 A token that is drawn with infinities is NaN in their place, and so are all its logits: a class of its own.
 """
@@ -39,9 +38,6 @@ FAR = 4096
 
 NEAR = (8, 9)
 """An expert's numbers where all others have 1, so that gates are near one another: not equal, but in 16 bits."""
-
-BELOW = 128
-"""How far below the highest logit one is of which softmax makes nothing beside that, in float32 and in float64."""
 
 TIED, FAVOURITE, SKEWED, PAIRED, CLOSE = range(5)
 STYLES = 7
@@ -117,12 +113,12 @@ def _router(rng: np.random.Generator, x: np.ndarray, rows: int, style: int, unkn
     elif style == PAIRED:
         levels[...] = 1
         first = rng.integers(experts) + (np.arange(rows) + rng.integers(2)) % 2  # so that rows have one in common
-        np.put_along_axis(levels, (first[:, None] + np.arange(2)) % experts, 1 + BELOW, axis=1)
+        np.put_along_axis(levels, (first[:, None] + np.arange(2)) % experts, LEVELS + 1, axis=1)
     elif style == SKEWED:
         levels[rng.random((rows, experts)) < 1 / (1 + np.arange(experts))] = LEVELS + 1
     result = np.zeros_like(x)
     offsets = (*OFFSETS, FAR) if x.dtype.itemsize >= 4 else OFFSETS
-    result[:rows] = levels + rng.choice(offsets, (1 if style == PAIRED else rows, 1))
+    result[:rows] = levels + rng.choice(offsets, (rows, 1))
     if x.dtype.itemsize == 2 and rng.random() < 1 / 2:
         result[rows : rows + 1] = 2.0 ** (ml_dtypes.finfo(x.dtype).nmant + 2)
     return np.where(unknown & (rng.random(experts) < 1 / 3), np.full_like(x, np.nan), result)
@@ -152,17 +148,11 @@ def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int], 
     kept: list[Class] = []
     unknown = _gates(np.full(block[1], np.nan), top_k, over)
     gates: list[np.ndarray] = [np.stack([unknown] * len(routers))] if lost else []
-    ties = [np.full((len(routers), 2), np.nan) for _ in gates]
     for row, factor in every:
         own = np.stack([_gates(factor * r.reshape(block)[row], top_k, over) for r in routers])
-        tied = np.stack([_same_gates(factor * r.reshape(block)[row], top_k, over) for r in routers])
-        if all(
-            _differ(own, other, least) or np.array_equal(tied, of_other)
-            for other, of_other in zip(gates, ties, strict=True)
-        ):
+        if all(_differ(own, other, least) for other in gates):
             kept.append((row, factor))
             gates.append(own)
-            ties.append(tied)
     return kept
 
 
@@ -185,18 +175,6 @@ def _pairs_win(case: Case) -> bool:
     return known and options["capacity"] is not None
 
 
-def _same_gates(logits: np.ndarray, top_k: int, over: str) -> np.ndarray:
-    """The highest logit, and how many there are of it, if their gates are the same bits however they are computed.
-
-    Ways to compute them are a softmax of the two that are chosen, and one of all, divided by the sum of two. Sums are
-    exact if they are of ones and of what is nothing beside them. Otherwise NaN, which equals nothing.
-    """
-    highest = logits.max()
-    same = logits == highest
-    exact = top_k == 2 and over == "chosen" and same.sum() >= 2 and (same | (logits <= highest - BELOW)).all()
-    return np.array([highest, same.sum()]) if exact else np.full(2, np.nan)
-
-
 def _gates(logits: np.ndarray, top_k: int, over: str) -> np.ndarray:
     """The gate of every expert `[E]`, NaN of those that are not chosen."""
     routing = route(logits[None], top_k, over=over)
@@ -206,6 +184,6 @@ def _gates(logits: np.ndarray, top_k: int, over: str) -> np.ndarray:
 
 
 def _differ(own: np.ndarray, other: np.ndarray, least: float) -> bool:
-    """True if gates of two classes differ wherever both choose an expert, or are certainly equal: 0, or 1."""
-    certain = (own == other) & ((own == 0) | (own == 1))
+    """True if gates of two classes differ wherever both choose an expert, or are certainly equal: 0, 1, or a half."""
+    certain = (own == other) & np.isin(own, (0, 0.5, 1))
     return not (np.abs(own - other) <= np.where(certain, -1, least * np.maximum(own, other))).any()

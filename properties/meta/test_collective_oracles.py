@@ -1,4 +1,4 @@
-"""Oracles of collectives: the numbers of each dtype, and layouts with their transposes."""
+"""Oracles of collectives: the numbers of each dtype, and layouts with their collectives."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from shardproof.oracles import collectives, transposes
+from shardproof.oracles import collectives
 from shardproof.oracles.mesh import MeshCase
 
 PAIR = MeshCase(("dp",), (2,))
@@ -49,7 +49,7 @@ def test_reductions_of_a_dtype(name: str) -> None:
 def test_extremes_have_no_transpose(op: str) -> None:
     """The transpose of a reduction that is not linear is refused with the op and those that are."""
     with pytest.raises(ValueError, match=f"^op={op!r}: only sum and mean are linear$"):
-        transposes.all_reduce_transpose(np.zeros(2), PAIR, "dp", op=op)
+        collectives.all_reduce_transpose(np.zeros(2), PAIR, "dp", op=op)
 
 
 def test_what_is_not_tiled_has_one_entry_per_participant() -> None:

@@ -23,7 +23,7 @@ from shardproof.oracles.layout import (
     unshard,
 )
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.meta import small_meshes
+from shardproof.properties.cases.strategies import meshes, specs
 
 SpecEntry = str | tuple[str, ...] | None
 
@@ -54,21 +54,15 @@ def spellings(axes: tuple[str, ...]) -> list[SpecEntry]:
 
 
 @st.composite
-def layouts(draw: st.DrawFn, *, max_devices: int = 8, min_side: int = 0, replicated: bool = False) -> Layout:
-    """Layouts of arrays of up to three dimensions, entries of any axes in any order.
+def layouts(draw: st.DrawFn, *, min_side: int = 0, replicated: bool = False) -> Layout:
+    """Layouts of arrays of up to three dimensions on at most eight devices, with blocks of sides from `min_side` on.
 
-    Blocks have sides from `min_side` on. If `replicated`, at least one axis of several devices splits nothing.
-    Shrinks towards a scalar on one device. Examples: `P("dp")` of `[4]`, `P(("tp", "dp"), None)` of
-    `[8, 3]`, `P(None, ("ep",))` of `[2, 0]`.
+    If `replicated`, at least one axis of several devices splits nothing. Shrinks towards a scalar on one device.
     """
-    mesh = draw(small_meshes(max_devices=max_devices, min_devices=2 if replicated else 1))
-    whole = draw(st.sampled_from([n for n, size in mesh.shape.items() if size > 1])) if replicated else None
-    rank = draw(st.integers(0, 3))
-    entries: list[tuple[str, ...]] = [()] * rank
-    for name in draw(st.permutations(mesh.axis_names)):
-        dimension = draw(st.integers(-1, rank - 1))
-        if dimension >= 0 and name != whole:
-            entries[dimension] += (name,)
+    mesh = draw(meshes(min_devices=2 if replicated else 1, explicit=False))
+    whole = draw(st.sampled_from(mesh.longer(mesh.axis_names))) if replicated else None
+    allowed = [name for name in mesh.axis_names if name != whole]
+    entries = draw(specs(mesh, draw(st.integers(0, 3)), allowed=allowed))
     shape = tuple(mesh.axis_size(axes) * draw(st.integers(min_side, 3)) for axes in entries)
     spec = [draw(st.sampled_from(spellings(axes))) for axes in entries]
     while spec and not spec[-1] and draw(st.booleans()):
@@ -76,7 +70,8 @@ def layouts(draw: st.DrawFn, *, max_devices: int = 8, min_side: int = 0, replica
     return Layout(mesh, tuple(spec), shape)
 
 
-@given(layout=st.deferred(lambda: layouts(max_devices=min(8, jax.device_count()))))
+@pytest.mark.needs_devices(8)
+@given(layout=layouts())
 def test_shard_is_what_jax_puts_on_each_device(layout: Layout) -> None:
     """Every device's block is the shard that `jax.device_put` places there."""
     devices = [jax.devices()[number] for number in layout.mesh.devices]

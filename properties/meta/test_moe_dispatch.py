@@ -11,7 +11,6 @@ from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import moe
 from shardproof.impl.moe.routing import softmax
-from shardproof.properties.engines.simulate import simulate
 
 PLACES = 4
 
@@ -20,39 +19,6 @@ def over(function: Any, out: P, *specs: P) -> Any:
     """A function of blocks over one axis of four participants."""
     mesh = AbstractMesh((PLACES,), ("ep",), axis_types=(AxisType.Auto,))
     return jax.shard_map(function, mesh=mesh, in_specs=specs or P("ep"), out_specs=out)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_rows_come_back_to_where_they_were(seed: int) -> None:
-    """Dispatched rows return to their places, and rows that are not sent are zero."""
-    rng = np.random.default_rng(seed)
-    sizes = rng.integers(0, 4, (PLACES, PLACES)).astype(np.int32)
-    sizes[rng.integers(PLACES)] = 0  # one sends nothing
-    holes = rng.integers(0, 3, (PLACES, PLACES))
-    offsets = (np.cumsum(sizes + holes, axis=1) - sizes).astype(np.int32)
-    rows = int((sizes + holes).sum(axis=1).max()) + 1
-    values = 1 + np.arange(PLACES * rows, dtype=np.float32).reshape(PLACES, rows)
-    room = int(sizes.sum(axis=0).max()) + 1
-
-    def both_ways(x: Any, begin: Any, count: Any) -> Any:
-        dispatcher = moe.Dispatcher.of(begin, count, ("ep",))
-        there = dispatcher.there(x, room)
-        return there, dispatcher.arrived(room), dispatcher.back(there, rows), dispatcher.returned(rows)
-
-    there, arrived, back, returned = (
-        np.asarray(x).reshape(PLACES, -1)
-        for x in simulate(over(both_ways, P("ep")), values.ravel(), offsets.ravel(), sizes.ravel())
-    )
-    for place in range(PLACES):
-        sent = [slice(offsets[s, place], offsets[s, place] + sizes[s, place]) for s in range(PLACES)]
-        wanted = np.concatenate([values[s, part] for s, part in enumerate(sent)])
-        assert there[place].tolist() == [*wanted, *[0] * (room - len(wanted))]
-        assert arrived[place].tolist() == [True] * len(wanted) + [False] * (room - len(wanted))
-        own = np.zeros(rows, bool)
-        for begin, count in zip(offsets[place], sizes[place], strict=True):
-            own[begin : begin + count] = True
-        assert returned[place].tolist() == own.tolist()
-        assert back[place].tolist() == np.where(own, values[place], 0).tolist()
 
 
 @pytest.mark.parametrize(

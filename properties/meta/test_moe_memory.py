@@ -67,21 +67,20 @@ def each_its_own(rows: Any, chosen: Any, weights: Any) -> Any:
     return jnp.einsum("nd,ndf->nf", rows, weights[0][chosen])
 
 
-IN_TURN: dict[str, tuple[str, int]] = {
-    "all_gather_moe": ("gathered", PLACES * T * HELD),
-    "ragged_moe": ("ragged", PLACES * PAIRS * HELD),
+IN_TURN = {
+    "all_gather_moe": PLACES * T * HELD,
+    "ragged_moe": PLACES * PAIRS * HELD,
 }
-"""The forms that take one expert after the other: where, and how many rows by experts that would be at once."""
+"""The forms that take one expert after the other, and how many rows by experts that would be at once."""
 
 
 @pytest.mark.parametrize("name", IN_TURN)
 def test_no_rows_by_experts_by_features(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A form that takes experts in turn has no array of rows by experts by features."""
-    module, rows = IN_TURN[name]
-    form, bound = getattr(moe, name), rows * min(D, F)
+    form, bound = getattr(moe, name), IN_TURN[name] * min(D, F)
     assert largest(form) < bound
     with monkeypatch.context() as patched:
-        patched.setattr(f"{moe.__name__}.{module}.in_turn", at_once)
+        patched.setattr(f"{moe.__name__}.dispatch.in_turn", at_once)
         assert largest(form) >= bound
     monkeypatch.setattr(jax, "checkpoint", lambda function: function)
     assert largest(form) >= bound
@@ -91,7 +90,7 @@ def test_no_rows_by_features_by_features(monkeypatch: pytest.MonkeyPatch) -> Non
     """Sorted rows share their expert's matrix."""
     bound = PAIRS * D * F
     assert largest(moe.sorted_moe) < bound
-    monkeypatch.setattr(f"{moe.__name__}.gathered.sorted_by_expert", each_its_own)
+    monkeypatch.setattr(f"{moe.__name__}.dispatch.sorted_by_expert", each_its_own)
     assert largest(moe.sorted_moe) >= bound
 
 
@@ -131,7 +130,7 @@ def slices(starts: Any, sizes: Any, rows: int) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.parametrize(
-    ("place", "planted"), [("moe.ragged._begun", begun), ("ragged._slices", slices)], ids=["begun", "slices"]
+    ("place", "planted"), [("moe.dispatch._begun", begun), ("ragged._slices", slices)], ids=["begun", "slices"]
 )
 def test_no_rows_by_participants(place: str, planted: Form, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ragged exchange has no array of rows by participants."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from shardproof.impl import projected_cross_entropy as forms
+from shardproof.impl import cross_entropy as forms
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.engine import abstract_mesh
 from shardproof.properties.engines.simulate.liveness import equations

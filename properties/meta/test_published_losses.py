@@ -7,6 +7,7 @@ of the contract, and reported on one device.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,14 +18,14 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
+from shardproof.impl import losses
+from shardproof.impl.losses import Layout
 from shardproof.impl.model import initialise, random_batch
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.report.checking import check
 
 Axes = tuple[str, ...]
 Linear = Callable[[Any, Any, Any, Axes, Axes], jax.Array]
-Specs = Callable[[Axes, Axes], tuple[P, P, P]]
-"""Data and model axes to the specs of weights, biases, and of inputs and targets."""
 
 
 def alone(x: Any, w: Any, b: Any, data: Axes, model: Axes) -> jax.Array:
@@ -69,19 +70,16 @@ def remat(linear: Linear) -> Linear:
     return checkpointed
 
 
-def published(linear: Linear, specs: Specs, *, features: bool, last_relu: bool = False) -> Callable[..., Any]:
+def published(linear: Linear, layout: Layout, *, last_relu: bool = False) -> Callable[..., Any]:
     """The loss: the mean over the device's examples, then over devices.
 
-    Arguments:
-        linear: a layer.
-        specs: how arrays are laid out.
-        features: whether targets are sharded over the model's axes, whose parts are added up first.
-        last_relu: whether ReLU follows the last layer.
+    Where targets are sharded over the model's axes, parts of an example are added up first. ReLU may follow the last
+    layer.
     """
 
     def loss(params: Any, batch: Any, *, mesh: Any, data: Any, model: Any) -> jax.Array:
         data, model = ((names,) if isinstance(names, str) else tuple(names) for names in (data, model))
-        of_weights, of_biases, of_batch = specs(data, model)
+        features = layout.targets[1]
 
         def local(params: Any, batch: Any) -> jax.Array:
             x, targets = batch
@@ -93,42 +91,12 @@ def published(linear: Linear, specs: Specs, *, features: bool, last_relu: bool =
             over = data if features else (*data, *model)
             return lax.pmean(jnp.mean(each), over) if over else jnp.mean(each)
 
-        layers = [(of_weights, of_biases)] * len(params)
-        mapped: Any = jax.shard_map(local, mesh=mesh, in_specs=(layers, of_batch), out_specs=P())
+        specs = layout.specs(len(params), data=data, model=model)
+        mapped: Any = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P())
         result: jax.Array = mapped(params, batch)
         return result
 
     return loss
-
-
-def named(*names: str) -> tuple[str, ...] | None:
-    """An entry of a spec."""
-    return names or None
-
-
-def everywhere(data: Axes, model: Axes) -> tuple[P, P, P]:
-    """Examples alone are sharded."""
-    return P(), P(), P(named(*data, *model))
-
-
-def rows(data: Axes, model: Axes) -> tuple[P, P, P]:
-    """Rows over all axes."""
-    return P(named(*data, *model)), P(named(*model)), P(named(*data, *model))
-
-
-def blocks(data: Axes, model: Axes) -> tuple[P, P, P]:
-    """Rows over data, columns over model."""
-    return P(named(*data), named(*model)), P(named(*model)), P(named(*data, *model))
-
-
-def features(data: Axes, model: Axes) -> tuple[P, P, P]:
-    """Rows and features over model; as printed, no examples are sharded."""
-    return P(named(*model)), P(named(*model)), P(None, named(*model))
-
-
-def both(data: Axes, model: Axes) -> tuple[P, P, P]:
-    """Rows over model and data, features over model, examples over data."""
-    return P(named(*model, *data)), P(named(*model)), P(named(*data), named(*model))
 
 
 def of_all_features(x: Any, w: Any, b: Any, data: Axes, model: Axes) -> jax.Array:
@@ -136,12 +104,18 @@ def of_all_features(x: Any, w: Any, b: Any, data: Axes, model: Axes) -> jax.Arra
     return of_features(x, w, b, (), model)
 
 
+ROWS = (("model",), ())
+FEATURES = Layout(((), ("model",)), weights=ROWS, biases=(("model",),), targets=((), ("model",)))
+"""As printed: no examples are sharded."""
+
 LOSSES: dict[str, Callable[..., Callable[..., Any]]] = {
-    "data_parallel": lambda **more: published(alone, everywhere, features=False, **more),
-    "fully_sharded_rows": lambda **more: published(remat(of_rows), rows, features=False, **more),
-    "fully_sharded_blocks": lambda **more: published(remat(of_blocks), blocks, features=False, **more),
-    "tensor_parallel": lambda **more: published(of_all_features, features, features=True, **more),
-    "fully_sharded_tensor_parallel": lambda **more: published(remat(of_gathered_features), both, features=True, **more),
+    "data_parallel": partial(published, alone, losses.data_parallel.layout),
+    "fully_sharded_rows": partial(published, remat(of_rows), losses.fsdp_rows.layout),
+    "fully_sharded_blocks": partial(published, remat(of_blocks), losses.fsdp_2d.layout),
+    "tensor_parallel": partial(published, of_all_features, FEATURES),
+    "fully_sharded_tensor_parallel": partial(
+        published, remat(of_gathered_features), losses.fsdp_tensor_parallel.layout
+    ),
 }
 
 
@@ -212,8 +186,8 @@ def test_distillation_is_the_one_that_was_printed() -> None:
     learn: Any = jax.jit(
         jax.shard_map(step, mesh=learning, in_specs=(P(), P("dp"), P("dp")), out_specs=(P(), P())), donate_argnums=0
     )
-    params, losses = jax.device_get(initialise(jax.random.key(1), STUDENT)), []
+    params, found = jax.device_get(initialise(jax.random.key(1), STUDENT)), []
     for _ in range(5):
         value, params = learn(params, jax.device_get(inputs), logits)
-        losses.append(round(float(value), 2))
-    assert losses == DISTILLED
+        found.append(round(float(value), 2))
+    assert found == DISTILLED

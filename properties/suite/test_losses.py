@@ -8,15 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from shardproof.impl.losses import PARALLELISATIONS, Parallelisation
 from shardproof.impl.model import initialise, random_batch, unsharded_loss
 from shardproof.oracles import mlp
 from shardproof.oracles.layout import spec_entries
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.strategies import meshes
 from shardproof.properties.communication.counted import count
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.engine import abstract_mesh, device_mesh, trace
@@ -30,9 +27,6 @@ REMATERIALISED = pytest.mark.parametrize("name", [name for name in PARALLELISATI
 FULLY_SHARDED = pytest.mark.parametrize("name", ["fsdp_rows", "fsdp_2d", "fsdp_tensor_parallel"])
 SEEDS_SIZES, SEEDS_EXAMPLES = (32, 128, 256, 128, 4), 16
 
-Roles = tuple[tuple[str, ...], tuple[str, ...]]
-"""The axes of data, and those of model."""
-
 
 def loss_and_gradients(
     loss: Parallelisation,
@@ -43,12 +37,8 @@ def loss_and_gradients(
     data: Any,
     model: Any,
     dtype: Any = np.float32,
-    of_batch: bool = False,
 ) -> Program:
-    """The program `(*parameters, inputs, targets) -> (loss, *gradients)` of a model of sizes D_0 to D_n.
-
-    With `of_batch` the gradients of inputs and targets are among the results as well.
-    """
+    """The program `(*parameters, inputs, targets) -> (loss, *gradients)` of a model of sizes D_0 to D_n."""
     layers = [((d_in, d_out), (d_out,)) for d_in, d_out in itertools.pairwise(sizes)]
     wholes = [*itertools.chain(*layers), (examples, sizes[0]), (examples, sizes[-1])]
     named = jax.tree.leaves(
@@ -59,8 +49,7 @@ def loss_and_gradients(
     def build(on: Any) -> Any:
         def step(*arrays: jax.Array) -> list[jax.Array]:
             params, batch = jax.tree.unflatten(structure, arrays)
-            over = (0, 1) if of_batch else (0,)
-            function = jax.value_and_grad(lambda p, b: loss(p, b, mesh=on, data=data, model=model), argnums=over)
+            function = jax.value_and_grad(lambda p, b: loss(p, b, mesh=on, data=data, model=model))
             value, gradients = function(params, batch)
             return [value, *jax.tree.leaves(gradients)]
 
@@ -68,14 +57,6 @@ def loss_and_gradients(
 
     arguments = tuple(Argument(x, dtype, spec_entries(s, len(x), mesh)) for x, s in zip(wholes, named, strict=True))
     return Program(build, arguments)
-
-
-@st.composite
-def roles(draw: st.DrawFn, mesh: MeshCase) -> Roles:
-    """Some axes of a mesh for data, in any order, and some others for model; shrinks to all of them for data."""
-    axes = draw(st.permutations(mesh.axis_names))
-    first, last = sorted(len(axes) - draw(st.integers(0, len(axes))) for _ in "ab")
-    return tuple(axes[:first]), tuple(axes[first:last])
 
 
 def small_integers(shapes: Sequence[tuple[int, ...]], seed: int) -> list[np.ndarray]:
@@ -96,27 +77,6 @@ def assert_exact(found: Sequence[Any], right: Sequence[np.ndarray], where: str) 
     """Results are right, bit for bit."""
     for i, (one, other) in enumerate(zip(found, right, strict=True)):
         assert np.array_equal(np.asarray(one), other.astype(np.float32)), f"{where}: result {i}: {one} != {other}"
-
-
-@settings(max_examples=max(2, settings().max_examples // 20))
-@given(st.data())
-def test_all_parallelisations_agree(data: st.DataObject) -> None:
-    """Loss and all gradients are the same bits under every parallelisation, mesh, axis order and order of devices."""
-    depth = data.draw(st.integers(1, 3), label="depth")
-    sizes = [8 * data.draw(st.integers(1, 2), label="size") for _ in range(depth + 1)]
-    seed = data.draw(st.integers(0, 2**16), label="seed")
-    arrays: list[np.ndarray] = []
-    right: list[np.ndarray] = []
-    of_sizes = meshes(max_devices=8, max_axes=3, available=8).filter(lambda mesh: 8 % mesh.size == 0)
-    for name, loss in PARALLELISATIONS.items():
-        mesh = data.draw(of_sizes, label=f"mesh of {name}")
-        over, model = data.draw(roles(mesh), label=f"data and model of {name}")
-        program = loss_and_gradients(loss, mesh, sizes, 8, data=over, model=model, of_batch=True)
-        if not arrays:
-            arrays = small_integers([a.shape for a in program.arguments], seed)
-            right = right_results(arrays)
-        found = SimulateEngine().prepare(program, mesh)(arrays)
-        assert_exact(found, right, f"{name} on {mesh}, data={over}, model={model}")
 
 
 SENT = {

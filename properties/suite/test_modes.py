@@ -26,11 +26,14 @@ def test_predictions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "named"), [("sp", (), "rows=('sp',)"), ("dp", ("tp", "dp"), "columns=('tp', 'dp')")]
+    ("rows", "columns", "text"),
+    [
+        ("sp", (), "rows=('sp',): expected distinct axes out of dp, tp"),
+        ("dp", ("tp", "dp"), "columns=('tp', 'dp'): expected none of the axes of rows=('dp',)"),
+    ],
 )
-def test_a_layout_of_other_axes_is_refused(rows: Any, columns: Any, named: str) -> None:
-    """An axis that the mesh lacks, or that is used twice, is refused by its role; the message lists the mesh's axes."""
+def test_a_layout_of_other_axes_is_refused(rows: Any, columns: Any, text: str) -> None:
+    """An axis that the mesh lacks, or that is used twice, is refused by its role."""
     mesh = jax.sharding.AbstractMesh((2, 2), ("dp", "tp"))
-    with pytest.raises(ValueError, match=re.escape(named)) as raised:
+    with pytest.raises(ValueError, match=re.escape(text)):
         constrained_reshard(jnp.zeros((4, 4)), mesh=mesh, rows=rows, columns=columns)
-    assert "expected axes of the mesh, dp, tp, each once in rows and columns" in str(raised.value)

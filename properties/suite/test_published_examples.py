@@ -263,29 +263,6 @@ def test_published_examples(case: Published) -> None:
     assert blocks[-1].manual_axis_type.varying == {name for axes in layout for name in axes}
 
 
-MISTAKES = (
-    gathered("all-gather-as-replicated", all_gather, 0, True, P(), iota(4)),
-    square(
-        "all-gather-of-rows-as-replicated",
-        (A, B),
-        A_B,
-        lambda a, b: all_gather(matmul_rows_and_columns(a, b), "x", tiled=True),
-        P(None, "y"),
-        A @ B,
-    ),
-    square("partial-sum-as-replicated", (A, B), A_B, lambda a, b: a @ b, P("x", None), A @ B),
-)
-
-
-@pytest.mark.parametrize("mistake", parameters(*MISTAKES))
-def test_varying_results_are_not_replicated(mistake: Published) -> None:
-    """An `out_specs` that leaves out an axis along which the result varies is refused when the program is traced."""
-    mesh = explicit_mesh(mistake.mesh)
-    program = jax.shard_map(mistake.body, mesh=mesh, in_specs=mistake.in_specs, out_specs=mistake.out_specs)
-    with pytest.raises(ValueError, match=r"out_specs.*replicat"):
-        jax.eval_shape(program, *place(mesh, mistake.inputs, mistake.in_specs))
-
-
 def test_vmap_is_a_loop() -> None:
     """`vmap` of x -> x x^T over a stack of matrices is the stack of its results."""
     stack = iota(4, 3, 1)

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
+from shardproof.impl.algorithms import join, split
 from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import right
-from shardproof.properties.mutants.right.pieces import cut, join, own, spread
+from shardproof.properties.mutants.right.pieces import own, spread
 
 BITS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
@@ -65,7 +66,7 @@ def gather_with_lax(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool
 def scatter_the_reduced(x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False) -> Array:
     """Slices its piece out of the sum of all."""
     total = collectives.all_reduce(x, axis_name)
-    return own(cut(total, lax.axis_size(axis_name), scatter_dimension, tiled), axis_name)
+    return own(split(total, lax.axis_size(axis_name), scatter_dimension, tiled), axis_name)
 
 
 @right("reduce_scatter")

@@ -7,17 +7,6 @@ from shardproof.impl import collectives
 from shardproof.properties.mutants.axes import AxisName, names
 
 
-def join(blocks: Array, axis: int, tiled: bool) -> Array:
-    """Blocks `[p, …]` concatenated along a dimension of theirs, or with the first dimension put there."""
-    return jnp.concatenate(list(blocks), axis) if tiled else jnp.moveaxis(blocks, 0, axis)
-
-
-def cut(x: Array, parts: int, axis: int, tiled: bool) -> Array:
-    """A block as its pieces `[p, …]` along a dimension, which goes away unless it is `tiled`."""
-    pieces = jnp.stack(jnp.split(x, parts, axis=axis))
-    return pieces if tiled else jnp.squeeze(pieces, axis + 1)
-
-
 def spread(x: Array, axis_name: AxisName) -> Array:
     """The block, typed varying along the axis tuple, as the carry of a loop must be from the start."""
     result: Array = collectives.cast_varying(x, names(axis_name))
@@ -43,25 +32,6 @@ def divided(total: Array, count: int) -> Array:
     return total.astype(jnp.float32) / count
 
 
-def combined(left: Array, right: Array, op: str) -> Array:
-    """Two blocks reduced to one; means are divided afterwards."""
-    if op == "max":
-        return jnp.maximum(left, right)
-    return jnp.minimum(left, right) if op == "min" else left + right
-
-
 def own(pieces: Array, axis_name: AxisName) -> Array:
     """The piece of `[p, …]` that has this device's index."""
     return lax.dynamic_index_in_dim(pieces, lax.axis_index(axis_name), keepdims=False)
-
-
-def power_of_two(axis_name: AxisName) -> int:
-    """The number of participants.
-
-    Raises:
-        NotImplementedError: unless it is a power of two.
-    """
-    p = lax.axis_size(axis_name)
-    if p & (p - 1):
-        raise NotImplementedError(f"{p} participants: expected a power of two")
-    return p

@@ -5,9 +5,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.properties.mutants.axes import AxisName
+from shardproof.impl.algorithms import COMBINE
+from shardproof.impl.arguments import check_power_of_two
+from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import right
-from shardproof.properties.mutants.right.pieces import added, combined, divided, power_of_two, spread
+from shardproof.properties.mutants.right.pieces import added, divided, spread
 
 
 def whole(x: Array, op: str) -> Array:
@@ -31,7 +33,7 @@ def reduce_in_a_while_loop(x: Array, axis_name: AxisName, *, op: str = "sum") ->
 
     def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         moving = collectives.ring_shift(state[2], axis_name)
-        return state[0] + 1, combined(state[1], moving, op), moving
+        return state[0] + 1, COMBINE[op](state[1], moving), moving
 
     result = lax.while_loop(lambda state: state[0] < p - 1, step, (jnp.int32(0), start, start))[1]
     return divided(result, p) if op == "mean" else result
@@ -40,10 +42,11 @@ def reduce_in_a_while_loop(x: Array, axis_name: AxisName, *, op: str = "sum") ->
 @right("all_reduce")
 def reduce_by_doubling(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Doubles recursively, and says that it does not serve other numbers than powers of two."""
-    p, result = power_of_two(axis_name), spread(whole(x, op), axis_name)
+    check_power_of_two("reduce_by_doubling", names(axis_name))
+    p, result = lax.axis_size(axis_name), spread(whole(x, op), axis_name)
     for bit in range(p.bit_length() - 1):
         partner = collectives.permute(result, axis_name, perm=[(i, i ^ (1 << bit)) for i in range(p)])
-        result = combined(result, partner, op)
+        result = COMBINE[op](result, partner)
     return divided(result, p) if op == "mean" else result
 
 

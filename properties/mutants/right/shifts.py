@@ -9,9 +9,9 @@ import numpy as np
 from jax import Array, lax
 
 from shardproof.impl import collectives
+from shardproof.impl.algorithms import join, split
 from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
 from shardproof.properties.mutants.catalogue import right
-from shardproof.properties.mutants.right.pieces import cut, join
 
 Pairs = Sequence[tuple[int, int]]
 
@@ -77,7 +77,7 @@ def exchange_by_gathering(
 ) -> Array:
     """Gathers all blocks and keeps its piece of each."""
     p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
-    pieces = cut(x, p, split_axis, tiled)
+    pieces = split(x, p, split_axis, tiled)
     received = lax.dynamic_index_in_dim(collectives.all_gather(pieces, axis_name), index, axis=1, keepdims=False)
     return join(received, concat_axis, tiled)
 

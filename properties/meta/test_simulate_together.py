@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.precision.arithmetic import Doubles
 from shardproof.properties.precision.runs import run_samples
-from shardproof.properties.report.diagnosis.repairs import run_in_doubles
+from shardproof.properties.report.diagnosis.changes import run_in_doubles
 
 MESH = AbstractMesh((2, 3), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
 ROWS = 6

@@ -9,7 +9,7 @@ import numpy as np
 from jax import dtypes
 from jax.extend import core
 
-from shardproof.properties.engines.simulate.choices import CHOOSE
+from shardproof.properties.engines.simulate.choices import ADD_UP, CHOOSE
 from shardproof.properties.engines.simulate.env import RULES, Env
 from shardproof.properties.engines.simulate.errors import SimulationError, UnknownPrimitive, location
 from shardproof.properties.engines.simulate.liveness import open_jaxpr
@@ -71,6 +71,8 @@ def run(env: Env, equation: Any, operands: list[np.ndarray]) -> Sequence[np.ndar
         raise UnknownPrimitive(name, location(equation))
     if env.choices is not None and name in CHOOSE:
         env.choices.note(env, equation, operands)
+    elif env.choices is not None and name in ADD_UP:
+        env.choices.note_sum(env, equation, *operands)
     if arithmetic is None:
         found = RULES[name](env, equation, *operands)
     else:

@@ -42,7 +42,7 @@ class Prepared:
     def __init__(self, run: Callable[[Sequence[np.ndarray]], list[np.ndarray]], jaxpr: Any = None) -> None:
         self._run = run
         self.jaxpr = jaxpr
-        self.choices = Choices()  # of its runs, where it is interpreted
+        self.choices = Choices(jaxpr)  # of its runs, where it is interpreted
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The results in the dtypes that were traced."""

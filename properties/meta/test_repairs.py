@@ -224,6 +224,20 @@ def gathered_by_inner(x: Any, *, outer: Any, inner: Any) -> Any:
     return jnp.cumsum(lax.all_gather(x, (inner, outer), tiled=True))
 
 
+def contrast_of_own_rows(image: Any, text: Any, *, data: Any) -> Any:
+    """A sigmoid loss of texts that go round a ring, a mean over the rows of a block in place of all."""
+    p, total = lax.axis_size(data), -jax.nn.log_sigmoid((2 * jnp.eye(len(image)) - 1) * (2 * image @ text.T)).sum()
+    for _ in range(1, p):
+        text = lax.ppermute(text, data, [(i, (i + 1) % p) for i in range(p)])
+        total = total - jax.nn.log_sigmoid(-2 * image @ text.T).sum()
+    return lax.psum(total, data) / len(image)
+
+
+def contrast_of_all(image: Any, text: Any) -> Any:
+    """The same on whole arrays, a mean over all rows."""
+    return -jax.nn.log_sigmoid((2 * np.eye(len(image)) - 1) * (2 * image @ text.T)).sum() / len(image)
+
+
 NESTED: dict[str, Any] = {"one_axis": ["outer", "inner"], "dtypes": "float32"}
 
 PROGRAMS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
@@ -250,6 +264,12 @@ PROGRAMS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
         lambda x: np.tanh(x.sum(1)),
         {"arguments": ("n@outer k@inner",), "results": "n@outer", **NESTED},
         r"the psum at test_repairs.py:\d+:\d+ \(total_over_outer\) over '\w+', not over '\w+'",
+    ),
+    "a divisor": (
+        contrast_of_own_rows,
+        contrast_of_all,
+        {"arguments": ("n@data d", "n@data d"), "results": "", "one_axis": "data", "dtypes": "float32"},
+        r"a mean in place of the psum at test_repairs.py:\d+:\d+ \(contrast_of_own_rows\) over '\w+'",
     ),
     "a gather": (
         gathered_by_inner,

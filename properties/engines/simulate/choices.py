@@ -30,9 +30,9 @@ MADE_BY = {
     "where": CONDITIONAL, "select": CONDITIONAL, "select_n": CONDITIONAL, "fmin": CONDITIONAL, "fmax": CONDITIONAL,
     "cond": SWITCHED, "switch": SWITCHED, "piecewise": SWITCHED, "while_loop": ("while",), "fori_loop": ("while",),
     "maximum": ("max",), "minimum": ("min",), "max": ("max",), "min": ("min",), "clip": ("max", "min", "clamp"),
-    "clamp": ("clamp",),
+    "clamp": ("clamp",), "": ("mul",), "multiply": ("mul",),
 }  # fmt: skip
-"""The functions of JAX that choose, and their primitives: a `cond` under `vmap` is a `select_n`."""
+"""The functions of JAX that choose, and their primitives: a `cond` under `vmap` is a `select_n`; none: an operator."""
 
 CASTS = ("pvary", "convert_element_type", "broadcast_in_dim", "reshape", "squeeze")
 """Operations of which the result is another type, or shape, of the operand."""
@@ -67,7 +67,7 @@ class Choices:
         if (found := self._known[key]) is None:
             return
         name, taken = found
-        if not name:  # a product with a mask
+        if equation.primitive.name == "mul":
             operands = [operands[self._is_mask(equation.invars[1])]]
         for side, mask in SIDES[equation.primitive.name](name, equation, *operands):
             taken[side] = taken.get(side, False) or bool(mask_active(env, np.asarray(mask)).any())
@@ -83,22 +83,19 @@ class Choices:
         places = (*devices, *(x.ndim - equation.invars[0].aval.ndim + i for i in axes if not isinstance(i, str)))
         total = (env.everywhere(x) if devices else x).sum(axis=places, dtype=np.float64)
         limits = ml_dtypes.iinfo(dtype)
-        if total.size and not (limits.min <= total.min() and total.max() <= limits.max):
-            _, place = find_call((env.caller or equation).source_info.traceback)
-            if place:
-                self.wraps[f"a sum of {dtype} wraps, and the results are right all the same: {place}"] = None
+        fits = limits.min <= total.min(initial=0) and total.max(initial=0) <= limits.max
+        if not fits and (place := find_call((env.caller or equation).source_info.traceback)[1]):
+            self.wraps[f"a sum of {dtype} wraps, and the results are right all the same: {place}"] = None
 
     def _find(self, called: Any, equation: Any) -> tuple[str, dict[str, bool]] | None:
-        name, place = find_call(called.source_info.traceback)
         primitive = equation.primitive.name
-        if primitive == "mul":
-            masked = called is equation and place and any(map(self._is_mask, equation.invars))
-            return ("", self.sides.setdefault(place, {})) if masked else None
-        if place and name not in MADE_BY:  # of another name, or called by `jax.tree.map`
-            name = str(called.params.get("name", "")).lstrip("_")
-        if primitive not in MADE_BY.get(name, ()):
+        if primitive == "mul" and not (called is equation and any(map(self._is_mask, equation.invars))):
             return None
-        if primitive in SWITCHED and self._is_constant(called, equation):
+        name, place = find_call(called.source_info.traceback)
+        if place and name not in MADE_BY and primitive != "mul":  # of another name, or called by `jax.tree.map`
+            name = str(called.params.get("name", "")).lstrip("_")
+        by_python = primitive in SWITCHED and self._is_constant(called, equation)
+        if not place or primitive not in MADE_BY.get(name, ()) or by_python:
             return None
         return name, self.sides.setdefault(place, {})
 

@@ -38,8 +38,8 @@ Places = tuple[int, ...]
 Axes = tuple[str, ...]
 
 
-MOST_SWAPPED, MOST_CONSTANTS = 150, 2
-"""The most changes that take another array, and the most constants that scale."""
+MOST_SWAPPED, MOST_CONSTANTS, MOST_AXES = 150, 2, 3
+"""The most changes that take another array, the most constants that scale, the most axes of which all are tried."""
 
 REDUCES = {
     "reduce_sum": "psum", "dot_general": "psum", "scatter-add": "psum", "reduce_max": "pmax", "reduce_min": "pmin",
@@ -71,7 +71,7 @@ ELEMENTWISE = (
 )
 """Operations that may be computed on the wrong side of a collective."""
 
-REDUCTIONS_AND_MOVES = ("psum", "psum_invariant", "pmax", "pmin", "ppermute", "all_to_all", "reduce_scatter")
+EXCHANGE = ("psum", "psum_invariant", "pmax", "pmin", "ppermute", "all_to_all", "reduce_scatter")
 """The collectives whose result may have the shape of their operand."""
 
 CALLS = str(PROPERTIES / "programs")
@@ -160,9 +160,9 @@ class Changed(Doubles):
         if equation.primitive.name in RUNS:
             return self._run_on(env, equation, x)
         if then in ("whole", "number"):
-            number = RULES["axis_index"](env, SimpleNamespace(params={"axis_name": axes}))
+            number = np.asarray(RULES["axis_index"](env, SimpleNamespace(params={"axis_name": axes})))
             if then == "number":
-                return np.asarray(number.astype(x.dtype))
+                return number.astype(x.dtype)
             first = number * variable.aval.shape[equation.params["dimension"]]
             return np.asarray(x + first.reshape(*first.shape, *(1,) * variable.aval.ndim).astype(x.dtype))
         if then == "back":
@@ -214,6 +214,11 @@ class Traced:
         return tuple(self.case.mesh.longer(self.case.mesh.axis_names))
 
     @functools.cached_property
+    def names(self) -> Axes:
+        """The axes that a collective may be over: those of one device as well, which may be longer on another mesh."""
+        return self.long if len(self.case.mesh.axis_names) > MOST_AXES else self.case.mesh.axis_names
+
+    @functools.cached_property
     def axes(self) -> list[Axes]:
         """The axes of each role, every axis, and all of them."""
         roles = (tuple(self.case.mesh.longer(as_axes(axes))) for _, axes in self.case.roles)
@@ -227,8 +232,8 @@ class Traced:
     def origin(self, x: Any) -> Any:
         """The variable, or literal, of which an operand is another type."""
         at = None if isinstance(x, core.Literal) else self.made.get(x)
-        cast = at is not None and self.equations[at].primitive.name in CASTS
-        return self.origin(self.equations[at].invars[0]) if cast else x  # type: ignore[index]
+        made = None if at is None else self.equations[at]
+        return x if made is None or made.primitive.name not in CASTS else self.origin(made.invars[0])
 
     def maker(self, x: Any) -> int | None:
         """The number of the equation that makes an operand, but for its type."""
@@ -244,12 +249,9 @@ class Traced:
         found: dict[Any, list[int]] = {}
         for i, equation in enumerate(self.equations):
             if of(equation) and not (at := location(equation)).startswith(CALLS):
-                key = (
-                    OTHERS.get(name := equation.primitive.name, ("", name))[1],
-                    axes_of(equation),
-                    equation.params.get("perm"),
-                    at,
-                )
+                name = equation.primitive.name
+                does = OTHERS[name][1] if name in OTHERS else name  # a comparison may have its sides in either order
+                key = does, axes_of(equation), equation.params.get("perm"), at
                 found.setdefault(key, []).append(i)
         return [tuple(places) for places in found.values()]
 
@@ -305,7 +307,7 @@ def _permutations(traced: Traced, first: Any) -> Iterator[Words]:
 def _other_orders(traced: Traced, first: Any) -> Iterator[Words]:
     """Gathers, scatters or exchanges over other axes, or in another order of them."""
     own = axes_of(first)
-    for other in itertools.permutations(traced.case.mesh.axis_names, len(own)):
+    for other in itertools.permutations(traced.names, len(own)):
         if other != own:
             text = f"the {place(first)} over {in_order(other)}, not over {in_order(own)}"
             yield text, Change(params=(("axis_name", other),))
@@ -335,7 +337,7 @@ def _counts(traced: Traced, first: Any) -> Iterator[Words]:
 
 def _numbers(traced: Traced, first: Any) -> Iterator[Words]:
     """Takes the number of a participant along other axes, in any order."""
-    own, names = numbered(traced, first), traced.case.mesh.axis_names
+    own, names = numbered(traced, first), traced.names
     for other in (other for n in range(1, len(names) + 1) for other in itertools.permutations(names, n)):
         if first.primitive.name != "axis_index":
             yield (
@@ -380,7 +382,7 @@ def _other_axes(traced: Traced, first: Any) -> Iterator[Words]:
     """Reduces over more axes, fewer, others or none, or as a mean; what is a mean gets its other divisor as well."""
     axes, mesh, sums = axes_of(first), traced.case.mesh, first.primitive.name.startswith("psum")
     numbers = tuple(name for name in first.params["axes"] if isinstance(name, int))
-    every = [*axes, *(name for name in mesh.axis_names if name not in axes)]
+    every = [*axes, *(name for name in traced.names if name not in axes)]
     sets = [some for n in range(len(every), -1, -1) for some in itertools.combinations(every, n)]
     for some in sorted(sets, key=lambda some: not {*some} > {*axes}):
         more = {*some} > {*axes}
@@ -390,10 +392,8 @@ def _other_axes(traced: Traced, first: Any) -> Iterator[Words]:
             words = f"the {mean}{place(first)} {text}" if some else f"no {mean}{place(first)}"
             yield words, Change(params=(("axes", (*some, *numbers)),), times=by)
     if sums:
-        yield (
-            f"a mean in place of the {place(first)} over {_words(axes)}",
-            Change((), (("axes", numbers),), "pmean", axes),
-        )
+        averaged = Change(params=(("axes", numbers),), then="pmean", axes=axes)
+        yield f"a mean in place of the {place(first)} over {_words(axes)}", averaged
 
 
 def _behind(traced: Traced, places: Places, then: str) -> Iterator[Repair]:
@@ -412,16 +412,16 @@ def _behind(traced: Traced, places: Places, then: str) -> Iterator[Repair]:
 def _exchanges(traced: Traced) -> Iterator[Repair]:
     """Computes behind a collective what is computed before it, or before it what is computed behind it."""
     for i, second in enumerate(traced.equations):
-        for number, x in enumerate(second.invars):
-            at = traced.maker(x)
-            first = second if at is None else traced.equations[at]
-            if {first.primitive.name in ELEMENTWISE, second.primitive.name in ELEMENTWISE} != {False, True}:
+        for number, at in enumerate(map(traced.maker, second.invars)):
+            if at is None:
                 continue
-            if (first if second.primitive.name in ELEMENTWISE else second).primitive.name in REDUCTIONS_AND_MOVES:
-                for passing, y in enumerate(first.invars):
-                    if not isinstance(y, core.Literal) and y.aval.shape == first.outvars[0].aval.shape:
-                        text = f"{place(first)} behind {place(second)}, not before it"
-                        yield text, (i,), Change(swapped=(number, at), passing=passing)
+            first = traced.equations[at]
+            names = first.primitive.name, second.primitive.name
+            sides = names if names[0] in ELEMENTWISE else names[::-1]
+            for passing, y in enumerate(first.invars if (sides[0] in ELEMENTWISE and sides[1] in EXCHANGE) else ()):
+                if not isinstance(y, core.Literal) and y.aval.shape == first.outvars[0].aval.shape:
+                    text = f"{place(first)} behind {place(second)}, not before it"
+                    yield text, (i,), Change(swapped=(number, at), passing=passing)
 
 
 def _scales_too_many(first: Any) -> Iterator[Words]:

@@ -49,8 +49,10 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
 
 def remarks(implementation: Implementation, case: Case, program: Ready) -> dict[str, Any]:
     """Findings on a function's lines, and the sides of choices that runs of it took; not of this project's own."""
-    choices = {} if implementation.built_in else program.prepared.choices.sides
-    return {"findings": [*lines_that_round(implementation, case)], "choices": choices}
+    choices = program.prepared.choices
+    wraps = choices.wraps if implementation.program is not None else ()  # an operation of JAX's is to wrap as that does
+    findings = [*lines_that_round(implementation, case), *wraps]
+    return {"findings": findings, "choices": {} if implementation.built_in else choices.sides}
 
 
 def check_relation(

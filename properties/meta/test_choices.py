@@ -37,6 +37,8 @@ def many(x: Any, i: Any) -> list[Any]:
         lax.switch(i, [jnp.sin, jnp.cos, jnp.tan], x),
         lax.fori_loop(i, 5, lambda _, y: y + 1, x), lax.fori_loop(i, 0, lambda _, y: y + 1, x),
         jax.tree.map(partial(jnp.where, x > 8), x, x),
+        jnp.fmin(x, 9), jnp.select([x > 9, x > 1], [x, -x], 2), jnp.piecewise(x, [x > 9, x < 8], [abs, abs]),
+        x * (x < 8), x * (x > 1)[:, None], jnp.where(True, x, 0), lax.cond(True, jnp.sin, jnp.cos, x),
         jnp.take(x, i), x[i], jnp.nan_to_num(x), jax.nn.relu(x + 1), jnp.linalg.norm(x),
     ]  # fmt: skip
 
@@ -54,6 +56,10 @@ def test_sides_of_every_kind_of_choice() -> None:
         "lax.switch(i, [jnp.sin, jnp.cos, jnp.tan], x): had an index of 0 or an index of 2",
         "lax.fori_loop(i, 0, lambda _, y: y + 1, x): had a true condition",
         "jax.tree.map(partial(jnp.where, x > 8), x, x): had a true condition",
+        "jnp.fmin(x, 9): had a smaller second operand",
+        "jnp.select([x > 9, x > 1], [x, -x], 2): had condition 1 as the first true one",
+        "jnp.piecewise(x, [x > 9, x < 8], [abs, abs]): had all conditions false or condition 1 as the first true one",
+        "x * (x < 8): had a zero in its mask",
     ]
 
 
@@ -108,7 +114,7 @@ def whole_masked_mean(x: Any, mask: Any) -> Any:
     return jnp.where(mask, x, 0).sum() / jnp.maximum(mask.sum(), 1).astype(x.dtype)
 
 
-def checked(function: Any, reference: Any, *arguments: Any, results: str) -> Summary:
+def checked(function: Any, reference: Any, *arguments: Any, results: Any) -> Summary:
     """The summary of a few structures, interpreted."""
     program = Program(function, reference, arguments=arguments, results=results, dtypes=("float32",)).implementation
     found = find_violation([LAWS["value"]], program, SimulateEngine(), Scope(4, 4, large=0), max_examples=8)
@@ -127,3 +133,22 @@ def test_a_pass_that_saw_one_side_is_weak() -> None:
     assert weak_points(read, 1)["choices with one side"] == [line.partition(": ")[2]]
     arrays = "batch@data", Array("batch@data", "bool")
     assert "one-sided" not in str(checked(masked_mean, whole_masked_mean, *arrays, results=""))
+
+
+def whole_numbers(x: Any, *, data: Any) -> Any:
+    """A sum over devices of numbers up to 100, in 8 bits."""
+    return lax.psum(jnp.round(100 * jnp.tanh(x)).astype(jnp.int8).sum(0, dtype=jnp.int8), data)
+
+
+def test_sums_that_wrap_as_the_reference_does_are_mentioned() -> None:
+    """By the lines that add, where the interpreter sees it."""
+    summary = checked(
+        whole_numbers,
+        lambda x: np.round(100 * np.tanh(x)).astype(np.int8).sum(0, dtype=np.int8),
+        "n@data k",
+        results=Array("k", "int8"),
+    )
+    found = [
+        line for line in str(summary).split("\n") if line.startswith("finding: whole_numbers: a sum of int8 wraps")
+    ]
+    assert any("`lax.psum(" in line for line in found)

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken, Difference
 from shardproof.properties.report.checking import user_implementation
-from shardproof.properties.report.diagnosis.diagnosis import diagnose, hypotheses
+from shardproof.properties.report.diagnosis.diagnosis import diagnose, of_every_block
 from shardproof.properties.report.diagnosis.runs import enlarge, runs_of
 from shardproof.properties.report.failures.picture import picture
 from shardproof.properties.report.failures.text import colour, render
@@ -260,7 +261,7 @@ def test_all_that_is_said_is_true_of_every_run() -> None:
     runs = runs_of(violation_of(*PLANTED["zeros"][:2]))
     assert len(runs) > 4
     assert len({run.case.operands[0].block for run in runs}) == 2
-    zeros = next(one for one in hypotheses(runs) if "zeros" in one.text)
+    zeros = next(one for one in of_every_block(runs[0]) if "zeros" in one.text)
     assert zeros.survives(runs)
     last = runs[-1].difference
     other = dataclasses.replace(runs[-1], difference=dataclasses.replace(last, actual=last.expected + 1))
@@ -273,7 +274,7 @@ def test_a_hypothesis_that_fails_hides_no_failure(monkeypatch: pytest.MonkeyPatc
     def fails(*_: Any) -> Any:
         raise KeyError("nobody thought of it")
 
-    monkeypatch.setattr("shardproof.properties.report.diagnosis.diagnosis.hypotheses", fails)
+    monkeypatch.setattr("shardproof.properties.report.diagnosis.diagnosis.explain", fails)
     text = render(violation_of(*PLANTED["zeros"][:2]))
     assert "(the diagnosis raises KeyError: 'nobody thought of it')" in text
     assert "first wrong element" in text
@@ -371,3 +372,27 @@ def test_the_parts_of_an_array_are_shown_where_they_lie() -> None:
     own = next(i for i in IMPLEMENTATIONS if i.contract.name == "ring_shift")
     violation = LawViolation(own, LAWS["type"], case, "xla", Broken("values", "1 wrong", difference=difference))
     assert "    dp=0  0 ·  1 ✗\n    dp=1  2 ·  3 ·\n" in render(violation)
+
+
+def attends_to_those_before(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool) -> Array:
+    """The blocks of those before are seen, but for the one just before."""
+    p, mine, rows = lax.axis_size(axis_name), lax.axis_index(axis_name), len(q)
+    k, v = (lax.all_gather(x, axis_name, tiled=True) for x in (k, v))
+    logits = jnp.einsum("shd,thd->hst", q, k) / jnp.sqrt(jnp.float32(q.shape[-1]))
+    steps = mine - jnp.repeat(jnp.arange(p), rows)
+    seen = jnp.tile(jnp.tri(rows, dtype=bool), (1, p)) & (steps == 0)
+    seen = seen | (steps > 1)
+    weights = jax.nn.softmax(jnp.where(seen | (not causal), logits, -jnp.inf), -1)
+    return jnp.einsum("hst,thd->shd", weights, v)
+
+
+def test_the_line_at_fault_is_said_with_what_explains_the_blocks() -> None:
+    """Where one change makes a function right, its line is said, whatever else is known of the blocks."""
+    operand = Operand((2, 1, 2), "float32", Placement((("dp",), (), ())))
+    data, mesh = (Data("real", 1),), MeshCase(("dp",), (2,))
+    case = Case(CONTRACTS["attention"], mesh, "dp", (operand,) * 3, (("causal", True),), data)
+    explained, repaired = diagnose(violation_of(attends_to_those_before, case))
+    assert explained == "the blocks are the right ones of each participant alone"
+    place = f"test_failures_diagnosis.py:{attends_to_those_before.__code__.co_firstlineno + 7}"
+    assert repaired.startswith(f"one change makes it right: the comparison at {place}:")
+    assert repaired.endswith("true where both sides are equal")

@@ -27,7 +27,7 @@ from shardproof.properties.precision.comparison import size_of
 from shardproof.properties.precision.formats import Charges, format_of, literal_error, moved, round_at_random
 from shardproof.properties.precision.judge import bound_of
 from shardproof.properties.precision.runs import SAMPLES, fused_products, run_samples
-from shardproof.properties.report.diagnosis.repairs import run_in_doubles
+from shardproof.properties.report.diagnosis.changes import run_in_doubles
 
 pytestmark = pytest.mark.untyped  # of scalars NumPy makes other types than the arrays that are annotated
 

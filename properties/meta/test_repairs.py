@@ -15,7 +15,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.meta.brief import marked
-from shardproof.properties.report.diagnosis.repairs import NO_CHANGE, Change, numbers_by_the_mesh, run_in_doubles
+from shardproof.properties.report.diagnosis.changes import NO_CHANGE, Change, numbers_by_the_mesh, run_in_doubles
 from shardproof.properties.report.diagnosis.runs import enlarge
 
 
@@ -190,12 +190,98 @@ def numbered_by_another_role(x: Any, w: Any, *, data: Any, model: Any) -> Any:
     return lax.psum(jnp.tanh(x) @ part, model)
 
 
+def swaps_of_chains(x: Any, t: Any, *, chains: Any) -> Any:
+    """Chains exchange what their own temperature makes of their energies, not the energies."""
+    p, energies, heat = lax.axis_size(chains), (x * x).sum(1), 1 + t * t
+    other = lax.ppermute(energies / heat, chains, [(i, (i + 1) % p) for i in range(p)])
+    return energies / heat - other
+
+
+def swaps_of_all(x: Any, t: Any) -> Any:
+    """The same on whole arrays, with the energies of the chain before."""
+    energies = (x * x).sum(1)
+    return (energies - np.roll(energies, 1)) / (1 + t * t)
+
+
+def positions_by_inner(x: Any, *, outer: Any, inner: Any) -> Any:
+    """Rows are numbered by a tuple of axes in another order than theirs."""
+    first = lax.axis_index((inner, outer)) * len(x)
+    return jnp.tanh(x * (first + jnp.arange(len(x)))[:, None].astype(x.dtype))
+
+
+def mean_of_inner(x: Any, *, outer: Any, inner: Any) -> Any:
+    """A mean over one of two roles."""
+    return jnp.tanh(lax.pmean(x[0], inner))
+
+
+def total_over_outer(x: Any, *, outer: Any, inner: Any) -> Any:
+    """A sum over the other role."""
+    return jnp.tanh(lax.psum(x.sum(1), outer))
+
+
+def gathered_by_inner(x: Any, *, outer: Any, inner: Any) -> Any:
+    """Blocks are gathered in another order than theirs."""
+    return jnp.cumsum(lax.all_gather(x, (inner, outer), tiled=True))
+
+
+def contrast_of_own_rows(image: Any, text: Any, *, data: Any) -> Any:
+    """A sigmoid loss of texts that go round a ring, a mean over the rows of a block in place of all."""
+    p, total = lax.axis_size(data), -jax.nn.log_sigmoid((2 * jnp.eye(len(image)) - 1) * (2 * image @ text.T)).sum()
+    for _ in range(1, p):
+        text = lax.ppermute(text, data, [(i, (i + 1) % p) for i in range(p)])
+        total = total - jax.nn.log_sigmoid(-2 * image @ text.T).sum()
+    return lax.psum(total, data) / len(image)
+
+
+def contrast_of_all(image: Any, text: Any) -> Any:
+    """The same on whole arrays, a mean over all rows."""
+    return -jax.nn.log_sigmoid((2 * np.eye(len(image)) - 1) * (2 * image @ text.T)).sum() / len(image)
+
+
+NESTED: dict[str, Any] = {"one_axis": ["outer", "inner"], "dtypes": "float32"}
+
 PROGRAMS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
+    "a temperature": (
+        swaps_of_chains,
+        swaps_of_all,
+        {"arguments": ("@chains d", "@chains"), "results": "@chains", "one_axis": "chains", "dtypes": "float32"},
+        r"div at test_repairs.py:\d+:\d+ \(swaps_of_chains\) behind ppermute at test_repairs.py:.*, not before it",
+    ),
+    "numbers by a tuple": (
+        positions_by_inner,
+        lambda x: np.tanh(x * np.arange(len(x))[:, None].astype(x.dtype)),
+        {"arguments": ("n@outer@inner k",), "results": "n@outer@inner k", **NESTED},
+        r"axis_index along \('\w+', '\w+'\) in place of what add at .* \(positions_by_inner\) gives",
+    ),
+    "a mean of one role": (
+        mean_of_inner,
+        lambda x: np.tanh(x.mean(0)),
+        {"arguments": ("@outer@inner k",), "results": "k", **NESTED},
+        r"the mean by the psum at .* \(mean_of_inner\) over '\w+' and '\w+', not over '\w+' alone",
+    ),
+    "another role": (
+        total_over_outer,
+        lambda x: np.tanh(x.sum(1)),
+        {"arguments": ("n@outer k@inner",), "results": "n@outer", **NESTED},
+        r"the psum at test_repairs.py:\d+:\d+ \(total_over_outer\) over '\w+', not over '\w+'",
+    ),
+    "a divisor": (
+        contrast_of_own_rows,
+        contrast_of_all,
+        {"arguments": ("n@data d", "n@data d"), "results": "", "one_axis": "data", "dtypes": "float32"},
+        r"a mean in place of the psum at test_repairs.py:\d+:\d+ \(contrast_of_own_rows\) over '\w+'",
+    ),
+    "a gather": (
+        gathered_by_inner,
+        np.cumsum,
+        {"arguments": ("n@outer@inner",), "results": "n", **NESTED},
+        r"the all_gather at .* \(gathered_by_inner\) over \('\w+', '\w+'\), not over \('\w+', '\w+'\)",
+    ),
     "a bias": (
         bias_of_every_member,
         lambda x, w, b: x @ w + b,
         {"arguments": ("n k@model", "k@model m", "m"), "results": "n m"},
-        r"what \w+ at test_repairs.py:\d+:\d+ \(bias_of_every_member\) gives counted once, not by every participant",
+        r"add at test_repairs.py:\d+:\d+ \(bias_of_every_member\) behind psum at .*, not before it",
     ),
     "labels": (
         labels_of_own_rows,
@@ -295,12 +381,12 @@ PROGRAMS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
         prefix_of_those_and_itself,
         np.cumsum,
         {"arguments": ("n@data",), "results": "n@data"},
-        r"lt in place of le at test_repairs.py:\d+:\d+ \(prefix_of_those_and_itself\)",
+        r"the comparison at test_repairs.py:\d+:\d+ \(prefix_of_those_and_itself\) false where both sides are equal",
     ),
 }
 
 
-@pytest.mark.parametrize("name", marked(PROGRAMS, ["a role", "a norm", "a halo"]))
+@pytest.mark.parametrize("name", marked(PROGRAMS, ["a role", "a norm", "a halo", "a temperature"]))
 def test_the_line_and_the_change_are_reported(name: str) -> None:
     """In the report of a check, where nothing else is known."""
     function, reference, described, output = PROGRAMS[name]
@@ -414,6 +500,11 @@ def summed_narrowly(x: Any, *, data: Any) -> Any:
     return jnp.tanh(lax.psum(jnp.sum(x, 0).astype(jnp.bfloat16), data).astype(x.dtype))
 
 
+def added_narrowly(x: Any, *, data: Any) -> Any:
+    """A sum that a loop carries in 16 bits."""
+    return lax.psum(lax.scan(lambda total, row: (total + row, None), 0 * x[0], x)[0], data)
+
+
 def reported(function: Any, reference: Any, **described: Any) -> str:
     """The report of a check."""
     with pytest.raises(AssertionError) as caught:
@@ -443,6 +534,16 @@ def test_a_cast_before_a_sum_is_reported() -> None:
     text = reported(summed_narrowly, lambda x: jnp.tanh(x.sum(0)), **described)
     place = r"(convert_element_type|psum) at test_repairs.py:\d+:\d+ \(summed_narrowly\)"
     assert re.search(rf"rounded too much: .*; {place} rounds to bfloat16$", text, re.MULTILINE), text
+
+
+def test_a_narrow_accumulator_is_reported() -> None:
+    """By the line that adds, however large the error is, where a wider accumulator is stated."""
+    stated = {"arguments": ("n@data k",), "results": "k", "dtypes": "bfloat16", "accumulator": "float32"}
+    text = reported(added_narrowly, lambda x: x.sum(0), **stated)
+    place = rf"add at test_repairs.py:{added_narrowly.__code__.co_firstlineno + 2}:\d+"
+    assert re.search(
+        rf"rounded too much: in double precision .*; {place} .* rounds to bfloat16$", text, re.MULTILINE
+    ), text
 
 
 def test_what_is_wrong_in_double_precision_is_no_rounding() -> None:

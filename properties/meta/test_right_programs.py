@@ -74,7 +74,34 @@ def on_rows(function: Any, results: Any = "n@data k", **described: Any) -> Progr
     return Program(lambda x, *, data: function(x), function, **{**ROWS, "results": results, **described})
 
 
+def contrast(image: Any, text: Any, *, data: Any) -> Any:
+    """SigLIP's loss (Zhai et al. 2023): texts go round a ring, and pairs of different devices are negative."""
+    p = lax.axis_size(data)
+
+    def loss(text: Any, signs: Any) -> Any:
+        return -jax.nn.log_sigmoid(signs * (2 * image @ text.T - 1)).sum()
+
+    total = loss(text, 2 * jnp.eye(len(image), dtype=image.dtype) - 1)
+    for _ in range(1, p):
+        text = lax.ppermute(text, data, [(i, (i + 1) % p) for i in range(p)])
+        total = total + loss(text, -1)
+    return lax.psum(total, data) / (p * len(image))
+
+
+def contrast_of_all(image: Any, text: Any) -> Any:
+    """The same on whole arrays."""
+    return -jax.nn.log_sigmoid((2 * np.eye(len(image)) - 1) * (2 * image @ text.T - 1)).sum() / len(image)
+
+
 PROGRAMS = {
+    "a sigmoid loss": Program(
+        contrast,
+        contrast_of_all,
+        arguments=["n@data d", "n@data d"],
+        results="",
+        one_axis="data",
+        dtypes="float32",
+    ),
     "batch norm": Program(
         normalised,
         lambda x, scale, bias: (x - x.mean(0)) / jnp.sqrt(x.var(0) + 0.01) * scale + bias,

@@ -25,7 +25,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import PyTree
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.simulate.choices import CHOOSE, Choices
+from shardproof.properties.engines.simulate.choices import ADD_UP, CHOOSE, Choices
 from shardproof.properties.engines.simulate.env import RULES, SETS, Choice, Env, Found, Left
 from shardproof.properties.engines.simulate.errors import (
     OF_THE_PROGRAM,
@@ -96,6 +96,8 @@ def run(env: Env, equation: Any, operands: list[np.ndarray]) -> Sequence[np.ndar
         raise UnknownPrimitive(name, location(equation))
     if env.choices is not None and name in CHOOSE:
         env.choices.note(env, equation, operands)
+    elif env.choices is not None and name in ADD_UP:
+        env.choices.note_sum(env, equation, *operands)
     if arithmetic is None:
         found = RULES[name](env, equation, *operands)
     else:
@@ -219,7 +221,7 @@ class Prepared:
     def __init__(self, run: Callable[[Sequence[np.ndarray]], list[np.ndarray]], jaxpr: Any = None) -> None:
         self._run = run
         self.jaxpr = jaxpr
-        self.choices = Choices()  # of its runs, where it is interpreted
+        self.choices = Choices(jaxpr)  # of its runs, where it is interpreted
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The results in the dtypes that were traced."""

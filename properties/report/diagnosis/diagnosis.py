@@ -40,7 +40,6 @@ class Hypothesis:
     text: str  # a sentence, and indented lines below it
     predict: Predict  # the blocks that it predicts; None, or a ValueError, where it predicts none
     of: Callable[[Run], Blocks] | None = None  # what is compared with that; None: the actual blocks
-    open: bool = False  # whether it leaves open why, so that a cause is looked for as well
 
     def survives(self, runs: Sequence[Run]) -> bool:
         """True if it predicts the blocks of every run, and clearly not the right ones in one of them."""
@@ -59,16 +58,19 @@ class Hypothesis:
         return clear
 
 
-def hypotheses(runs: Sequence[Run]) -> Iterator[Hypothesis]:
-    """All of them, in the order in which they are tried: the first that survives is reported."""
+def explain(runs: Sequence[Run]) -> list[str]:
+    """The lines of the first hypothesis that survives; of blocks that only moved, those of the first cause as well."""
     run = runs[0]
-    yield from _of_every_block(run)
-    yield from _partial_results(run)
-    yield from _moves(runs)
-    yield from _reorderings(run)
-    yield from causes(run)
-    yield from _second_reductions(run)
-    yield from (Hypothesis(text, predict) for text, predict in WHEREVER.items())
+    return (
+        _first(runs, of_every_block(run), _partial_results(run))
+        or [*_first(runs, _moves(runs), _reorderings(run)), *_first(runs, causes(run))]
+        or _first(runs, _second_reductions(run), WHEREVER)
+    )
+
+
+def _first(runs: Sequence[Run], *tables: Iterable[Hypothesis]) -> list[str]:
+    """The lines of the first hypothesis that survives; empty if none does."""
+    return next((one.text.split("\n") for one in itertools.chain(*tables) if one.survives(runs)), [])
 
 
 def causes(run: Run) -> Iterator[Hypothesis]:
@@ -128,7 +130,7 @@ def _where_wrong(make: Predict, run: Run) -> Blocks | None:
     return blocks
 
 
-def _of_every_block(run: Run) -> Iterator[Hypothesis]:
+def of_every_block(run: Run) -> Iterator[Hypothesis]:
     """One mistake in all wrong blocks: nothing arrived or left, or too much was added up."""
     who = run.name(run.places[0]) if len(run.places) == 1 else "every wrong block"
     found: dict[str, Predict] = {
@@ -177,7 +179,7 @@ def _moves(runs: Sequence[Run]) -> Iterator[Hypothesis]:
             blocks = run.own if own else run.expected
             return None if blocks is None else blocks[source]
 
-        yield Hypothesis("\n".join([text, *lines]), partial(_where_wrong, move), open=True)
+        yield Hypothesis("\n".join([text, *lines]), partial(_where_wrong, move))
 
 
 def _source(runs: Sequence[Run], device: int, group: np.ndarray, *, own: bool) -> int:
@@ -207,7 +209,7 @@ def _reorderings(run: Run) -> Iterator[Hypothesis]:
         changes[f"transposed, its dimensions in the order {names}"] = partial(np.transpose, axes=(0, *order))
     for text, change in changes.items():
         turned = partial(_where_wrong, lambda run, change=change: change(run.expected))  # type: ignore[misc]
-        yield Hypothesis(f"permuted: every wrong block is {text}", turned, open=True)
+        yield Hypothesis(f"permuted: every wrong block is {text}", turned)
     for i in range(1, len(shape)):
         yield _in_another_order(f"along dimension {i - 1} of each block", (i,))
     yield _in_another_order("of each block", tuple(range(1, len(shape))))
@@ -221,12 +223,8 @@ def _in_another_order(where: str, dimensions: tuple[int, ...]) -> Hypothesis:
         rows = np.moveaxis(blocks.astype(wide(blocks.dtype)), dimensions, range(-len(dimensions), 0))
         return np.sort(rows.reshape(*rows.shape[: blocks.ndim - len(dimensions)], -1), axis=-1)
 
-    return Hypothesis(
-        f"permuted: the values {where} are the right ones, in another order",
-        lambda run: sort(run.expected),
-        of=lambda run: sort(run.actual),
-        open=True,
-    )
+    text = f"permuted: the values {where} are the right ones, in another order"
+    return Hypothesis(text, lambda run: sort(run.expected), of=lambda run: sort(run.actual))
 
 
 def _blocks_with(change: Change, run: Run) -> Blocks:
@@ -370,21 +368,26 @@ def _saturate(run: Run) -> Blocks | None:
     return np.where((actual == int(limits.min)) | (actual == int(limits.max)), run.actual, run.expected)
 
 
-WHEREVER: dict[str, Predict] = {
-    "NaN: wrong only where the right value is NaN": (
-        lambda run: np.where(run.expected != run.expected, run.actual, run.expected)
+WHEREVER = (
+    Hypothesis(
+        "NaN: wrong only where the right value is NaN",
+        lambda run: np.where(run.expected != run.expected, run.actual, run.expected),
     ),
-    "infinities: wrong only where the right value is infinite": (
-        lambda run: np.where(np.isinf(run.expected), run.actual, run.expected)
+    Hypothesis(
+        "infinities: wrong only where the right value is infinite",
+        lambda run: np.where(np.isinf(run.expected), run.actual, run.expected),
     ),
-    "missing: the blocks hold zeros wherever they are wrong": partial(_instead, 0.0),
-    "NaN: the blocks hold NaN where the right value is none": partial(_instead, np.nan),
-    "overflow: the blocks hold infinity where the right value is finite": partial(_instead, np.inf),
-    "saturated: the blocks hold the smallest or largest whole number of the dtype, not one that wraps": _saturate,
-    "unchanged: the blocks hold the device's own input wherever they are wrong": lambda run: (
-        None if run.own is None else np.where(run.wrong, run.own, run.expected)
+    Hypothesis("missing: the blocks hold zeros wherever they are wrong", partial(_instead, 0.0)),
+    Hypothesis("NaN: the blocks hold NaN where the right value is none", partial(_instead, np.nan)),
+    Hypothesis("overflow: the blocks hold infinity where the right value is finite", partial(_instead, np.inf)),
+    Hypothesis(
+        "saturated: the blocks hold the smallest or largest whole number of the dtype, not one that wraps", _saturate
     ),
-}
+    Hypothesis(
+        "unchanged: the blocks hold the device's own input wherever they are wrong",
+        lambda run: None if run.own is None else np.where(run.wrong, run.own, run.expected),
+    ),
+)
 """One mistake in all wrong elements."""
 
 
@@ -400,29 +403,18 @@ def diagnose(violation: LawViolation) -> list[str]:
         return [_not_comparable(difference, len(case.mesh.sizes))]
     if difference.of == "array":
         return ["other values in the array that out_specs puts together"]
-    runs = runs_of(violation)
-    rounding = not violation.in_doubles and not difference.by_formula and all(map(_is_rounding, runs))
-    if rounding and (line := rounds_at(violation)):
+    if line := rounds_at(violation):
         return [f"rounded too much: in double precision the values are right; {line}"]
-    why = [*causes(runs[0])]
-    found = _first(why if rounding else hypotheses(runs), runs)
-    lines = found.text.split("\n") if found else []
-    if found and found.text.startswith("rounded too much") and (line := rounds_at(violation)):
-        lines[0] += f"; {line}"
-    if rounding and not lines:
-        return ["rounded too much: off by no more than a small part of the numbers about"]
-    if found is None or found.open:
-        if found is not None and (cause := _first(why, runs)):
-            lines.append(cause.text)
-        if repair := repair_of(violation):
-            lines.append(f"one change makes it right: {repair[0]}")
+    runs, by_formula = runs_of(violation), difference.by_formula or violation.in_doubles
+    if not by_formula and all(map(_is_rounding, runs)):
+        small = "rounded too much: off by no more than a small part of the numbers about"
+        return _first(runs, causes(runs[0])) or [small]
+    lines, repair = explain(runs), repair_of(violation)
+    if repair is not None:
+        lines.append(f"one change makes it right: {repair[0]}")
     names = [*map(runs[0].name, runs[0].places[:LISTED]), *(["others"] if len(runs[0].places) > LISTED else [])]
-    formula = "another formula: in double precision too, " * (difference.by_formula or violation.in_doubles)
+    formula = "another formula: in double precision too, " * by_formula
     return lines or [f"{formula}other values: on {', '.join(names)}"]
-
-
-def _first(table: Iterable[Hypothesis], runs: Sequence[Run]) -> Hypothesis | None:
-    return next((one for one in table if one.survives(runs)), None)
 
 
 def _is_rounding(run: Run) -> bool:

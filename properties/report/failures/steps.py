@@ -27,14 +27,8 @@ from shardproof.properties.precision.arithmetic import calls
 from shardproof.properties.precision.formats import Numbers
 from shardproof.properties.precision.runs import INTERPRETER
 from shardproof.properties.programs.violation import ROUNDINGS
-from shardproof.properties.report.diagnosis.repairs import (
-    TOLERANCE,
-    Change,
-    Changed,
-    is_close,
-    repair_of,
-    run_in_doubles,
-)
+from shardproof.properties.report.diagnosis.changes import Change, Changed, run_in_doubles
+from shardproof.properties.report.diagnosis.repairs import TOLERANCE, is_close, repair_of
 from shardproof.properties.runner.violation import PROPERTIES, LawViolation
 
 MOST_STEPS, MOST_DEVICES, MOST_ELEMENTS = 80, 64, 16

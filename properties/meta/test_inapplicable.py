@@ -20,7 +20,7 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.runs import pytest_given
-from shardproof.properties.report import verdicts
+from shardproof.properties.report import checking
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner.judging import require_held
 from shardproof.properties.runner.search import Finding, find_violation
@@ -115,7 +115,7 @@ def test_an_operation_without_a_derivative_is_named_soon() -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer cases that are declined end a search of `check`."""
-    monkeypatch.setattr(verdicts, "MAX_UNSUPPORTED", 40)
+    monkeypatch.setattr(checking, "MAX_UNSUPPORTED", 40)
 
 
 @pytest.mark.lengthy

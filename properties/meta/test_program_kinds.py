@@ -20,9 +20,8 @@ from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.runs import python
-from shardproof.properties.report.checking import check_program
+from shardproof.properties.report.checking import check_program, engines_for
 from shardproof.properties.report.program_tests import program_test
-from shardproof.properties.report.verdicts import engines_for
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.search import find_violation
 

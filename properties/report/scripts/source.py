@@ -40,22 +40,15 @@ def dtype_text(dtype: np.dtype) -> str:
 
 def array_text(array: np.ndarray) -> str:
     """An array as an expression in `np` and `jnp`, exact to the last bit of every number."""
-    dtype, shape = dtype_text(array.dtype), tuple(array.shape)
-    if array.size == 0 or (not array.any() and not np.signbit(_plain(array)).any() and array.size > 1):
-        return f"np.zeros({shape}, {dtype})"
+    dtype = dtype_text(array.dtype)
+    if array.size != 1 and not array.tobytes().strip(b"\0"):
+        return f"np.zeros({array.shape}, {dtype})"
     if array.dtype.kind == "c":
         parts = np.stack([array.real, array.imag], axis=-1)
         return f"{_values(parts, dtype_text(parts.dtype))}.view({dtype})[..., 0]  # real, imaginary"
-    return _values(_plain(array), dtype)
-
-
-def _plain(array: np.ndarray) -> np.ndarray:
-    """The values in a dtype that NumPy prints: those of ml_dtypes in float32 or int32, which hold them exactly."""
-    if array.dtype.kind == "c":
-        return np.asarray(array.real)
-    if array.dtype.kind in "iufb" and not array.dtype.name.startswith(("bfloat", "float8", "int4", "uint4")):
-        return array
-    return array.astype(np.int32 if "int" in array.dtype.name else np.float32)
+    if array.dtype.type.__module__ != "numpy":  # of ml_dtypes, which float32 and int32 hold exactly
+        array = array.astype(np.int32 if "int" in array.dtype.name else np.float32)
+    return _values(array, dtype)
 
 
 def _values(array: np.ndarray, dtype: str) -> str:

@@ -107,11 +107,12 @@ def options(*them: Callable[[Decorated], Decorated]) -> Callable[[Decorated], De
     return lambda command: reduce(lambda made, option: option(made), reversed(them), command)
 
 
+PATH = click.Path(path_type=Path)
 MESH = options(
     click.option("--mesh", default="tp=4", show_default=True, metavar="AXES", help="Names and sizes, as in dp=2,tp=4."),
     click.option("--axis", default="", metavar="NAMES", help="The axis tuple, as in tp,dp. [default: all axes]"),
 )
-OUTPUT = click.option("--output", type=click.Path(path_type=Path), help="The picture. [default: named by its subject]")
+OUTPUT = click.option("--output", type=PATH, help="The picture. [default: named by its subject]")
 MACHINE = options(
     click.option("--machine", type=click.Choice(CHIPS), default="v5e", show_default=True, help="A published chip."),
     click.option("--dtype", default="bfloat16", show_default=True, help="Of all floating arrays."),
@@ -151,8 +152,7 @@ def check(
 
     NAME is CONTRACT=MODULE:FUNCTION, or MODULE:PROGRAM of a shardproof.Program; FILE.py in place of MODULE is taken.
     """
-    from shardproof.properties.report.checking import warn_once
-    from shardproof.properties.report.verdicts import check_implementation
+    from shardproof.properties.report.checking import check_implementation, warn_once
     from shardproof.properties.runner.given import Given
     from shardproof.properties.runner.platforms import make_devices
 
@@ -194,7 +194,7 @@ def suite(arguments: tuple[str, ...], *, smoke: bool) -> None:
 
 
 @main.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.option("--impl", metavar="NAME", help="CONTRACT=MODULE:FUNCTION or MODULE:PROGRAM. [default: the built-in one]")
 @SAID
 def replay(file: Path, impl: str | None, **said: str | None) -> None:
@@ -231,9 +231,9 @@ def replay(file: Path, impl: str | None, **said: str | None) -> None:
 @click.option("--platform", default="cpu", show_default=True, help="Any platform of JAX, a PJRT plugin's as well.")
 @click.option("--devices", type=click.IntRange(1), default=8, show_default=True, help="Number of devices to use.")
 @click.option("--import", "preload", default="", metavar="MODULE", help="Imported before anything runs.")
-@click.option("--json", type=click.Path(path_type=Path), help="Write all that was found to this file.")
-@click.option("--scripts", type=click.Path(path_type=Path), default=".shardproof/conformance", show_default=True)
-@click.option("--compare", nargs=2, type=click.Path(path_type=Path), help="Two such files: what changed instead.")
+@click.option("--json", type=PATH, help="Write all that was found to this file.")
+@click.option("--scripts", type=PATH, default=".shardproof/conformance", show_default=True)
+@click.option("--compare", nargs=2, type=PATH, help="Two such files: what changed instead.")
 def conformance(
     compare: tuple[Path, Path] | None, platform: str, devices: int, preload: str, axes: str | None, **how: Any
 ) -> None:
@@ -311,12 +311,9 @@ def tpu(**given: Any) -> None:
     print_schedules(**given)
 
 
-RECORD = click.Path(path_type=Path)
-
-
 @main.command()
-@click.argument("file", type=RECORD, default="report.json")
-@click.option("--output", type=RECORD, help="The page, or FILE.md. [default: beside the data]")
+@click.argument("file", type=PATH, default="report.json")
+@click.option("--output", type=PATH, help="The page, or FILE.md. [default: beside the data]")
 @click.option("--open/--no-open", "opens", default=True, help="Open it in a browser.")
 def report(file: Path, output: Path | None, *, opens: bool) -> None:
     """Write the page of a run, and open it.
@@ -337,8 +334,8 @@ def report(file: Path, output: Path | None, *, opens: bool) -> None:
 
 
 @main.command()
-@click.argument("before", type=RECORD)
-@click.argument("after", type=RECORD)
+@click.argument("before", type=PATH)
+@click.argument("after", type=PATH)
 def compare(before: Path, after: Path) -> None:
     """Print how two runs differ, law by law.
 

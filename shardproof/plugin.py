@@ -29,6 +29,8 @@ LOADING = (
     "--data-kinds",
 )
 """The options that load the suite. The others belong to these, and some to the tests of programs as well."""
+MADE_TEST = "shardproof_program_test"
+"""The attribute of tests that `program_test` made: a project's markers are its own."""
 FILES = ("--replay", "--report", "--profile")
 """The options whose values are files or folders, which pytest takes for tests until it knows the options."""
 TESTS = Path(__file__).parent / "properties"
@@ -200,7 +202,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Makes the devices for tests of programs: the suite makes its own."""
     RUNNING.append(config)
     if take_settings(config) and not config.pluginmanager.has_plugin(SUITE):
-        import_module("shardproof.properties.report.options").set_up_programs(config)
+        import_module("shardproof.properties.report.session").make_ready(config)
+        import_module("shardproof.properties.report.watch").begin(config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -233,7 +236,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def _is_of_a_program(item: pytest.Item) -> bool:
-    return hasattr(getattr(item, "function", None), "shardproof_program_test")
+    return hasattr(getattr(item, "function", None), MADE_TEST)
 
 
 @pytest.hookimpl(tryfirst=True)

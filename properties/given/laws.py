@@ -10,11 +10,11 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.laws import Law
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import matmul_precision
+from shardproof.properties.report.checking import check_laws, conclude
 from shardproof.properties.report.failures.causes import ReportedCauses
 from shardproof.properties.report.failures.evidence import examine
 from shardproof.properties.report.failures.text import find_diagnosis
 from shardproof.properties.report.session import COUNTED, seed_in_force
-from shardproof.properties.report.verdicts import check_laws, conclude
 from shardproof.properties.runner.child import Source, Task
 from shardproof.properties.runner.isolation import check_isolated, unending
 from shardproof.properties.runner.search import Finding, structures_in_force

@@ -60,10 +60,10 @@ def test_required_tests_that_were_not_selected_are_a_failure(tmp_path: Path) -> 
 
 
 AS_IF = """
-import shardproof.properties.report.accelerators as accelerators
+import shardproof.properties.report.plugin as plugin
 
-own = accelerators.missing
-accelerators.missing = lambda name, config: own(name, PassingFor(config))
+own = plugin.cannot_run
+plugin.cannot_run = lambda name, config: own(name, PassingFor(config))
 
 
 class PassingFor:

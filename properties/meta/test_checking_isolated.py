@@ -23,9 +23,8 @@ from jax import Array, lax
 from shardproof import Program, check, check_program
 from shardproof.impl.collectives import ring_shift
 from shardproof.properties.meta.runs import ROOT, python
-from shardproof.properties.report import verdicts
+from shardproof.properties.report import checking
 from shardproof.properties.report.checking import user_implementation
-from shardproof.properties.report.summary import Summary
 from shardproof.properties.runner import child, isolation
 from shardproof.properties.runner.isolation import Arrived, Here
 
@@ -118,29 +117,15 @@ def whole_scaled(x: Any, *, twice: bool) -> Any:
     return x.sum() * 3.0 * (2 if twice else 1)
 
 
-SENT: dict[str, Callable[[], Summary]] = {
-    "a lambda": lambda: check(
-        "ring_shift",
-        lambda x, axis_name, *, offset=1: ring_shift(x, axis_name, offset=offset),
-        laws="value",
-        max_examples=3,
-    ),
-    "a program of a partial": lambda: check_program(
-        Program(
-            partial(scaled, factor=3.0), whole_scaled,
-            arguments=("n@data",), results="", options={"twice": (False, True)}, serves=lambda n: n < 20,
-        ),
-        laws="value", max_examples=3,
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", SENT)
-def test_the_tallies_are_those_of_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A right function holds in the child as in this process, on as many structures, and nothing is said of it."""
-    isolated = SENT[name]()
-    monkeypatch.setattr(verdicts.Searches, "__post_init__", lambda self: setattr(self, "reason", "as the test says"))
-    together = SENT[name]()
+def test_the_tallies_are_those_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A right program holds in the child as in this process, on as many structures, and nothing is said of it."""
+    sent = Program(
+        partial(scaled, factor=3.0), whole_scaled,
+        arguments=("n@data",), results="", options={"twice": (False, True)}, serves=lambda n: n < 20,
+    )  # fmt: skip
+    isolated = check_program(sent, laws="value", max_examples=3)
+    monkeypatch.setattr(checking.Searches, "__post_init__", lambda self: setattr(self, "reason", "as the test says"))
+    together = check_program(sent, laws="value", max_examples=3)
     assert f"{HERE}as the test says" in together.machine
     assert not any(HERE in line for line in isolated.machine)
     counted = [
@@ -212,7 +197,7 @@ def declares(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
 
 def test_the_child_has_the_options_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     """The child has this process's options of JAX, whichever they are at that moment, and its number of devices."""
-    monkeypatch.setattr(verdicts, "MAX_UNSUPPORTED", 20)
+    monkeypatch.setattr(checking, "MAX_UNSUPPORTED", 20)
     for precision, promotion in (("float32", "raise"), (None, "allow")):
         configured = jax.default_matmul_precision(precision), jax.numpy_rank_promotion(promotion)
         with configured[0], configured[1], pytest.raises(AssertionError) as raised:

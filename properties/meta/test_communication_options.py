@@ -91,8 +91,8 @@ def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
     def isolated(task: Task, on_case: Any) -> Finding:
         return find([LAWS[name] for name in task.laws], task.given.load())
 
-    monkeypatch.setattr("shardproof.properties.report.verdicts.find_violation", find)
-    monkeypatch.setattr("shardproof.properties.report.verdicts.check_isolated", isolated)
+    monkeypatch.setattr("shardproof.properties.report.checking.find_violation", find)
+    monkeypatch.setattr("shardproof.properties.report.checking.check_isolated", isolated)
     check("ring_shift", ring_shift, laws=["communication"], communication="permute=1,bytes=n")
     assert seen == [Expectation.parse("permute=1,bytes=n")] * 2
     with pytest.raises(ValueError, match=r"^communication=permutes=2: "):

@@ -14,7 +14,7 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
-from shardproof.properties.report.verdicts import chosen_laws
+from shardproof.properties.report.checking import chosen_laws
 from shardproof.properties.runner.contract_tests import of_contract
 from shardproof.properties.runner.judging import applicable_laws
 

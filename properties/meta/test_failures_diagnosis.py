@@ -30,8 +30,7 @@ from shardproof.properties.programs.violation import Broken, Difference
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.diagnosis.diagnosis import diagnose, of_every_block
 from shardproof.properties.report.diagnosis.runs import enlarge, runs_of
-from shardproof.properties.report.failures.picture import picture
-from shardproof.properties.report.failures.text import colour, render
+from shardproof.properties.report.failures.text import colour, picture, render
 from shardproof.properties.runner.violation import LawViolation
 
 pytestmark = pytest.mark.untyped

@@ -24,7 +24,6 @@ from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken, Kind
-from shardproof.properties.report.failures import replay
 from shardproof.properties.report.failures.files import (
     Recorded,
     failing_case,
@@ -35,7 +34,7 @@ from shardproof.properties.report.failures.files import (
     replay_command,
     write,
 )
-from shardproof.properties.report.failures.replay import MOST_BYTES, files, read, regressions, repeat, source_of
+from shardproof.properties.report.failures.replay import MOST_BYTES, files, read, repeat, source_of
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.judging import applicable_laws, judge
 from shardproof.properties.runner.named import BuiltIn
@@ -300,16 +299,6 @@ def test_a_script_in_place_of_its_failure_is_refused_by_name(tmp_path: Path) -> 
         read(tmp_path / "a.py")
 
 
-def test_regressions_are_of_this_project_only(tmp_path: Path) -> None:
-    """Those of this checkout can be read, and a file of somebody else's function is an error."""
-    assert len(regressions()) == len(list(replay.REGRESSIONS.glob("*.json")))
-    (tmp_path / "one.json").write_text(json.dumps(record(found())))
-    assert [recorded.case for _, recorded in regressions(tmp_path)] == [failing_case(found())]
-    (tmp_path / "two.json").write_text(changed(built_in=False, name="mine"))
-    with pytest.raises(NotAFailure, match=r"two\.json: 'mine' is not an implementation of this project"):
-        regressions(tmp_path)
-
-
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     """Writing leaves no temporary file, neither when it succeeds nor when it fails."""
     path = tmp_path / "folder" / "a.json"
@@ -370,31 +359,26 @@ def test_the_command_repeats_what_was_claimed() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("impl", "line"),
-    [
-        ("foo", "ERROR: --impl=foo: expected CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather"),
-        ("foo=mine:shift", "ERROR: --impl=foo=mine:shift: contract='foo': no such contract; "),
-    ],
-)
-def test_a_wrong_function_beside_a_replay_is_a_usage_error(impl: str, line: str, tmp_path: Path) -> None:
+def test_a_wrong_function_beside_a_replay_is_a_usage_error(tmp_path: Path) -> None:
     """A function that `--impl` names is read before anything is replayed, and refused in one line."""
     (tmp_path / "a.json").write_text(changed())
-    done = pytest_run(f"--replay={tmp_path / 'a.json'}", f"--impl={impl}", folder=tmp_path)
+    done = pytest_run(f"--replay={tmp_path / 'a.json'}", "--impl=foo=mine:shift", folder=tmp_path)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
     (said,) = [text for text in done.stderr.splitlines() if text.strip()]
-    assert said.startswith(line)
+    assert said.startswith("ERROR: --impl=foo=mine:shift: contract='foo': no such contract; ")
 
 
 @pytest.mark.lengthy
 def test_a_damaged_file_fails_alone(tmp_path: Path) -> None:
-    """The rest of its folder is judged, and what lies beside it, a conftest.py or a module, is not run."""
+    """The rest of its folder is judged before it, values first; a module or a conftest.py there is not run."""
     folder = tmp_path / "from_a_stranger"
     folder.mkdir()
     for name in ("conftest", "test_it", "json"):
         (folder / f"{name}.py").write_text("raise SystemExit('it ran')\n")
     (folder / "a.json").write_text(changed(format=7))
-    (folder / "b.json").write_text(changed())
-    done = pytest_run(f"--replay={folder}", folder=tmp_path)
-    assert (done.returncode, done.stdout.count("1 failed, 1 passed")) == (1, 1), done.stdout
+    (folder / "b.json").write_text(changed(law="gradient"))
+    (folder / "c.json").write_text(changed())
+    done = pytest_run(f"--replay={folder}", "-v", folder=tmp_path)
+    assert (done.returncode, done.stdout.count("1 failed, 2 passed")) == (1, 1), done.stdout
+    assert re.findall(r"::(\w) (?:PASSED|FAILED)", done.stdout) == ["c", "b", "a"]
     assert f"\n{folder}/a.json: format=7: expected 5: another version's\n" in done.stdout

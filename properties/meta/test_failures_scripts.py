@@ -132,6 +132,10 @@ class Shift:
         return moved_on(x, axis_name, offset=offset, by=1)
 
 
+SHIFT = Shift()
+PARTS = {"partial": partial(moved_on, by=1), "method": SHIFT.ring_shift}
+
+
 def mlp(x, w_in, w_out, *, data, model):
     """Without its sum a block that relu makes zero has no rounding at all."""
     y = jax.nn.relu(x @ w_in) @ w_out
@@ -203,6 +207,9 @@ STANDALONE: dict[str, tuple[str, str, Case, str]] = {
     "gradient of scan": (
         "all_reduce", "gradient", a_case("all_reduce", chain=("checkpoint", "scan"), op="sum"), "gradient[",
     ),
+    "partial of a module": ("HELD", "value", a_case("ring_shift", offset=1), "result["),
+    "partial": ("partial", "value", a_case("ring_shift", offset=1), "result["),
+    "method": ("method", "value", a_case("ring_shift", offset=1), "result["),
     "many devices": (
         "ring_shift", "value",
         Case(CONTRACTS["ring_shift"], MeshCase(("tp",), (512,)), "tp",
@@ -214,10 +221,10 @@ STANDALONE: dict[str, tuple[str, str, Case, str]] = {
 @pytest.mark.lengthy
 @pytest.mark.parametrize("name", STANDALONE)
 def test_a_script_of_values_and_gradients_needs_no_shardproof(name: str, mine: Any, tmp_path: Path) -> None:
-    """It imports JAX, NumPy and the function alone, exits with 1 and says where, and with 0 after the repair."""
+    """It imports JAX, NumPy and the function or its parts, exits with 1 and says where, with 0 after the repair."""
     function, law, case, message = STANDALONE[name]
     engine = XlaEngine() if "eager" in case.chain else SimulateEngine()
-    files = write(violation_of(getattr(mine, function), case, law, engine))
+    files = write(violation_of(mine.PARTS.get(function) or getattr(mine, function), case, law, engine))
     assert not NEEDED.search(files.script.read_text())
     code, output = ran(files)
     assert (code, message in output) == (1, True), output
@@ -333,27 +340,6 @@ def test_a_script_without_its_function_exits_with_2(mine: Any, tmp_path: Path) -
         assert f"to have mine found: PYTHONPATH=FOLDER python {one.script.resolve()}\n" in output
 
 
-WITHOUT_A_NAME: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "partial of a module": (lambda mine: mine.HELD, "from mine import HELD as implementation\n"),
-    "partial": (lambda mine: partial(mine.moved_on, by=1), "from mine import moved_on as implementation\n"),
-    "method": (lambda mine: mine.Shift.ring_shift.__get__(mine.SHIFT), "from mine import SHIFT as implementation\n"),
-}
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("name", WITHOUT_A_NAME)
-def test_what_can_be_imported_is(name: str, mine: Any, tmp_path: Path) -> None:
-    """Of a partial or a method that no name finds its parts are imported, and the script shows the bug."""
-    make, line = WITHOUT_A_NAME[name]
-    mine.SHIFT = mine.Shift()
-    (tmp_path / "mine.py").write_text(f"{MINE}\nSHIFT = Shift()\n")
-    files = write(violation_of(make(mine), a_case("ring_shift", offset=1), "value"))
-    assert line in files.script.read_text()
-    assert ran(files)[0] == 1
-    (tmp_path / "mine.py").write_text((tmp_path / "mine.py").read_text().replace("RIGHT = False", "RIGHT = True"))
-    assert ran(files) == (0, "")
-
-
 @pytest.mark.lengthy
 def test_a_script_that_cannot_have_its_function_shows_nothing(mine: Any, tmp_path: Path) -> None:
     """It exits with 2 if its function has no source, or a part of it is no text, or if it raises."""
@@ -403,16 +389,6 @@ def test_a_function_without_a_name_is_written_into_the_script() -> None:
     nameless = lambda x, axis_name, *, offset=1: collectives.ring_shift(x, axis_name, offset=-offset - 1)  # noqa: E731
     text = script(violation_of(nameless, a_case("ring_shift", offset=0), "value"))
     assert "implementation = lambda x, axis_name, *, offset=1:" in text
-
-
-def test_a_function_that_has_no_source_is_asked_for() -> None:
-    """A callable object has no source of its own: the script says where to put it."""
-
-    class Shift:
-        def __call__(self, x: Any, axis_name: Any, *, offset: int = 1) -> Any:
-            return x
-
-    assert "put it here" in script(violation_of(Shift(), a_case("ring_shift", offset=1), "value"))
 
 
 NAMES = [(("P", "mesh", "np", "x0", "x1"), "value"), (("dx0", "jax", "x", "ct0", "gradient"), "gradient")]

@@ -16,7 +16,7 @@ from shardproof.properties.cases.chain import Chain, in_words
 from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.runs import pytest_given
 from shardproof.properties.meta.test_verdicts import found
-from shardproof.properties.report import verdicts
+from shardproof.properties.report import checking
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner.judging import require_held
 from shardproof.properties.runner.tally import HeldOnNothing
@@ -89,7 +89,7 @@ def test_an_operation_without_a_derivative_is_named_soon() -> None:
 @pytest.mark.either_end
 def test_laws_that_do_not_apply_verify_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check in which no law of all cases held fails; the table has the law that does not apply."""
-    monkeypatch.setattr(verdicts, "MAX_UNSUPPORTED", 40)
+    monkeypatch.setattr(checking, "MAX_UNSUPPORTED", 40)
     with pytest.raises(AssertionError, match=r"does not apply: every case was declined(?s:.*)gradient  simulate  does"):
         check("all_reduce", extreme, laws=["gradient"], max_examples=8)
 

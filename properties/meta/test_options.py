@@ -1,25 +1,15 @@
 """The options of a run: what cannot be used is one clear line, and a seed gives every test cases of its own."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shardproof.properties.meta.runs import pytest_run
 from shardproof.properties.meta.test_plugin import run_pytest
 from shardproof.properties.runner.search import seed_of
 
 pytestmark = pytest.mark.either_end
-
-MINE = """
-from shardproof.impl import collectives
-
-
-def shift(x, axis_name, *, offset=1):
-    return collectives.ring_shift(x, axis_name, offset=offset + 1)
-"""
 
 
 def drawn(folder: Path, *options: str) -> dict[str, Any]:
@@ -50,15 +40,3 @@ def test_a_seed_is_that_of_a_test() -> None:
     assert seed_of(1, "a", "xla") == seed_of("1", "a", "xla")
     others = {seed_of(1, "a", "xla"), seed_of(2, "a", "xla"), seed_of(1, "b", "xla"), seed_of(1, "a", "simulate")}
     assert len(others) == 4
-
-
-@pytest.mark.lengthy
-def test_a_folder_is_reported_as_a_run_is(tmp_path: Path) -> None:
-    """Of a folder of failures those of values come before those of gradients, whatever their files' names."""
-    (tmp_path / "mine.py").write_text(MINE)
-    chosen = ("--engine=simulate", "--hypothesis-profile=ci", "--laws=value,gradient")
-    pytest_run("--impl=ring_shift=mine:shift", *chosen, folder=tmp_path)
-    folder = tmp_path / ".shardproof" / "failures"
-    assert sorted(path.stem.split("-")[2] for path in folder.glob("*.json")) == ["gradient", "value"]
-    done = pytest_run(f"--replay={folder}", "--impl=ring_shift=mine:shift", "-v", folder=tmp_path)
-    assert re.findall(r"::ring_shift-shift-(\w+)\S* FAILED", done.stdout) == ["value", "gradient"], done.stdout

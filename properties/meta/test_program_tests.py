@@ -85,15 +85,11 @@ def engines_of(test: Any) -> list[str]:
     return [one.values[0] for one in test.pytestmark[0].args[1]]
 
 
-def test_a_run_that_checks_nothing_ends_with_a_sentence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names the expression that selects no test, or the flag for which XLA ends the process."""
+def test_a_run_that_checks_nothing_ends_with_a_sentence(project: Path) -> None:
+    """It names the expression that selects no test."""
     done = ran(project, "-k", "totl")
     output = "ERROR: -k 'totl': nothing was checked: expected an expression that selects a test\n"
     assert (done.returncode, output in done.stdout) == (pytest.ExitCode.NO_TESTS_COLLECTED, True), done.stdout
-    monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1 --xla_force_host_platform_device_count=2")
-    done = ran(project)
-    assert "expected flags that XLA knows: it ends the process for --xla_no_such_flag=1\n" in done.stdout
-    assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_a_file_that_is_missing_is_reported_before_an_expression(tmp_path: Path) -> None:
@@ -146,9 +142,18 @@ def test_a_terminal_shows_how_far_a_test_is(project: Path) -> None:
     assert b"2 passed" in shown
 
 
+OF_ANOTHER: dict[str, dict[str, Any]] = {
+    "roles=": {"roles": [["model", "dp"]]},
+    "parameter='op'": {"params": [["op", "sum"]]},
+    "operands: 0 given": {"operands": []},
+    "other: expected --impl MODULE:PROGRAM": {"contract": "other"},
+}
+"""Changes that make the case of a file one of another program, or of other arguments, and why it is refused."""
+
+
 @pytest.mark.lengthy
 def test_a_failure_is_reported_replayed_kept_and_repaired(project: Path) -> None:
-    """A failure is reported, replayed, kept as a regression and passes once repaired, with workers as well."""
+    """A failure is reported, replayed if it is of this program, kept, and passes once repaired; with workers too."""
     first = ran(project)
     assert first.returncode == 1
     assert "2 failed, 1 passed" in first.stdout, first.stdout
@@ -172,6 +177,17 @@ def test_a_failure_is_reported_replayed_kept_and_repaired(project: Path) -> None
     assert (named.returncode, text in named.stdout) == (1, True), named.stdout
     unnamed = ran(project, f"--replay={file}")
     assert "total: expected --impl MODULE:PROGRAM, or the file with its program_test, as well" in unnamed.stdout
+    (project / "changed").mkdir()
+    for number, changes in enumerate(OF_ANOTHER.values()):
+        content = json.loads((project / file).read_text())
+        content["case"] |= changes
+        (project / "changed" / f"{number}.json").write_text(json.dumps(content))
+    others = ran(project, "tests/test_total.py", "--replay=changed")
+    assert f"{len(OF_ANOTHER)} failed" in others.stdout, others.stdout
+    for number, reason in enumerate(OF_ANOTHER):
+        assert re.search(rf"\n{project}/changed/{number}.json: .*{re.escape(reason)}", others.stdout), others.stdout
+    assert "Traceback" not in others.stdout
+
     kept = project / "tests" / OF_PROGRAMS / Path(file).name
     kept.parent.mkdir()
     shutil.copy(project / file, kept)
@@ -223,27 +239,17 @@ def test_a_program_that_ends_its_process_is_given_and_replayed(project: Path) ->
     assert headline in later.stdout
 
 
-@pytest.mark.lengthy
-def test_a_case_is_checked_once_its_program_is_known(project: Path) -> None:
-    """A file of another program, or of other arguments, is refused in one line."""
-    _, file = found_in(ran(project, "-k", "simulate"))
-    text = (project / file).read_text()
-    refused: dict[str, dict[str, Any]] = {
-        "roles=": {"roles": [["model", "dp"]]},
-        "parameter='op'": {"params": [["op", "sum"]]},
-        "operands: 0 given": {"operands": []},
-        "other: expected --impl MODULE:PROGRAM": {"contract": "other"},
-    }
-    (project / "changed").mkdir()
-    for number, changes in enumerate(refused.values()):
-        content = json.loads(text)
-        content["case"] |= changes
-        (project / "changed" / f"{number}.json").write_text(json.dumps(content))
-    done = ran(project, "tests/test_total.py", "--replay=changed")
-    assert f"{len(refused)} failed" in done.stdout, done.stdout
-    for number, reason in enumerate(refused):
-        assert re.search(rf"\n{project}/changed/{number}.json: .*{re.escape(reason)}", done.stdout), done.stdout
-    assert "Traceback" not in done.stdout
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mine", "--impl=mine: expected CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather, or MODULE:PROGRAM"),
+        ("=mine:mlp", "--impl==mine:mlp: expected CONTRACT=MODULE:FUNCTION"),
+    ],
+)
+def test_what_names_no_function_is_refused(name: str, message: str) -> None:
+    """An `--impl` of another form is refused in one line with what was expected."""
+    with pytest.raises(GivenError, match=re.escape(message)):
+        Given.parse(name)
 
 
 @pytest.mark.lengthy

@@ -24,9 +24,9 @@ from shardproof.properties.performance.routes import Loads
 from shardproof.properties.performance.timeline import timeline
 from shardproof.properties.programs.examples import product_case
 from shardproof.properties.programs.violation import Broken
-from shardproof.properties.report.failures import picture as lanes
-from shardproof.properties.report.failures.picture import drawing, in_letters
-from shardproof.properties.report.failures.text import report
+from shardproof.properties.report.failures import files
+from shardproof.properties.report.failures.files import drawing
+from shardproof.properties.report.failures.text import in_letters, report
 from shardproof.properties.runner.violation import LawViolation
 
 MINE = """import jax
@@ -335,6 +335,6 @@ def test_other_failures_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert drawing(other) == ""
     broken = violation("one_place_too_far")
     assert in_letters(broken)
-    monkeypatch.setattr(lanes, "operations_for", lambda *_: 1 / 0)
+    monkeypatch.setattr(files, "operations_for", lambda *_: 1 / 0)
     assert in_letters(broken) == []
     assert drawing(broken) == ""

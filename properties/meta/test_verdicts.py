@@ -159,11 +159,11 @@ def test_reasons_that_differ_in_their_values_are_one() -> None:
     assert merge_similar(counted) == [(first, 2, 5), (other, 1, 1)]
 
 
-@pytest.mark.parametrize("laws", [[], ""])
-def test_no_laws_are_distinguished_from_all(laws: Any) -> None:
+def test_no_laws_are_distinguished_from_all() -> None:
     """An empty choice of laws is refused, and None means all laws and no claims."""
-    with pytest.raises(ValueError, match=r"laws=\(\): expected some of value, "):
-        check("ring_shift", few, laws=laws)
+    for laws in ((), ""):
+        with pytest.raises(ValueError, match=r"laws=\(\): expected some of value, "):
+            check("ring_shift", few, laws=laws)
     assert split_names("laws", None, LAWS) == tuple(LAWS)
     summary = check("ring_shift", few, laws="value, error", claims=None, max_examples=1)
     assert {tally.law for tally in summary.tallies} == {"value", "error"}
@@ -285,21 +285,6 @@ def test_a_law_that_ran_on_nothing_is_not_called_held() -> None:
     tally.structures = 1
     assert verdict_row(tally)[2] == "held"
     assert verdict_row(dataclasses.replace(tally, structures=0, defects={"empty_product": 7}))[2] == "excused"
-
-
-def test_a_function_that_counts_its_calls_is_reported() -> None:
-    """A function that is wrong each time, and each time in another way, keeps state: nothing else is said of it."""
-    calls = []
-
-    def shift(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
-        calls.append(axis_name)
-        return collectives.ring_shift(x, axis_name, offset=offset) * len(calls)
-
-    with pytest.raises(AssertionError, match=r"value: mesh .*blocks wrong") as caught:
-        check("ring_shift", shift, laws=["value"], max_examples=20)
-    output = str(caught.value).split("first wrong element")[0]
-    assert "not the same twice" in output
-    assert "times the right values" not in output
 
 
 def first_waits(x: Array, axis_name: Any, *, offset: int = 1) -> Array:

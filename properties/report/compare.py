@@ -21,19 +21,16 @@ HEADINGS = {
 }
 """The kinds of changes, the worst first; `violated` alone is an error."""
 
-Key = tuple[str, str, str, str]
-Changes = dict[str, list[str]]
-
 
 def compare(before: Record, after: Record) -> tuple[list[str], bool]:
     """The lines that say how two runs differ, and whether something is newly violated."""
-    found: Changes = {name: [] for name in HEADINGS}
+    found: dict[str, list[str]] = {name: [] for name in HEADINGS}
     for name, line in (*_verdicts(before, after), *_slower(before, after)):
         found[name].append(line)
     lines = [*_header(before, after), ""]
-    for name, heading in HEADINGS.items():
-        some = found[name] if name not in ("gone", "new") else _by_implementation(found[name])
-        lines += [f"{heading} ({len(some)}):", *(f"  {line}" for line in some), ""] if some else []
+    found |= {name: _by_implementation(found[name]) for name in ("gone", "new")}
+    for name, some in found.items():
+        lines += [f"{HEADINGS[name]} ({len(some)}):", *(f"  {line}" for line in some), ""] if some else []
     same = sum(key in _tallies(before) for key in _tallies(after))
     none = "" if any(found.values()) else "; no difference"
     return [*lines, f"{counted(same, 'law')} of implementations in both runs{none}"], bool(found["violated"])
@@ -48,7 +45,7 @@ def _by_implementation(lines: list[str]) -> list[str]:
     return [f"{name}: {', '.join(some)}" for name, some in laws.items()]
 
 
-def _tallies(record: Record) -> dict[Key, Tally]:
+def _tallies(record: Record) -> dict[tuple[str, ...], Tally]:
     tallies = [Tally.from_json(one) for one in record["verified"]]
     return {(t.contract, t.implementation, t.law, t.engine): t for t in tallies}
 
@@ -105,9 +102,9 @@ def _weaker(one: Tally, other: Tally) -> str:
 
 def _slower(before: Record, after: Record) -> Iterator[tuple[str, str]]:
     """The implementations that take more compilations, or time of the processor, for each structure."""
-    was, now = (_costs(one) for one in (before, after))
-    for name in was:
-        one, other = was[name], now.get(name, was[name])
+    now = _costs(after)
+    for name, one in _costs(before).items():
+        other = now.get(name, one)
         for what, least in (("seconds", SECONDS), ("compilations", 0)):
             a, b = one[what] / one["structures"], other[what] / other["structures"]
             if b > SLOWER * a and other[what] - one[what] > least:

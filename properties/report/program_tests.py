@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterable
 import jax
 import pytest
 
-from shardproof.plugin import own
+from shardproof.plugin import MADE_TEST, own
+from shardproof.properties.report.checking import EXAMPLES, check_here, chosen_laws, conclude, engines_for, scope_of
 from shardproof.properties.report.failures.causes import ReportedCauses
 from shardproof.properties.report.failures.files import Recorded
 from shardproof.properties.report.failures.replay import regressions_of, repeat
 from shardproof.properties.report.progress import devices_note
-from shardproof.properties.report.session import COUNTED, MADE_TEST
-from shardproof.properties.report.verdicts import EXAMPLES, check_here, chosen_laws, conclude, engines_for, scope_of
+from shardproof.properties.report.session import COUNTED
 from shardproof.properties.runner.given import Given
-from shardproof.properties.runner.named import Named, held_by_a_module
+from shardproof.properties.runner.named import held_by_a_module
 from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.programs import Program
@@ -36,9 +36,7 @@ def program_test(
 
     Arguments:
         program: what is checked; a module should have a name for it, by which a replay imports it.
-        laws: the laws to check; None: all that apply.
-        max_examples: how many structures each law is to hold on when interpreted; compiled a sixth as many.
-        random_seed: another seed draws other cases; None draws the same every time.
+        laws, max_examples, random_seed: as `check` takes them.
 
     Raises:
         ValueError: if there is no such law, or the reference cannot be called with arrays as they are described.
@@ -70,9 +68,11 @@ def program_test(
     @pytest.mark.parametrize("shardproof_check", checks)
     def test(shardproof_check: str | Recorded | NotAFailure, request: pytest.FixtureRequest) -> None:
         __tracebackhide__ = True
-        if not isinstance(shardproof_check, str):
+        if isinstance(shardproof_check, NotAFailure):
+            raise shardproof_check
+        if isinstance(shardproof_check, Recorded):
             assert name is not None  # beside its module are the regressions
-            _repeat(program, shardproof_check, name)
+            repeat(shardproof_check, Given("", name.module, name.qualname), program.implementation)
             return
         engine, chosen = shardproof_check, own(request.config, "laws")
         among = chosen_laws(chosen)
@@ -92,14 +92,3 @@ def program_test(
     test.__doc__ = f"{program.name} satisfies every law."
     setattr(test, MADE_TEST, program)
     return test
-
-
-def _repeat(program: Program, regression: Recorded | NotAFailure, name: Named) -> None:
-    """Checks a regression again."""
-    __tracebackhide__ = True
-    try:
-        if isinstance(regression, NotAFailure):
-            raise regression
-        repeat(regression, Given("", name.module, name.qualname), program.implementation)
-    except NotAFailure as error:
-        raise pytest.fail.Exception(str(error), pytrace=False) from None

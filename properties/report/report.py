@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,7 +19,6 @@ from shardproof.properties.laws import LAWS
 from shardproof.properties.performance.tables import markdown, table, text_of
 from shardproof.properties.programs.implementations import full_name
 from shardproof.properties.report.failures.causes import by_cause, group_text, lines_of_others
-from shardproof.properties.report.session import facts, report_paths, tallies_of, write_somewhere
 from shardproof.properties.report.summary import (
     ORDERS,
     VERDICTS,
@@ -30,9 +29,6 @@ from shardproof.properties.report.summary import (
     weak_points,
 )
 from shardproof.properties.runner.tally import LINKS_OF_CHAIN, TRIVIAL, Tally, merge
-
-FAILURE = pytest.StashKey[dict[str, dict[str, Any]]]()
-"""The entries of a test's failures, by law."""
 
 COLUMNS = (
     "contract", "implementation", "laws", "interpreted", "compiled", "meshes", "axis orders", "dtypes", "largest mesh",
@@ -244,15 +240,3 @@ def report_text(path: str, record: Record) -> str:
         "base64": lambda text: base64.b64encode(text.encode()).decode(),
     }
     return re.sub(r"\n{3,}", "\n\n", pages.get_template(f"report.{ending}").render(view(record, room))).strip() + "\n"
-
-
-def write_reports(config: pytest.Config, print_line: Callable[[str], None], ended: str = "") -> None:
-    """Writes the reports of a run, which may have ended early for a reason, and prints a line for each."""
-    terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
-    ran = [] if terminal is None else [one for kind in ("failed", "error") for one in terminal.stats.get(kind, [])]
-    others = [one for one in ran if not getattr(one, "shardproof_failures", [])]
-    errors = [{"test": one.nodeid, "text": str(one.longrepr)[-4_000:]} for one in others]
-    if paths := report_paths(config):
-        record = record_of([] if terminal is None else tallies_of(config), facts(config, ended), errors)
-        for path in paths:
-            write_somewhere(path, report_text(str(path), record), print_line)

@@ -3,12 +3,12 @@
 import pytest
 
 from shardproof.properties.report.failures.files import Recorded
-from shardproof.properties.report.failures.replay import devices_needed, regressions, repeat
+from shardproof.properties.report.failures.replay import REGRESSIONS, devices_needed, read, repeat
 from shardproof.properties.runner.named import BuiltIn
 
 RECORDED = [
     pytest.param(recorded, id=path.stem, marks=pytest.mark.needs_devices(devices_needed(recorded)))
-    for path, recorded in regressions()
+    for path, recorded in [(path, read(path)) for path in sorted(REGRESSIONS.glob("*.json"))]
 ]
 
 if RECORDED:

@@ -1,4 +1,4 @@
-"""The files of a failure: a script that runs alone, and a case that replays, which holds no code."""
+"""The files of a failure: a script that runs alone, a case that replays, which holds no code, and a picture."""
 
 import contextlib
 import dataclasses
@@ -10,21 +10,25 @@ import shlex
 import sys
 import tempfile
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from shardproof.plugin import MADE_TEST
 from shardproof.properties.cases import reading
 from shardproof.properties.cases.case import Case, bounded
 from shardproof.properties.contracts import contract_of, is_listed
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
+from shardproof.properties.laws.overlap import MACHINE
+from shardproof.properties.performance.choosing import operations_for
+from shardproof.properties.performance.lanes import Lanes, gantt, lay_out
+from shardproof.properties.performance.timeline import Balanced, timeline
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Kind
-from shardproof.properties.report.failures.picture import drawing
 from shardproof.properties.report.scripts.script import script
-from shardproof.properties.report.session import MADE_TEST
 from shardproof.properties.runner.named import find_name, impl_options, is_built_in, name_of, source_text
 from shardproof.properties.runner.preconditions import NotAFailure, check_case
 from shardproof.properties.runner.violation import LawViolation, first_line
@@ -79,7 +83,7 @@ def record(violation: LawViolation) -> dict[str, Any]:
         case=failing_case(violation).named(),
         stated=implementation.stated,
     )
-    content: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(recorded)))
+    content: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(recorded))
     return content
 
 
@@ -106,27 +110,29 @@ def parse(text: str) -> Recorded:
             raise NotAFailure(f"format={found}: expected {Recorded.format}: another version's")
         recorded = reading.decode(Recorded, content)
         recorded = dataclasses.replace(recorded, case=bounded(recorded.case, contract_of))
-        _check(recorded)
+        if wrong := _wrong(recorded):
+            raise NotAFailure(wrong)
+        if is_listed(recorded.case.contract):  # a program's case is checked once it is imported
+            check_case(recorded.law, recorded.case)
     except ValueError as error:
         raise NotAFailure(reading.one_line(str(error))[:MOST_REASON]) from error
     return recorded
 
 
-def _check(recorded: Recorded) -> None:
-    """Raises Unreadable unless law, engine and contract are known; a program's case is checked once it is imported."""
-    for what, value, known in (("law", recorded.law, LAWS), ("engine", recorded.engine, ENGINES)):
+def _wrong(recorded: Recorded) -> str:
+    """What is wrong with the law or engine of a record; empty if nothing is."""
+    engine, case = recorded.engine, recorded.case
+    for what, value, known in (("law", recorded.law, LAWS), ("engine", engine, ENGINES)):
         if value not in known:
-            raise reading.Unreadable(f"{what}={reading.shown(value)}: expected one of {', '.join(known)}")
-    law, case = LAWS[recorded.law], recorded.case
-    if recorded.engine not in law.engines:
-        engines = ", ".join(law.engines)
-        raise reading.Unreadable(f"engine={recorded.engine!r}: the law {law.name!r} is checked by {engines}")
-    if recorded.engine == "simulate" and not all(link.compiled for link in case.links):
-        raise reading.Unreadable(f"chain={case.chain}: expected none without `jit` on the engine {recorded.engine!r}")
-    if recorded.engine == "xla" and max(case.mesh.devices) >= MOST_DEVICES:
-        raise reading.Unreadable(f"devices={reading.shown(case.mesh.devices)}: expected numbers below {MOST_DEVICES}")
-    if is_listed(case.contract):
-        check_case(recorded.law, case)
+            return f"{what}={reading.shown(value)}: expected one of {', '.join(known)}"
+    engines = LAWS[recorded.law].engines
+    if engine not in engines:
+        return f"engine={engine!r}: the law {recorded.law!r} is checked by {', '.join(engines)}"
+    if engine == "simulate" and not all(link.compiled for link in case.links):
+        return f"chain={case.chain}: expected none without `jit` on the engine {engine!r}"
+    if engine == "xla" and max(case.mesh.devices) >= MOST_DEVICES:
+        return f"devices={reading.shown(case.mesh.devices)}: expected numbers below {MOST_DEVICES}"
+    return ""
 
 
 FOLDER = Path(".shardproof") / "failures"
@@ -219,3 +225,36 @@ def replace(path: Path, text: str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def lanes_of(violation: LawViolation) -> Lanes:
+    """The timeline of every resource, on the machine of the law; empty for other laws."""
+    if violation.kind != "overlap":
+        return Lanes(Fraction(0))
+    implementation, case = violation.implementation, violation.case
+    try:
+        operations = operations_for(implementation, case)
+        machine = Balanced.of(operations, case.mesh, case.axes)
+        if violation.broken.of_derivative:
+            operations = operations_for(implementation, case, gradient=True)
+            machine = machine if machine.bytes else Balanced.of(operations, case.mesh, case.axes)
+        return lay_out(timeline(operations, machine))
+    except Exception:  # a failure is reported even where it cannot be drawn: its function may raise anything
+        return Lanes(Fraction(0))
+
+
+def drawing(violation: LawViolation) -> str:
+    """The picture as an SVG; empty without a timeline, or where drawsvg is not installed."""
+    lanes = lanes_of(violation)
+    if not lanes.total:
+        return ""
+    whose = " and its gradient" if violation.broken.of_derivative else ""
+    title = [
+        f"{violation.implementation}{whose} on mesh {violation.case.mesh}",
+        f"of {', '.join(map(str, violation.case.operands))}, {MACHINE}",
+        "times in parts of all products of the function",
+    ]
+    try:
+        return str(gantt(title, lanes, lambda part: f"{float(part):.3g}").as_svg())
+    except ModuleNotFoundError:
+        return ""

@@ -4,14 +4,16 @@ import contextlib
 import dataclasses
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
 
+from shardproof.plugin import MADE_TEST
 from shardproof.properties.cases.reading import one_line
+from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.contracts import Scope, is_listed
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
@@ -20,16 +22,14 @@ from shardproof.properties.programs.program import matmul_precision
 from shardproof.properties.programs.violation import DEATHS
 from shardproof.properties.report.failures.files import Recorded, parse
 from shardproof.properties.report.failures.text import find_diagnosis, render
-from shardproof.properties.report.options import usage_errors
-from shardproof.properties.report.session import MADE_TEST
+from shardproof.properties.report.session import GIVEN, usage_errors
 from shardproof.properties.runner.child import Source, Task, check_case_again
-from shardproof.properties.runner.given import SAID, Given, parse_all
+from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.isolation import check_isolated
 from shardproof.properties.runner.named import BuiltIn, Named, held_by_a_module
 from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.search import Finding
-from shardproof.properties.runner.stated import GivenError
 from shardproof.properties.runner.tally import HeldOnNothing
 from shardproof.properties.runner.violation import LawViolation
 
@@ -48,10 +48,8 @@ def read(path: Path) -> Recorded:
     reason = "not a file"
     try:
         if path.is_file():  # a device or a pipe may never end
-            with path.open("rb") as stream:
-                content = stream.read(MOST_BYTES + 1)
-            if len(content) <= MOST_BYTES:
-                return parse(content.decode())
+            if path.stat().st_size <= MOST_BYTES:
+                return parse(path.read_text(encoding="utf-8"))
             reason = f"larger than {MOST_BYTES} bytes"
     except UnicodeDecodeError as error:
         reason = f"not UTF-8: {error.reason} at byte {error.start}"
@@ -81,15 +79,6 @@ def files(path: Path) -> list[Path]:
     return found
 
 
-def regressions(folder: Path = REGRESSIONS) -> list[tuple[Path, Recorded]]:
-    """The regressions of this project's implementations; raises NotAFailure if one cannot be run again."""
-    found = [(path, read(path)) for path in sorted(folder.glob("*.json"))]
-    for path, recorded in found:
-        if not recorded.built_in:
-            raise NotAFailure(f"{path}: {recorded.name!r} is not an implementation of this project")
-    return found
-
-
 def regressions_of(program: Program, held: Named) -> list[tuple[Path, Recorded | NotAFailure]]:
     """The regressions of a program in a module, and the files beside that module that have none."""
     found: list[tuple[Path, Recorded | NotAFailure]] = []
@@ -113,11 +102,12 @@ def devices_needed(recorded: Recorded) -> int:
 def repeat(recorded: Recorded, source: Source, implementation: Implementation) -> None:
     """Checks a recorded case again: in this process, unless it may end it, or takes more devices.
 
-    Raises:
-        LawViolation: if the law still does not hold.
-        HeldOnNothing: if it is neither broken nor holds: the case is not supported, excused, or cannot be run.
-        NotAFailure: if it is no case of the contract.
+    Raises LawViolation if the law does not hold, HeldOnNothing if it is not checked, as the case is not supported,
+    excused, or cannot be run, and NotAFailure if it is no case of the contract.
     """
+    wanted = recorded.case.contract.name
+    if implementation.contract.name != wanted:
+        raise NotAFailure(f"{source} is a {implementation.contract.name}: expected a {wanted}")
     if recorded.violated in DEATHS or devices_needed(recorded) > len(jax.devices()):
         run_isolated(recorded, source)
         return
@@ -155,32 +145,20 @@ def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platfo
     _require_held(recorded, check_isolated(task))
 
 
-def load(source: Source, contract: str = "") -> Implementation:
-    """The function that is replayed; raises NotAFailure if it cannot be imported, or is of another contract."""
-    try:
-        found = source.load()
-    except GivenError as error:
-        raise NotAFailure(one_line(str(error))) from error
-    if contract not in ("", found.contract.name):
-        raise NotAFailure(f"{source} is a {found.contract.name}: expected a {contract}")
-    return found
-
-
 def source_of(
     recorded: Recorded, given: Sequence[Given], programs: Iterable[tuple[Program, Given]] | None = None
 ) -> Source:
     """The source of the function that a failure is replayed with: given, a program's, or built in; else NotAFailure.
 
-    Arguments:
-        programs: those of the test files that pytest is run on; None: there is no pytest.
+    Programs are those of the test files that pytest is run on; None without pytest.
     """
     contract = recorded.case.contract.name
     for one in given:
-        if contract == (one.contract or load(one).contract.name):
+        if contract == (one.contract or one.load().contract.name):
             return one
-    beside = [(program, one) for program, one in programs or () if program.name == contract]
-    if beside:
-        return next((one for _, one in beside if one.function == recorded.program), beside[0][1])
+    tested = [one for program, one in programs or () if program.name == contract]
+    if tested:
+        return next((one for one in tested if one.function == recorded.program), tested[0])
     if recorded.built_in:
         return BuiltIn(contract, recorded.name)
     if is_listed(recorded.case.contract):
@@ -192,10 +170,7 @@ def source_of(
 def recheck(file: Path, function: Any = None, **said: str) -> int:
     """Checks a recorded failure again, from its script: 1 while it shows, 0 when it does not, 2 if it cannot be run.
 
-    Arguments:
-        file: the file of the failure.
-        function: the function or `Program`, for which the script has a name; None: a built-in one.
-        said: its claims, as `check` takes them: `communication`, `overlap` and `claims`.
+    The script has a name for the function or `Program`; without one a built-in one is checked. Its claims are `said`.
     """
     try:
         recorded = read(file)
@@ -204,47 +179,45 @@ def recheck(file: Path, function: Any = None, **said: str) -> int:
         if function is not None:  # by the name that the script has for it, another process imports it from there
             name = next(name for name, value in vars(sys.modules["__main__"]).items() if value is function)
             of = "" if isinstance(function, Program) else f"{contract}="
-            claimed = (said.get(each) or None for each in ("communication", "claims", "overlap"))
+            claimed = (said.get(each) for each in ("communication", "claims", "overlap"))
             source = Given.parse(f"{of}__main__:{name}", *claimed)
-        repeat(recorded, source, dataclasses.replace(load(source, contract), name=recorded.name))
+        repeat(recorded, source, dataclasses.replace(source.load(), name=recorded.name))
     except LawViolation as violation:
         sys.stdout.write(f"{render(violation)}\n")
         return 1
     except Exception as error:
-        expected = isinstance(error, NotAFailure | HeldOnNothing | GivenError)
+        expected = isinstance(error, RequestError | HeldOnNothing)
         sys.stderr.write(f"{error}\n" if expected else traceback.format_exc())
         return 2
     return 0
 
 
 class ReplayItem(pytest.Item):
-    """One recorded failure."""
+    """One recorded failure, in a file given to `--replay`."""
 
     programs: Sequence[tuple[Program, Given]] = ()
+
+    @classmethod
+    def of(cls, session: pytest.Session, path: Path) -> "ReplayItem":
+        """The item of a file, wherever that is."""
+        root, name = session.config.rootpath, one_line(path.stem)
+        shown = path.relative_to(root) if root in path.parents else path
+        return cls.from_parent(session, name=name, path=path, nodeid=f"{shown.as_posix()}::{name}")
 
     def runtest(self) -> None:
         """Runs the check; a case that was not checked is no pass."""
         option = self.config.getoption
         try:
             recorded = read(self.path)
-            source = source_of(recorded, parse_all(*map(option, ("--impl", *SAID))), self.programs)
+            source = source_of(recorded, [one.given for one in self.config.stash[GIVEN]], self.programs)
             run_isolated(recorded, source, devices=option("devices"), platform=option("platform"))
         except NotAFailure as error:
             start = one_line(str(self.path))
-            reason = str(error) if str(error).startswith(start) else f"{start}: {error}"
-            raise pytest.fail.Exception(reason, pytrace=False) from None
+            raise error if str(error).startswith(start) else NotAFailure(f"{start}: {error}") from None
 
     def reportinfo(self) -> tuple[Path, None, str]:
         """The file, which is what this item is named after."""
         return self.path, None, f"replay of {one_line(self.path.name)}"
-
-
-class ReplayFile(pytest.File):
-    """A file given to `--replay`."""
-
-    def collect(self) -> Iterator[ReplayItem]:
-        """Its one failure, or what is wrong with the file."""
-        yield ReplayItem.from_parent(self, name=one_line(self.path.stem))
 
 
 REPLAYED = pytest.StashKey[list[Path]]()
@@ -274,7 +247,8 @@ def leave_replays(config: pytest.Config, items: list[pytest.Item]) -> None:
         made = [getattr(getattr(item, "function", None), MADE_TEST, None) for item in items]
         known = [(one, held_by_a_module(one)) for one in dict.fromkeys(made) if isinstance(one, Program)]
         programs = [(one, Given("", held.module, held.qualname)) for one, held in known if held is not None]
-        items[:] = [item for item in items if isinstance(item, ReplayItem)]
-        for item in items:
-            item.programs = programs  # type: ignore[attr-defined]
+        replayed = [item for item in items if isinstance(item, ReplayItem)]
+        for item in replayed:
+            item.programs = programs
+        items[:] = replayed
     items.sort(key=lambda item: item.path.resolve() != REGRESSIONS.with_name("suite") / "test_regressions.py")

@@ -8,14 +8,21 @@ from shardproof.oracles.layout import device_name, logical_index
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.chain import UNCHECKED
+from shardproof.properties.performance.lanes import KEY
+from shardproof.properties.performance.lanes import text as letters
 from shardproof.properties.programs.violation import RAISED, Difference
 from shardproof.properties.report.diagnosis.diagnosis import diagnose
 from shardproof.properties.report.failures.causes import entry
-from shardproof.properties.report.failures.files import find_files, write_if_possible
-from shardproof.properties.report.failures.picture import WRONG, in_letters, picture
+from shardproof.properties.report.failures.files import find_files, lanes_of, write_if_possible
 from shardproof.properties.runner.violation import LawViolation, first_line
 
 RED, BOLD, PLAIN = "\x1b[31m", "\x1b[1m", "\x1b[0m"
+WRONG = "✗"
+RIGHT = "·"
+LIMIT = 16
+"""The most rows or columns of a grid; of a larger one those around the wrong blocks are shown."""
+GRIDS = 3
+"""The most grids of a mesh with three axes or more."""
 
 
 def render(violation: LawViolation) -> str:
@@ -139,3 +146,66 @@ def _global_index(
     inner = len(where) - rank
     sharded = zip(where[inner:], shape[inner:], placement.spec, strict=True)
     return (*where[lead:inner], *(i + n * logical_index(mesh, where[:lead], axes) for i, n, axes in sharded))
+
+
+def in_letters(violation: LawViolation) -> list[str]:
+    """The lanes under one another, and what the letters mean; empty for other laws."""
+    rows = letters(lanes_of(violation))
+    return [*(f"    {row}" for row in rows), f"    {KEY}"] if rows else []
+
+
+def picture(mesh: MeshCase, wrong: np.ndarray) -> list[str]:
+    """The lines of the picture, given for every device (`[*mesh.sizes]`) whether its block is wrong.
+
+    Rows are the first axis with more than one device, columns the second; where there are more, one
+    grid for each position along the others that has a wrong block.
+    """
+    long = [i for i, size in enumerate(mesh.sizes) if size > 1] or [0]
+    names, sizes = [mesh.axis_names[i] for i in long], [mesh.sizes[i] for i in long]
+    last = (*range(2, len(long)), *range(len(long))[:2])  # the order of the axes in which rows and columns are last
+    devices, wrong = np.reshape(mesh.devices, sizes).transpose(last), np.reshape(wrong, sizes).transpose(last)
+    bad = [at for at in np.ndindex(*wrong.shape[:-2]) if wrong[at].any()]
+    lines: list[str] = []
+    for at in bad[:GRIDS]:
+        lines += [", ".join(f"{name}={n}" for name, n in zip(names[2:], at, strict=True)) + ":"] if at else []
+        side, top = names[:2] if names[1:] else (None, names[0])
+        lines += _grid((side, top), np.atleast_2d(devices[at]), np.atleast_2d(wrong[at]))
+    return lines + ([f"… and {len(bad) - GRIDS} more planes with wrong blocks"] if len(bad) > GRIDS else [])
+
+
+def lines_to_draw(wrong: Sequence[bool]) -> list[int | None]:
+    """The rows or columns to draw: all, or the first, the last and those around the wrong ones; None is a gap."""
+    size = len(wrong)
+    if size <= LIMIT:
+        return list(range(size))
+    bad = [i for i, is_wrong in enumerate(wrong) if is_wrong]
+    chosen = {0, size - 1, *bad[: LIMIT - 4]}
+    for i in bad:
+        if len(chosen) < LIMIT - 2:
+            chosen |= {max(i - 1, 0), min(i + 1, size - 1)}
+    result: list[int | None] = []
+    for i in sorted(chosen):
+        if result and result[-1] != i - 1:
+            result.append(None)
+        result.append(i)
+    return result
+
+
+def _grid(names: tuple[str | None, str], devices: np.ndarray, wrong: np.ndarray) -> list[str]:
+    columns, rows = (lines_to_draw([bool(line.any()) for line in lines]) for lines in (wrong.T, wrong))
+    heads = ["…" if c is None else f"{names[1]}={c}" for c in columns]
+    sides = ["…" if r is None else f"{names[0]}={r}" if names[0] else "" for r in rows]
+    digits = len(str(int(devices.max())))
+
+    def cell(row: int | None, column: int | None) -> str:
+        if row is None or column is None:
+            return "…"
+        return f"{devices[row, column]:>{digits}} {WRONG if wrong[row, column] else RIGHT}"
+
+    widths = [1 if c is None else max(digits + 2, len(head)) for c, head in zip(columns, heads, strict=True)]
+    margin = max(map(len, sides))
+    lines = [" ".join([" " * margin, *(f"{head:>{w}}" for head, w in zip(heads, widths, strict=True))])]
+    for side, row in zip(sides, rows, strict=True):
+        cells = [f"{cell(row, column):>{w}}" for column, w in zip(columns, widths, strict=True)]
+        lines.append(" ".join([f"{side:>{margin}}", *cells]))
+    return [line.rstrip() for line in lines]

@@ -2,8 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import jax
@@ -14,13 +12,13 @@ from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import laid_out, stacked_axes
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.numbers import is_moved, operands
-from shardproof.properties.engines import Prepared
-from shardproof.properties.engines.running import MODES, Ready, traced
+from shardproof.properties.engines.running import derived
 from shardproof.properties.laws.gradient import at_kinks, cotangents, oracle_derivatives, tangents_of
 from shardproof.properties.precision.comparison import Reference, size_of
 from shardproof.properties.precision.judge import ANY_FINITE, is_a_number, value_references
-from shardproof.properties.programs.program import Seen, compiled, derivatives, forward, is_wide, precision_of
-from shardproof.properties.programs.violation import Difference, NotDifferentiable
+from shardproof.properties.precision.runs import INTERPRETER
+from shardproof.properties.programs.program import compiled, is_wide, precision_of
+from shardproof.properties.programs.violation import Difference
 from shardproof.properties.report.scripts.source import (
     Source,
     array_text,
@@ -28,10 +26,10 @@ from shardproof.properties.report.scripts.source import (
     classes_of,
     docstring,
     dtype_text,
-    folders_of,
     import_of,
     join,
     options,
+    path_lines,
     quote,
     source_of,
     spec_text,
@@ -132,34 +130,31 @@ class Script:
         self.violation, self.case = violation, violation.case
         self.contract = self.case.contract
         self.names = [f"x{i}" for i in range(len(self.case.operands))]
-        self.lead = stacked_axes(self.case)
         self.several = self.case.tree or self.contract.call.results is not None
         self.data = violation.data or self.case.data[0]
         self.jit = "jax.jit" if compiled(self.case) else ""
-        self.apart, self.size = _distance(violation.difference)
 
     def text(self) -> str:
         """The whole script."""
-        gradient = self.violation.broken.of_derivative
-        body = [*self._call(), DIFFERS, *(self._gradient() if gradient else self._value())]
-        body += ["sys.exit(1 if wrong else 0)"]
         given = classes_of(self.contract.call.arguments(self.case, self.names))
         source = join("implementation", [given, source_of(self.violation.implementation.function)])
         simulated = [SIMULATED] if self.violation.engine == "simulate" else []
-        head = [self.violation.headline, "", f"case: {self.case}", *self.violation.stated, "", NEEDS, *simulated]
         mesh = self.case.mesh
         names = tuple_text([quote(name) for name in mesh.axis_names])
         types = tuple_text([f"AxisType.{kind.title()}" for kind in mesh.axis_types])
         chosen = f"[{', '.join(map(str, mesh.devices))}]" if mesh.permuted else f":{mesh.size}"
         devices = f"np.array(jax.devices())[{chosen}].reshape({mesh.sizes})"
         lines = [
-            *docstring(head),
-            "", *IMPORTS.split("\n"),
+            *_head(self.violation, NEEDS, *simulated),
+            *IMPORTS.split("\n"),
             *options(mesh.devices, in_doubles=is_wide(self.case)), "",
-            *source.paths, *load_lines(source.lines, source.missing), "",
+            *path_lines(source.lines), *_load_lines(source), "",
             f"mesh = Mesh({devices}, {names}, axis_types={types})", "", "",
+            *self._call(), DIFFERS,
+            *(self._gradient() if self.violation.broken.of_derivative else self._value()),
+            "sys.exit(1 if wrong else 0)",
         ]  # fmt: skip
-        return "\n".join([*lines, *body]) + "\n"
+        return "\n".join(lines) + "\n"
 
     def _call(self) -> list[str]:
         """The call of the function, on one device's blocks or on global arrays."""
@@ -243,25 +238,29 @@ class Script:
         It is halfway, in digits, from a rounding of the largest number to the mistake, but at most half of the mistake
         and a quarter of that number; 0 if the mistake is itself one of rounding, or nothing is computed.
         """
-        case = self.case
+        case, difference = self.case, self.violation.difference
+        if difference is None or difference.rounding:
+            return 0.0
         if not self.violation.broken.of_derivative and is_moved(case.structure):
             return 0.0
+        apart, largest = _distance(difference)
         dtypes = [reference.dtype, *(o.numpy_dtype for o in case.operands), *self.contract.oracle.casts]
         rounding = max(map(unit_roundoff, dtypes)) if is_float(reference.dtype) else 0.0
-        size = float(size_of(reference.exact).max(initial=0)) or self.size
-        return min((rounding * self.apart) ** 0.5, self.apart / 2, 1 / 4) * size
+        size = float(size_of(reference.exact).max(initial=0)) or largest
+        return min((rounding * apart) ** 0.5, apart / 2, 1 / 4) * size
 
     def _value(self) -> list[str]:
         """The lines that compare every device's block with the right one."""
         arrays = operands(self.case, self.data)
         right = next(value_references(self.violation.implementation, self.case, [arrays]))
-        axes = [self.lead] * len(jax.tree.leaves(self.contract.call.returned(self.case, self.names)))
+        lead = stacked_axes(self.case)
+        axes = [lead] * len(jax.tree.leaves(self.contract.call.returned(self.case, self.names)))
         specs = [laid_out(self.case, i) for i in range(len(self.names))]
         return [
             *self._program(axes),
             *self._put(self.names, arrays, specs),
             f"result = {self.jit}(program)({', '.join(self.names)})",
-            f"# the blocks of all devices: [{', '.join((*self.lead, '*block'))}]",
+            f"# the blocks of all devices: [{', '.join((*lead, '*block'))}]",
             "wrong = False",
             *self._compare("result", right, axes),
         ]
@@ -269,35 +268,27 @@ class Script:
     def _gradient(self) -> list[str]:
         """The lines that compare tangents and gradients, in whichever mode is wrong."""
         broken, case, moving = self.violation.broken, self.case, self.contract.call.moving(self.case)
-        implementation, seen = self.violation.implementation, Seen()
-        traced(forward(case, implementation, seen), case)  # the type of its result decides
-        placements = tuple(derivatives(case, implementation, seen)[1])
-        cotangent = cotangents(case, Ready(Prepared(lambda arrays: []), seen, placements), self.data)
+        implementation = self.violation.implementation
+        kind, made = derived(implementation, case, INTERPRETER)
         primal, tangent = operands(case, self.data), tangents_of(case, self.data)
-        for kind in MODES:  # those that JAX has of the function
-            with suppress(NotImplementedError):
-                pushed, pulled = next(
-                    oracle_derivatives(kind, implementation, case, placements, [(primal, tangent, cotangent)])
-                )
-                if at_kinks(case, self.data):
-                    pushed, pulled = list(map(is_a_number, pushed)), list(map(is_a_number, pulled))
-                _ = [right.bound for right in (*pushed, *pulled)]  # raises here if JAX cannot trace the program
-                break
-        else:
-            raise NotDifferentiable("the function is differentiable in neither mode")
-        axes = [placement.stacked for placement in placements]
+        cotangent = cotangents(case, made, self.data)
+        given = [(primal, tangent, cotangent)]
+        pushed, pulled = next(oracle_derivatives(kind, implementation, case, made.placements, given))
+        if at_kinks(case, self.data):
+            pushed, pulled = list(map(is_a_number, pushed)), list(map(is_a_number, pulled))
+        axes = [placement.stacked for placement in made.placements]
         names, specs = [self.names[i] for i in moving], [laid_out(case, i) for i in range(len(self.names))]
         of = f"lambda {', '.join(names)}: program({', '.join(self.names)})"
-        lines = [*self._program(list(axes)), *self._put(self.names, primal, specs), "wrong = False"]
+        lines = [*self._program(axes), *self._put(self.names, primal, specs), "wrong = False"]
         if broken.of == "tangent" or broken.kind == "adjoint":
             tangents = [f"d{name}" for name in names]
             lines += self._put(tangents, tangent, [specs[i] for i in moving])
             call = f"lambda xs, ds: jax.jvp({of}, xs, ds)[1]"
             lines.append(f"tangent = {self.jit}({call})({tuple_text(names)}, {tuple_text(tangents)})")
-            lines += self._compare("tangent", pushed, list(axes))
+            lines += self._compare("tangent", pushed, axes)
         if broken.of != "tangent" or broken.kind == "adjoint":
             cts = [f"ct{i}" for i in range(len(axes))]
-            lines += self._put(cts, cotangent, [placed.partition() for placed in placements])
+            lines += self._put(cts, cotangent, [placed.partition() for placed in made.placements])
             run = f"{self.jit}(lambda xs, ct: jax.vjp({of}, *xs)[1](ct))"
             ct = f"[{', '.join(cts)}]" if self.several else cts[0]
             lines.append(f"gradient = {run}({tuple_text(names)}, {ct})")
@@ -305,10 +296,8 @@ class Script:
         return lines
 
 
-def _distance(difference: Difference | None) -> tuple[float, float]:
-    """The largest error of what is wrong, relative to the largest right number, and that; zeros if it is rounding."""
-    if difference is None or difference.rounding:
-        return 0.0, 0.0
+def _distance(difference: Difference) -> tuple[float, float]:
+    """The largest error of what is wrong, relative to the largest right number, and that number."""
     largest = off = float(size_of(difference.expected).max(initial=0))
     if difference.comparable and is_float(difference.expected.dtype):
         actual, expected = (x.astype(wide(x.dtype)) for x in (difference.actual, difference.expected))
@@ -319,10 +308,16 @@ def _distance(difference: Difference | None) -> tuple[float, float]:
     return (off / size if size else 0.0), size
 
 
-def load_lines(lines: list[str], missing: Sequence[str] = ()) -> list[str]:
+def _head(violation: LawViolation, *needs: str) -> list[str]:
+    """The docstring of a script, and an empty line."""
+    return [*docstring([violation.headline, "", f"case: {violation.case}", *violation.stated, "", *needs]), ""]
+
+
+def _load_lines(source: Source) -> list[str]:
     """The lines that import or define a function; the script exits with 2 if it lacks something."""
-    stop = [f"print({quote('this script lacks ' + ', '.join(missing))})", "sys.exit(2)"] if missing else []
-    return [*CANNOT_RUN.split("\n"), *lines, *stop]
+    lacks = f"this script lacks {', '.join(source.missing)}"
+    stop = [f"print({quote(lacks)})", "sys.exit(2)"] if source.missing else []
+    return [*CANNOT_RUN.split("\n"), *source.lines, *stop]
 
 
 def _round_for_script(reference: Reference) -> tuple[np.ndarray, np.ndarray | None]:
@@ -365,11 +360,10 @@ def _calling_shardproof(violation: LawViolation) -> str:
         source = source_of(implementation.function)
         said = "".join(f", {name}={value!r}" for name, value in said_of(implementation).items())
     given = f", {source.name}{said}" if source.name else ""
-    own = Source("", [], folders_of([ALSO]))
+    source = join("", [Source("", [ALSO]), source])
     lines = [
-        *docstring([violation.headline, "", f"case: {violation.case}", *violation.stated, "", NEEDS_SHARDPROOF]),
-        "", *IMPORTS_OF_CALLS.split("\n"), *own.paths, *source.paths,
-        *load_lines([ALSO, *source.lines], source.missing), "",
+        *_head(violation, NEEDS_SHARDPROOF),
+        *IMPORTS_OF_CALLS.split("\n"), *path_lines(source.lines), *_load_lines(source), "",
         'if __name__ == "__main__":',
         *(f"    {line}" for line in options(violation.case.mesh.devices, in_doubles=False)),
         f'    sys.exit(recheck(Path(__file__).with_suffix(".json"){given}))',

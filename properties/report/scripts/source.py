@@ -7,9 +7,9 @@ import keyword
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,22 +40,15 @@ def dtype_text(dtype: np.dtype) -> str:
 
 def array_text(array: np.ndarray) -> str:
     """An array as an expression in `np` and `jnp`, exact to the last bit of every number."""
-    dtype, shape = dtype_text(array.dtype), tuple(array.shape)
-    if array.size == 0 or (not array.any() and not np.signbit(_plain(array)).any() and array.size > 1):
-        return f"np.zeros({shape}, {dtype})"
+    dtype = dtype_text(array.dtype)
+    if array.size != 1 and not array.tobytes().strip(b"\0"):
+        return f"np.zeros({array.shape}, {dtype})"
     if array.dtype.kind == "c":
         parts = np.stack([array.real, array.imag], axis=-1)
         return f"{_values(parts, dtype_text(parts.dtype))}.view({dtype})[..., 0]  # real, imaginary"
-    return _values(_plain(array), dtype)
-
-
-def _plain(array: np.ndarray) -> np.ndarray:
-    """The values in a dtype that NumPy prints: those of ml_dtypes in float32 or int32, which hold them exactly."""
-    if array.dtype.kind == "c":
-        return np.asarray(array.real)
-    if array.dtype.kind in "iufb" and not array.dtype.name.startswith(("bfloat", "float8", "int4", "uint4")):
-        return array
-    return array.astype(np.int32 if "int" in array.dtype.name else np.float32)
+    if array.dtype.type.__module__ != "numpy":  # of ml_dtypes, which float32 and int32 hold exactly
+        array = array.astype(np.int32 if "int" in array.dtype.name else np.float32)
+    return _values(array, dtype)
 
 
 def _values(array: np.ndarray, dtype: str) -> str:
@@ -116,19 +109,11 @@ def options(devices: Sequence[int], *, in_doubles: bool) -> list[str]:
 
 @dataclass(frozen=True)
 class Source:
-    """The lines that define a name, the folders that they import from, and the names of what they lack."""
+    """The lines that define a name, and the names of what they lack."""
 
     name: str
     lines: list[str]
-    folders: tuple[str, ...] = ()
     missing: list[str] = field(default_factory=list)
-
-    @property
-    def paths(self) -> list[str]:
-        """The lines that put these folders on the path, and the working directory if one is below it."""
-        lines = [f"sys.path.insert(0, {quote(Path(folder).as_posix())})" for folder in self.folders]
-        below = any(Path.cwd() in Path(folder).parents for folder in self.folders)
-        return [*lines, *([f"sys.path.append({quote(Path.cwd().as_posix())})"] if below else [])]
 
 
 def classes_of(tree: Any) -> Source:
@@ -140,44 +125,95 @@ def classes_of(tree: Any) -> Source:
         of, _ = node.node_data() or (object, None)
         if of.__module__ != "builtins":
             classes[of.__name__] = of
-    found = {name: _definition(name, of, ()) for name, of in sorted(classes.items())}
-    lines = [line for line in found.values() if line is not None]
+    found = {name: _definition(name, of) for name, of in sorted(classes.items())}
     printed = tree_text(tree) != "..."
-    return Source("", lines, folders_of(lines), [name for name, line in found.items() if line is None or not printed])
+    missing = [name for name, lines in found.items() if not lines or not printed]
+    return Source("", [line for lines in found.values() for line in lines], missing)
 
 
 def join(name: str, sources: Sequence[Source]) -> Source:
     """Several sources one after the other."""
-    return Source(
-        name,
-        [line for one in sources for line in one.lines],
-        tuple(dict.fromkeys(folder for one in sources for folder in one.folders)),
-        [each for one in sources for each in one.missing],
-    )
+    lines = [line for one in sources for line in one.lines]
+    return Source(name, lines, [each for one in sources for each in one.missing])
 
 
 def source_of(function: Any, called: str = "implementation") -> Source:
     """The import of a function, or the source of a lambda or inner function with what it uses, or a place for it."""
-    name = find_name(function)
-    if name.importable:
-        return import_of(name, called)
-    if isinstance(function, partial):
-        return _partial(function, called)
-    if isinstance(function, types.MethodType):
-        owner = source_of(function.__self__, called)
-        return replace(owner, lines=[*owner.lines, f"{called} = {called}.{function.__name__}"])
-    found = _embed(function, called)
-    if found is not None:  # in a function of its own it meets nothing else of the script
+    found = _find(called, function)
+    if found is None:
+        own = getattr(function, "__name__", type(function).__name__)
+        lines = [
+            f"# {one_line(own)} has no name to import it by, and its source was not found: put it here",
+            f"def {called}(*args, **kwargs):",
+            '    raise NotImplementedError("put the implementation into this script")',
+        ]
+        return Source(called, lines, ["the implementation"])
+    if isinstance(function, types.FunctionType) and not find_name(function).importable:
+        # in a function of its own it meets nothing else of the script
         lines = [f"def make_{called}():", *(textwrap.indent(line, "    ") for line in found.lines)]
         lines += [f"    return {found.name}", "", "", f"{called} = make_{called}()"]
-        return Source(called, lines, folders_of(found.lines), found.missing)
-    own = getattr(function, "__name__", type(function).__name__)
-    lines = [
-        f"# {one_line(own)} has no name to import it by, and its source was not found: put it here",
-        f"def {called}(*args, **kwargs):",
-        '    raise NotImplementedError("put the implementation into this script")',
-    ]
-    return Source(called, lines, missing=["the implementation"])
+        return Source(called, lines, found.missing)
+    return found
+
+
+def import_of(name: Named, called: str) -> Source:
+    """The import of a function or program under another name, which nothing else in the script has."""
+    first, _, rest = name.qualname.partition(".")
+    other_name = f" as {called}" if called != first else ""
+    lines = [f"from {name.module} import {first}{other_name}", *([f"{called} = {called}.{rest}"] if rest else [])]
+    return Source(called, lines)
+
+
+def path_lines(lines: Iterable[str]) -> list[str]:
+    """The lines that put on the path the folders of imported modules that are not installed.
+
+    The working directory follows if one of them is below it.
+    """
+    nodes = [*ast.walk(ast.parse("\n".join(lines)))]
+    named = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    named += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    folders = list(dict.fromkeys(folder for name in named for folder in _roots(name.partition(".")[0])))
+    below = any(Path.cwd() in folder.parents for folder in folders)
+    inserted = [f"sys.path.insert(0, {quote(folder.as_posix())})" for folder in folders]
+    return [*inserted, *([f"sys.path.append({quote(Path.cwd().as_posix())})"] if below else [])]
+
+
+def _roots(package: str) -> list[Path]:
+    """The folders from which a module or package that is not installed is imported."""
+    module = sys.modules.get(package)
+    if module is None or package in sys.stdlib_module_names:
+        return []
+    paths = [Path(path) for path in getattr(module, "__path__", [])] or [Path(getattr(module, "__file__", None) or ".")]
+    folders = [path.resolve().parent for path in paths if path != Path()]
+    return [folder for folder in folders if not {"site-packages", "dist-packages"} & {*folder.parts}]
+
+
+def _find(name: str, value: Any, around: tuple[Any, ...] = ()) -> Source | None:
+    """What gives a name its value, inside the functions `around`; None if there is nothing."""
+    if isinstance(value, types.ModuleType):
+        package, _, last = value.__name__.rpartition(".")
+        start = f"from {package} import {last}" if package else f"import {last}"
+        dotted = all(part.isidentifier() and not keyword.iskeyword(part) for part in value.__name__.split("."))
+        return Source(name, [f"{start}{'' if last == name else f' as {name}'}"]) if dotted else None
+    with suppress(ValueError, SyntaxError, TypeError):
+        if ast.literal_eval(repr(value)) == value:
+            return Source(name, [f"{name} = {value!r}"])
+    if (known := find_name(value)).importable:
+        return import_of(known, name)
+    if isinstance(value, partial):
+        return _partial(value, name)
+    if isinstance(value, types.MethodType):
+        owner = source_of(value.__self__, name)
+        return Source(name, [*owner.lines, f"{name} = {name}.{value.__name__}"], owner.missing)
+    return _embed(value, name, around) if isinstance(value, types.FunctionType) else None
+
+
+def _definition(name: str, value: Any, around: tuple[Any, ...] = ()) -> list[str]:
+    """The lines that give a name its value; none if they would lack something."""
+    found = _find(name, value, around)
+    if found is None or found.missing:
+        return []
+    return [*found.lines, *([f"{name} = {found.name}"] if found.name != name else [])]
 
 
 def _partial(function: partial[Any], called: str) -> Source:
@@ -186,58 +222,27 @@ def _partial(function: partial[Any], called: str) -> Source:
     lines, given, missing = ["from functools import partial", *source.lines], [called], [*source.missing]
     for key, value in (*enumerate(function.args), *function.keywords.items()):
         name = f"{called}_{key}"
-        line = _definition(name, value, ())
-        if line is None:
-            line = f"{name} = None  # put it here: {one_line(repr(value))}"
+        defined = _definition(name, value)
+        if not defined:
+            defined = [f"{name} = None  # put it here: {one_line(repr(value))}"]
             missing.append(name)
-        lines.append(line)
+        lines += defined
         given.append(name if isinstance(key, int) else f"{key}={name}")
-    lines.append(f"{called} = partial({', '.join(given)})")
-    return Source(called, lines, tuple(dict.fromkeys((*source.folders, *folders_of(lines)))), missing)
+    return Source(called, [*lines, f"{called} = partial({', '.join(given)})"], missing)
 
 
-def import_of(name: Named, called: str) -> Source:
-    """The import of a function or program under another name, which nothing else in the script has."""
-    first, _, rest = name.qualname.partition(".")
-    other_name = f" as {called}" if called != first else ""
-    lines = [f"from {name.module} import {first}{other_name}", *([f"{called} = {called}.{rest}"] if rest else [])]
-    return Source(called, lines, (name.folder,) if name.folder else folders_of(lines))
-
-
-def folders_of(lines: Iterable[str]) -> tuple[str, ...]:
-    """The folders of the imported modules that are not installed."""
-    named: list[str] = []
-    for node in ast.walk(ast.parse("\n".join(lines))):
-        if isinstance(node, ast.Import):
-            named += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            named.append(node.module)
-    return tuple(dict.fromkeys(folder for name in named for folder in _roots(name.partition(".")[0])))
-
-
-def _roots(package: str) -> list[str]:
-    """The folders from which a module or package that is not installed is imported."""
-    module = sys.modules.get(package)
-    if module is None or package in sys.stdlib_module_names:
-        return []
-    paths = [Path(path) for path in getattr(module, "__path__", [])] or [Path(getattr(module, "__file__", None) or ".")]
-    folders = [path.resolve().parent for path in paths if path != Path()]
-    return [str(folder) for folder in folders if not {"site-packages", "dist-packages"} & {*folder.parts}]
-
-
-def _embed(function: Callable[..., Any], name: str, around: tuple[Any, ...] = ()) -> Source | None:
+def _embed(function: types.FunctionType, name: str, around: tuple[Any, ...]) -> Source | None:
     """The source of a function and of what it uses, if there is one."""
-    if not isinstance(function, types.FunctionType):
-        return None
     try:
         nodes = [*ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function))))]
     except (OSError, TypeError, SyntaxError):
         return None
     wanted = list(inspect.signature(function).parameters)
-    parameters = {
-        n: [a.arg for a in ast.walk(n.args) if isinstance(a, ast.arg)] for n in nodes if isinstance(n, ast.Lambda)
-    }
-    lambdas = [n for n in parameters if parameters[n] == wanted]
+    lambdas = [
+        n
+        for n in nodes
+        if isinstance(n, ast.Lambda) and [a.arg for a in ast.walk(n.args) if isinstance(a, ast.arg)] == wanted
+    ]
     definition = next((n for n in nodes if isinstance(n, ast.FunctionDef)), None)
     tree: ast.AST
     if function.__name__ == "<lambda>" and len(lambdas) == 1:
@@ -255,41 +260,18 @@ def _embed(function: Callable[..., Any], name: str, around: tuple[Any, ...] = ()
         return None
     local = {*function.__code__.co_varnames, *function.__code__.co_cellvars}  # not the module's by that name
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - local
-    before, missing = _names_used(function, names, (*around, function))
-    return Source(name, [line for part in (*before, text) for line in part.split("\n")], missing=missing)
-
-
-def _names_used(function: types.FunctionType, names: set[str], around: tuple[Any, ...]) -> tuple[list[str], list[str]]:
-    """The lines that define what a function refers to outside itself, and the names that they lack."""
-    nonlocals = inspect.getclosurevars(function).nonlocals
-    outside = {n: v for n, v in function.__globals__.items() if n in names} | dict(nonlocals)
-    lines, missing = [], []
-    for name, value in sorted(outside.items()):
+    outside = {n: v for n, v in function.__globals__.items() if n in names}
+    outside |= inspect.getclosurevars(function).nonlocals
+    around = (*around, function)
+    used: list[list[str]] = []
+    missing: list[str] = []
+    for other, value in sorted(outside.items()):
         if any(value is known for known in around):
             continue
-        line = _definition(name, value, around)
-        if line is None:
-            missing.append(name)
-            lines.append(f"# {name} is not defined here: {type(value).__name__} of {function.__module__}")
+        if lines := _definition(other, value, around):
+            used.append(lines)
         else:
-            lines.append(line)
-    return sorted(lines, key=lambda line: not line.startswith(("from ", "import "))), missing
-
-
-def _definition(name: str, value: Any, around: tuple[Any, ...]) -> str | None:
-    """Text that gives a name its value; None if there is none."""
-    if isinstance(value, types.ModuleType):
-        package, _, last = value.__name__.rpartition(".")
-        start = f"from {package} import {last}" if package else f"import {last}"
-        dotted = all(part.isidentifier() and not keyword.iskeyword(part) for part in value.__name__.split("."))
-        return f"{start}{'' if last == name else f' as {name}'}" if dotted else None
-    with suppress(ValueError, SyntaxError, TypeError):
-        if ast.literal_eval(repr(value)) == value:
-            return f"{name} = {value!r}"
-    known = find_name(value)
-    if known.importable:
-        return "\n".join(import_of(known, name).lines)
-    found = _partial(value, name) if isinstance(value, partial) else _embed(value, name, around)
-    if found is None or found.missing:
-        return None
-    return "\n".join([*found.lines, *([f"{name} = {found.name}"] if found.name != name else [])])
+            missing.append(other)
+            used.append([f"# {other} is not defined here: {type(value).__name__} of {function.__module__}"])
+    used.sort(key=lambda lines: not lines[0].startswith(("from ", "import ")))
+    return Source(name, [line for lines in (*used, text.split("\n")) for line in lines], missing)

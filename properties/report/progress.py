@@ -1,9 +1,8 @@
-"""The progress of a check, with the time left: a line that changes in a terminal, else a line now and then.
+"""The progress of a check, with the time left: a bar on a terminal, a line in pytest's, else a line now and then.
 
 A run of pytest with workers has a bar of all tests in its terminal.
 """
 
-import shutil
 import sys
 import time
 from collections.abc import Generator
@@ -13,6 +12,9 @@ from typing import Any
 
 import jax
 import pytest
+from rich.console import Console
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 
 from shardproof.plugin import terminal
 from shardproof.properties.cases.case import Case
@@ -20,7 +22,7 @@ from shardproof.properties.laws import Law
 from shardproof.properties.runner.search import drawn_on
 
 QUIET_SECONDS, TERMINAL_SECONDS = 5.0, 1.0
-"""How often a line is written where there is no terminal, and in one; a shorter check writes none."""
+"""How often a line is written where there is no terminal, and in pytest's; a shorter check writes none."""
 
 
 def devices_note(devices: int) -> list[str]:
@@ -40,18 +42,27 @@ class Progress(ExitStack):
         super().__init__()
         self.title, self.total, self.notes = title, total, notes
         self.done, self.line, self.violated = 0, title, False
-        self.reporter, self.written = terminal(), False
-        self.in_place = self.reporter is not None or sys.stderr.isatty()
+        self.console = Console(file=sys.stderr, soft_wrap=True, highlight=False, markup=False)
         self.last_write = self.began = time.monotonic()
         self.structures = 0
         self.checked: dict[str, int] = {}  # on how many structures each law was checked, the first one first
-        self.callback(self._erase)
+        self.bar: Bar | None = None
+        self.reporter, self.written = terminal(), False
+        if self.reporter is not None:
+            self.callback(self._erase)
+        elif self.console.is_terminal:
+            self._write_notes()
+            columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(24)
+            self.bar = self.enter_context(Bar(*columns, TimeRemainingColumn(), console=self.console, transient=True))
+            self.task = self.bar.add_task(title, total=None)
 
     def engine(self, name: str, max_examples: int) -> None:
         """Begins the check on an engine, on as many structures as `drawn_on` says."""
         self.done += 1
         self.line, self.violated = f"{self.title}: on {name} ({self.done} of {self.total})", False
         self.structures, self.checked, self.began = drawn_on(name, max_examples), {}, time.monotonic()
+        if self.bar is not None:
+            self.bar.reset(self.task, total=self.structures)
         self._show(self.line)
 
     def case(self, law: Law, case: Case, breaks: bool) -> None:
@@ -63,7 +74,11 @@ class Progress(ExitStack):
             self.violated = self._show(f"{self.line}: {broken}; the smallest is sought", news=True)
             return
         self.checked[law.name] = self.checked.get(law.name, 0) + 1
-        count, least = next(iter(self.checked.values())), min(self.checked, key=self.checked.__getitem__)
+        first = next(iter(self.checked))
+        if self.bar is not None:
+            self.bar.advance(self.task, float(law.name == first))
+            return
+        count, least = self.checked[first], min(self.checked, key=self.checked.__getitem__)
         if count < self.structures:
             seconds = (time.monotonic() - self.began) / count * (self.structures - count)
             far = f"{count} of {self.structures} structures, {timedelta(seconds=round(seconds))} left"
@@ -78,36 +93,38 @@ class Progress(ExitStack):
 
     def _show(self, line: str, *, news: bool = False) -> bool:
         """Shows a line, unless another was written a moment ago; news need not wait for that."""
-        quiet = TERMINAL_SECONDS if self.in_place else QUIET_SECONDS
-        if time.monotonic() - self.last_write <= quiet and not (news and self.written):
+        quiet = QUIET_SECONDS if self.reporter is None else TERMINAL_SECONDS
+        if self.bar is not None:
+            self.bar.update(self.task, description=line)
+        elif time.monotonic() - self.last_write > quiet or (news and self.written):
+            self._write_notes()
+            self._write(line)
+            self.last_write = time.monotonic()
+        else:
             return False
-        for note in self.notes:
-            print(note, file=sys.stderr)
-        self.notes = []
-        self._write(line)
-        self.last_write = time.monotonic()
         return True
 
-    def _write(self, line: str) -> None:
-        """Writes a line, in a terminal in place of the last one."""
+    def _write(self, line: str, *, erase: bool = True) -> None:
         first, self.written = not self.written, True
-        if not self.in_place:
-            print(line, file=sys.stderr)
-            return
-        room = shutil.get_terminal_size().columns - 1
-        line = f"\r{line[:room]:{room}}" if line else f"\r{'':{room}}\r"
         if self.reporter is None:
-            print(line, end="", file=sys.stderr, flush=True)
+            self.console.print(line)
             return
         capture = self.reporter.config.pluginmanager.get_plugin("capturemanager")
         with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
             if first:
                 self.reporter.ensure_newline()
-            self.reporter.write(line, flush=True)
+            self.reporter.rewrite(line[: self.console.width - 1], erase=erase)
+            self.reporter.flush()
 
     def _erase(self) -> None:
-        if self.written and self.in_place:
+        if self.written:
             self._write("")
+            self._write("", erase=False)
+
+    def _write_notes(self) -> None:
+        for note in self.notes:
+            self.console.print(note)
+        self.notes = []
 
 
 class RunProgress:

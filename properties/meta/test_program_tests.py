@@ -239,19 +239,6 @@ def test_a_program_that_ends_its_process_is_given_and_replayed(project: Path) ->
     assert headline in later.stdout
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("mine", "--impl=mine: expected CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather, or MODULE:PROGRAM"),
-        ("=mine:mlp", "--impl==mine:mlp: expected CONTRACT=MODULE:FUNCTION"),
-    ],
-)
-def test_what_names_no_function_is_refused(name: str, message: str) -> None:
-    """An `--impl` of another form is refused in one line with what was expected."""
-    with pytest.raises(GivenError, match=re.escape(message)):
-        Given.parse(name)
-
-
 @pytest.mark.lengthy
 def test_a_program_that_no_module_holds_has_no_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure of a program that no module holds has a script and no replay."""

@@ -26,7 +26,7 @@ from shardproof.properties.precision.arithmetic import Doubles, Sampled
 from shardproof.properties.precision.comparison import size_of
 from shardproof.properties.precision.formats import Charges, format_of, literal_error, moved, round_at_random
 from shardproof.properties.precision.judge import bound_of
-from shardproof.properties.precision.runs import SAMPLES, fused_products, run_samples
+from shardproof.properties.precision.runs import SAMPLES, compute_for_each_reader, fused_products, run_samples
 from shardproof.properties.report.diagnosis.changes import run_in_doubles
 
 pytestmark = pytest.mark.untyped  # of scalars NumPy makes other types than the arrays that are annotated
@@ -444,6 +444,25 @@ def test_products_are_left_unrounded_in_program_order() -> None:
     program = simulate.prepare(lambda x: lax.concatenate([x * n for n in range(9)], 0) + 1, ONES).closed_jaxpr
     products = [id(equation) for equation in program.jaxpr.eqns if equation.primitive.name == "mul"]
     assert fused_products(program) == {id(program.jaxpr.eqns[-1]): [products, []]}
+
+
+def test_what_is_left_unrounded_differs_between_its_readers() -> None:
+    """Two kernels compute it for themselves, so that it does not cancel; of one reader nothing is computed again."""
+
+    def quotient(x: jax.Array) -> jax.Array:
+        first, scaled = jnp.arange(x.shape[-1]) == 0, x / 3
+        off = jnp.where(first, scaled - jnp.where(first, scaled, 0).sum(-1, keepdims=True), 0)  # zero, of real numbers
+        return (off * x).sum(-1) - x[:, 0] * off.sum(-1)
+
+    x = np.random.default_rng(3).standard_normal((64, 8)).astype(np.float32)
+    traced = simulate.prepare(quotient, x)
+    for program, moves in ((traced, False), (simulate.Simulated(compute_for_each_reader(traced.closed_jaxpr)), True)):
+        sampled = Sampled(charges=OWN, fused=fused_products(program.closed_jaxpr))
+        ((samples,),) = run_samples(program, [[x]], sampled, SAMPLES)
+        assert (np.abs(samples).max() > 1e-8) == moves
+    alone = simulate.prepare(lambda x: (x * 0.7 + 1).sum(), x).closed_jaxpr
+    again = simulate.Simulated(compute_for_each_reader(alone)).live().closed_jaxpr
+    assert len(again.jaxpr.eqns) == len(alone.jaxpr.eqns)
 
 
 def test_what_is_close_to_one_is_not_exact() -> None:

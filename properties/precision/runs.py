@@ -7,12 +7,13 @@ adds to what it had before, is the part of a sum.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
+from jax.extend import core
 
 from shardproof.oracles.dtypes import is_float, real_of
 from shardproof.properties.cases.case import Case
@@ -28,6 +29,7 @@ from shardproof.properties.engines.simulate.liveness import (
     open_jaxpr,
     reached,
     steps_of,
+    subjaxprs,
     variables,
     widest,
 )
@@ -140,12 +142,84 @@ def fused_products(jaxpr: Any) -> dict[int, list[list[int]]]:
     products = {e.outvars[0]: id(e) for e in flow.equations if e.primitive.name in MULTIPLIES and is_product(e)}
     found = {}
     for e in flow.equations:
-        if e.primitive.name in ADDITIONS:
+        if e.primitive.name in ADDITIONS and _float_bytes(e.outvars[0]):
             terms = [reached(variables([v]), flow.back) for v in e.invars]
             each = [[number for v, number in products.items() if v in term] for term in terms]  # in program order
             if any(each):
                 found[id(e)] = each
     return found
+
+
+FUSED = (
+    "mul",
+    "neg",
+    "select_n",
+    "pvary",
+    "convert_element_type",
+    "broadcast_in_dim",
+    "reshape",
+    "squeeze",
+    "transpose",
+)
+"""What compilers compute again in each place where it is read, and does not take long."""
+
+LENGTH = 4
+"""How many of them in a row are computed again, from the addition on."""
+
+
+def compute_for_each_reader(closed_jaxpr: Any) -> Any:
+    """The program in which additions that leave a product unrounded are computed for each equation that they end in.
+
+    Compilers do so where these equations become kernels of their own; what was rounded off then differs between them,
+    and does not cancel: the tangents of a softmax's numerator and denominator, say.
+    """
+    seeds = fused_products(closed_jaxpr)
+    return closed_jaxpr.replace(jaxpr=_for_each_reader(closed_jaxpr.jaxpr, seeds)) if seeds else closed_jaxpr
+
+
+def _is_computed_again(equation: Any) -> bool:
+    """True of what takes no time, or of a call of nothing else."""
+    name = equation.primitive.name
+    return (
+        name in ADDITIONS
+        or name in FUSED
+        or (name == "jit" and all(map(_is_computed_again, equations(equation.params["jaxpr"]))))
+    )
+
+
+def _for_each_reader(body: Any, seeds: Container[int]) -> Any:
+    found: list[Any] = []
+    made: dict[Any, tuple[Any, int]] = {}  # of each variable that is computed again, its equation and place in a row
+
+    def copy(v: Any, copies: dict[Any, Any]) -> Any:
+        if isinstance(v, core.Literal) or v not in made:
+            return v
+        if v not in copies:
+            equation, far = made[v]
+            operands = [copy(u, copies) for u in equation.invars] if far > 1 else equation.invars
+            copies |= {u: core.Var(u.aval) for u in equation.outvars}
+            found.append(equation.replace(invars=operands, outvars=[copies[u] for u in equation.outvars]))
+        return copies[v]
+
+    def inner(value: Any) -> Any:
+        if isinstance(value, core.ClosedJaxpr):
+            return value.replace(jaxpr=_for_each_reader(value.jaxpr, seeds))
+        if isinstance(value, core.Jaxpr):
+            return _for_each_reader(value, seeds)
+        return tuple(map(inner, value)) if type(value) is tuple else value
+
+    for equation in body.eqns:
+        fused = [v for v in variables(equation.invars) if v in made]
+        far = 0 if id(equation) in seeds else min((made[v][1] for v in fused), default=LENGTH)
+        if far < LENGTH and _is_computed_again(equation):
+            made.update(dict.fromkeys(equation.outvars, (equation, far + 1)))
+        elif fused:
+            copies: dict[Any, Any] = {}
+            equation = equation.replace(invars=[copy(v, copies) for v in equation.invars])
+        if any(True for _ in subjaxprs(equation)):
+            equation = equation.replace(params={key: inner(value) for key, value in equation.params.items()})
+        found.append(equation)
+    return body.replace(eqns=found)
 
 
 def _comes_back(flow: Flow, equation: Any) -> bool:
@@ -249,7 +323,7 @@ class Runs:
         """The traced program."""
         prepared = ready(self.kind, self.implementation, self.case, INTERPRETER).prepared
         assert isinstance(prepared, Simulated)
-        return prepared.live()
+        return Simulated(compute_for_each_reader(prepared.live().closed_jaxpr)).live()
 
     def in_doubles(self, index: int) -> list[np.ndarray]:
         """The results on one data set; raises InterpreterLimit if the interpreter cannot run it."""

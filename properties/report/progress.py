@@ -78,12 +78,12 @@ class Progress(ExitStack):
         if self.bar is not None:
             self.bar.advance(self.task, float(law.name == first))
             return
-        count, least = self.checked[first], min(self.checked, key=self.checked.__getitem__)
+        count = self.checked[first]
         if count < self.structures:
             seconds = (time.monotonic() - self.began) / count * (self.structures - count)
             far = f"{count} of {self.structures} structures, {timedelta(seconds=round(seconds))} left"
         else:
-            far = f"{self.structures} structures; {least} applied to {self.checked[least]} so far, so more are drawn"
+            far = f"{count} structures; more are drawn for laws that applied to fewer"
         self._show(f"{self.line}: {far}")
 
     def before(self, law: Law, case: Case) -> str:

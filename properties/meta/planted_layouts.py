@@ -148,14 +148,6 @@ def retyped(x: Any, y: Any) -> Any:
     return jax.reshard(lax.add(x, y), jax.P(*[None] * x.ndim))
 
 
-def ambiguous_product(x: Any, y: Any, dims: Any, out_sharding: Any) -> Any:
-    """A product whose type is not determined is typed as if nothing sharded it."""
-    try:
-        return lax.dot_general(x, y, dims, out_sharding=out_sharding)
-    except Exception:
-        return lax.dot_general(x, y, dims, out_sharding=jax.P())
-
-
 def fill_for_clip(x: Any, i: Any, **how: Any) -> Any:
     """An index out of range gives zeros, whatever the mode."""
     return jnp.take(x, i, **{**how, "mode": "fill", "fill_value": 0})
@@ -200,6 +192,5 @@ BUGS: dict[str, Bug] = {
                         jnp.array(max(1, s[d] // 2), t)}, "auto"),
     "a gradient refused": ("neg", "lax", {"neg": _refusing}, "explicit"),
     "a wrong type": ("add", "lax", {"add": retyped}, "explicit"),
-    "an ambiguous product accepted": ("dot_general", "lax", {"dot_general": ambiguous_product}, "explicit"),
     "an all-reduce dropped on explicit axes": ("reduce_sum", "lax", {"reduce_sum": dropped_all_reduce}, "explicit"),
 }  # fmt: skip

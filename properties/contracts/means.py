@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from shardproof.impl.means import masked_mean
 from shardproof.oracles import means
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Contract, Scope
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, at_least_a_byte
 from shardproof.properties.contracts.drawing import further_dimensions, sides
 from shardproof.properties.contracts.forbidden import longer, wrong_dtype
 from shardproof.properties.contracts.operation import BASIC, INDEPENDENT, Described, Drawn, operation
@@ -42,6 +42,7 @@ CONTRACTS: tuple[Contract, ...] = (
         adapt=_masked,
         accumulator="float32",
         shapes=(((65536,), 0, ""), ((65536,), 0, "bool")),
+        least=at_least_a_byte(0),
         implementations={
             "sums": Claim(
                 masked_mean, communication="all_reduce=2,bytes=4+sum_itemsize(values);grad:all_reduce=1,bytes=4"

@@ -9,7 +9,7 @@ from shardproof.impl import norms as implementations
 from shardproof.oracles import norms
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, at_least_a_byte, of_type
 from shardproof.properties.contracts.costs import replica_bytes, replicas, transposed
 from shardproof.properties.contracts.drawing import further_dimensions, sides
 from shardproof.properties.contracts.forbidden import longer
@@ -87,6 +87,7 @@ CONTRACTS: tuple[Contract, ...] = (
         adapt=_defined,
         accumulator="float32",
         shapes=(((2048, 8192), 1, ""), ((8192,), 0, "")),
+        least=at_least_a_byte(0),
         usual={"epsilon": 1e-6},
         sizes={"tokens": lambda case: math.prod(case.operands[0].block[:-1])},
         implementations={

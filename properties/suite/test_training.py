@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import accumulation, optimisers
-from shardproof.impl.accumulation import accumulate_gradients, mean_of
+from shardproof.impl.accumulation import accumulate, accumulate_gradients, mean_of
 from shardproof.impl.collectives import cast_varying
 from shardproof.impl.losses import PARALLELISATIONS, Layout, Parallelisation, data_parallel, tensor_parallel
 from shardproof.impl.model import initialise, squared_errors
@@ -390,6 +390,26 @@ def masked(name: str, step: Callable[..., Any]) -> Form:
 LOSS = sum_and_count(data_parallel)
 
 
+class ReducedInEveryMicrobatch(TrainingStep):
+    """Weights are typed the same on all devices, so that JAX adds up their gradient inside of the scan."""
+
+    parts = 2
+
+    def function(self, params: Any, state: Any, batch: Any) -> Any:
+        """A step whose values are right."""
+
+        def local(params: Any, batch: Any) -> Any:
+            loss = partial(LOSS, data=self.data, model=())
+            total, count, gradients = accumulate(loss, params, batch, microbatches=self.parts)
+            total, count = lax.psum((total, count), self.data)
+            return mean_of(total, count), jax.tree.map(lambda g: mean_of(g, count), gradients)
+
+        mapped: Any = jax.shard_map(local, mesh=self.mesh, in_specs=(P(), P(self.data)), out_specs=P())
+        value, gradients = mapped(params, batch)
+        updates, state = self.optimiser.update(gradients, state, params)
+        return optimisers.apply_updates(params, updates), state, value
+
+
 def mean_of_means(weights: Any, part: Any, **axes: Any) -> tuple[Any, Any]:
     """Every microbatch's mean counts as one, however many examples it has."""
     total, count = LOSS(weights, part, **axes)
@@ -456,6 +476,15 @@ def test_a_wrong_step_is_found(form: Form, trial: Trial, optimiser: str, engine:
     """Each is reported for what is wrong with it."""
     with pytest.raises(AssertionError, match=match):
         check_steps(trial, form, optimiser, engine)
+
+
+@pytest.mark.parametrize("engine", ["simulate", pytest.param("xla", marks=pytest.mark.needs_devices(2))])
+def test_gradients_in_every_microbatch_are_sent_more_often(engine: str) -> None:
+    """A step that reduces gradients inside of the scan has right values, and sends twice the bytes of parameters."""
+    trial = replace(TWO, microbatches=2)
+    wrong = masked("", lambda optimiser, mesh, data, n: ReducedInEveryMicrobatch(LOSS, optimiser, mesh=mesh, data=data))
+    sent = [check_steps(trial, form, "sgd", engine).bytes_in("all_reduce") for form in (wrong, FORMS["accumulated"])]
+    assert sent == [2 * 8 * (4 * 2 + 2) + 12, 8 * (4 * 2 + 2) + 12]
 
 
 narrow_forms = pytest.mark.parametrize("name", ["accumulated", "accumulated_fsdp", "zero"])

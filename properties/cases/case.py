@@ -119,10 +119,11 @@ class Case:
     chain: Chain = ()  # the transformations around the call, outermost first (see `shardproof.properties.cases.chain`)
     manual: tuple[Name, ...] = ()  # the axes that `shard_map` makes manual; empty: all
     tree: bool = False  # whether the operands are passed as one pytree
-    out: Annotated[tuple[Placement, ...], Meta(max_length=64)] | None = (
-        None  # how each result leaves `shard_map`, for the law of types
+    # how each result leaves `shard_map`, for the law of types
+    out: Annotated[tuple[Placement, ...], Meta(max_length=64)] | None = None
+    forbidden: Annotated[str, Meta(pattern=f"^$|{reading.IDENTIFIER}", max_length=reading.LONGEST_NAME)] = (
+        ""  # the argument that this case gets wrong, for the law of errors
     )
-    forbidden: str = ""  # the argument that this case gets wrong, for the law of errors
     # if the axis tuples have names of their own, the argument for each; `axis_name` is then all of their axes
     roles: Annotated[tuple[tuple[Name, Axes], ...], Meta(max_length=MOST_AXES)] = ()
 

@@ -102,6 +102,9 @@ class Array:
         object.__setattr__(self, "last", int(upto is not None))
         object.__setattr__(self, "also", (also,) if isinstance(also, int) else tuple(also))
         object.__setattr__(self, "gradient", gradient and self.floating)
+        for role, number in dict[str, object](only or {}).items():
+            if type(number) is not int:
+                raise ValueError(f"only={only!r}: {role}={number!r}: expected a participant's number, such as -1")
         object.__setattr__(self, "only", tuple(sorted((only or {}).items())))
         self._check_range(below, upto, dtype)
         roles = [role for dimension in self.dimensions for role in dimension.roles]

@@ -249,6 +249,22 @@ def test_a_function_that_keeps_state_is_reported() -> None:
         assert "times the right values" not in str(caught.value)
 
 
+def test_an_axis_that_is_written_out_is_reported() -> None:
+    """A function that names an axis of its own mesh is to use the one that it gets."""
+    with pytest.raises(
+        AssertionError, match=r"unbound axis name|it names an axis that this mesh does not have"
+    ) as caught:
+        check_program(
+            lambda x, *, data: lax.psum(x.sum(0), "dp"),
+            lambda x: x.sum(0),
+            arguments=("rows@data n",),
+            results="n",
+            laws="value",
+            max_examples=4,
+        )
+    assert "keeps an array of an earlier call, or of another mesh" not in str(caught.value)
+
+
 def test_what_serves_excludes_is_reported_once() -> None:
     """A condition that no case satisfies is one line, whatever the laws and engines."""
     with pytest.raises(AssertionError) as raised:

@@ -234,6 +234,7 @@ def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], 
             ),
         ),
         ({"dtype": "int32", "below": 10**12}, "below='1000000000000': expected integers of int32 below it"),
+        ({"only": {"data": "last"}}, "only={'data': 'last'}: data='last': expected a participant's number, such as -1"),
         ({"only": {"data": 0}}, "array 'n@data': only={'data': 0}: expected roles that do not shard it"),
     ],
 )

@@ -213,6 +213,17 @@ def of_all(x: Any, *, data: Any, model: Any) -> Any:
     return nearly(x, data=data, model=model, of_row=False)
 
 
+def test_what_may_be_far_off_by_design_is_compared() -> None:
+    """Half of the largest number is no rounding: what is further off is reported, and nothing is undecided."""
+    described: dict[str, Any] = {"arguments": ("@data n",), "results": "n", "within": 0.5, "laws": "value"}
+    described |= {"dtypes": "float32", "max_examples": EXAMPLES}
+    with pytest.raises(AssertionError, match="blocks wrong"):
+        check_program(lambda x, *, data: -3 * lax.psum(x, data)[0], lambda x: x.sum(0), **described)
+    assert "undecided" not in str(
+        check_program(lambda x, *, data: 1.3 * lax.psum(x, data)[0], lambda x: x.sum(0), **described)
+    )
+
+
 def test_a_row_may_be_what_it_is_relative_to() -> None:
     """So that a row of small numbers is not lost beside a large one."""
     described = ROWS | {"max_examples": 40, "laws": "value"}

@@ -94,7 +94,10 @@ class Reference:
     @property
     def bound(self) -> np.ndarray | None:
         """Elementwise, how far a result may be from `centre`; negative where it may overflow; None: bit for bit."""
-        return None if self.judged is None or not self.judged.bound.any() else self.judged.bound
+        if self.judged is None:
+            return None
+        by_design = self.centre is not self.exact and not nan_equal(self.centre, self.exact).all()
+        return self.judged.bound if by_design or self.judged.bound.any() else None
 
     @property
     def off_in_doubles(self) -> np.ndarray | None:

@@ -106,9 +106,10 @@ class _Result:
             return Judged(double, off, off)
         with np.errstate(invalid="ignore", over="ignore"):
             apart = np.where(nan_equal(double, exact.astype(double.dtype)), 0.0, np.abs(double - exact))
-        leeway, unknown = self._leeway(double, apart), self._unknown
+        own, unknown = self._leeway(double, apart), self._unknown
+        leeway = own
         if implementation.within:  # by design, so that its own doubles are what it is to be near to
-            leeway = leeway + implementation.within * self._largest()
+            leeway = own + implementation.within * self._largest()
             exact = np.where(apart <= leeway, double, exact)
             apart = np.where(apart <= leeway, 0.0, apart)
         more = np.where(np.isnan(apart), leeway, np.minimum(apart, leeway))
@@ -117,7 +118,7 @@ class _Result:
         else:
             finite = np.isfinite(samples).all() or self._finite()
             bound = bound_of(exact, double, samples, self.dtype, more=more, finite=finite)
-            spread = FACTOR * spread_of(samples[::2], double) + more
+            spread = FACTOR * spread_of(samples[::2], double) + np.minimum(more, own)
         bound = np.where(unknown | np.isinf(leeway), np.inf, bound)
         infinite = np.isinf(exact) & (len(case.contract.call.moving(case)) > 1)  # of a product NaN is as right
         spread = np.where(np.abs(bound) >= ANY_FINITE, np.inf, spread)

@@ -462,9 +462,13 @@ def is_the_same(program: Any, wide: Any) -> bool:
     if any(part in equation.primitive.name for equation in equations(program) for part in RANDOM):
         return False
     known = list(_constants(program))
+
+    def like(x: np.ndarray) -> tuple[tuple[int, ...], bool]:
+        return x.shape, x.dtype.kind == "c"
+
     with np.errstate(over="ignore"):
         return all(
-            any(np.array_equal(one, other.astype(one.dtype)) for one in known if one.shape == other.shape)
+            any(np.array_equal(one, other.astype(one.dtype)) for one in known if like(one) == like(other))
             for other in _constants(wide)
         )
 

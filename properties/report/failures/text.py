@@ -62,11 +62,14 @@ def _hint_unchecked_types(violation: LawViolation) -> list[str]:
 def _hint_conditions(violation: LawViolation) -> list[str]:
     """A hint for functions that keep arrays, or programs that refuse a case, other than by NotImplementedError."""
     program, finding = violation.implementation.program, violation.finding
-    # of JAX, where an array of one trace is used in another, on another mesh, or one of other axes
-    foreign = ("raises UnexpectedTracerError", "should match the aval mesh", "assert set(new_axes) == set(axes)")
-    if any(text in finding for text in foreign):
+    # of JAX, where an array of one trace is used in another, or on another mesh
+    if any(text in finding for text in ("raises UnexpectedTracerError", "should match the aval mesh")):
         line = "  it keeps an array of an earlier call, or of another mesh: expected it to use its arguments alone"
         return ["", line]
+    if "assert set(new_axes) == set(axes)" in finding:
+        axes = "axis_name" if program is None else ", ".join(program.signature.roles) or "none, as it has no role"
+        line = f"  it names an axis that this mesh does not have: expected what it gets as {axes};"
+        return ["", line, "  or it keeps an array of an earlier call: expected it to use its arguments alone"]
     # of functions, or of JAX, as for a `ppermute` over axes that are not in mesh order
     refusals = ("ValueError", "AssertionError", "RuntimeError", "SimulationError")
     if program is None or not finding.startswith(tuple(f"raises {name}" for name in refusals)):

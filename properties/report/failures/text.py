@@ -67,9 +67,9 @@ def _hint_conditions(violation: LawViolation) -> list[str]:
         line = "  it keeps an array of an earlier call, or of another mesh: expected it to use its arguments alone"
         return ["", line]
     if "assert set(new_axes) == set(axes)" in finding:
-        axes = "axis_name" if program is None else ", ".join(program.signature.roles) or "none, as it has no role"
-        line = f"  it names an axis that this mesh does not have: expected what it gets as {axes};"
-        return ["", line, "  or it keeps an array of an earlier call: expected it to use its arguments alone"]
+        axes = "axis_name" if program is None else ", ".join(program.signature.roles) or "none"
+        line = "  it keeps an array of an earlier call, or names an axis that this mesh does not have:"
+        return ["", line, f"  expected it to use its arguments alone, and the axes that it gets as {axes}"]
     # of functions, or of JAX, as for a `ppermute` over axes that are not in mesh order
     refusals = ("ValueError", "AssertionError", "RuntimeError", "SimulationError")
     if program is None or not finding.startswith(tuple(f"raises {name}" for name in refusals)):

@@ -70,7 +70,7 @@ def transposed(x: np.ndarray) -> np.ndarray:
 
 def root(q: np.ndarray) -> np.ndarray:
     """The root of the number of features, in the dtype of the array."""
-    return np.sqrt(np.asarray(q.shape[-1], q.dtype))
+    return np.asarray(np.sqrt(np.asarray(q.shape[-1], q.dtype)))
 
 
 attention = Attention()

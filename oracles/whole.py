@@ -9,7 +9,9 @@ from shardproof.oracles.collectives import Axes, Blocks, Operands, mesh_first, p
 from shardproof.oracles.dtypes import is_float, wide
 from shardproof.oracles.mesh import MeshCase
 
-Arrays = Sequence[np.ndarray]
+Arrays = Sequence[Any]
+"""Arrays; of tangents None, where an array has none."""
+
 Tangents = Mapping[int, np.ndarray]
 """Those of some of the arrays, by their places."""
 

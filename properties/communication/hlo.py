@@ -194,7 +194,7 @@ def called(module: Module, instruction: Instruction) -> list[Computation]:
 
 
 def _runs(instruction: Instruction, bodies: list[list[CompiledCollective]]) -> tuple[list[int], str]:
-    """How often each of the computations that an instruction runs does, and why that is unknown."""
+    """The number of runs of each computation that an instruction calls, and the reason if that is unknown."""
     if instruction.opcode == "while":  # the body, and the condition
         trips = known_trips(instruction)
         if trips is not None:

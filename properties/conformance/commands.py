@@ -19,7 +19,7 @@ DEVICES_OF = {"gpu": "cuda or rocm"}
 """The platforms of JAX that another name stands for; its error names the last of them alone."""
 
 QUIET_SECONDS = 10.0
-"""How often a line of progress is written where there is no terminal."""
+"""The seconds between lines of progress where there is no terminal."""
 
 
 class Progress:

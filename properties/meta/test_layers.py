@@ -1,4 +1,4 @@
-"""What may import what: the rooms, and the layers of `properties`, whose imports go one way, in no circle."""
+"""Imports between the rooms, and between the layers of `properties`, go one way and in no circle."""
 
 import ast
 import subprocess
@@ -181,7 +181,7 @@ MOST_MODULES = 130
 
 
 def test_a_program_imports_no_contract() -> None:
-    """What checks a user's own program imports no contract of this project, and no implementation of one."""
+    """Checking a user's own program imports no contract of this project, and no implementation of one."""
     code = "import sys, shardproof\nshardproof.check_program\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = [name for name in done.stdout.split() if name.startswith("shardproof.")]

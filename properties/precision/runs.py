@@ -161,10 +161,10 @@ FUSED = (
     "squeeze",
     "transpose",
 )
-"""What compilers compute again in each place where it is read, and does not take long."""
+"""Primitives that take no time, so that compilers compute them again for each kernel that reads their results."""
 
 LENGTH = 4
-"""How many of them in a row are computed again, from the addition on."""
+"""The most of them in a row that are computed again, from the addition on."""
 
 
 def compute_for_each_reader(closed_jaxpr: Any) -> Any:

@@ -144,7 +144,7 @@ def workers_that_fit() -> int:
 
 
 def cannot_run(name: str, config: pytest.Config) -> str:
-    """Why a test that needs an accelerator, or its compiler, cannot run here; empty if it can."""
+    """The reason why a test that needs an accelerator, or its compiler, cannot run here; empty if it can."""
     if name == "tpu_compiler":
         return tpu_compiler.missing()
     there, devices = config.getoption("--platform"), config.getoption("--devices")

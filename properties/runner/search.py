@@ -407,7 +407,7 @@ SIMPLEST = settings(
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=[*HealthCheck],
 )
-"""How the simplest case on such a mesh is found, without running anything."""
+"""Settings that find the simplest case on such a mesh, without running anything."""
 
 
 def reach(implementation: Implementation, most: int, before: Callable[[Case], object]) -> int:

@@ -120,7 +120,7 @@ def parse(text: str) -> Recorded:
 
 
 def _wrong(recorded: Recorded) -> str:
-    """What is wrong with the law or engine of a record; empty if nothing is."""
+    """The error in the law or engine of a record; empty if there is none."""
     engine, case = recorded.engine, recorded.case
     for what, value, known in (("law", recorded.law, LAWS), ("engine", engine, ENGINES)):
         if value not in known:

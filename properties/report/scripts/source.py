@@ -189,7 +189,7 @@ def _roots(package: str) -> list[Path]:
 
 
 def _find(name: str, value: Any, around: tuple[Any, ...] = ()) -> Source | None:
-    """What gives a name its value, inside the functions `around`; None if there is nothing."""
+    """The source that gives a name its value, inside the functions `around`; None if there is nothing."""
     if isinstance(value, types.ModuleType):
         package, _, last = value.__name__.rpartition(".")
         start = f"from {package} import {last}" if package else f"import {last}"

@@ -142,3 +142,15 @@ def test_of_many_numbers_half_as_many_samples_are_taken(monkeypatch: pytest.Monk
     assert steps[1] > 6 * steps[0]
     monkeypatch.setattr("shardproof.properties.precision.runs.STEPS", 0)
     assert len(Runs("value", LONG.implementation, case, sets).rounded(0, Charges())[0]) == SAMPLES // 2
+
+
+@pytest.mark.parametrize("seed", [pytest.param(41902, id="underflows"), pytest.param(2, id="overflows")])
+def test_a_gradient_that_leaves_the_range_of_doubles_is_not_reported(seed: int) -> None:
+    """Numbers near the ends of float64 may be lost on the way, of which no wider run knows."""
+    operands = tuple(
+        Operand(block, "float64", Placement(spec)) for block, spec in (((6, 1), (("tp",), ())), ((1,), (("tp",),)))
+    )
+    contract, data = CONTRACTS["rms_norm"], (Data("scaled", seed), Data("real", 0))
+    case = Case(contract, MeshCase(("tp",), (1,)), "tp", operands, (("epsilon", 1e-6),), data)
+    mine, tally = Implementation(contract, "mine", norms.rms_norm), Tally("rms_norm", "mine", "gradient")
+    assert judge(LAWS["gradient"], mine, case, SimulateEngine(), tally).kind == "held"

@@ -105,10 +105,10 @@ class Reference:
         if self.judged is None or self.judged.double.shape != self.exact.shape:
             return None
         double, leeway = self.judged.double, self.judged.leeway
-        same = nan_equal(double, self.exact.astype(double.dtype))
-        if self.exact.dtype == bool:
-            return ~same & (leeway == 0)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
+            same = nan_equal(double, self.exact.astype(double.dtype))
+            if self.exact.dtype == bool:
+                return ~same & (leeway == 0)
             return ~((np.abs(double - self.exact) <= leeway) | same)
 
     @property

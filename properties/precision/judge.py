@@ -17,7 +17,7 @@ from shardproof.oracles.dtypes import flush_error, half_spacing, is_float, large
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
-from shardproof.properties.contracts.numbers import is_moved
+from shardproof.properties.contracts.numbers import MOST_FACTORS, is_moved
 from shardproof.properties.engines import Sets
 from shardproof.properties.engines.running import MODES, all_blocks, nearby_blocks, placed_blocks, reference_blocks
 from shardproof.properties.engines.simulate import InterpreterLimit
@@ -119,11 +119,18 @@ class _Result:
             finite = np.isfinite(samples).all() or self._finite()
             bound = bound_of(exact, double, samples, self.dtype, more=more, finite=finite)
             spread = FACTOR * spread_of(samples[::2], double) + np.minimum(more, own)
-        bound = np.where(unknown | np.isinf(leeway), np.inf, bound)
+        bound = np.where(unknown | np.isinf(leeway), np.where(np.isfinite(double), np.inf, -np.inf), bound)
         infinite = np.isinf(exact) & (len(case.contract.call.moving(case)) > 1)  # of a product NaN is as right
         spread = np.where(np.abs(bound) >= ANY_FINITE, np.inf, spread)
         leeway = np.where(unknown | infinite, np.inf, leeway)
         return Judged(double, np.where(infinite, -1.0, bound), leeway, exact, spread)
+
+    @property
+    def _is_at_an_end(self) -> bool:
+        """True of 64-bit floats of which a product of `MOST_FACTORS` leaves the range, which no dtype widens."""
+        least = float(np.finfo(np.float64).tiny) ** (1 / MOST_FACTORS)
+        sizes = [np.abs(x) for x in self.runs.sets[self.index] if x.dtype in (np.float64, np.complex128)]
+        return any(bool((np.isfinite(x) & (x > 0) & ((x < least) | (x > 1 / least))).any()) for x in sizes)
 
     @property
     def _derivative(self) -> bool:
@@ -171,12 +178,17 @@ class _Result:
         """The bound of doubles around the reference, for roundings of doubles and of constants alone."""
         size = size_of(self.exact)
         largest = float(size.max(initial=0))
-        leeway = SAME_DOUBLE * (size + largest / 16) + SMALLEST + self._doubt * max(float(self._derivative), largest)
+        leeway = (
+            SAME_DOUBLE * size
+            + SAME_DOUBLE * largest / 16
+            + SMALLEST
+            + self._doubt * max(float(self._derivative), largest)
+        )
         close = apart <= leeway / 2  # half, as apart is rounded here and there in other ways
         if (close | self._unknown).all():
             return leeway
         near = self._samples()
-        if near is None:
+        if near is None or (self._is_at_an_end and self.runs.leaves_range(self.index)):
             return np.full(self.exact.shape, np.inf)
         with np.errstate(invalid="ignore", over="ignore"):
             off = np.where(nan_equal(near, double), 0.0, np.abs(near - double))
@@ -340,7 +352,8 @@ def check_mathematics(
     if (right.is_exact and right.found is None) or right.judged is None:
         return
     double, leeway = right.judged.double, right.judged.leeway
-    exact, bound = right.exact.astype(double.dtype), np.where(np.isinf(leeway), -np.inf, leeway)
+    with np.errstate(over="ignore"):
+        exact, bound = right.exact.astype(double.dtype), np.where(np.isinf(leeway), -np.inf, leeway)
     reference = Reference(exact, exact.dtype, lambda: Judged(exact, bound, bound))
     what = f"{what} in double precision"
     compare(case, data, of, what, actual=view(double), right=reference, view=view, leaf=leaf)

@@ -264,9 +264,15 @@ def interpret_doubles(closed_jaxpr: Any, sets: Sets) -> list[list[np.ndarray]]:
     return [[np.array(of_set(x, i)) for x in results] for i in range(len(sets))]
 
 
-def evaluated(env: Env, closed_jaxpr: Any, values: Sequence[np.ndarray], arithmetic: Doubles) -> list[np.ndarray]:
-    """The results of a closed jaxpr in an arithmetic; raises InterpreterLimit if it cannot be run."""
-    with np.errstate(all="ignore"), failing_as_a_limit():
+def evaluated(
+    env: Env, closed_jaxpr: Any, values: Sequence[np.ndarray], arithmetic: Doubles, **errors: Any
+) -> list[np.ndarray]:
+    """The results of a closed jaxpr in an arithmetic; raises InterpreterLimit if it cannot be run.
+
+    Arguments:
+        errors: what NumPy does about floating-point errors that are not ignored, as of `np.errstate`.
+    """
+    with np.errstate(**{"all": "ignore", **errors}), failing_as_a_limit():
         held = [x.astype(double(x.dtype), copy=False) for x in values]
         return evaluate(dataclasses.replace(env, arithmetic=arithmetic), closed_jaxpr, held)
 
@@ -328,6 +334,14 @@ class Runs:
     def in_doubles(self, index: int) -> list[np.ndarray]:
         """The results on one data set; raises InterpreterLimit if the interpreter cannot run it."""
         return [np.asarray(x[0]) for x in self._samples("doubles", Doubles(), 1, index)]
+
+    def leaves_range(self, index: int) -> bool:
+        """True if a number of the run on a data set is too small or too large for double precision."""
+        lost: list[str] = []
+        values = [x[None] for x in self.program.typed(self.sets[index])]
+        note = {"under": "call", "over": "call", "call": lambda error, flag: lost.append(error)}
+        evaluated(beside(1), self.program.closed_jaxpr, values, Doubles(), **note)
+        return bool(lost)
 
     def nearly(self, index: int) -> list[np.ndarray]:
         """`[samples, ...]` of what doubles may give that round otherwise, of constants as the source may have them."""

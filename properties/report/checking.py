@@ -451,7 +451,10 @@ def check_program(
     Arguments:
         function: what is checked; or a `Program`, which describes it.
         reference: the same on whole arrays; or, where results are right only up to a relation, `holds=` in its place.
-        laws, max_examples, max_seconds, random_seed: as `check` takes them.
+        laws: as `check` takes them.
+        max_examples: as `check` takes it.
+        max_seconds: as `check` takes it.
+        random_seed: as `check` takes it.
         description: what a `Program` takes: `arguments`, `results`, and what the function needs.
 
     Returns:

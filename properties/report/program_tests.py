@@ -36,7 +36,9 @@ def program_test(
 
     Arguments:
         program: what is checked; a module should have a name for it, by which a replay imports it.
-        laws, max_examples, random_seed: as `check` takes them.
+        laws: as `check` takes them.
+        max_examples: as `check` takes it.
+        random_seed: as `check` takes it.
 
     Raises:
         ValueError: if there is no such law, or the reference cannot be called with arrays as they are described.

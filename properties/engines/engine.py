@@ -1,7 +1,7 @@
 """The two engines: one compiles with XLA, the other interprets in NumPy, on meshes of any size."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import jax
@@ -87,19 +87,24 @@ class Compiled(Prepared):
         self, function: Callable[..., Any], avals: list[jax.ShapeDtypeStruct], options: Mapping[str, Any]
     ) -> None:
         # unused arguments stay, so that the compiled text has all devices
-        self.function: Any = jax.jit(function, keep_unused=True, compiler_options=dict(options) or None)
-        self.avals, self.options, self.traced = avals, options, self.function.trace(*avals)
+        jitted: Any = jax.jit(function, keep_unused=True, compiler_options=dict(options) or None)
+        self.avals, self.options, self.traced = avals, options, jitted.trace(*avals)
         self.diverges = simulate.may_diverge(self.traced.jaxpr)
         super().__init__(self._compiled, self.traced.jaxpr)
 
+    @cached_property
+    def executable(self) -> Any:
+        """The compiled program."""
+        return self.traced.lower().compile()
+
     def evidence(self, arrays: Sequence[np.ndarray]) -> str:
         """The compiled program as text, whatever the arrays."""
-        return str(self.traced.lower().compile().as_text())
+        return str(self.executable.as_text())
 
     def _compiled(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         if self.diverges:  # a deadlock would end the process
             simulate.check_that_all_meet(self.jaxpr, arrays)
-        return _run(self.function, self.avals, arrays)
+        return _run(self.executable, self.avals, arrays)
 
     def select_results(self, wanted: Sequence[bool]) -> "Compiled":
         """The program of these results alone, compiled separately."""

@@ -43,6 +43,7 @@ NO_FORWARD_MODE = "a custom_vjp has no forward mode"
 T = TypeVar("T")
 
 _ready: OrderedDict[tuple[object, ...], "Ready"] = OrderedDict()
+_shared: dict[str, tuple[object, list[Any], Iterator[Any]]] = {}
 
 
 @dataclass(frozen=True)
@@ -128,9 +129,31 @@ def _without_out(case: Case) -> Case:
     return dataclasses.replace(case.structure, out=None)
 
 
+def shared(kind: str, implementation: Implementation, case: Case, items: Iterator[T]) -> Iterator[T]:
+    """The items of a case, one for each data set, of which those that another law has taken are not made again.
+
+    Arguments:
+        kind: of what; of each kind those of the last case stay.
+        items: makes them.
+    """
+    key = (implementation, case)
+    if kind not in _shared or _shared[kind][0] != key:
+        _shared[kind] = key, [], items
+    _, made, source = _shared[kind]
+    yield from made
+    try:
+        for item in source:
+            made.append(item)
+            yield item
+    except Exception:
+        del _shared[kind]  # it makes no more
+        raise
+
+
 def forget() -> None:
     """Drops all prepared programs, since JAX's rules have changed."""
     _ready.clear()
+    _shared.clear()
 
 
 def _make(kind: str, implementation: Implementation, case: Case, engine: Engine) -> Ready:
@@ -156,7 +179,8 @@ def _make(kind: str, implementation: Implementation, case: Case, engine: Engine)
         jaxpr = traced(program, case) if prepared.jaxpr is None else prepared.jaxpr
         if forward_mode and any(equation.primitive.name == "custom_lin" for equation in equations(jaxpr)):
             raise NotDifferentiable(NO_FORWARD_MODE)
-        if forward_mode and reverse_mode and isinstance(prepared, Compiled):
+        stated = implementation.communication is not None and implementation.communication.backward is not None
+        if stated and forward_mode and reverse_mode and isinstance(prepared, Compiled):
             prepared = InTwo(prepared, 2 * len(placements))
         return Ready(prepared, seen, tuple(placements))
 

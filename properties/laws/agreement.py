@@ -14,14 +14,13 @@ from shardproof.properties.laws.gradient import (
     at_some_data,
     check_gradient,
     cotangents,
-    oracle_derivatives,
+    shared_derivatives,
     tangents_of,
 )
 from shardproof.properties.laws.law import Law, whole_case
 from shardproof.properties.laws.type import check_replicated
-from shardproof.properties.laws.value import check_value
+from shardproof.properties.laws.value import check_value, shared_references
 from shardproof.properties.precision.comparison import Judged, Reference, compare
-from shardproof.properties.precision.judge import value_references
 from shardproof.properties.programs.implementations import Implementation
 
 REFERENCE = SimulateEngine()
@@ -40,7 +39,7 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
     if implementation.check_vma and not case.manual and all(link.checked for link in case.links):
         check_replicated(case, ours.seen.varying, compiled)
     runs = zip(compiled, map(theirs.prepared, sets), strict=True)
-    for data, right, both in zip(case.data, value_references(implementation, case, sets), runs, strict=True):
+    for data, right, both in zip(case.data, shared_references(implementation, case, sets), runs, strict=True):
         for i, (got, expected) in enumerate(zip(*both, strict=True)):
             blocks, actual = all_blocks(case, expected), all_blocks(case, got)
             within = twice(right[i], blocks, actual)
@@ -84,7 +83,7 @@ def _check_gradients(implementation: Implementation, case: Case, engine: Engine)
     moving = case.contract.call.moving(case)
     given = [(operands(case, data), tangents_of(case, data), cotangents(case, ours, data)) for data in case.data]
     sets = [[*primal, *tangents, *cts] for primal, tangents, cts in given]
-    right = oracle_derivatives(kind, implementation, case, ours.placements, given)
+    right = shared_derivatives(kind, implementation, case, ours.placements, case.data, given)
     runs = zip(map(ours.prepared, sets), map(theirs.prepared, sets), strict=True)
     for data, (_, pulled), both in zip(case.data, right, runs, strict=True):
         got, expected = (outputs[-len(moving) :] for outputs in both)

@@ -21,6 +21,7 @@ from shardproof.properties.engines.running import (
     pushed_over_batch,
     ready,
     reference_blocks,
+    shared,
     widened,
 )
 from shardproof.properties.laws.law import LARGE, Law, checked_sets, whole_case
@@ -186,6 +187,19 @@ def oracle_derivatives(
     yield from derivative_references(kind, implementation, case, sets, right, dtypes, placements, nearby)
 
 
+def shared_derivatives(
+    kind: str,
+    implementation: Implementation,
+    case: Case,
+    placements: Sequence[Placement],
+    chosen: Sequence[Data],
+    given: Sequence[Arrays],
+) -> Iterator[tuple[list[Reference], list[Reference]]]:
+    """The oracle's tangents and gradients on the `chosen` data of a case, made once for all laws."""
+    made = oracle_derivatives(kind, implementation, case, placements, given)
+    return shared(kind, implementation, dataclasses.replace(case, data=tuple(chosen)), made)
+
+
 def _check(
     kind: str, implementation: Implementation, case: Case, program: Ready, chosen: Sequence[Data]
 ) -> tuple[list[bool], int]:
@@ -193,7 +207,7 @@ def _check(
     (forward_mode, reverse_mode), moving = MODES[kind], case.contract.call.moving(case)
     given = [(operands(case, data), tangents_of(case, data), cotangents(case, program, data)) for data in chosen]
     runs = map(program.prepared, [[*primal, *tangents, *cts] for primal, tangents, cts in given])
-    rights = oracle_derivatives(kind, implementation, case, program.placements, given)
+    rights = shared_derivatives(kind, implementation, case, program.placements, chosen, given)
     decided, undecided = [], 0
     for data, (_, tangents, cts), outputs, (pushed, pulled) in zip(chosen, given, runs, rights, strict=True):
         few = at_kinks(case, data)

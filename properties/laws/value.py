@@ -9,11 +9,11 @@ import numpy as np
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.numbers import operands
-from shardproof.properties.engines import Engine
-from shardproof.properties.engines.running import Ready, all_blocks, check_results, ready, unrelated_over_batch
+from shardproof.properties.engines import Engine, Sets
+from shardproof.properties.engines.running import Ready, all_blocks, check_results, ready, shared, unrelated_over_batch
 from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.laws.law import Checked, Law, checked_sets, whole_case
-from shardproof.properties.precision.comparison import compare
+from shardproof.properties.precision.comparison import Reference, compare
 from shardproof.properties.precision.judge import check_mathematics, value_references
 from shardproof.properties.precision.runs import Runs, narrowed, rounded_sums
 from shardproof.properties.programs.implementations import Implementation
@@ -36,7 +36,7 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
             check_relation(case, data, arrays, blocks)
             refused = refused or refused_changes(case, arrays, blocks)
         return Checked(len(sets), **remarks(implementation, case, program), refused=refused)
-    rights, runs = value_references(implementation, case, sets), map(program.prepared, sets)
+    rights, runs = shared_references(implementation, case, sets), map(program.prepared, sets)
     for data, right, results in zip(case.data, rights, runs, strict=True):
         for i, result in enumerate(results):
             what = case.contract.call.leaf(case, i)
@@ -45,6 +45,11 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
         decided.append(any(reference.tells for reference in right))
         undecided += sum(int(reference.undecided.sum()) for reference in right)
     return checked_sets(decided, case, undecided=undecided, **remarks(implementation, case, program))
+
+
+def shared_references(implementation: Implementation, case: Case, sets: Sets) -> Iterator[list[Reference]]:
+    """The oracle's results on all data sets of a case, and their bounds, made once for all laws."""
+    return shared("value", implementation, case, value_references(implementation, case, sets))
 
 
 def remarks(implementation: Implementation, case: Case, program: Ready) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Engine, Sets
 from shardproof.properties.engines.running import Ready, all_blocks, check_results, ready, shared, unrelated_over_batch
-from shardproof.properties.engines.simulate.errors import location
+from shardproof.properties.engines.simulate.liveness import location_in
 from shardproof.properties.laws.law import Checked, Law, checked_sets, whole_case
 from shardproof.properties.precision.comparison import Reference, compare
 from shardproof.properties.precision.judge import check_mathematics, value_references
@@ -93,18 +93,18 @@ def _refuses(case: Case, inputs: Sequence[np.ndarray], results: Sequence[np.ndar
 
 
 def lines_that_round(implementation: Implementation, case: Case) -> Iterator[str]:
-    """The lines where a user's program rounds a part of a sum before it is sent, or as its reference does not."""
+    """The lines where a user's program rounds a part of a sum over devices, or as its reference does not."""
     if implementation.program is None or case.chain:  # its own lines would be named
         return
     program = Runs("value", implementation, case, []).program.closed_jaxpr
     for equation, sent in rounded_sums(program):
         if sent:
-            rounded = f"a part of a sum is rounded to {equation.outvars[0].aval.dtype} before it is sent"
-            yield f"{rounded}, at {location(equation)}: that error may grow with the mesh"
+            rounded = f"a part of a sum over devices is rounded to {equation.outvars[0].aval.dtype}"
+            yield f"{rounded}, at {location_in(program, equation)}: that error may grow with the mesh"
     for equation in narrowed(program) if case.contract.oracle.holds is None else ():
         wide, dtype = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
         if dtype not in case.contract.oracle.casts:
-            where = f"{wide} is rounded to {dtype} at {location(equation)}"
+            where = f"{wide} is rounded to {dtype} at {location_in(program, equation)}"
             yield f"{where}; the reference, traced in double precision, has no such cast"
 
 

@@ -95,10 +95,22 @@ def test_where_sums_are_rounded_before_they_are_sent_is_reported() -> None:
     quiet = check_program(product, jnp.matmul, **PRODUCT)
     assert "part of a sum" not in str(quiet)
     output = str(check_program(rounded_product, jnp.matmul, **PRODUCT))
-    assert "a part of a sum is rounded to bfloat16 before it is sent, at" in output
+    assert "a part of a sum over devices is rounded to bfloat16, at" in output
     line = rounded_product.__code__.co_firstlineno + 2
     assert f"test_stated_precision.py:{line}" in output
     assert "may grow with the mesh" in output
+
+
+def without_nan(x: Any, *, data: Any) -> Any:
+    """The sum of the numbers, in a call of JAX's that has no line of the user's inside."""
+    return lax.psum(jnp.nansum(x), data)
+
+
+def test_the_line_of_what_is_inside_of_a_call_is_the_call_s() -> None:
+    """JAX traces its own functions once, wherever they are called."""
+    described = {"arguments": ("n@data",), "results": "", "dtypes": ("bfloat16",), "gradients": False}
+    output = str(check_program(without_nan, jnp.nansum, laws="value", max_examples=5, **described))
+    assert f"test_stated_precision.py:{without_nan.__code__.co_firstlineno + 2}" in output
 
 
 def average(mean: Any, x: Any, *, data: Any) -> Any:

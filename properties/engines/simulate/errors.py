@@ -63,10 +63,13 @@ def raised_in(error: Exception) -> str:
     return next((name for name in reversed(names) if name.partition(".")[0] != "numpy"), "")
 
 
+UNKNOWN = "an unknown place"
+
+
 def location(equation: Any) -> str:
     """`file:line (function)` of the innermost frame that is not JAX's own; `an unknown place` without one."""
     try:
         summary = source_info_util.summarize(equation.source_info)
     except (AttributeError, IndexError):  # traced without a frame of the user
         summary = ""
-    return str(summary) or "an unknown place"
+    return str(summary) or UNKNOWN

@@ -20,6 +20,7 @@ from typing import Any
 
 from jax.extend import core
 
+from shardproof.properties.engines.simulate.errors import UNKNOWN, location
 from shardproof.properties.engines.simulate.record import bytes_of
 
 ELEMENTS = 250
@@ -43,6 +44,18 @@ def subjaxprs(equation: Any) -> Iterator[Any]:
         for item in value if isinstance(value, list | tuple) else (value,):
             if isinstance(item, core.ClosedJaxpr | core.Jaxpr):
                 yield item
+
+
+def location_in(jaxpr: Any, equation: Any) -> str:
+    """The line of an equation of a jaxpr, or where none of it is the user's, that of the innermost call around it."""
+    for outer in open_jaxpr(jaxpr)[0].eqns:
+        if outer is equation:
+            return location(equation)
+        for inner in subjaxprs(outer):
+            if any(one is equation for one in equations(inner)):
+                found = location_in(inner, equation)
+                return location(outer) if found == UNKNOWN else found
+    return UNKNOWN
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:

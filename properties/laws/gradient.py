@@ -73,8 +73,9 @@ def at_some_data(case: Case) -> Case | None:
     possible = [data for data in whole.data if derives_at(whole, data)]
     start = whole.data[0].seed % max(len(possible), 1)  # others in every case
     chosen = [*possible[start:], *possible[:start]]
-    if whole.contract.oracle.generic:  # at small integers there may be kinks: real numbers first
-        chosen = sorted(chosen, key=lambda data: data.kind == "exact")
+    if whole.contract.oracle.generic:  # real numbers first, then small integers, at which there may be kinks
+        real, exact = ([data for data in chosen if (data.kind == "exact") is kind] for kind in (False, True))
+        chosen = [*real[:1], *exact[:1], *real[1:], *exact[1:]]
     slow = whole.mesh.size > LARGE or not all(link.compiled for link in whole.links)
     return dataclasses.replace(whole, data=tuple(chosen[: 1 if slow else SOME])) if chosen else None
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from shardproof.oracles.layout import ReplicaMismatch, check_replicas
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.numbers import operands
@@ -37,14 +38,32 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
             refused = refused or refused_changes(case, arrays, blocks)
         return Checked(len(sets), **remarks(implementation, case, program), refused=refused)
     rights, runs = shared_references(implementation, case, sets), map(program.prepared, sets)
+    differing: dict[str, None] = {}
     for data, right, results in zip(case.data, rights, runs, strict=True):
         for i, result in enumerate(results):
-            what = case.contract.call.leaf(case, i)
-            compare(case, data, "result", what, actual=all_blocks(case, result), right=right[i], leaf=i)
+            what, blocks = case.contract.call.leaf(case, i), all_blocks(case, result)
+            compare(case, data, "result", what, actual=blocks, right=right[i], leaf=i)
             check_mathematics(case, data, "result", what, right[i], leaf=i)
+            if _replicas_differ(implementation, case, blocks, i):
+                differing[
+                    f"devices that hold the same part of {what} differ in bits, which drift apart in training"
+                ] = None
         decided.append(any(reference.tells for reference in right))
         undecided += sum(int(reference.undecided.sum()) for reference in right)
-    return checked_sets(decided, case, undecided=undecided, **remarks(implementation, case, program))
+    found = remarks(implementation, case, program)
+    found["findings"] += differing
+    return checked_sets(decided, case, undecided=undecided, **found)
+
+
+def _replicas_differ(implementation: Implementation, case: Case, blocks: np.ndarray, leaf: int) -> bool:
+    """True if devices that hold the same part of a result differ, of a program whose types nobody checks."""
+    if implementation.check_vma or case.chain or case.contract.call.placed is None:
+        return False
+    try:
+        check_replicas(blocks, case.mesh, case.contract.call.placed(case)[leaf].axes)
+    except ReplicaMismatch:
+        return True
+    return False
 
 
 def shared_references(implementation: Implementation, case: Case, sets: Sets) -> Iterator[list[Reference]]:

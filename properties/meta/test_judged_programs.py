@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
@@ -310,3 +311,92 @@ def test_cycles_of_objects_are_looked_for_seldom() -> None:
             assert gc.get_threshold()[0] == (max(first, SELDOM) if first else 0)
         assert gc.get_threshold()[0] == first
     gc.set_threshold(*before)
+
+
+def mean_of_numbers(x: Any, *, data: Any) -> Any:
+    """The mean of what is not NaN."""
+    numbers = ~jnp.isnan(x)
+    return lax.psum(jnp.where(numbers, x, 0).sum(), data) / lax.psum(numbers.sum(), data)
+
+
+def mean_of_all(x: Any, *, data: Any) -> Any:
+    """The same, in which NaN counts as a number."""
+    return lax.psum(jnp.nansum(x), data) / lax.psum(x.size, data)
+
+
+def test_data_that_are_not_finite_are_drawn_where_asked() -> None:
+    """Only then: what is right of them only a function's author knows."""
+    described: dict[str, Any] = {"arguments": ("n@data",), "results": "", "gradients": False, "laws": "value"}
+    check_program(mean_of_all, lambda x: x.mean(), max_examples=10, **described)
+    asked: dict[str, Any] = {**described, "data": ("real", "exact", "nan"), "max_examples": 10}
+    check_program(mean_of_numbers, jnp.nanmean, **asked)
+    with pytest.raises(AssertionError, match="data: nan"):
+        check_program(mean_of_all, jnp.nanmean, **asked)
+
+
+def infinite_if_whole(x: Any, *, rows: Any) -> Any:
+    """The numbers; not a number where all of them are whole."""
+    fractions = lax.pmax(jnp.any(x != jnp.round(x)).astype(jnp.int32), rows)
+    return jnp.where(fractions > 0, x, jnp.nan)
+
+
+def test_every_law_leaves_out_data_that_are_declined() -> None:
+    """The law of types too."""
+    described: dict[str, Any] = {"arguments": ("n@rows 3",), "results": "n@rows 3", "gradients": False, "data": "real"}
+    check_program(
+        infinite_if_whole, lambda x: x, laws=("value", "type"), dtypes=("float32",), max_examples=10, **described
+    )
+
+
+def roots(x: Any, *, data: Any) -> Any:
+    """The norms of columns, whose gradient at zero is infinity times zero."""
+    squares = lax.psum((x * x).sum(0), data)
+    return jnp.where(squares > 0, jnp.sqrt(squares), 0)
+
+
+def whole_roots(x: Any) -> Any:
+    """The same, whose gradient at zero is zero."""
+    squares = (x * x).sum(0)
+    some = squares > 0
+    return jnp.where(some, jnp.sqrt(jnp.where(some, squares, 1)), 0)
+
+
+def test_gradients_are_numbers_at_zero() -> None:
+    """Where those of the reference are: whole numbers, zeros among them, are as many data sets as real numbers."""
+    with pytest.raises(AssertionError, match="is nan, expected 0"):
+        check_program(roots, whole_roots, arguments=("n@data k",), results="k", laws="gradient", dtypes=("float32",))
+
+
+def called_back(x: Any, *, data: Any) -> Any:
+    """A function outside of JAX."""
+    twice = jax.pure_callback(
+        lambda a: 2 * np.asarray(a), jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="expand_dims"
+    )
+    return lax.psum(lax.pcast(twice, data, to="varying").sum(0), data)
+
+
+def test_a_function_outside_of_jax_is_run_in_doubles() -> None:
+    """In threads of XLA's, which have 64-bit dtypes as well."""
+    described: dict[str, Any] = {"arguments": ("n@data d",), "results": "d", "gradients": False, "dtypes": ("float32",)}
+    summary = check_program(
+        called_back, lambda x: (2 * x).sum(0), laws="value", data="real", max_examples=5, **described
+    )
+    assert all(tally.structures for tally in summary.tallies if tally.engine == "xla")
+
+
+def in_own_order(x: Any, *, data: Any) -> Any:
+    """A sum that each device adds up beginning with its own row."""
+    total = row = x[0]
+    for _ in range(lax.axis_size(data) - 1):
+        row = lax.ppermute(row, data, [(i, (i + 1) % lax.axis_size(data)) for i in range(lax.axis_size(data))])
+        total = total + row
+    return total
+
+
+def test_replicas_that_differ_in_bits_are_named() -> None:
+    """Of programs whose types nobody checks."""
+    described: dict[str, Any] = {"arguments": ("@data d",), "results": "d", "check_vma": False, "one_axis": "data"}
+    summary = check_program(
+        in_own_order, lambda x: x.sum(0), laws="value", dtypes=("float32",), max_examples=10, **described
+    )
+    assert "devices that hold the same part of result differ in bits" in str(summary)

@@ -208,7 +208,7 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"results": Array("batch embed", only={"expert": 0})}, "only: 'expert': expected some of data, model"),
         ({"arguments": (Array("a", only={"data": 0}), "b", "c")}, "only: expected of results alone"),
         ({"whole": True, "results": Array("batch embed", only={"data": 0})}, "only, whole=True: a function of global"),
-        ({"data": "nan"}, "data='nan': expected some of exact, real, which programs have"),
+        ({"data": "scaled"}, "data='scaled': expected some of exact, real, special, nan, which programs have"),
     ],
 )
 def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], message: str) -> None:

@@ -50,6 +50,17 @@ def matmul_precision() -> str | None:
 
 
 @contextmanager
+def x64_of_all_threads() -> Iterator[None]:
+    """64-bit dtypes, in the threads of XLA's that call functions outside of JAX as well: `jax.enable_x64` is one's."""
+    before = jax.config.values["jax_enable_x64"]
+    jax.config.update("jax_enable_x64", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", before)
+
+
+@contextmanager
 def precision_of(case: Case) -> Iterator[None]:
     """JAX's options for judging a case: 64-bit dtypes if it has any, and all bits of products unless a user chose.
 
@@ -57,7 +68,7 @@ def precision_of(case: Case) -> Iterator[None]:
     """
     with ExitStack() as stack:
         if is_wide(case):
-            stack.enter_context(jax.enable_x64(True))
+            stack.enter_context(x64_of_all_threads())
         if matmul_precision() is None and jax.default_backend() != "cpu":
             stack.enter_context(jax.default_matmul_precision("highest"))
         yield

@@ -21,7 +21,7 @@ from shardproof.properties.contracts.whole import whole_contract
 from shardproof.properties.engines.running import traced
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
-from shardproof.properties.programs.implementations import OF_PROGRAMS, Implementation
+from shardproof.properties.programs.implementations import OF_PROGRAMS, WHERE_ASKED, Implementation
 from shardproof.properties.programs.program import Seen, forward, precision_of
 from shardproof.properties.references import JaxReference, NumpyReference, reference_of
 from shardproof.properties.runner.platforms import DEVICES
@@ -113,7 +113,8 @@ class Program:
             in fewer bits, or approximated. Its roundings are checked all the same.
         relative_to: `"array"`, or `"row"`: the largest number of each row, along the last dimension.
         data: the kinds of data that it is run on: `"real"` numbers, and `"exact"` ones, whole and small, of which sums
-            have no rounding; by default both.
+            have no rounding; by default both. Others are `"nan"`, whole numbers some of which are NaN, and `"special"`,
+            some of which are infinite or negative zeros, or the extremes of integers; they have no gradients.
         communication: what it sends, as `--expect-communication` takes it; `p` is how many devices all roles connect.
         overlap: how it hides that, as `--expect-overlap` takes it.
 
@@ -176,8 +177,9 @@ class Program:
             raise ValueError(f"within={self.within!r}: expected a part of the largest number, such as 0.01")
         if self.relative_to not in ("array", "row"):
             raise ValueError(f"relative_to={self.relative_to!r}: expected 'array' or 'row'")
-        if unknown := [kind for kind in self.kinds if kind not in OF_PROGRAMS]:
-            raise ValueError(f"data={unknown[0]!r}: expected some of {', '.join(OF_PROGRAMS)}, which programs have")
+        if unknown := [kind for kind in self.kinds if kind not in (*OF_PROGRAMS, *WHERE_ASKED)]:
+            expected = ", ".join((*OF_PROGRAMS, *WHERE_ASKED))
+            raise ValueError(f"data={unknown[0]!r}: expected some of {expected}, which programs have")
         if self.serves is not None:
             self._check_serves(self.serves)
         check_call(self.function, self.signature, self.conditions, whole=self.whole)
@@ -273,7 +275,10 @@ class Program:
     def _contract(self, conditions: Conditions) -> Contract:
         known = self._known
         casts = () if known is None else known.casts
-        return whole_contract(self.name, self.signature, known, holds=self.holds, conditions=conditions, casts=casts)
+        kinds = ("real", "exact", "real", *(kind for kind in WHERE_ASKED if kind in self.kinds))
+        return whole_contract(
+            self.name, self.signature, known, holds=self.holds, conditions=conditions, kinds=kinds, casts=casts
+        )
 
     @cached_property
     def _known(self) -> JaxReference | NumpyReference | None:

@@ -22,7 +22,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.communication.hlo import CompiledCollective, collectives
 from shardproof.properties.contracts.numbers import float32_accumulator
 from shardproof.properties.engines import Prepared
-from shardproof.properties.engines.simulate.record import Record
+from shardproof.properties.engines.simulate.env import Record
 from shardproof.properties.programs.expectation import OF_KIND, Block, Expectation, Stated, Terms
 
 

@@ -19,6 +19,7 @@ from jax.interpreters import partial_eval
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.engine import trace
+from shardproof.properties.engines.simulate.env import bytes_of
 from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.engines.simulate.liveness import (
     array_bytes,
@@ -28,7 +29,6 @@ from shardproof.properties.engines.simulate.liveness import (
     subjaxprs,
     variables,
 )
-from shardproof.properties.engines.simulate.record import bytes_of
 from shardproof.properties.performance.routes import Loads, Undetermined, loads_of
 from shardproof.properties.programs.program import Program
 

@@ -26,7 +26,7 @@ from jaxtyping import PyTree
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.choices import ADD_UP, CHOOSE, Choices
-from shardproof.properties.engines.simulate.env import RULES, SETS, Choice, Env, Found, Left
+from shardproof.properties.engines.simulate.env import RULES, SETS, Choice, Env, Found, Left, Record, Recorder
 from shardproof.properties.engines.simulate.errors import (
     OF_THE_PROGRAM,
     CollectiveMismatch,
@@ -40,7 +40,6 @@ from shardproof.properties.engines.simulate.errors import (
 )
 from shardproof.properties.engines.simulate.exchange import device_name, nan_equal
 from shardproof.properties.engines.simulate.liveness import equations, open_jaxpr, variables
-from shardproof.properties.engines.simulate.record import Record, Recorder
 
 
 def called_jaxpr(equation: Any) -> Any:

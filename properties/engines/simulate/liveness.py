@@ -20,7 +20,7 @@ from typing import Any
 
 from jax.extend import core
 
-from shardproof.properties.engines.simulate.record import bytes_of
+from shardproof.properties.engines.simulate.env import bytes_of
 
 ELEMENTS = 250
 """As many numbers count as one more equation, where each is rounded in many samples."""

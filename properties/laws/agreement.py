@@ -10,6 +10,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Engine, SimulateEngine
 from shardproof.properties.engines.running import MODES, all_blocks, check_results, derived, ready
+from shardproof.properties.laws.forward import check_replicated, check_value
 from shardproof.properties.laws.gradient import (
     at_some_data,
     check_gradient,
@@ -18,8 +19,6 @@ from shardproof.properties.laws.gradient import (
     tangents_of,
 )
 from shardproof.properties.laws.law import Law, whole_case
-from shardproof.properties.laws.type import check_replicated
-from shardproof.properties.laws.value import check_value
 from shardproof.properties.precision.comparison import Judged, Reference, compare
 from shardproof.properties.precision.judge import value_references
 from shardproof.properties.programs.implementations import Implementation

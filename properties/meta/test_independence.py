@@ -17,7 +17,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.contract import Scope
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.simulate import exchange
-from shardproof.properties.laws.value import check_value
+from shardproof.properties.laws.forward import check_value
 from shardproof.properties.meta.drawn import one
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import PARAMETERS, example

@@ -12,7 +12,7 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.engines.running import reference_blocks
-from shardproof.properties.laws.value import check_value
+from shardproof.properties.laws.forward import check_value
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report.checking import user_implementation
 

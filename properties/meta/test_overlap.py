@@ -16,7 +16,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.communication.counted import sizes_of
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import SimulateEngine
-from shardproof.properties.laws.overlap import check_overlap
+from shardproof.properties.laws.communication import check_overlap
 from shardproof.properties.meta.pages import PERFORMANCE_PAGE, README
 from shardproof.properties.meta.runs import PYTEST, python
 from shardproof.properties.meta.test_accelerators import GATHERED

@@ -20,6 +20,7 @@ from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
 from shardproof.properties.engines.simulate.liveness import steps_of
 from shardproof.properties.laws import LAWS
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.meta.drawn import smallest
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.axes import AxisName, names
@@ -32,7 +33,6 @@ from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner.judging import judge, require_held
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.tally import HeldOnNothing, Tally, Verdict
-from shardproof.properties.runner.violation import LawViolation
 
 CASE = Case(
     CONTRACTS["global_norm"],

@@ -23,6 +23,7 @@ from shardproof.properties.engines import ENGINES, engine_named
 from shardproof.properties.engines.simulate import RULES
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.laws import LAWS
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.expectation import Overlap
 from shardproof.properties.programs.implementations import Implementation
@@ -34,7 +35,6 @@ from shardproof.properties.runner.judging import MAX_UNSUPPORTED, judge, own, re
 from shardproof.properties.runner.search import Finding, find_violation
 from shardproof.properties.runner.stated import GivenError, split_names
 from shardproof.properties.runner.tally import HeldOnNothing, Tally, Verdict
-from shardproof.properties.runner.violation import LawViolation
 
 Function = Callable[..., Any]
 SMALL = Scope(max_devices=4, available=4, large=24)

@@ -31,7 +31,7 @@ from shardproof.properties.known_defects import (
 )
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.gradient import check_gradient
-from shardproof.properties.laws.law import Checked
+from shardproof.properties.laws.law import Checked, LawViolation, first_line, origin_of, own_frames
 from shardproof.properties.precision.compiled import COMPILER
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, WrongResult, forward, precision_of
@@ -45,7 +45,6 @@ from shardproof.properties.runner.tally import (
     most_frequent,
     traits,
 )
-from shardproof.properties.runner.violation import LawViolation, first_line, origin_of, own_frames
 
 OWN = (
     "shardproof.oracles.",

@@ -8,8 +8,8 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.communication import check_communication
+from shardproof.properties.laws.forward import check_value
 from shardproof.properties.laws.gradient import check_gradient
-from shardproof.properties.laws.value import check_value
 from shardproof.properties.programs.built_in import OPERATIONS
 from shardproof.properties.programs.implementations import Implementation
 

@@ -12,6 +12,7 @@ from shardproof.properties.cases.strategies.dtypes import WIDE
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.communication import pictures
 from shardproof.properties.engines.engine import trace
+from shardproof.properties.laws.law import first_line, own_frames
 from shardproof.properties.performance.chips import Chip, chip, in_words
 from shardproof.properties.performance.choosing import operations_for
 from shardproof.properties.performance.lanes import KEY, gantt, lay_out, text
@@ -25,7 +26,6 @@ from shardproof.properties.programs.program import Program as OnMesh
 from shardproof.properties.report.arguments import LONGEST, find, parse_axes, parse_dtype, parse_mesh
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.programs import Program
-from shardproof.properties.runner.violation import first_line, own_frames
 
 
 def draw_steps(name: str, mesh: MeshCase, axes: tuple[str, ...], shape: str, output: Path | None) -> Iterator[str]:

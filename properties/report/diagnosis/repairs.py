@@ -24,6 +24,7 @@ from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.engines.simulate.liveness import equations as within
 from shardproof.properties.engines.simulate.liveness import subjaxprs
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.precision.arithmetic import calls
 from shardproof.properties.precision.runs import INTERPRETER
 from shardproof.properties.programs.implementations import Implementation
@@ -41,7 +42,6 @@ from shardproof.properties.report.diagnosis.changes import (
 from shardproof.properties.report.diagnosis.runs import MOST, enlarge
 from shardproof.properties.runner.neighbours import fitting_cases, resize_mesh
 from shardproof.properties.runner.preconditions import check_case
-from shardproof.properties.runner.violation import LawViolation
 
 UNKNOWN = "an unknown place"
 """The `location` of an equation without one."""

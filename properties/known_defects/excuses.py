@@ -8,12 +8,12 @@ from typing import Any
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import ENGINES, Engine
-from shardproof.properties.engines.running import MODES, ready
-from shardproof.properties.engines.simulate import InterpreterLimit, raised_in
+from shardproof.properties.engines.engine import MODES, ready
+from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.known_defects.registry import DEFECTS, Defect
 from shardproof.properties.laws.law import Check, Law
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.violation import NotRun, SuiteError
+from shardproof.properties.programs.violation import NotRun, SuiteError, raised_in
 from shardproof.properties.runner.tally import Verdict
 
 INTERPRETER = ENGINES["simulate"]()

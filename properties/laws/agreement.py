@@ -9,7 +9,7 @@ from shardproof.oracles.dtypes import wide
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Engine, SimulateEngine
-from shardproof.properties.engines.running import MODES, all_blocks, check_results, derived, ready
+from shardproof.properties.engines.engine import MODES, all_blocks, check_results, derived, ready
 from shardproof.properties.laws.forward import check_replicated, check_value
 from shardproof.properties.laws.gradient import (
     at_some_data,

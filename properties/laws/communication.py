@@ -29,13 +29,7 @@ from shardproof.properties.communication.counted import (
 )
 from shardproof.properties.contracts.numbers import COUNTED, operands
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.running import (
-    check_results,
-    differentiating,
-    ready,
-    reverse_mode,
-    values_and_gradients,
-)
+from shardproof.properties.engines.engine import check_results, ready, reverse_mode, values_and_gradients
 from shardproof.properties.engines.simulate.liveness import open_jaxpr, subjaxprs
 from shardproof.properties.laws.law import Checked, Law, without_chain
 from shardproof.properties.performance.operations import Operation, flops_in, operations_in, peak_in, within
@@ -50,7 +44,7 @@ from shardproof.properties.performance.timeline import (
 from shardproof.properties.programs.expectation import Overlap, Stated, Terms, value
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import readable_errors
-from shardproof.properties.programs.violation import Broken, NothingToCompare, NotRun, Of
+from shardproof.properties.programs.violation import Broken, NothingToCompare, NotRun, Of, differentiating
 
 WIDER = {"bfloat16": 2, "float8_e4m3fn": 4, "float8_e5m2": 4, "int4": 2, "uint4": 2}
 """The factor of bytes that a compiler may send which has no collectives of a type (XLA:CPU: see `hlo`)."""

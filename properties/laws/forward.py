@@ -12,15 +12,7 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import Violation
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.running import (
-    Ready,
-    all_blocks,
-    check_results,
-    placed_blocks,
-    ready,
-    traced,
-    unrelated_over_batch,
-)
+from shardproof.properties.engines.engine import Ready, all_blocks, check_results, placed_blocks, ready, traced
 from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.laws.law import Checked, Law, checked_sets, whole_case
 from shardproof.properties.precision.comparison import compare
@@ -28,6 +20,7 @@ from shardproof.properties.precision.judge import check_mathematics, value_refer
 from shardproof.properties.precision.runs import Runs, narrowed, rounded_sums
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, WrongResult, forward
+from shardproof.properties.programs.transformations import unrelated_over_batch
 from shardproof.properties.programs.violation import Broken, Difference
 
 

@@ -12,17 +12,7 @@ from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts.numbers import degree_of, operands, terms_of
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.running import (
-    MODES,
-    Ready,
-    in_some_mode,
-    placed_blocks,
-    pulled_over_batch,
-    pushed_over_batch,
-    ready,
-    reference_blocks,
-    widened,
-)
+from shardproof.properties.engines.engine import MODES, Ready, in_some_mode, placed_blocks, ready
 from shardproof.properties.laws.law import LARGE, Law, checked_sets, whole_case
 from shardproof.properties.precision.comparison import Reference, compare, magnitude
 from shardproof.properties.precision.judge import (
@@ -33,6 +23,12 @@ from shardproof.properties.precision.judge import (
 )
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import with_derivative
+from shardproof.properties.programs.transformations import (
+    pulled_over_batch,
+    pushed_over_batch,
+    reference_blocks,
+    widened,
+)
 from shardproof.properties.programs.violation import Broken
 
 TANGENT_SEED = 104729

@@ -26,13 +26,13 @@ from shardproof.properties.communication.counted import (
 )
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named, simulate
-from shardproof.properties.engines.running import oracle_blocks
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.communication import check_communication
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import PARAMETERS, example
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, names_of
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.transformations import oracle_blocks
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report.summary import notes
 from shardproof.properties.runner.judging import judge

@@ -14,7 +14,7 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import engine_named
-from shardproof.properties.engines.running import ready
+from shardproof.properties.engines.engine import ready
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import fit_chain
 from shardproof.properties.laws.gradient import cotangents, exact_gradients

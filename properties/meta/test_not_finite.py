@@ -11,8 +11,8 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import ENGINES
-from shardproof.properties.engines.running import reference_blocks
 from shardproof.properties.laws.forward import check_value
+from shardproof.properties.programs.transformations import reference_blocks
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report.checking import user_implementation
 

@@ -16,7 +16,7 @@ from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Prepared, XlaEngine
-from shardproof.properties.engines.running import ready, traced
+from shardproof.properties.engines.engine import ready, traced
 from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.precision.arithmetic import double

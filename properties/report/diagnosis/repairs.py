@@ -19,7 +19,7 @@ from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.numbers import operands
-from shardproof.properties.engines.running import all_blocks, ready, reference_blocks
+from shardproof.properties.engines.engine import all_blocks, ready
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.engines.simulate.liveness import equations as within
@@ -28,6 +28,7 @@ from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.precision.arithmetic import calls
 from shardproof.properties.precision.runs import INTERPRETER
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.transformations import reference_blocks
 from shardproof.properties.report.diagnosis.changes import (
     NO_CHANGE,
     Change,

@@ -22,7 +22,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.communication import pictures
 from shardproof.properties.contracts.numbers import operands
-from shardproof.properties.engines.running import all_blocks, ready
+from shardproof.properties.engines.engine import all_blocks, ready
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.collectives import axes_of
 from shardproof.properties.engines.simulate.env import Env, Rule

@@ -92,9 +92,9 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
     _check_claim(implementation, case, counted)
     checked = 1 + _check_gradient(implementation, case, engine)
     findings, least = [], case.contract.least
-    redundant = counted.cost.total_bytes > 0 and least is not None and least(case) == 0  # no device lacks anything
+    redundant = counted.cost.bytes.total() > 0 and least is not None and least(case) == 0  # no device lacks anything
     if implementation.whole and counted.rewritten and redundant:
-        compiler, added = f"XLA of jaxlib {version('jaxlib')} ({jax.default_backend()})", dict(counted.cost.counts)
+        compiler, added = f"XLA of jaxlib {version('jaxlib')} ({jax.default_backend()})", counted.cost.counts
         findings = [f"{compiler} adds {', '.join(added)}, of which nothing is needed"]
     return Checked(checked, findings=findings, sent=sent)
 
@@ -145,10 +145,10 @@ def _check_bound(case: Case, counted: Counted) -> None:
     cost = counted.cost
     if passed < bound.bytes:
         least = f"{float(bound.bytes):g} byte{'s' * (bound.bytes != 1)} must pass every device (lower bound)"
-        sent = f", by which {float(passed):g} pass a device" if cost.total_bytes else ""
+        sent = f", by which {float(passed):g} pass a device" if cost.bytes.total() else ""
         raise Broken("communication", f"{describe_cost(cost)}{sent}: {least}")
     steps = bound.steps
-    if set(dict(cost.counts)) == {"permute"} and cost.count("permute") < steps:
+    if {*cost.counts} == {"permute"} and cost.counts["permute"] < steps:
         raise Broken("communication", f"{describe_cost(cost)}: expected at least {steps} (lower bound)")
 
 
@@ -196,10 +196,10 @@ def _check_claim(implementation: Implementation, case: Case, counted: Counted, *
 def _is_less(case: Case, counted: Counted, stated: Stated) -> bool:
     """True if nothing is sent, or no more than is stated."""
     cost, wide = counted.cost, widest(case, counted)
-    return cost.total_bytes == 0 or (
-        all(cost.count(kind) <= count for kind, count in stated.counts.items())
-        and all(cost.bytes_in(kind) <= size * wide for kind, size in stated.sizes.items())
-        and (stated.bytes is None or cost.total_bytes <= stated.bytes * wide)
+    return cost.bytes.total() == 0 or (
+        all(cost.counts[kind] <= count for kind, count in stated.counts.items())
+        and all(cost.bytes[kind] <= size * wide for kind, size in stated.sizes.items())
+        and (stated.bytes is None or cost.bytes.total() <= stated.bytes * wide)
     )
 
 
@@ -208,11 +208,11 @@ def _is_exact(case: Case, counted: Counted, stated: Stated) -> bool:
     cost, half = counted.cost, has_half_bytes(case)
     for kind in {*stated.counts, *stated.sizes}:
         count, size = stated.counts.get(kind), stated.sizes.get(kind)
-        if size == cost.bytes_in(kind) == 0:
+        if size == cost.bytes[kind] == 0:
             continue
         whole = (count is None or count.denominator == 1) and (size is None or size.denominator == 1 or half)
-        number = cost.count(kind) if count is None else int(count)
-        if not whole or not _agrees(case, counted, kind, number, cost.bytes_in(kind) if size is None else int(size)):
+        number = cost.counts[kind] if count is None else int(count)
+        if not whole or not _agrees(case, counted, kind, number, cost.bytes[kind] if size is None else int(size)):
             return False
     if stated.bytes is None:
         return True
@@ -229,10 +229,10 @@ def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: in
     leaves of a tree may be combined into one collective or not; a type without collectives may be sent as a wider one.
     """
     cost, separate, sent = counted.cost, counted.separate, counted.sent
-    own = cost.total_bytes if kind is None else cost.bytes_in(kind)
-    wide = sent.total_bytes if kind is None else sent.bytes_in(kind)
-    numbers = (count, count) if kind is None else (cost.count(kind), separate.count(kind))
-    filled = sum(number for _, number in separate.counts) if has_half_bytes(case) else 0
+    own = cost.bytes.total() if kind is None else cost.bytes[kind]
+    wide = sent.bytes.total() if kind is None else sent.bytes[kind]
+    numbers = (count, count) if kind is None else (cost.counts[kind], separate.counts[kind])
+    filled = separate.counts.total() if has_half_bytes(case) else 0
     empty = all(0 in operand.block for operand in case.operands)
     if empty:  # which may be sent as often as one likes
         return own <= size + filled

@@ -12,11 +12,11 @@ import pytest
 from jax import lax
 
 from shardproof.impl import collectives
-from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.communication.counted import (
     NOTHING,
+    Cost,
     Unknown,
     bytes_moved,
     needed_bound,
@@ -142,7 +142,7 @@ def test_what_devices_do_differently_is_counted_once() -> None:
         function = jax.shard_map(local, mesh=shape, in_specs=jax.P("b"), out_specs=jax.P(("a", "b")), check_vma=False)
         return of_record(simulate.prepare(function, jax.numpy.ones(8)).run_recorded(jax.numpy.ones(8))[1])
 
-    assert run(lambda x: lax.ppermute(x, "b", shift[::-1])).cost == Cost.of({"permute": 1}, {"permute": 8})
+    assert run(lambda x: lax.ppermute(x, "b", shift[::-1])).cost == Cost.of([("permute", 1, 8)])
     with pytest.raises(Unknown, match="different collectives"):
         run(lambda x: x)
 

@@ -18,7 +18,7 @@ from shardproof.properties.engines import simulate
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.exchange import divide
 from shardproof.properties.engines.simulate.interpreter import Prepared, select_results
-from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.engines.simulate.jaxprs import equations
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Program, Seen, WrongResult, derivatives, forward, readable_errors
 from shardproof.properties.programs.transformations import oracle_blocks

@@ -30,7 +30,7 @@ from shardproof.properties.communication.counted import (
 from shardproof.properties.contracts.numbers import COUNTED, operands
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.engine import check_results, ready, reverse_mode, values_and_gradients
-from shardproof.properties.engines.simulate.liveness import open_jaxpr, subjaxprs
+from shardproof.properties.engines.simulate.jaxprs import open_jaxpr, subjaxprs
 from shardproof.properties.laws.law import Checked, Law, without_chain
 from shardproof.properties.performance.operations import Operation, flops_in, operations_in, peak_in, within
 from shardproof.properties.performance.routes import Undetermined

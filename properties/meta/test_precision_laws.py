@@ -18,7 +18,7 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
-from shardproof.properties.engines.simulate.liveness import steps_of
+from shardproof.properties.engines.simulate.jaxprs import steps_of
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.meta.drawn import smallest

@@ -18,7 +18,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Prepared, XlaEngine
 from shardproof.properties.engines.engine import ready, traced
 from shardproof.properties.engines.simulate import InterpreterLimit
-from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.engines.simulate.jaxprs import equations
 from shardproof.properties.precision.arithmetic import double
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Program, Seen, forward, precision_of

@@ -22,7 +22,7 @@ from shardproof.properties.engines.engine import ready
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.interpreter import beside, evaluate, failing_as_a_limit, of_set
-from shardproof.properties.engines.simulate.liveness import (
+from shardproof.properties.engines.simulate.jaxprs import (
     STEPS,
     Flow,
     equations,

@@ -19,7 +19,7 @@ from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.properties.contracts.contract import replace_leaves
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.engines.simulate import InterpreterLimit, Simulated
-from shardproof.properties.engines.simulate.liveness import equations, open_jaxpr, subjaxprs
+from shardproof.properties.engines.simulate.jaxprs import equations, open_jaxpr, subjaxprs
 from shardproof.properties.precision.arithmetic import Sampled, double
 from shardproof.properties.precision.comparison import magnitude
 from shardproof.properties.precision.formats import FORMATS

@@ -19,7 +19,7 @@ from shardproof.properties.engines.simulate import (
     OrderDependent,
     UnwrittenRead,
 )
-from shardproof.properties.engines.simulate.liveness import STEPS, steps_of
+from shardproof.properties.engines.simulate.jaxprs import STEPS, steps_of
 from shardproof.properties.known_defects import (
     DEFECTS,
     Defect,

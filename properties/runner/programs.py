@@ -19,7 +19,7 @@ from shardproof.properties.contracts.described import Array, Signature, sizes_in
 from shardproof.properties.contracts.roles import LONG, Conditions, axes_of
 from shardproof.properties.contracts.whole import whole_contract
 from shardproof.properties.engines.engine import traced
-from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.engines.simulate.jaxprs import equations
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 from shardproof.properties.programs.implementations import OF_PROGRAMS, Implementation
 from shardproof.properties.programs.program import Seen, forward, precision_of

@@ -25,7 +25,6 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import PyTree
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.simulate.choices import ADD_UP, CHOOSE, Choices
 from shardproof.properties.engines.simulate.env import RULES, SETS, Choice, Env, Found, Left, Record, Recorder
 from shardproof.properties.engines.simulate.errors import (
     OF_THE_PROGRAM,
@@ -38,7 +37,7 @@ from shardproof.properties.engines.simulate.errors import (
     location,
 )
 from shardproof.properties.engines.simulate.exchange import device_name, nan_equal
-from shardproof.properties.engines.simulate.liveness import equations, open_jaxpr, variables
+from shardproof.properties.engines.simulate.jaxprs import ADD_UP, CHOOSE, Choices, equations, open_jaxpr, variables
 from shardproof.properties.programs.violation import raised_in
 
 

@@ -22,8 +22,8 @@ from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines.engine import all_blocks, ready
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.errors import location
-from shardproof.properties.engines.simulate.liveness import equations as within
-from shardproof.properties.engines.simulate.liveness import subjaxprs
+from shardproof.properties.engines.simulate.jaxprs import equations as within
+from shardproof.properties.engines.simulate.jaxprs import subjaxprs
 from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.precision.arithmetic import calls
 from shardproof.properties.precision.runs import INTERPRETER

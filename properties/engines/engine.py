@@ -33,9 +33,10 @@ def abstract_mesh(mesh: MeshCase) -> AbstractMesh:
 
 
 def trace(program: Program, mesh: MeshCase) -> Any:
-    """The closed jaxpr of a program under an abstract mesh."""
+    """The closed jaxpr of a program under an abstract mesh; raises what the function refuses, before anything runs."""
     abstract = abstract_mesh(mesh)
-    return jax.make_jaxpr(program.build(abstract))(*program.abstract_arguments(abstract))
+    with readable_errors():  # also the function's own rules of derivatives
+        return jax.make_jaxpr(program.build(abstract))(*program.abstract_arguments(abstract))
 
 
 def device_mesh(mesh: MeshCase) -> Mesh:
@@ -184,12 +185,6 @@ class Ready:
     placements: tuple[Placement, ...] = ()
 
 
-def traced(program: Program, case: Case) -> Any:
-    """The jaxpr of a program under an abstract mesh; raises what the function refuses, before anything runs."""
-    with readable_errors():  # also the function's own rules of derivatives
-        return trace(program, case.mesh)
-
-
 def ready(kind: str, implementation: Implementation, case: Case, engine: Engine) -> Ready:
     """The program of a case's structure: `value`, `placed`, or one of `MODES`, prepared once.
 
@@ -277,14 +272,14 @@ def _make(kind: str, implementation: Implementation, case: Case, engine: Engine)
         seen = values.seen
     else:
         with differentiating():  # as for values
-            traced(forward(case, implementation, seen), case)
+            trace(forward(case, implementation, seen), case.mesh)
     check_results(case, seen)
     program, placements = derivatives(case, implementation, seen, forward_mode=forward_mode, reverse_mode=reverse_mode)
     with differentiating():
         with readable_errors():  # the function's own rules of derivatives
             prepared = engine.prepare(program, case.mesh)
         # the jvp of a custom_vjp traces to a primitive that nothing can run
-        jaxpr = traced(program, case) if prepared.jaxpr is None else prepared.jaxpr
+        jaxpr = trace(program, case.mesh) if prepared.jaxpr is None else prepared.jaxpr
         if forward_mode and any(equation.primitive.name == "custom_lin" for equation in equations(jaxpr)):
             raise NotDifferentiable(NO_FORWARD_MODE)
         if forward_mode and reverse_mode and isinstance(prepared, Compiled):

@@ -158,12 +158,6 @@ def stated_terms(implementation: Implementation, *, backward: bool) -> Terms | N
     return None if stated is None else stated.backward if backward else stated.forward
 
 
-def stated_by(implementation: Implementation, case: Case, *, backward: bool) -> Stated | None:
-    """The expectation of a pass, in numbers."""
-    terms = stated_terms(implementation, backward=backward)
-    return None if terms is None else stated_values(terms, case)
-
-
 def _check_claim(implementation: Implementation, case: Case, counted: Counted, *, backward: bool = False) -> None:
     """Checks that no more is sent than is stated, of each kind; and no less, unless nothing must move.
 

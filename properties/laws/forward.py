@@ -12,7 +12,7 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import Violation
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.engine import Ready, all_blocks, check_results, placed_blocks, ready, traced
+from shardproof.properties.engines.engine import Ready, all_blocks, check_results, placed_blocks, ready, trace
 from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.laws.law import Checked, Law, checked_sets, whole_case
 from shardproof.properties.precision.comparison import compare
@@ -220,7 +220,7 @@ def check_error(implementation: Implementation, case: Case, engine: Engine) -> i
     values = {"axis_name": case.axis_name, **case.keywords}
     value = repr(values[argument]) if argument in values else ""
     try:
-        traced(forward(case, implementation, Seen()), case)
+        trace(forward(case, implementation, Seen()), case.mesh)
     except NotImplementedError:
         raise
     except WrongResult:  # it accepts the argument, and returns what it should not

@@ -9,10 +9,10 @@ import pytest
 from shardproof.oracles.communication import lower_bound
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
-from shardproof.properties.communication.counted import Cost
+from shardproof.properties.communication.counted import Cost, stated_values
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
-from shardproof.properties.laws.communication import check_communication, communication_of, stated_by
+from shardproof.properties.laws.communication import check_communication, communication_of, stated_terms
 from shardproof.properties.programs.built_in import ALGORITHMS, IMPLEMENTATIONS, OVERLAPPED
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.expectation import Expectation
@@ -29,9 +29,10 @@ def test_no_algorithm_says_more_steps_than_it_takes(one: Implementation) -> None
     meshes = [MeshCase(("x", "y")[: len(sizes)], sizes) for sizes in ((4,), (7,), (2, 4), (3, 2))]
     for mesh in meshes:
         case = example(one.contract.name, mesh, mesh.axis_names[::-1] if len(mesh.sizes) > 1 else "x")
-        stated = stated_by(one, case, backward=False)
-        if (one.serves is None or one.serves(case)) and stated is not None and stated.steps is not None:
-            assert communication_of(one, case, SIMULATE).rounds == stated.steps, mesh
+        terms = stated_terms(one, backward=False)
+        steps = None if terms is None else stated_values(terms, case).steps
+        if (one.serves is None or one.serves(case)) and steps is not None:
+            assert communication_of(one, case, SIMULATE).rounds == steps, mesh
 
 
 @pytest.mark.parametrize(
@@ -142,9 +143,9 @@ def test_a_halo_is_what_is_missing() -> None:
         lacks = len({row % (n * p) for row in range(-before, n + after)} - {*range(n)})
         params = (("before", before), ("after", after), ("axis", 0))
         operand = Operand((n, 3), "float32", Placement((("x",), ())))
-        stated = stated_by(
-            one, Case(CONTRACTS["halo_exchange"], MeshCase(("x",), (p,)), "x", (operand,), params), backward=True
-        )
-        assert stated is not None
+        case = Case(CONTRACTS["halo_exchange"], MeshCase(("x",), (p,)), "x", (operand,), params)
+        terms = stated_terms(one, backward=True)
+        assert terms is not None
+        stated = stated_values(terms, case)
         assert stated.bytes == 4 * 3 * lacks, (p, n, before, after)
         assert stated.counts["permute"] <= 2 * (p - 1)

@@ -11,7 +11,7 @@ from hypothesis import currently_in_test_context, event, reject
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.engine import ready, traced
+from shardproof.properties.engines.engine import ready, trace
 from shardproof.properties.engines.simulate import (
     OF_THE_PROGRAM,
     CollectiveMismatch,
@@ -311,7 +311,7 @@ def declines(implementation: Implementation, case: Case) -> bool:
     """True if the function raises NotImplementedError for a case when it is traced without any derivative."""
     plain = dataclasses.replace(case, chain=tuple(link.name for link in case.links if not link.derives))
     try:
-        traced(forward(plain, implementation, Seen()), plain)
+        trace(forward(plain, implementation, Seen()), plain.mesh)
     except Exception as error:  # other exceptions say nothing about what it supports
         return isinstance(error, NotImplementedError)
     return False

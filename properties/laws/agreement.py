@@ -1,5 +1,6 @@
 """The law of engines: interpreting a program and compiling it give the same arrays, forward and backward."""
 
+import dataclasses
 from contextlib import suppress
 from functools import partial
 
@@ -18,7 +19,7 @@ from shardproof.properties.laws.gradient import (
     oracle_derivatives,
     tangents_of,
 )
-from shardproof.properties.laws.law import Law, whole_case
+from shardproof.properties.laws.law import Law, Verdict, whole_case
 from shardproof.properties.precision.comparison import Judged, Reference, compare
 from shardproof.properties.precision.judge import value_references
 from shardproof.properties.programs.implementations import Implementation
@@ -26,8 +27,8 @@ from shardproof.properties.programs.implementations import Implementation
 REFERENCE = SimulateEngine()
 
 
-def check_agreement(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """The engine's results equal the interpreter's, and gradients where there are any; returns the data sets compared.
+def check_agreement(implementation: Implementation, case: Case, engine: Engine) -> Verdict:
+    """The engine's results equal the interpreter's, and gradients where there are any.
 
     They may differ by twice the bound of their roundings, one for each engine.
     """
@@ -49,7 +50,7 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
         # the values agree, and a function without reverse mode has no gradients that could differ
         with suppress(NotImplementedError):
             _check_gradients(implementation, derivatives, engine)
-    return len(case.data)
+    return Verdict("held", checked=len(case.data))
 
 
 def twice(right: Reference, blocks: np.ndarray, actual: np.ndarray) -> Reference:
@@ -65,14 +66,15 @@ def twice(right: Reference, blocks: np.ndarray, actual: np.ndarray) -> Reference
     return Reference(blocks, blocks.dtype, judge)
 
 
-def check_interpreted(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """Compares with the oracle what the law compares between engines; returns the data sets checked."""
-    checked = check_value(implementation, case, engine)
+def check_interpreted(implementation: Implementation, case: Case, engine: Engine) -> Verdict:
+    """Compares with the oracle what the law compares between engines."""
+    verdict = check_value(implementation, case, engine)
     derivatives = at_some_data(case)
     if derivatives is not None:
         with suppress(NotImplementedError):  # the values are right all the same
-            checked += check_gradient(implementation, derivatives, engine)
-    return checked
+            further = check_gradient(implementation, derivatives, engine)
+            verdict = dataclasses.replace(verdict, checked=verdict.checked + further.checked)
+    return verdict
 
 
 def _check_gradients(implementation: Implementation, case: Case, engine: Engine) -> None:

@@ -31,7 +31,7 @@ from shardproof.properties.contracts.numbers import COUNTED, operands
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.engine import check_results, ready, reverse_mode, values_and_gradients
 from shardproof.properties.engines.simulate.jaxprs import open_jaxpr, subjaxprs
-from shardproof.properties.laws.law import Checked, Law, without_chain
+from shardproof.properties.laws.law import Law, Verdict, without_chain
 from shardproof.properties.performance.operations import Operation, flops_in, operations_in, peak_in, within
 from shardproof.properties.performance.routes import Undetermined
 from shardproof.properties.performance.timeline import (
@@ -72,7 +72,7 @@ def communication_of(implementation: Implementation, case: Case, engine: Engine,
         return count(made.prepared, arrays)
 
 
-def check_communication(implementation: Implementation, case: Case, engine: Engine) -> int:
+def check_communication(implementation: Implementation, case: Case, engine: Engine) -> Verdict:
     """Counts and bytes are as stated, no less than the lower bound; returns how many of both passes were checked."""
     try:
         counted = communication_of(implementation, case, engine)
@@ -96,7 +96,7 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
     if implementation.whole and counted.rewritten and redundant:
         compiler, added = f"XLA of jaxlib {version('jaxlib')} ({jax.default_backend()})", counted.cost.counts
         findings = [f"{compiler} adds {', '.join(added)}, of which nothing is needed"]
-    return Checked(checked, findings=findings, sent=sent)
+    return Verdict("held", checked=checked, findings=findings, sent=sent)
 
 
 def computes_outside(jaxpr: Any) -> bool:
@@ -265,7 +265,7 @@ COMMUNICATION = Law(
 MACHINE = "on a machine whose busiest link needs as long as p-1 of p products"
 
 
-def check_overlap(implementation: Implementation, case: Case, engine: Engine) -> int:
+def check_overlap(implementation: Implementation, case: Case, engine: Engine) -> Verdict:
     """The exposed part of the forward pass, and of it and its gradient together, is at most the one stated.
 
     Both are scheduled, as traced, on a machine whose busiest link needs as long for the forward pass as its products
@@ -279,7 +279,7 @@ def check_overlap(implementation: Implementation, case: Case, engine: Engine) ->
     try:
         ahead = operations_in(values.prepared.jaxpr, case.mesh)
         if any(one.flops for one, _ in within(ahead)) and not flops_in(ahead):
-            return 1  # products of empty blocks, beside which nothing can be hidden
+            return Verdict("held", checked=1)  # products of empty blocks, beside which nothing can be hidden
         machine = Balanced.of(ahead, case.mesh, case.axes)
         _check_exposed(case, stated, sizes, ahead, machine)
         most = None if stated.memory is None else value(stated.memory, **sizes)
@@ -287,16 +287,16 @@ def check_overlap(implementation: Implementation, case: Case, engine: Engine) ->
             alive = f"{_bytes(Fraction(held))} alive at one time"
             raise Broken("overlap", f"{alive}: expected at most {_bytes(most)} ({stated})")
         if not has_own_gradient(case):
-            return 1
+            return Verdict("held", checked=1)
         try:
             both = operations_in(values_and_gradients(implementation, case, engine), case.mesh)
         except NotImplementedError:  # a function without a gradient has none that could wait
-            return 1
+            return Verdict("held", checked=1)
         machine = machine if machine.bytes else Balanced.of(both, case.mesh, case.axes)
         _check_exposed(case, stated, sizes, both, machine, backward=True)
     except Undetermined as error:
         raise NotRun(f"overlap is not known: {error}") from error
-    return 2
+    return Verdict("held", checked=2)
 
 
 def _check_exposed(

@@ -14,7 +14,7 @@ from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.engine import Ready, all_blocks, check_results, placed_blocks, ready, trace
 from shardproof.properties.engines.simulate.errors import location
-from shardproof.properties.laws.law import Checked, Law, checked_sets, whole_case
+from shardproof.properties.laws.law import Law, Verdict, held_on, whole_case
 from shardproof.properties.precision.comparison import compare
 from shardproof.properties.precision.judge import check_mathematics, value_references
 from shardproof.properties.precision.runs import Runs, narrowed, rounded_sums
@@ -24,10 +24,10 @@ from shardproof.properties.programs.transformations import unrelated_over_batch
 from shardproof.properties.programs.violation import Broken, Difference
 
 
-def check_value(implementation: Implementation, case: Case, engine: Engine) -> int:
+def check_value(implementation: Implementation, case: Case, engine: Engine) -> Verdict:
     """Every block of every data set equals the oracle's, in double precision as well unless it is a sum of products.
 
-    If results are right only up to a relation, that holds. Returns how many data sets were checked.
+    If results are right only up to a relation, that holds.
     """
     program = ready("value", implementation, case, engine)
     decided, undecided = [], 0
@@ -39,7 +39,7 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
             blocks = [all_blocks(case, result) for result in results]
             check_relation(case, data, arrays, blocks)
             refused = refused or refused_changes(case, arrays, blocks)
-        return Checked(len(sets), **remarks(implementation, case, program), refused=refused)
+        return Verdict("held", checked=len(sets), **remarks(implementation, case, program), refused=refused)
     rights, runs = value_references(implementation, case, sets), map(program.prepared, sets)
     for data, right, results in zip(case.data, rights, runs, strict=True):
         for i, result in enumerate(results):
@@ -48,7 +48,7 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
             check_mathematics(case, data, "result", what, right[i], leaf=i)
         decided.append(any(reference.tells for reference in right))
         undecided += sum(int(reference.undecided.sum()) for reference in right)
-    return checked_sets(decided, case, undecided=undecided, **remarks(implementation, case, program))
+    return held_on(decided, case, undecided=undecided, **remarks(implementation, case, program))
 
 
 def remarks(implementation: Implementation, case: Case, program: Ready) -> dict[str, Any]:
@@ -128,11 +128,10 @@ def declared_varying(implementation: Implementation, case: Case) -> list[frozens
     return [axes - along if implementation.invariant else axes | along for axes in before]
 
 
-def check_type(implementation: Implementation, case: Case, engine: Engine) -> int:
+def check_type(implementation: Implementation, case: Case, engine: Engine) -> Verdict:
     """The result has its declared type, which is sound, and which alone decides what `out_specs` is accepted.
 
-    Soundness is checked by running: a result typed invariant along an axis is bitwise equal on all
-    devices along it. Returns the number of data sets checked.
+    Soundness is checked by running: a result typed invariant along an axis is bitwise equal on all devices along it.
     """
     program = ready("value", implementation, case, engine)
     check_results(case, program.seen)
@@ -146,7 +145,7 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
     check_replicated(case, varying, map(program.prepared, [operands(case, data) for data in case.data]))
     if case.out is not None:
         _check_acceptance(implementation, case, engine, varying)
-    return len(case.data)
+    return Verdict("held", checked=len(case.data))
 
 
 def check_replicated(case: Case, varying: Sequence[frozenset[str]], runs: Iterable[Sequence[np.ndarray]]) -> None:
@@ -210,7 +209,7 @@ TYPE = Law(
 )
 
 
-def check_error(implementation: Implementation, case: Case, engine: Engine) -> int:
+def check_error(implementation: Implementation, case: Case, engine: Engine) -> Verdict:
     """A forbidden argument raises before anything runs; the message names it, its value and the mesh.
 
     Implementations that do not claim explained errors only have to raise something. A NotImplementedError refuses
@@ -228,7 +227,7 @@ def check_error(implementation: Implementation, case: Case, engine: Engine) -> i
     except Exception as error:
         if "explained_errors" in implementation.features:
             _check_message(case, argument, value, error)
-        return 1
+        return Verdict("held", checked=1)
     raise Broken("accepted", f"{argument}={value} is accepted: expected an error")
 
 

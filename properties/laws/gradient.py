@@ -13,7 +13,7 @@ from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts.numbers import degree_of, operands, terms_of
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.engine import MODES, Ready, in_some_mode, placed_blocks, ready
-from shardproof.properties.laws.law import LARGE, Law, checked_sets, whole_case
+from shardproof.properties.laws.law import LARGE, Law, Verdict, held_on, whole_case
 from shardproof.properties.precision.comparison import Reference, compare, magnitude
 from shardproof.properties.precision.judge import (
     check_mathematics,
@@ -38,8 +38,8 @@ SOME = 2
 """The most data sets that derivatives are taken at: each is run in both modes."""
 
 
-def check_gradient(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """J d and J^T c equal the oracle's, and where sums are exact <J d, c> = <d, J^T c>; returns the data sets checked.
+def check_gradient(implementation: Implementation, case: Case, engine: Engine) -> Verdict:
+    """J d and J^T c equal the oracle's, and where sums are exact <J d, c> = <d, J^T c>.
 
     The inner products are those of the global arrays: what is invariant along an axis, or replicated, counts once.
     """
@@ -49,7 +49,7 @@ def check_gradient(implementation: Implementation, case: Case, engine: Engine) -
         return _check(kind, implementation, case, ready(kind, implementation, case, engine), chosen)
 
     decided, undecided = in_some_mode(check)
-    return checked_sets(decided, case, undecided=undecided)
+    return held_on(decided, case, undecided=undecided)
 
 
 def differentiable(case: Case) -> bool:

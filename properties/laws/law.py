@@ -4,9 +4,9 @@ import contextlib
 import dataclasses
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
@@ -17,8 +17,33 @@ from shardproof.properties.engines import Engine
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import RAISED, Broken, Undecided
 
-Check = Callable[[Implementation, Case, Engine], int]
-"""Returns how many data sets were checked. Raises Broken if the law does not hold, NotRun if that cannot be decided,
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on a case that does not break its law; one that does raises `LawViolation`.
+
+    It is `held`; `unsupported`: the implementation, or JAX for it, raises NotImplementedError; `excused`: it fails
+    because of a known defect of JAX or XLA, without which the law holds on this very case; or `not run`: no engine
+    that was allowed to can run it.
+    """
+
+    kind: Literal["held", "unsupported", "excused", "not run"]
+    reason: str = ""  # why it is not held: the exception, the name of the defect, what the engine lacks
+    checked: int = 0  # data sets that were checked
+    undecided: int = 0  # numbers of results that were compared with nothing
+    instead: str = ""  # why another engine ran it
+    final: bool = False  # of a case that is not run, whether it is so on every engine
+    declined: bool = False  # of an unsupported case, whether it is so without any derivative: nothing is to be said
+    underived: bool = False  # of an unsupported case, whether JAX has no derivative of the function in it
+    findings: Sequence[str] = ()  # remarks that break no law
+    sent: Mapping[str, Any] | None = None  # what it sends, and what that was compared with, if it was counted
+    # of each choice that a line of the function makes, which sides were taken
+    choices: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
+    refused: Mapping[str, bool] | None = None  # for each result that was changed, whether `holds` refused it
+
+
+Check = Callable[[Implementation, Case, Engine], Verdict]
+"""Returns the verdict if the law holds. Raises Broken if it does not, NotRun if that cannot be decided,
 NotImplementedError if the implementation does not support the case, and WrongResult if its result has another tree,
 shape or dtype than it should."""
 
@@ -64,32 +89,16 @@ class Law:
         return self.check_simulated is not None
 
 
-class Checked(int):
-    """The number of data sets that were checked."""
-
-    undecided: int = 0  # how many numbers in them were compared with nothing
-    findings: Sequence[str] = ()  # remarks that break no law
-    sent: Mapping[str, Any] | None = None  # what the case sends, and what that was compared with
-    choices: Mapping[str, Mapping[str, bool]] = {}  # of each choice that its line makes, which sides were taken
-    refused: Mapping[str, bool] | None = None  # of each result, whether a predicate of results refused it once changed
-
-    def __new__(cls, count: int, **more: Any) -> "Checked":  # noqa: PYI034 # beartype refuses Self in a method
-        """The number, with attributes."""
-        checked = super().__new__(cls, count)
-        vars(checked).update(more)
-        return checked
-
-
-def checked_sets(decided: Sequence[bool], case: Case, **more: Any) -> Checked:
-    """The number of data sets that distinguish right from wrong, given which do; raises Undecided if none does.
+def held_on(decided: Sequence[bool], case: Case, **more: Any) -> Verdict:
+    """The verdict on the data sets that distinguish right from wrong, given which do; raises Undecided if none does.
 
     Arguments:
-        more: attributes of `Checked`.
+        more: fields of the verdict.
     """
     if not any(decided):
         names = ", ".join(dict.fromkeys(operand.dtype for operand in case.operands))
         raise Undecided(f"no data set tells right from wrong: roundings leave no certain digit in {names}")
-    return Checked(sum(decided), **more)
+    return Verdict("held", checked=sum(decided), **more)
 
 
 PROPERTIES = Path(__file__).parents[1]

@@ -86,7 +86,7 @@ def test_where_infinity_is_right_nan_is_as_well(change: Any, right: bool) -> Non
     )
     implementation = user_implementation("all_gather_matmul_lhs", product)
     if right:
-        assert check_value(implementation, case, SIMULATE) == 8
+        assert check_value(implementation, case, SIMULATE).checked == 8
     else:
         with pytest.raises(Broken, match="of 2 blocks wrong"):
             check_value(implementation, case, SIMULATE)

@@ -30,7 +30,7 @@ from shardproof.properties.known_defects import (
 )
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.gradient import check_gradient
-from shardproof.properties.laws.law import Checked, LawViolation, first_line, origin_of, own_frames
+from shardproof.properties.laws.law import LawViolation, Verdict, first_line, origin_of, own_frames
 from shardproof.properties.precision.compiled import COMPILER
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, WrongResult, forward, precision_of
@@ -48,7 +48,6 @@ from shardproof.properties.runner.tally import (
     HeldOnNothing,
     StopDrawing,
     Tally,
-    Verdict,
     most_frequent,
     traits,
 )
@@ -218,11 +217,7 @@ def _judge(law: Law, implementation: Implementation, case: Case, engine: Engine,
         defect = _ending(law, implementation, case, engine, ended_by)
         if defect is not None:
             return excuse_without_compiling(defect, law, implementation, case)
-        checked = law.check(implementation, case, engine)
-        if not isinstance(checked, Checked):
-            return Verdict("held", checked=checked)
-        more = {name: getattr(checked, name) for name in ("undecided", "findings", "sent", "choices", "refused")}
-        return Verdict("held", checked=int(checked), **more)
+        return law.check(implementation, case, engine)
     except InterpreterLimit as error:
         return Verdict("not run", f"the interpreter cannot run {error.lacks}")
     except NotRun as error:

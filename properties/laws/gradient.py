@@ -28,6 +28,7 @@ from shardproof.properties.programs.transformations import (
     pushed_over_batch,
     reference_blocks,
     widened,
+    widened_operands,
 )
 from shardproof.properties.programs.violation import Broken
 
@@ -126,7 +127,7 @@ def exact_gradients(
     for ct, placement in zip(cts, placements, strict=True):
         held = enter(widened(ct), mesh, placement.partition())
         blocks.append(held.reshape(*mesh.sizes, *held.shape[len(mesh.sizes) + len(placement.stacked) :]))
-    held_primal = [case.blocks(i, widened(array) if i in moving else array) for i, array in enumerate(primal)]
+    held_primal = [case.blocks(i, array) for i, array in enumerate(widened_operands(case, primal))]
     pulled = pulled_over_batch(case, held_primal, blocks)
     return [
         leave(
@@ -140,9 +141,8 @@ def exact_gradients(
 
 def exact_tangents(case: Case, primal: Sequence[np.ndarray], tangents: Sequence[np.ndarray]) -> list[np.ndarray]:
     """J d, not rounded."""
-    moving = case.contract.call.moving(case)
-    blocks = [case.blocks(i, widened(array) if i in moving else array) for i, array in enumerate(primal)]
-    along = [case.blocks(i, widened(d)) for i, d in zip(moving, tangents, strict=True)]
+    blocks = [case.blocks(i, array) for i, array in enumerate(widened_operands(case, primal))]
+    along = [case.blocks(i, widened(d)) for i, d in zip(case.contract.call.moving(case), tangents, strict=True)]
     return pushed_over_batch(case, blocks, along)
 
 

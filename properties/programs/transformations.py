@@ -230,7 +230,7 @@ def _cond(fn: Local) -> Local:
     def choose(*xs: jax.Array) -> list[jax.Array]:
         types = result_types(fn, *[x[0] for x in xs])
 
-        def step(carry: int, inputs: tuple[jax.Array, Sequence[jax.Array]]) -> tuple[int, list[jax.Array]]:
+        def step(carry: Any, inputs: tuple[jax.Array, Sequence[jax.Array]]) -> tuple[Any, list[jax.Array]]:
             flag, x = inputs
             return carry, lax.cond(flag, lambda x: list(fn(*x)), lambda x: [zeros_of_type(t) for t in types], x)
 

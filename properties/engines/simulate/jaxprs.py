@@ -316,7 +316,7 @@ def _of_extreme(name: str, x: np.ndarray, y: np.ndarray, *, larger: bool) -> Tak
 
 def _of_branches(name: str, equation: Any, index: np.ndarray, *_: np.ndarray) -> Taken:
     count = len(equation.params["branches"])
-    return _of_number(name, np.clip(index.astype(np.int64), 0, count - 1), count)
+    return _of_number(name, np.asarray(np.clip(index.astype(np.int64), 0, count - 1)), count)
 
 
 SIDES: dict[str, Callable[..., Taken]] = {

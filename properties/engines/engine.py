@@ -2,27 +2,32 @@
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from traceback import walk_tb
 from typing import Any, ClassVar, TypeVar
 
 import jax
 import numpy as np
+from jax import lax
 from jax.extend import core
+from jax.interpreters import ad
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Placement, stacked_axes
 from shardproof.properties.engines import simulate
 from shardproof.properties.engines.simulate import Simulated
+from shardproof.properties.engines.simulate.errors import raised_in
 from shardproof.properties.engines.simulate.exchange import divide
 from shardproof.properties.engines.simulate.interpreter import Prepared, select_results
 from shardproof.properties.engines.simulate.jaxprs import equations
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Program, Seen, WrongResult, derivatives, forward, readable_errors
 from shardproof.properties.programs.transformations import oracle_blocks
-from shardproof.properties.programs.violation import NO_FORWARD_MODE, NotDifferentiable, differentiating
+from shardproof.properties.programs.violation import NotDifferentiable
 
 AXIS_TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 
@@ -285,6 +290,48 @@ def _make(kind: str, implementation: Implementation, case: Case, engine: Engine)
         if forward_mode and reverse_mode and isinstance(prepared, Compiled):
             prepared = InTwo(prepared, 2 * len(placements))
         return Ready(prepared, seen, tuple(placements))
+
+
+@contextmanager
+def whole_tracebacks() -> Iterator[None]:
+    """Leaves JAX's own frames in tracebacks, which distinguish its exceptions from those of a function."""
+    before = getattr(jax.config, "jax_traceback_filtering")  # noqa: B009 (mypy does not know of it)
+    jax.config.update("jax_traceback_filtering", "off")
+    try:
+        yield
+    finally:
+        jax.config.update("jax_traceback_filtering", before)
+
+
+NO_FORWARD_MODE = "a custom_vjp has no forward mode"
+
+
+@contextmanager
+def differentiating() -> Iterator[None]:
+    """Raises NotDifferentiable in place of what JAX raises for a derivative that it does not have.
+
+    That is: no rule, the transpose of a while_loop, forward mode of a mapped custom_vjp, and no rule that separates
+    values from derivatives, as for a custom_vmap.
+    """
+    try:
+        with whole_tracebacks():
+            yield
+    except ValueError as error:
+        frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
+        if frames[-1] is ad.primitive_transposes[lax.while_p].__code__:
+            raise NotDifferentiable("a while_loop has no reverse mode") from error
+        if str(error).startswith("Linearization failed") and raised_in(error).startswith("jax."):
+            raise NotDifferentiable(str(error).partition(". ")[0]) from error
+        raise
+    except TypeError as error:
+        *_, (last, _) = walk_tb(error.__traceback__)
+        if last.f_code.co_name == "raise_custom_vjp_error_on_jvp" and raised_in(error).startswith("jax."):
+            raise NotDifferentiable(NO_FORWARD_MODE) from error
+        raise
+    except NotImplementedError as error:
+        if raised_in(error) == ad.JVPTrace.__module__:
+            raise NotDifferentiable(str(error)) from error
+        raise
 
 
 def check_results(case: Case, seen: Seen) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import ENGINES, Engine
 from shardproof.properties.engines.engine import MODES, ready
-from shardproof.properties.engines.simulate import InterpreterLimit
+from shardproof.properties.engines.simulate.errors import InterpreterLimit, raised_in
 from shardproof.properties.known_defects.registry import DEFECTS, Defect
 from shardproof.properties.laws.law import Check, Law, Verdict
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.violation import NotRun, SuiteError, raised_in
+from shardproof.properties.programs.violation import NotRun, SuiteError
 
 INTERPRETER = ENGINES["simulate"]()
 

@@ -15,9 +15,9 @@ import jax
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import NESTED
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.simulate import RaggedMetadata
+from shardproof.properties.engines.simulate.errors import RaggedMetadata, raised_in
 from shardproof.properties.known_defects import faults, repairs
-from shardproof.properties.programs.violation import Broken, raised_in
+from shardproof.properties.programs.violation import Broken
 
 FOLDER = Path(__file__).parent
 OWN = frozenset({"__init__", "excuses", "faults", "registry", "repairs", "shown"})

@@ -29,7 +29,13 @@ from shardproof.properties.communication.counted import (
 )
 from shardproof.properties.contracts.numbers import COUNTED, operands
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.engine import check_results, ready, reverse_mode, values_and_gradients
+from shardproof.properties.engines.engine import (
+    check_results,
+    differentiating,
+    ready,
+    reverse_mode,
+    values_and_gradients,
+)
 from shardproof.properties.engines.simulate.jaxprs import open_jaxpr, subjaxprs
 from shardproof.properties.laws.law import Law, Verdict, without_chain
 from shardproof.properties.performance.operations import Operation, flops_in, operations_in, peak_in, within
@@ -44,7 +50,7 @@ from shardproof.properties.performance.timeline import (
 from shardproof.properties.programs.expectation import Overlap, Stated, Terms, value
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import readable_errors
-from shardproof.properties.programs.violation import Broken, NothingToCompare, NotRun, Of, differentiating
+from shardproof.properties.programs.violation import Broken, NothingToCompare, NotRun, Of
 
 WIDER = {"bfloat16": 2, "float8_e4m3fn": 4, "float8_e5m2": 4, "int4": 2, "uint4": 2}
 """The factor of bytes that a compiler may send which has no collectives of a type (XLA:CPU: see `hlo`)."""

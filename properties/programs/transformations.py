@@ -23,7 +23,7 @@ from shardproof.oracles.dtypes import is_float, round_to, wide
 from shardproof.properties.cases.case import Case, dividing_axis
 from shardproof.properties.cases.chain import COMPOSE, LINKS
 from shardproof.properties.contracts import is_listed
-from shardproof.properties.programs.violation import NotDifferentiable, SuiteError, differentiating
+from shardproof.properties.programs.violation import NotDifferentiable, SuiteError
 
 Value = TypeVar("Value")
 
@@ -427,8 +427,7 @@ def _over_batch(
                 shared = () if place is None else case.shared_dimensions(place)
                 chosen = tuple(i for d, i in enumerate(at) if d not in shared)
                 blocks.append(np.asarray(array[(slice(None),) * lead + chosen]))
-            with differentiating():
-                every.append(list(function(blocks[:count], blocks[count:])) if case.keeps(at) else None)
+            every.append(list(function(blocks[:count], blocks[count:])) if case.keeps(at) else None)
     except NotDifferentiable:
         raise
     except Exception as error:

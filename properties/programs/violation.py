@@ -1,15 +1,10 @@
-"""The exceptions of laws: data, of which the text, the picture and the script are made later; and those of JAX."""
+"""The exceptions of laws: data, of which the text, the picture and the script are made later."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from traceback import walk_tb
 from typing import Any, Literal
 
-import jax
 import numpy as np
-from jax import lax
-from jax.interpreters import ad
 
 from shardproof.oracles.dtypes import is_float, unit_roundoff, wide
 from shardproof.oracles.layout import nan_equal
@@ -151,51 +146,3 @@ class Broken(AssertionError):
     def of_derivative(self) -> bool:
         """True if a derivative is wrong."""
         return self.of in ("tangent", "gradient")
-
-
-def raised_in(error: Exception) -> str:
-    """The module that raised an exception, or called the part of NumPy that did."""
-    names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
-    return next((name for name in reversed(names) if name.partition(".")[0] != "numpy"), "")
-
-
-@contextmanager
-def whole_tracebacks() -> Iterator[None]:
-    """Leaves JAX's own frames in tracebacks, which distinguish its exceptions from those of a function."""
-    before = getattr(jax.config, "jax_traceback_filtering")  # noqa: B009 (mypy does not know of it)
-    jax.config.update("jax_traceback_filtering", "off")
-    try:
-        yield
-    finally:
-        jax.config.update("jax_traceback_filtering", before)
-
-
-NO_FORWARD_MODE = "a custom_vjp has no forward mode"
-
-
-@contextmanager
-def differentiating() -> Iterator[None]:
-    """Raises NotDifferentiable in place of what JAX raises for a derivative that it does not have.
-
-    That is: no rule, the transpose of a while_loop, forward mode of a mapped custom_vjp, and no rule that separates
-    values from derivatives, as for a custom_vmap.
-    """
-    try:
-        with whole_tracebacks():
-            yield
-    except ValueError as error:
-        frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
-        if frames[-1] is ad.primitive_transposes[lax.while_p].__code__:
-            raise NotDifferentiable("a while_loop has no reverse mode") from error
-        if str(error).startswith("Linearization failed") and raised_in(error).startswith("jax."):
-            raise NotDifferentiable(str(error).partition(". ")[0]) from error
-        raise
-    except TypeError as error:
-        *_, (last, _) = walk_tb(error.__traceback__)
-        if last.f_code.co_name == "raise_custom_vjp_error_on_jvp" and raised_in(error).startswith("jax."):
-            raise NotDifferentiable(NO_FORWARD_MODE) from error
-        raise
-    except NotImplementedError as error:
-        if raised_in(error) == ad.JVPTrace.__module__:
-            raise NotDifferentiable(str(error)) from error
-        raise

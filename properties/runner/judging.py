@@ -11,13 +11,14 @@ from hypothesis import currently_in_test_context, event, reject
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.engine import ready, trace
-from shardproof.properties.engines.simulate import (
+from shardproof.properties.engines.engine import ready, trace, whole_tracebacks
+from shardproof.properties.engines.simulate.errors import (
     OF_THE_PROGRAM,
     CollectiveMismatch,
     InterpreterLimit,
     OrderDependent,
     UnwrittenRead,
+    raised_in,
 )
 from shardproof.properties.engines.simulate.jaxprs import STEPS, steps_of
 from shardproof.properties.known_defects import (
@@ -34,15 +35,7 @@ from shardproof.properties.laws.law import LawViolation, Verdict, first_line, or
 from shardproof.properties.precision.compiled import COMPILER
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, WrongResult, forward, precision_of
-from shardproof.properties.programs.violation import (
-    Broken,
-    Kind,
-    NotDifferentiable,
-    NotRun,
-    SuiteError,
-    raised_in,
-    whole_tracebacks,
-)
+from shardproof.properties.programs.violation import Broken, Kind, NotDifferentiable, NotRun, SuiteError
 from shardproof.properties.runner.tally import (
     DECLINED,
     HeldOnNothing,

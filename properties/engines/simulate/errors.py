@@ -1,5 +1,6 @@
 """Errors of the simulate engine, and where in the user's program an equation comes from."""
 
+from traceback import walk_tb
 from typing import Any
 
 from jax.extend import source_info_util
@@ -54,6 +55,12 @@ class UnequalReplicas(SimulationError):
 
 OF_THE_PROGRAM = (SimulationError, MemoryError, RecursionError)
 """Errors of the interpreted program, wherever they are raised."""
+
+
+def raised_in(error: Exception) -> str:
+    """The module that raised an exception, or called the part of NumPy that did."""
+    names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    return next((name for name in reversed(names) if name.partition(".")[0] != "numpy"), "")
 
 
 def location(equation: Any) -> str:

@@ -35,10 +35,10 @@ from shardproof.properties.engines.simulate.errors import (
     UnknownPrimitive,
     UnwrittenRead,
     location,
+    raised_in,
 )
 from shardproof.properties.engines.simulate.exchange import device_name, nan_equal
 from shardproof.properties.engines.simulate.jaxprs import ADD_UP, CHOOSE, Choices, equations, open_jaxpr, variables
-from shardproof.properties.programs.violation import raised_in
 
 
 def called_jaxpr(equation: Any) -> Any:

@@ -202,10 +202,10 @@ def replay(file: Path, impl: str | None, **said: str | None) -> None:
 
     FILE is one of .shardproof/failures/*.json. Nothing in it is executed.
     """
+    from shardproof.properties.laws.law import LawViolation
     from shardproof.properties.report.failures.replay import read, run_isolated, source_of
     from shardproof.properties.report.failures.text import render
     from shardproof.properties.runner.given import Given
-    from shardproof.properties.runner.violation import LawViolation
 
     recorded = read(file)
     claims = (said[name] for name in ("communication", "claims", "overlap", "data"))

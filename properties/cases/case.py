@@ -29,7 +29,7 @@ from shardproof.properties.cases.chain import (
     links,
 )
 from shardproof.properties.cases.data import MOST_SEED, Data, generate
-from shardproof.properties.cases.strategies.dtypes import as_dtype
+from shardproof.properties.cases.strategies.dtypes import WIDE, as_dtype
 
 MOST_RANK, MOST_ELEMENTS = 16, 2**27
 """The most dimensions of a case that is read from a file, and the most elements of an operand on all devices."""
@@ -224,6 +224,11 @@ class Case:
         sides = (1 if at in shared else size for at, size in enumerate(self.batch))
         own = len(self.batch_of(index))
         return array.reshape(*array.shape[:stacked], *sides, *array.shape[stacked + own :])
+
+    @property
+    def is_wide(self) -> bool:
+        """True if an operand has a 64-bit dtype."""
+        return any(operand.dtype in WIDE for operand in self.operands)
 
     def blocks(self, index: int, array: np.ndarray) -> np.ndarray:
         """The blocks `[*mesh.sizes, *batch, *block]` of operand `index`, given its global array."""

@@ -10,7 +10,7 @@ import jax
 from shardproof.properties.communication.hlo import collectives
 from shardproof.properties.engines.simulate.collectives import COLLECTIVE_KINDS, axes_of
 from shardproof.properties.engines.simulate.errors import location
-from shardproof.properties.engines.simulate.liveness import open_jaxpr, subjaxprs
+from shardproof.properties.engines.simulate.jaxprs import open_jaxpr, subjaxprs
 
 
 def no_communication(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:

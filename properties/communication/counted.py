@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.communication import Cost
+from shardproof.oracles.communication import KINDS
 from shardproof.oracles.communication import lower_bound as least
 from shardproof.oracles.dtypes import width
 from shardproof.oracles.mesh import as_axes
@@ -22,7 +22,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.communication.hlo import CompiledCollective, collectives
 from shardproof.properties.contracts.numbers import float32_accumulator
 from shardproof.properties.engines import Prepared
-from shardproof.properties.engines.simulate.record import Record
+from shardproof.properties.engines.simulate.env import Record
 from shardproof.properties.programs.expectation import OF_KIND, Block, Expectation, Stated, Terms
 
 
@@ -176,6 +176,33 @@ def _bytes(block: tuple[int, ...], dtype: np.dtype) -> int:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """The communication of one program, as each of its devices sees it; of the kinds that occur.
+
+    Bytes are those of the operands of all collectives of a kind together, on one device: what a ring of p - 1 permutes
+    of a block sends is p - 1 times the block.
+    """
+
+    counts: Counter[str]  # how many collectives of each kind
+    bytes: Counter[str]  # of their operands in all, by kind
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[str, int, int]]) -> "Cost":
+        """The cost of collectives of (kind, number, bytes of all); raises ValueError for a kind not in `KINDS`."""
+        counts, sizes = Counter[str](), Counter[str]()
+        for kind, number, size in sorted(parts):
+            if kind not in KINDS:
+                raise ValueError(f"kind={kind!r}: expected one of {', '.join(KINDS)}")
+            counts[kind] += number
+            sizes[kind] += size
+        return cls(+counts, sizes)
+
+    def __str__(self) -> str:
+        parts = [f"{kind}={count} ({self.bytes[kind]:,} bytes)" for kind, count in self.counts.items()]
+        return ", ".join(parts) or "no communication"
+
+
+@dataclass(frozen=True)
 class Counted:
     """The communication of one device in one run of a program.
 
@@ -215,7 +242,7 @@ def of_record(record: Record) -> Counted:
         totals[c.kind, c.participants, c.operand_bytes] += Fraction(c.devices, c.mesh.size)
     if any(share.denominator != 1 for share in totals.values()):
         raise Unknown("devices execute different collectives")
-    cost = _cost([(kind, int(share), int(share) * size) for (kind, _, size), share in totals.items()])
+    cost = Cost.of([(kind, int(share), int(share) * size) for (kind, _, size), share in totals.items()])
     participants = tuple(what for what, share in totals.items() for _ in range(int(share)))
     return Counted(cost, cost, cost, participants, record.rounds)
 
@@ -237,22 +264,13 @@ def of_compiled(text: str) -> Counted:
         notes.append(f"{promoted} of {len(found)} collectives are sent in a wider type: {wide:,} for {own:,} bytes")
     run = [c for c in found if c.times]
     return Counted(
-        cost=_cost([(c.kind, c.times, c.times * c.own_bytes) for c in run]),
-        separate=_cost([(c.kind, c.times * c.operands, c.times * c.own_bytes) for c in run]),
-        sent=_cost([(c.kind, c.times, c.times * c.operand_bytes) for c in run]),
+        cost=Cost.of([(c.kind, c.times, c.times * c.own_bytes) for c in run]),
+        separate=Cost.of([(c.kind, c.times * c.operands, c.times * c.own_bytes) for c in run]),
+        sent=Cost.of([(c.kind, c.times, c.times * c.operand_bytes) for c in run]),
         participants=tuple((c.kind, _participants(c), c.operand_bytes) for c in run for _ in range(c.times)),
         rewritten=True,
         notes=tuple(notes),
     )
-
-
-def _cost(parts: Sequence[tuple[str, int, int]]) -> Cost:
-    counts: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    for kind, count, size in parts:
-        counts[kind] += count
-        sizes[kind] += size
-    return Cost.of(counts, sizes)
 
 
 def _participants(collective: CompiledCollective) -> int:
@@ -264,9 +282,9 @@ def _participants(collective: CompiledCollective) -> int:
 def describe_cost(cost: Cost) -> str:
     """`4 permutes of 64 bytes in all`."""
     parts = []
-    for kind, count in cost.counts:
+    for kind, count in cost.counts.items():
         several = ("s", " in all") if count != 1 else ("", "")
-        parts.append(f"{count} {kind}{several[0]} of {cost.bytes_in(kind):,} bytes{several[1]}")
+        parts.append(f"{count} {kind}{several[0]} of {cost.bytes[kind]:,} bytes{several[1]}")
     return " and ".join(parts) or "no communication"
 
 

@@ -15,7 +15,7 @@ from jax.extend import core
 
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.conformance.program import FILE, Program, Step, Value
-from shardproof.properties.engines.simulate.liveness import equations, subjaxprs
+from shardproof.properties.engines.simulate.jaxprs import equations, subjaxprs
 from shardproof.properties.known_defects import DEFECTS, Defect
 from shardproof.properties.known_defects.faults import SCATTERS
 

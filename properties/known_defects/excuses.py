@@ -8,13 +8,12 @@ from typing import Any
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import ENGINES, Engine
-from shardproof.properties.engines.running import MODES, ready
-from shardproof.properties.engines.simulate import InterpreterLimit, raised_in
+from shardproof.properties.engines.engine import MODES, ready
+from shardproof.properties.engines.simulate.errors import InterpreterLimit, raised_in
 from shardproof.properties.known_defects.registry import DEFECTS, Defect
-from shardproof.properties.laws.law import Check, Law
+from shardproof.properties.laws.law import Check, Law, Verdict
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import NotRun, SuiteError
-from shardproof.properties.runner.tally import Verdict
 
 INTERPRETER = ENGINES["simulate"]()
 
@@ -146,17 +145,16 @@ def _without(
     repaired = defect.repair(primitive) if defect.repair is not None else None
     check = in_the_interpreter(law)
 
-    def checked() -> Verdict | None:
+    def checked() -> Verdict:
         with repaired if inside_jax and repaired is not None else contextlib.nullcontext():
             try:
-                check(implementation, case, INTERPRETER)
+                return check(implementation, case, INTERPRETER)
             except InterpreterLimit as limit:
                 # without a repair the compiler refuses the program, whatever the function does
                 if repaired is None or (inside_jax and engine.name == INTERPRETER.name):
                     return _undecided(defect, limit.lacks)
                 with contextlib.nullcontext() if inside_jax else repaired:
-                    check(implementation, case, engine)
-        return None
+                    return check(implementation, case, engine)
 
     def otherwise(error: Exception) -> Verdict | None:
         if inside_jax and repaired is None and defect.shows(case, error) and raised_in(error).startswith("jax."):
@@ -170,7 +168,7 @@ def _without(
 
 
 def _judged(
-    defect: Defect, check: Callable[[], object], otherwise: Callable[[Exception], Verdict | None]
+    defect: Defect, check: Callable[[], Verdict], otherwise: Callable[[Exception], Verdict | None]
 ) -> Verdict | None:
     """The verdict of a check without the defect: excused if it holds, otherwise that on its failure."""
     try:
@@ -181,4 +179,4 @@ def _judged(
         return Verdict("not run", f"{error}, without the known defect {defect.name}")
     except Exception as error:
         return otherwise(error)
-    return found if isinstance(found, Verdict) else Verdict("excused", defect.name)
+    return Verdict("excused", defect.name) if found.kind == "held" else found

@@ -11,7 +11,7 @@ from jax.extend import core
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines.simulate.collectives import axes_of
-from shardproof.properties.engines.simulate.liveness import equations, open_jaxpr, scan_counts, subjaxprs
+from shardproof.properties.engines.simulate.jaxprs import equations, open_jaxpr, scan_counts, subjaxprs
 
 
 def equations_of_constants(program: Any) -> list[Any]:

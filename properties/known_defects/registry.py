@@ -15,7 +15,7 @@ import jax
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import NESTED
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.simulate import RaggedMetadata, raised_in
+from shardproof.properties.engines.simulate.errors import RaggedMetadata, raised_in
 from shardproof.properties.known_defects import faults, repairs
 from shardproof.properties.programs.violation import Broken
 

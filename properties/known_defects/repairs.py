@@ -20,17 +20,10 @@ from jax.interpreters import ad, batching
 
 from shardproof.impl.collectives import cast_varying, varying
 from shardproof.impl.ragged import gathered_ragged_all_to_all
-from shardproof.properties.engines import running
-from shardproof.properties.engines.engine import XlaEngine
+from shardproof.properties.engines.engine import XlaEngine, forget
 from shardproof.properties.programs.transformations import zeros_of_type
 
 Without = AbstractContextManager[None]
-
-
-def forget() -> None:
-    """Drops what was traced."""
-    jax.clear_caches()
-    running.forget()
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The law of engines: interpreting a program and compiling it give the same arrays, forward and backward."""
 
+import dataclasses
 from contextlib import suppress
 from functools import partial
 
@@ -9,7 +10,8 @@ from shardproof.oracles.dtypes import wide
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Engine, SimulateEngine
-from shardproof.properties.engines.running import MODES, all_blocks, check_results, derived, ready
+from shardproof.properties.engines.engine import MODES, all_blocks, check_results, derived, ready
+from shardproof.properties.laws.forward import check_replicated, check_value, shared_references
 from shardproof.properties.laws.gradient import (
     at_some_data,
     check_gradient,
@@ -17,17 +19,15 @@ from shardproof.properties.laws.gradient import (
     shared_derivatives,
     tangents_of,
 )
-from shardproof.properties.laws.law import Law, whole_case
-from shardproof.properties.laws.type import check_replicated
-from shardproof.properties.laws.value import check_value, shared_references
+from shardproof.properties.laws.law import Law, Verdict, whole_case
 from shardproof.properties.precision.comparison import Judged, Reference, compare
 from shardproof.properties.programs.implementations import Implementation
 
 REFERENCE = SimulateEngine()
 
 
-def check_agreement(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """The engine's results equal the interpreter's, and gradients where there are any; returns the data sets compared.
+def check_agreement(implementation: Implementation, case: Case, engine: Engine) -> Verdict:
+    """The engine's results equal the interpreter's, and gradients where there are any.
 
     They may differ by twice the bound of their roundings, one for each engine.
     """
@@ -49,7 +49,7 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
         # the values agree, and a function without reverse mode has no gradients that could differ
         with suppress(NotImplementedError):
             _check_gradients(implementation, derivatives, engine)
-    return len(case.data)
+    return Verdict("held", checked=len(case.data))
 
 
 def twice(right: Reference, blocks: np.ndarray, actual: np.ndarray) -> Reference:
@@ -65,14 +65,15 @@ def twice(right: Reference, blocks: np.ndarray, actual: np.ndarray) -> Reference
     return Reference(blocks, blocks.dtype, judge)
 
 
-def check_interpreted(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """Compares with the oracle what the law compares between engines; returns the data sets checked."""
-    checked = check_value(implementation, case, engine)
+def check_interpreted(implementation: Implementation, case: Case, engine: Engine) -> Verdict:
+    """Compares with the oracle what the law compares between engines."""
+    verdict = check_value(implementation, case, engine)
     derivatives = at_some_data(case)
     if derivatives is not None:
         with suppress(NotImplementedError):  # the values are right all the same
-            checked += check_gradient(implementation, derivatives, engine)
-    return checked
+            further = check_gradient(implementation, derivatives, engine)
+            verdict = dataclasses.replace(verdict, checked=verdict.checked + further.checked)
+    return verdict
 
 
 def _check_gradients(implementation: Implementation, case: Case, engine: Engine) -> None:

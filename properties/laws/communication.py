@@ -1,6 +1,8 @@
-"""The law of communication: what is sent is what is said to be, and never less than must be."""
+"""The laws of communication: what is sent is what is said to be, no less than must be, and hidden as is claimed."""
 
+import math
 from contextlib import nullcontext, suppress
+from fractions import Fraction
 from importlib.metadata import version
 from typing import Any
 
@@ -27,13 +29,28 @@ from shardproof.properties.communication.counted import (
 )
 from shardproof.properties.contracts.numbers import COUNTED, operands
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.running import check_results, differentiating, ready, reverse_mode
-from shardproof.properties.engines.simulate.liveness import open_jaxpr, subjaxprs
-from shardproof.properties.laws.law import Checked, Law, without_chain
-from shardproof.properties.programs.expectation import Stated, Terms
+from shardproof.properties.engines.engine import (
+    check_results,
+    differentiating,
+    ready,
+    reverse_mode,
+    values_and_gradients,
+)
+from shardproof.properties.engines.simulate.jaxprs import open_jaxpr, subjaxprs
+from shardproof.properties.laws.law import Law, Verdict, without_chain
+from shardproof.properties.performance.operations import Operation, flops_in, operations_in, peak_in, within
+from shardproof.properties.performance.routes import Undetermined
+from shardproof.properties.performance.timeline import (
+    Balanced,
+    Timeline,
+    loads_in,
+    shortest_side,
+    timeline,
+)
+from shardproof.properties.programs.expectation import Overlap, Stated, Terms, value
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import readable_errors
-from shardproof.properties.programs.violation import Broken, NothingToCompare, NotRun
+from shardproof.properties.programs.violation import Broken, NothingToCompare, NotRun, Of
 
 WIDER = {"bfloat16": 2, "float8_e4m3fn": 4, "float8_e5m2": 4, "int4": 2, "uint4": 2}
 """The factor of bytes that a compiler may send which has no collectives of a type (XLA:CPU: see `hlo`)."""
@@ -61,7 +78,7 @@ def communication_of(implementation: Implementation, case: Case, engine: Engine,
         return count(made.prepared, arrays)
 
 
-def check_communication(implementation: Implementation, case: Case, engine: Engine) -> int:
+def check_communication(implementation: Implementation, case: Case, engine: Engine) -> Verdict:
     """Counts and bytes are as stated, no less than the lower bound; returns how many of both passes were checked."""
     try:
         counted = communication_of(implementation, case, engine)
@@ -81,11 +98,11 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
     _check_claim(implementation, case, counted)
     checked = 1 + _check_gradient(implementation, case, engine)
     findings, least = [], case.contract.least
-    redundant = counted.cost.total_bytes > 0 and least is not None and least(case) == 0  # no device lacks anything
+    redundant = counted.cost.bytes.total() > 0 and least is not None and least(case) == 0  # no device lacks anything
     if implementation.whole and counted.rewritten and redundant:
-        compiler, added = f"XLA of jaxlib {version('jaxlib')} ({jax.default_backend()})", dict(counted.cost.counts)
+        compiler, added = f"XLA of jaxlib {version('jaxlib')} ({jax.default_backend()})", counted.cost.counts
         findings = [f"{compiler} adds {', '.join(added)}, of which nothing is needed"]
-    return Checked(checked, findings=findings, sent=sent)
+    return Verdict("held", checked=checked, findings=findings, sent=sent)
 
 
 def computes_outside(jaxpr: Any) -> bool:
@@ -134,10 +151,10 @@ def _check_bound(case: Case, counted: Counted) -> None:
     cost = counted.cost
     if passed < bound.bytes:
         least = f"{float(bound.bytes):g} byte{'s' * (bound.bytes != 1)} must pass every device (lower bound)"
-        sent = f", by which {float(passed):g} pass a device" if cost.total_bytes else ""
+        sent = f", by which {float(passed):g} pass a device" if cost.bytes.total() else ""
         raise Broken("communication", f"{describe_cost(cost)}{sent}: {least}")
     steps = bound.steps
-    if set(dict(cost.counts)) == {"permute"} and cost.count("permute") < steps:
+    if {*cost.counts} == {"permute"} and cost.counts["permute"] < steps:
         raise Broken("communication", f"{describe_cost(cost)}: expected at least {steps} (lower bound)")
 
 
@@ -145,12 +162,6 @@ def stated_terms(implementation: Implementation, *, backward: bool) -> Terms | N
     """The expectation of a pass."""
     stated = implementation.communication
     return None if stated is None else stated.backward if backward else stated.forward
-
-
-def stated_by(implementation: Implementation, case: Case, *, backward: bool) -> Stated | None:
-    """The expectation of a pass, in numbers."""
-    terms = stated_terms(implementation, backward=backward)
-    return None if terms is None else stated_values(terms, case)
 
 
 def _check_claim(implementation: Implementation, case: Case, counted: Counted, *, backward: bool = False) -> None:
@@ -185,10 +196,10 @@ def _check_claim(implementation: Implementation, case: Case, counted: Counted, *
 def _is_less(case: Case, counted: Counted, stated: Stated) -> bool:
     """True if nothing is sent, or no more than is stated."""
     cost, wide = counted.cost, widest(case, counted)
-    return cost.total_bytes == 0 or (
-        all(cost.count(kind) <= count for kind, count in stated.counts.items())
-        and all(cost.bytes_in(kind) <= size * wide for kind, size in stated.sizes.items())
-        and (stated.bytes is None or cost.total_bytes <= stated.bytes * wide)
+    return cost.bytes.total() == 0 or (
+        all(cost.counts[kind] <= count for kind, count in stated.counts.items())
+        and all(cost.bytes[kind] <= size * wide for kind, size in stated.sizes.items())
+        and (stated.bytes is None or cost.bytes.total() <= stated.bytes * wide)
     )
 
 
@@ -197,11 +208,11 @@ def _is_exact(case: Case, counted: Counted, stated: Stated) -> bool:
     cost, half = counted.cost, has_half_bytes(case)
     for kind in {*stated.counts, *stated.sizes}:
         count, size = stated.counts.get(kind), stated.sizes.get(kind)
-        if size == cost.bytes_in(kind) == 0:
+        if size == cost.bytes[kind] == 0:
             continue
         whole = (count is None or count.denominator == 1) and (size is None or size.denominator == 1 or half)
-        number = cost.count(kind) if count is None else int(count)
-        if not whole or not _agrees(case, counted, kind, number, cost.bytes_in(kind) if size is None else int(size)):
+        number = cost.counts[kind] if count is None else int(count)
+        if not whole or not _agrees(case, counted, kind, number, cost.bytes[kind] if size is None else int(size)):
             return False
     if stated.bytes is None:
         return True
@@ -218,10 +229,10 @@ def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: in
     leaves of a tree may be combined into one collective or not; a type without collectives may be sent as a wider one.
     """
     cost, separate, sent = counted.cost, counted.separate, counted.sent
-    own = cost.total_bytes if kind is None else cost.bytes_in(kind)
-    wide = sent.total_bytes if kind is None else sent.bytes_in(kind)
-    numbers = (count, count) if kind is None else (cost.count(kind), separate.count(kind))
-    filled = sum(number for _, number in separate.counts) if has_half_bytes(case) else 0
+    own = cost.bytes.total() if kind is None else cost.bytes[kind]
+    wide = sent.bytes.total() if kind is None else sent.bytes[kind]
+    numbers = (count, count) if kind is None else (cost.counts[kind], separate.counts[kind])
+    filled = separate.counts.total() if has_half_bytes(case) else 0
     empty = all(0 in operand.block for operand in case.operands)
     if empty:  # which may be sent as often as one likes
         return own <= size + filled
@@ -260,4 +271,99 @@ COMMUNICATION = Law(
     derives=True,
     # what the compiler sends is known only where there are devices enough for it
     optional=lambda implementation: implementation.communication is None or implementation.whole,
+)
+
+
+MACHINE = "on a machine whose busiest link needs as long as p-1 of p products"
+
+
+def check_overlap(implementation: Implementation, case: Case, engine: Engine) -> Verdict:
+    """The exposed part of the forward pass, and of it and its gradient together, is at most the one stated.
+
+    Both are scheduled, as traced, on a machine whose busiest link needs as long for the forward pass as its products
+    do. Returns how many of the two were checked.
+    """
+    stated = implementation.overlap
+    assert stated is not None
+    sizes = sizes_of(case)
+    values = ready("value", implementation, case, engine)
+    check_results(case, values.seen)
+    try:
+        ahead = operations_in(values.prepared.jaxpr, case.mesh)
+        if any(one.flops for one, _ in within(ahead)) and not flops_in(ahead):
+            return Verdict("held", checked=1)  # products of empty blocks, beside which nothing can be hidden
+        machine = Balanced.of(ahead, case.mesh, case.axes)
+        _check_exposed(case, stated, sizes, ahead, machine)
+        most = None if stated.memory is None else value(stated.memory, **sizes)
+        if most is not None and (held := peak_in(values.prepared.jaxpr)) > most:
+            alive = f"{_bytes(Fraction(held))} alive at one time"
+            raise Broken("overlap", f"{alive}: expected at most {_bytes(most)} ({stated})")
+        if not has_own_gradient(case):
+            return Verdict("held", checked=1)
+        try:
+            both = operations_in(values_and_gradients(implementation, case, engine), case.mesh)
+        except NotImplementedError:  # a function without a gradient has none that could wait
+            return Verdict("held", checked=1)
+        machine = machine if machine.bytes else Balanced.of(both, case.mesh, case.axes)
+        _check_exposed(case, stated, sizes, both, machine, backward=True)
+    except Undetermined as error:
+        raise NotRun(f"overlap is not known: {error}") from error
+    return Verdict("held", checked=2)
+
+
+def _check_exposed(
+    case: Case,
+    stated: Overlap,
+    sizes: dict[str, Any],
+    operations: tuple[Operation, ...],
+    machine: Balanced,
+    *,
+    backward: bool = False,
+) -> None:
+    """Checks what is exposed, and which links are used."""
+    found = timeline(operations, machine)
+    most = value(stated.exposed, **sizes)
+    of: Of = "gradient" if backward else "result"
+    whose = " of the function and its gradient" if backward else ""
+    if found.share > most:
+        part = "all" if found.share == 1 else _share(Fraction(found.share))
+        exposed = f"{part} of the communication{whose} is exposed, {MACHINE}"
+        raise Broken("overlap", f"{exposed}: expected at most {_share(most)} ({stated}); {_longest_wait(found)}", of=of)
+    if stated.directions > 1 and shortest_side(operations) > 1:  # what has a side of one may not be divided
+        loads = loads_in(operations)
+        for axis in {axis for axis, _ in loads} & set(case.axes):
+            least, busiest = sorted(loads.get((axis, way), Fraction(0)) for way in (1, -1))
+            if case.mesh.shape[axis] > 2 and 2 * least < busiest:
+                sent = f"{_bytes(least)} one way round {axis} and {_bytes(busiest)} the other{whose}"
+                raise Broken("overlap", f"{sent}: expected both ways to be used ({stated})", of=of)
+
+
+def _longest_wait(found: Timeline) -> str:
+    """The longest wait: what waits, and for what."""
+    places: dict[tuple[str, str, str, str], Fraction] = {}
+    for wait in found.waits:
+        then = (wait.then.name, wait.then.where) if wait.then is not None else ("", "")
+        key = (wait.transfer.name, wait.transfer.where, *then)
+        places[key] = places.get(key, Fraction(0)) + Fraction(wait.time)
+    name, where, then_name, then_where = max(places, key=lambda key: places[key])
+    waits = f"the {then_name} at {then_where} waits" if then_name else "what is left to do waits"
+    return f"most of it {name} at {where}: {waits} for it, and nothing else is ready to be computed"
+
+
+def _share(share: Fraction) -> str:
+    return str(share) if share.denominator < 100 else f"{float(share):.3f}"
+
+
+def _bytes(size: Fraction) -> str:
+    return f"{math.ceil(size):,} bytes"
+
+
+OVERLAP = Law(
+    "overlap",
+    "What is sent while nothing is computed is no more than is claimed, of the gradient as well.",
+    check_overlap,
+    without_chain,
+    lambda implementation, engine: implementation.overlap is not None,
+    engines=("simulate",),  # it is about what was traced: nothing is run
+    derives=True,
 )

@@ -25,9 +25,8 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope, Violation
 from shardproof.properties.contracts.drawing import placements, without
-from shardproof.properties.laws.error import refused_by
+from shardproof.properties.laws.forward import TYPE, refused_by
 from shardproof.properties.laws.law import LARGE
-from shardproof.properties.laws.type import TYPE
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.transformations import can_compose
 

@@ -12,19 +12,8 @@ from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts.numbers import degree_of, operands, terms_of
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.running import (
-    MODES,
-    Ready,
-    in_some_mode,
-    placed_blocks,
-    pulled_over_batch,
-    pushed_over_batch,
-    ready,
-    reference_blocks,
-    shared,
-    widened,
-)
-from shardproof.properties.laws.law import LARGE, Law, checked_sets, whole_case
+from shardproof.properties.engines.engine import MODES, Ready, in_some_mode, placed_blocks, ready, shared
+from shardproof.properties.laws.law import LARGE, Law, Verdict, held_on, whole_case
 from shardproof.properties.precision.comparison import Reference, compare, magnitude
 from shardproof.properties.precision.judge import (
     check_mathematics,
@@ -34,6 +23,13 @@ from shardproof.properties.precision.judge import (
 )
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import with_derivative
+from shardproof.properties.programs.transformations import (
+    pulled_over_batch,
+    pushed_over_batch,
+    reference_blocks,
+    widened,
+    widened_operands,
+)
 from shardproof.properties.programs.violation import Broken
 
 TANGENT_SEED = 104729
@@ -43,8 +39,8 @@ SOME = 2
 """The most data sets that derivatives are taken at: each is run in both modes."""
 
 
-def check_gradient(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """J d and J^T c equal the oracle's, and where sums are exact <J d, c> = <d, J^T c>; returns the data sets checked.
+def check_gradient(implementation: Implementation, case: Case, engine: Engine) -> Verdict:
+    """J d and J^T c equal the oracle's, and where sums are exact <J d, c> = <d, J^T c>.
 
     The inner products are those of the global arrays: what is invariant along an axis, or replicated, counts once.
     """
@@ -54,7 +50,7 @@ def check_gradient(implementation: Implementation, case: Case, engine: Engine) -
         return _check(kind, implementation, case, ready(kind, implementation, case, engine), chosen)
 
     decided, undecided = in_some_mode(check)
-    return checked_sets(decided, case, undecided=undecided)
+    return held_on(decided, case, undecided=undecided)
 
 
 def differentiable(case: Case) -> bool:
@@ -132,7 +128,7 @@ def exact_gradients(
     for ct, placement in zip(cts, placements, strict=True):
         held = enter(widened(ct), mesh, placement.partition())
         blocks.append(held.reshape(*mesh.sizes, *held.shape[len(mesh.sizes) + len(placement.stacked) :]))
-    held_primal = [case.blocks(i, widened(array) if i in moving else array) for i, array in enumerate(primal)]
+    held_primal = [case.blocks(i, array) for i, array in enumerate(widened_operands(case, primal))]
     pulled = pulled_over_batch(case, held_primal, blocks)
     return [
         leave(
@@ -146,9 +142,8 @@ def exact_gradients(
 
 def exact_tangents(case: Case, primal: Sequence[np.ndarray], tangents: Sequence[np.ndarray]) -> list[np.ndarray]:
     """J d, not rounded."""
-    moving = case.contract.call.moving(case)
-    blocks = [case.blocks(i, widened(array) if i in moving else array) for i, array in enumerate(primal)]
-    along = [case.blocks(i, widened(d)) for i, d in zip(moving, tangents, strict=True)]
+    blocks = [case.blocks(i, array) for i, array in enumerate(widened_operands(case, primal))]
+    along = [case.blocks(i, widened(d)) for i, d in zip(case.contract.call.moving(case), tangents, strict=True)]
     return pushed_over_batch(case, blocks, along)
 
 

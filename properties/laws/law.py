@@ -1,17 +1,49 @@
-"""A law: a sentence, the implementations and cases that it applies to, and the check that it holds."""
+"""A law: a sentence, the implementations and cases that it applies to, and the check that it holds; its violation."""
 
+import contextlib
 import dataclasses
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
+import jax
+
+from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.chain import in_words
 from shardproof.properties.engines import Engine
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.violation import Undecided
+from shardproof.properties.programs.violation import RAISED, Broken, Undecided
 
-Check = Callable[[Implementation, Case, Engine], int]
-"""Returns how many data sets were checked. Raises Broken if the law does not hold, NotRun if that cannot be decided,
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on a case that does not break its law; one that does raises `LawViolation`.
+
+    It is `held`; `unsupported`: the implementation, or JAX for it, raises NotImplementedError; `excused`: it fails
+    because of a known defect of JAX or XLA, without which the law holds on this very case; or `not run`: no engine
+    that was allowed to can run it.
+    """
+
+    kind: Literal["held", "unsupported", "excused", "not run"]
+    reason: str = ""  # why it is not held: the exception, the name of the defect, what the engine lacks
+    checked: int = 0  # data sets that were checked
+    undecided: int = 0  # numbers of results that were compared with nothing
+    instead: str = ""  # why another engine ran it
+    final: bool = False  # of a case that is not run, whether it is so on every engine
+    declined: bool = False  # of an unsupported case, whether it is so without any derivative: nothing is to be said
+    underived: bool = False  # of an unsupported case, whether JAX has no derivative of the function in it
+    findings: Sequence[str] = ()  # remarks that break no law
+    sent: Mapping[str, Any] | None = None  # what it sends, and what that was compared with, if it was counted
+    # of each choice that a line of the function makes, which sides were taken
+    choices: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
+    refused: Mapping[str, bool] | None = None  # for each result that was changed, whether `holds` refused it
+
+
+Check = Callable[[Implementation, Case, Engine], Verdict]
+"""Returns the verdict if the law holds. Raises Broken if it does not, NotRun if that cannot be decided,
 NotImplementedError if the implementation does not support the case, and WrongResult if its result has another tree,
 shape or dtype than it should."""
 
@@ -57,29 +89,137 @@ class Law:
         return self.check_simulated is not None
 
 
-class Checked(int):
-    """The number of data sets that were checked."""
-
-    undecided: int = 0  # how many numbers in them were compared with nothing
-    findings: Sequence[str] = ()  # remarks that break no law
-    sent: Mapping[str, Any] | None = None  # what the case sends, and what that was compared with
-    choices: Mapping[str, Mapping[str, bool]] = {}  # of each choice that its line makes, which sides were taken
-    refused: Mapping[str, bool] | None = None  # of each result, whether a predicate of results refused it once changed
-
-    def __new__(cls, count: int, **more: Any) -> "Checked":  # noqa: PYI034 # beartype refuses Self in a method
-        """The number, with attributes."""
-        checked = super().__new__(cls, count)
-        vars(checked).update(more)
-        return checked
-
-
-def checked_sets(decided: Sequence[bool], case: Case, **more: Any) -> Checked:
-    """The number of data sets that distinguish right from wrong, given which do; raises Undecided if none does.
+def held_on(decided: Sequence[bool], case: Case, **more: Any) -> Verdict:
+    """The verdict on the data sets that distinguish right from wrong, given which do; raises Undecided if none does.
 
     Arguments:
-        more: attributes of `Checked`.
+        more: fields of the verdict.
     """
     if not any(decided):
         names = ", ".join(dict.fromkeys(operand.dtype for operand in case.operands))
         raise Undecided(f"no data set tells right from wrong: roundings leave no certain digit in {names}")
-    return Checked(sum(decided), **more)
+    return Verdict("held", checked=sum(decided), **more)
+
+
+PROPERTIES = Path(__file__).parents[1]
+INNER = ("jax", "jaxlib", "jaxtyping", "beartype", "hypothesis", "_pytest", "pluggy")
+"""Packages whose frames say nothing about the implementation."""
+
+
+NOT_REPRODUCIBLE = (
+    "not the same twice: called again on this case, the function does another thing: it depends on earlier calls"
+)
+"""The diagnosis of a function that keeps state."""
+
+
+class LawViolation(AssertionError):
+    """An implementation breaks a law on a case.
+
+    Arguments:
+        engine: the name of the engine that ran it.
+        broken: what is wrong; its parts are attributes here as well.
+        origin: the implementation's own traceback, where it raised.
+        diagnosis: what is wrong in words, if that is known already.
+        evidence: what else a report shows that takes further runs, as JSON-able data, if that is known already.
+    """
+
+    def __init__(
+        self,
+        implementation: Implementation,
+        law: Law,
+        case: Case,
+        engine: str,
+        broken: Broken,
+        *,
+        origin: Sequence[str] = (),
+        diagnosis: Sequence[str] | None = None,
+        evidence: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.implementation, self.law, self.case, self.engine = implementation, law, case, engine
+        self.broken, self.origin, self.diagnosis, self.evidence = broken, tuple(origin), diagnosis, evidence
+        self.kind, self.finding, self.data, self.difference = (
+            broken.kind,
+            broken.finding,
+            broken.data,
+            broken.difference,
+        )
+        super().__init__(self.headline)
+
+    def __str__(self) -> str:
+        return "\n  ".join([self.headline, *self.facts])
+
+    @property
+    def stated(self) -> list[str]:
+        """A line with what its program states, if it states anything."""
+        return [f"stated: {'; '.join(self.implementation.stated)}"] if self.implementation.stated else []
+
+    @property
+    def facts(self) -> list[str]:
+        """Lines with the case, what its program states, the data, and the engine if it is not XLA."""
+        data = [] if self.data is None else [f"data: {self.data.kind}, seed {self.data.seed}"]
+        engine = [] if self.engine == "xla" else [f"engine: {self.engine}"]
+        return [f"case: {self.case}", *self.stated, *data, *engine]
+
+    @property
+    def in_doubles(self) -> bool:
+        """True if it shows in double precision alone, below what rounding to the case's own dtypes may do."""
+        return self.difference is not None and self.difference.in_doubles(self.case)
+
+    @property
+    def rounding(self) -> bool:
+        """True if values differ by no more than rounding may make them."""
+        return self.difference is not None and self.difference.rounding
+
+    @property
+    def mistake(self) -> tuple[object, ...]:
+        """The law, what is wrong, of what, and what it raises: all that stays the same in a smaller case."""
+        raised = self.finding.partition(":")[0] if self.kind in RAISED else ""
+        of = "derivative" if self.broken.of_derivative else self.broken.of
+        return self.law.name, self.kind, of, raised, self.rounding
+
+    def resembles(self, other: "LawViolation") -> bool:
+        """True if another violation has the same blocks, or the same finding where none are compared."""
+        mine, its = self.difference, other.difference
+        if mine is None or its is None:
+            return self.finding == other.finding
+        return mine.actual.shape == its.actual.shape and bool(nan_equal(mine.actual, its.actual).all())
+
+    @property
+    def title(self) -> str:
+        """The law, with the chain around the call and the size of a large mesh: `gradient under vmap of scan`."""
+        under = f" under {in_words(self.case.chain)}" if self.case.chain else ""
+        size = f" on {self.case.mesh.size:,} devices" if self.case.mesh.size > LARGE else ""
+        return f"{self.law.name}{under}{size}"
+
+    @property
+    def headline(self) -> str:
+        """Implementation, law, mesh, axis, and what is wrong, in one line."""
+        roles = ", ".join(f"{role}={axes!r}" for role, axes in self.case.roles)
+        where = f"mesh {self.case.mesh}, {roles or f'axis {self.case.axis_name!r}'}"
+        return f"{self.implementation}: {self.title}: {where}: {self.finding}"
+
+
+def first_line(error: BaseException) -> str:
+    """An exception as one line: its class, and the first line of its message."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of a traceback that are neither JAX's nor this suite's."""
+    packages = [contextlib.__file__, *(str(Path(jax.__file__).parents[1] / package) for package in INNER)]
+    return [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((*packages, "<"))
+        and (PROPERTIES not in Path(frame.filename).parents or "mutants" in frame.filename or "test_" in frame.filename)
+    ]
+
+
+def origin_of(error: BaseException) -> list[str]:
+    """The last frames of a traceback, without those of JAX and of this suite, and the first lines of the message."""
+    lines = []
+    for frame in own_frames(error)[-4:]:
+        lines += [f'File "{frame.filename}", line {frame.lineno}, in {frame.name}', f"  {frame.line}"]
+    message = f"{type(error).__name__}: {error}".rstrip().split("\n")
+    message = [line for line in message if "shardproof/properties/" not in line]  # where JAX names the suite's function
+    return [f"  {line}" for line in (*lines, *message[:6])]

@@ -17,7 +17,7 @@ from jaxtyping import install_import_hook
 with install_import_hook(packages, checker):
     for package in packages:
         folder = importlib.import_module(package)
-        for module in pkgutil.walk_packages(folder.__path__, f"{package}."):
+        for module in pkgutil.walk_packages(getattr(folder, "__path__", ()), f"{package}."):
             importlib.import_module(module.name)
 print("imported", checker)
 """

@@ -21,6 +21,7 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws import LAWS
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.meta.runs import PYTEST, ROOT, pytest_given, python
 from shardproof.properties.programs.violation import Broken, Difference, Kind, Of
 from shardproof.properties.report.checking import check_program, user_implementation
@@ -30,7 +31,6 @@ from shardproof.properties.report.failures.text import report
 from shardproof.properties.report.plugin import once_per_cause
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.search import find_violation, search
-from shardproof.properties.runner.violation import LawViolation
 
 CASE = Case(
     CONTRACTS["all_reduce"],

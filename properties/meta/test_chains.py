@@ -32,12 +32,12 @@ from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.communication import communication_of
 from shardproof.properties.laws.drawing import AROUND_DERIVATIVES, AROUND_VALUES, drawn_for
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.programs.built_in import BUILT_IN, IMPLEMENTATIONS
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.violation import LawViolation
 
 AROUND = {"values": AROUND_VALUES, "derivatives": AROUND_DERIVATIVES}
 """Chains around calls whose values alone are looked at, and around those that are differentiated."""

@@ -23,7 +23,7 @@ from shardproof.properties.meta.pages import features
 from shardproof.properties.meta.runs import pytest_given, python
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import example
-from shardproof.properties.programs.program import is_wide, precision_of
+from shardproof.properties.programs.program import precision_of
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.summary import notes
 from shardproof.properties.runner.given import find_features, parse_all
@@ -63,7 +63,7 @@ SHOWN: dict[str, tuple[str, Callable[[Case], bool]]] = {
     "several_layers": ("pipeline", lambda c: c.operands[0].block[0] > c.operands[0].block[1]),
     "trees": ("ring_shift", lambda case: case.tree),
     "uneven_groups": ("all_reduce", lambda case: len(set(map(len, case.keywords.get("axis_index_groups", ())))) > 1),
-    "x64": ("matmul_all_reduce", is_wide),
+    "x64": ("matmul_all_reduce", lambda case: case.is_wide),
     "explained_errors": ("all_gather", lambda case: case.forbidden != "axis_name"),
 }
 """How a feature shows in the cases of a contract."""

@@ -73,7 +73,7 @@ def test_promoted_types(end: str, name: str, expected: list[tuple[int, int]]) ->
     """A type that the compiler widened has both sizes, and one that the program widened has one."""
     assert [(c.operand_bytes, c.own_bytes) for c in found(f"{end}_{name}")] == expected
     counted = of_compiled(saved(f"{end}_{name}"))
-    assert counted.cost.total_bytes == sum(own for _, own in expected)
+    assert counted.cost.bytes.total() == sum(own for _, own in expected)
     assert bool(counted.notes) == any(wide != own for wide, own in expected)
 
 
@@ -231,7 +231,7 @@ def test_the_compiler_and_the_interpreter_agree(devices: int, name: str) -> None
     interpreted = of_record(simulate.prepare(function, x, mesh=mesh()).run_recorded(x)[1])
     assert compiled.separate is not None
     assert compiled.separate.counts == interpreted.cost.counts
-    assert compiled.separate.operand_bytes == interpreted.cost.operand_bytes
+    assert compiled.separate.bytes == interpreted.cost.bytes
 
 
 def one_after_the_other(x: Any) -> Any:

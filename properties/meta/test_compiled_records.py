@@ -25,10 +25,10 @@ from shardproof.properties.performance.compiled import (
     read,
 )
 from shardproof.properties.performance.tpu_compiler import COMPILER, WAYS, TpuCompiler, missing
+from shardproof.properties.performance.tpu_compiler.child import partition
 from shardproof.properties.performance.tpu_compiler.topology import Topology
 from shardproof.properties.programs.built_in import FORMS, OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.examples import SHAPES, SHARDED, product_case
-from shardproof.properties.programs.partitioned import partition
 
 PLACE = Place(Topology.parse("v5e:2x4"), 4)
 WORK = Work("all_gather_matmul_lhs", "book", PLACE)

@@ -29,6 +29,7 @@ from shardproof.properties.engines import engine_named
 from shardproof.properties.known_defects import DEFECTS, at_fault
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import drawn_for
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report.checking import user_implementation
@@ -38,7 +39,6 @@ from shardproof.properties.runner.isolation import check_isolated
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.violation import LawViolation
 
 Function = Callable[..., Any]
 

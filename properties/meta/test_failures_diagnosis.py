@@ -16,22 +16,22 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
-from shardproof.properties.engines.running import oracle_blocks
 from shardproof.properties.laws import LAWS
+from shardproof.properties.laws.forward import check_value
 from shardproof.properties.laws.gradient import check_gradient
-from shardproof.properties.laws.value import check_value
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.hunt import hunt
 from shardproof.properties.precision.comparison import Reference, compare
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.transformations import oracle_blocks
 from shardproof.properties.programs.violation import Broken, Difference
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.diagnosis.diagnosis import diagnose, of_every_block
 from shardproof.properties.report.diagnosis.runs import enlarge, runs_of
 from shardproof.properties.report.failures.text import colour, picture, render
-from shardproof.properties.runner.violation import LawViolation
 
 pytestmark = pytest.mark.untyped
 

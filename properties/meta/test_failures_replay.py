@@ -19,6 +19,7 @@ from shardproof.properties.contracts import CONTRACTS, Scope, contract_of
 from shardproof.properties.engines import ENGINES, XlaEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import drawn_for
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.meta.runs import ROOT, Done, pytest_run, work_in
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.expectation import Expectation
@@ -40,7 +41,6 @@ from shardproof.properties.runner.judging import applicable_laws, judge
 from shardproof.properties.runner.named import BuiltIn
 from shardproof.properties.runner.preconditions import NotAFailure, check_case, check_oracle
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.violation import LawViolation
 
 MINE = '''
 """A user's module."""

@@ -26,6 +26,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import fit_chain
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.meta.runs import python, work_in
 from shardproof.properties.meta.whole_programs import numpy_mlp
 from shardproof.properties.programs.expectation import Expectation
@@ -37,7 +38,6 @@ from shardproof.properties.report.scripts.source import array_text, source_of
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.violation import LawViolation
 
 ROOT = Path(collectives.__file__).resolve().parents[1]
 NEEDED = re.compile(r"^\s*(?:from|import) shardproof\.(?:properties|oracles)\b", re.MULTILINE)

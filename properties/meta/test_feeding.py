@@ -14,10 +14,11 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import engine_named
-from shardproof.properties.engines.running import ready
+from shardproof.properties.engines.engine import ready
 from shardproof.properties.laws import LAWS
 from shardproof.properties.laws.drawing import fit_chain
 from shardproof.properties.laws.gradient import cotangents, exact_gradients
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.precision.judge import value_references
@@ -27,7 +28,6 @@ from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.failures.text import find_diagnosis
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.violation import LawViolation
 
 MESH = MeshCase(("dp", "tp"), (2, 3))
 

@@ -16,7 +16,7 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
-from shardproof.properties.laws.value import check_value
+from shardproof.properties.laws.forward import check_value
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report.checking import user_implementation
 

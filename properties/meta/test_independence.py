@@ -17,7 +17,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.contract import Scope
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.simulate import exchange
-from shardproof.properties.laws.value import check_value
+from shardproof.properties.laws.forward import check_value
 from shardproof.properties.meta.drawn import one
 from shardproof.properties.programs.built_in import IMPLEMENTATIONS
 from shardproof.properties.programs.examples import PARAMETERS, example
@@ -74,7 +74,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> None:
 def check(implementation: Implementation) -> None:
     """The law of values on the interpreter."""
     case = case_of(implementation.contract.name)
-    assert check_value(implementation, case, SimulateEngine()) == len(case.data)
+    assert check_value(implementation, case, SimulateEngine()).checked == len(case.data)
 
 
 @pytest.mark.parametrize("contract", CONTRACTS_OF)
@@ -128,7 +128,7 @@ def test_a_bug_in_who_takes_part_is_reported(part: str, oracle: bool, monkeypatc
     if part == "groups":
         case = case.with_params(axis_index_groups=((0, 4, 1), (5, 2, 3)))
     implementation = lax_form("all_gather")
-    assert check_value(implementation, case, SimulateEngine()) == len(case.data)
+    assert check_value(implementation, case, SimulateEngine()).checked == len(case.data)
     change_participants(monkeypatch, part, oracle=oracle)
     with pytest.raises(Broken, match="wrong"):
         check_value(implementation, case, SimulateEngine())

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from shardproof.impl import moe
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.engine import abstract_mesh
-from shardproof.properties.engines.simulate.liveness import equations, scan_counts
+from shardproof.properties.engines.simulate.jaxprs import equations, scan_counts
 
 T, D, F, HELD, TOP_K, PLACES = 30, 7, 11, 3, 2, 4
 E, PAIRS = HELD * PLACES, T * TOP_K

@@ -16,7 +16,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.communication.counted import sizes_of
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import SimulateEngine
-from shardproof.properties.laws.overlap import check_overlap
+from shardproof.properties.laws.communication import check_overlap
 from shardproof.properties.meta.pages import PERFORMANCE_PAGE, README
 from shardproof.properties.meta.runs import PYTEST, python
 from shardproof.properties.meta.test_accelerators import GATHERED
@@ -237,7 +237,7 @@ def test_the_command_of_the_page(tmp_path: Path) -> None:
 def test_empty_blocks_hide_nothing() -> None:
     """A product of empty blocks passes."""
     ring = next(one for one in OVERLAPPED if one.name == "ring_matmul_reduce_scatter")
-    assert check_overlap(ring, case_of(ring.contract.name, (2,), (2, 0, 2)), SimulateEngine()) == 1
+    assert check_overlap(ring, case_of(ring.contract.name, (2,), (2, 0, 2)), SimulateEngine()).checked == 1
 
 
 def test_more_than_is_claimed_is_broken() -> None:

@@ -12,7 +12,6 @@ from jax import Array, lax
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.engines.running import oracle_blocks
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.compiled import UNSHARDED
 from shardproof.properties.performance.measured import (
@@ -41,6 +40,7 @@ from shardproof.properties.performance.measured import (
 from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.examples import SHARDED, product_case
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.transformations import oracle_blocks
 
 MESH = MeshCase(("data", "model"), (1, 4))
 SMALL: dict[str, tuple[int, ...]] = {**dict.fromkeys(COLLECTIVES, (16, 4)), **dict.fromkeys(SHARDED, (32, 32, 32))}

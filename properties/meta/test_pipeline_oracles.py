@@ -13,7 +13,7 @@ from shardproof.impl import pipeline as module
 from shardproof.impl.pipeline import pipeline
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.engine import abstract_mesh
-from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.engines.simulate.jaxprs import equations
 from shardproof.properties.meta.blockwise import simulated
 
 

@@ -18,8 +18,9 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
-from shardproof.properties.engines.simulate.liveness import steps_of
+from shardproof.properties.engines.simulate.jaxprs import steps_of
 from shardproof.properties.laws import LAWS
+from shardproof.properties.laws.law import LawViolation, Verdict
 from shardproof.properties.meta.drawn import smallest
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.axes import AxisName, names
@@ -31,8 +32,7 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner.judging import judge, require_held
 from shardproof.properties.runner.programs import Program
-from shardproof.properties.runner.tally import HeldOnNothing, Tally, Verdict
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.tally import HeldOnNothing, Tally
 
 CASE = Case(
     CONTRACTS["global_norm"],
@@ -129,7 +129,7 @@ def test_what_a_reference_does_not_know_takes_no_samples(monkeypatch: pytest.Mon
     """Central differences give some of many derivatives; the others are compared with nothing, however they round."""
     case = smallest(LONG.contract.cases(Scope(max_devices=1, available=1)))
     monkeypatch.setattr(Runs, "nearly", None)
-    assert LAWS["gradient"].check(LONG.implementation, case, SimulateEngine())
+    assert LAWS["gradient"].check(LONG.implementation, case, SimulateEngine()).checked
 
 
 def test_of_many_numbers_half_as_many_samples_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from shardproof.impl import cross_entropy as forms
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.engine import abstract_mesh
-from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.engines.simulate.jaxprs import equations
 from shardproof.properties.meta.blockwise import simulated
 from shardproof.properties.performance.operations import peak_in
 from shardproof.properties.programs.program import Argument, Program

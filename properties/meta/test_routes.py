@@ -9,9 +9,9 @@ import pytest
 from jax import Array, lax
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.performance.commands.drawing import bare, parse_arrays
 from shardproof.properties.performance.operations import operations_of
 from shardproof.properties.performance.routes import Link, Loads, Undetermined, exchange_loads, ring_loads
-from shardproof.properties.programs.bare import bare, parse_arrays
 
 NAMES = ("a", "b", "c")
 SIZES = [(1,), (2,), (3,), (4,), (5,), (8,), (4, 4), (4, 2), (2, 4), (3, 4), (1, 4), (2, 2), (2, 3, 4)]

@@ -108,7 +108,7 @@ def without_nan(x: Any, *, data: Any) -> Any:
 
 def test_the_line_of_what_is_inside_of_a_call_is_the_call_s() -> None:
     """JAX traces its own functions once, wherever they are called."""
-    described = {"arguments": ("n@data",), "results": "", "dtypes": ("bfloat16",), "gradients": False}
+    described: dict[str, Any] = {"arguments": ("n@data",), "results": "", "dtypes": ("bfloat16",), "gradients": False}
     output = str(check_program(without_nan, jnp.nansum, laws="value", max_examples=5, **described))
     assert f"test_stated_precision.py:{without_nan.__code__.co_firstlineno + 2}" in output
 

@@ -14,12 +14,12 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.performance.chips import CHIPS, REGISTER, Chip, chip, in_words
 from shardproof.properties.performance.choosing import operations_for
+from shardproof.properties.performance.commands.drawing import bare, parse_arrays
 from shardproof.properties.performance.lanes import MOST_BARS, lay_out, text
 from shardproof.properties.performance.operations import Operation, operations_of
 from shardproof.properties.performance.routes import Loads
 from shardproof.properties.performance.shaped import shaped_case
 from shardproof.properties.performance.timeline import COMPUTE, Timeline, timeline
-from shardproof.properties.programs.bare import bare, parse_arrays
 from shardproof.properties.programs.built_in import OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.implementations import Implementation
 

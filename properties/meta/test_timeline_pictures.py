@@ -13,7 +13,8 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.communication.pictures import LETTER
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws import LAWS
-from shardproof.properties.laws.overlap import check_overlap
+from shardproof.properties.laws.communication import check_overlap
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.meta.runs import command, work_in
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
@@ -27,7 +28,6 @@ from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report.failures import files
 from shardproof.properties.report.failures.files import drawing
 from shardproof.properties.report.failures.text import in_letters, report
-from shardproof.properties.runner.violation import LawViolation
 
 MINE = """import jax
 import jax.numpy as jnp

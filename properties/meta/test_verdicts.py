@@ -23,6 +23,7 @@ from shardproof.properties.engines import ENGINES, engine_named
 from shardproof.properties.engines.simulate import RULES
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.laws import LAWS
+from shardproof.properties.laws.law import LawViolation, Verdict
 from shardproof.properties.programs.examples import example
 from shardproof.properties.programs.expectation import Overlap
 from shardproof.properties.programs.implementations import Implementation
@@ -33,8 +34,7 @@ from shardproof.properties.runner import search
 from shardproof.properties.runner.judging import MAX_UNSUPPORTED, judge, own, require_held
 from shardproof.properties.runner.search import Finding, find_violation
 from shardproof.properties.runner.stated import GivenError, split_names
-from shardproof.properties.runner.tally import HeldOnNothing, Tally, Verdict
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.tally import HeldOnNothing, Tally
 
 Function = Callable[..., Any]
 SMALL = Scope(max_devices=4, available=4, large=24)
@@ -266,7 +266,7 @@ def test_each_mode_of_differentiation_is_checked_where_it_exists() -> None:
 def test_an_error_of_the_suite_hides_no_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     """A law that fails by itself is reported with the violations of the laws before and after it."""
 
-    def fails(*ignored: object) -> int:
+    def fails(*ignored: object) -> Verdict:
         raise SuiteError("the oracle fails, an error of this suite")
 
     monkeypatch.setitem(LAWS, "type", dataclasses.replace(LAWS["type"], check=fails))

@@ -19,9 +19,9 @@ from shardproof.impl.collectives import cast_varying, varying
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import SimulateEngine
-from shardproof.properties.engines.running import ready
+from shardproof.properties.engines.engine import ready
 from shardproof.properties.engines.simulate.errors import location
-from shardproof.properties.engines.simulate.liveness import open_jaxpr, scan_counts, subjaxprs
+from shardproof.properties.engines.simulate.jaxprs import open_jaxpr, scan_counts, subjaxprs
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.gradient import cotangents, tangents_of
 from shardproof.properties.mutants.axes import in_mesh_order, mesh_names, names

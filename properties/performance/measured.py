@@ -24,7 +24,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.communication.counted import full_bytes, lower_bound
 from shardproof.properties.contracts.numbers import is_moved, operands
-from shardproof.properties.engines.running import all_blocks, oracle_blocks
+from shardproof.properties.engines.engine import all_blocks
 from shardproof.properties.performance import tables
 from shardproof.properties.performance.chips import CHIPS, Chip
 from shardproof.properties.performance.compiled import UNSHARDED, product_on
@@ -34,6 +34,7 @@ from shardproof.properties.programs.built_in import ALGORITHMS, BUILT_IN, OVERLA
 from shardproof.properties.programs.examples import SHAPES, SHARDED, received
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
+from shardproof.properties.programs.transformations import oracle_blocks
 
 KINDS = {
     "TPU v4": "v4",

@@ -19,16 +19,10 @@ from jax.interpreters import partial_eval
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.engine import trace
+from shardproof.properties.engines.simulate.env import bytes_of
 from shardproof.properties.engines.simulate.errors import location
-from shardproof.properties.engines.simulate.liveness import (
-    array_bytes,
-    inline_calls,
-    open_jaxpr,
-    peak_bytes,
-    subjaxprs,
-    variables,
-)
-from shardproof.properties.engines.simulate.record import bytes_of
+from shardproof.properties.engines.simulate.jaxprs import open_jaxpr, subjaxprs, variables
+from shardproof.properties.performance.memory import array_bytes, inline_calls, peak_bytes
 from shardproof.properties.performance.routes import Loads, Undetermined, loads_of
 from shardproof.properties.programs.program import Program
 

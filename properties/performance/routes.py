@@ -17,7 +17,7 @@ import numpy as np
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.collectives import COLLECTIVE_KINDS, axes_of
-from shardproof.properties.engines.simulate.record import bytes_of
+from shardproof.properties.engines.simulate.env import bytes_of
 
 Link = tuple[str, int]
 """A mesh axis, and the way round it: 1 to the next device along it, -1 to the one before."""

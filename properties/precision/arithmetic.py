@@ -22,7 +22,7 @@ from shardproof.properties.engines.simulate.elementwise import aligned
 from shardproof.properties.engines.simulate.env import RULES, SETS, Env, Rule, result_dtype
 from shardproof.properties.engines.simulate.errors import InterpreterLimit, location
 from shardproof.properties.engines.simulate.indexing import filler
-from shardproof.properties.engines.simulate.liveness import subjaxprs
+from shardproof.properties.engines.simulate.jaxprs import subjaxprs
 from shardproof.properties.precision.formats import (
     COARSE,
     FORMATS,

@@ -16,9 +16,9 @@ from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Prepared, XlaEngine
-from shardproof.properties.engines.running import ready, traced
+from shardproof.properties.engines.engine import ready, trace
 from shardproof.properties.engines.simulate import InterpreterLimit
-from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.engines.simulate.jaxprs import equations
 from shardproof.properties.precision.arithmetic import double
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Program, Seen, forward, precision_of
@@ -70,7 +70,7 @@ def in_doubles(
     wide = dataclasses.replace(case, operands=operands)
     with precision_of(wide):
         try:
-            program_of_values = traced(forward(wide, implementation, Seen()), wide)
+            program_of_values = trace(forward(wide, implementation, Seen()), wide.mesh)
             coarsest = max([DIGITS, *map(_half, narrow_floats(program_of_values))])
             program = ready(kind, implementation, wide, COMPILER)
         except Exception as error:  # as it was not written for doubles: in its own dtypes it was traced

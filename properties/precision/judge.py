@@ -19,7 +19,7 @@ from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.numbers import MOST_FACTORS, is_moved
 from shardproof.properties.engines import Sets
-from shardproof.properties.engines.running import MODES, all_blocks, nearby_blocks, placed_blocks, reference_blocks
+from shardproof.properties.engines.engine import MODES, all_blocks, placed_blocks
 from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.precision.arithmetic import EndlessLoop
 from shardproof.properties.precision.comparison import Judged, Reference, compare, magnitude, size_of
@@ -27,6 +27,7 @@ from shardproof.properties.precision.compiled import in_doubles
 from shardproof.properties.precision.formats import COARSE, LARGER, Charges
 from shardproof.properties.precision.runs import SAMPLES, Runs
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.transformations import nearby_blocks, reference_blocks
 from shardproof.properties.programs.violation import Of
 
 FACTOR = 2.0

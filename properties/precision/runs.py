@@ -18,11 +18,11 @@ from jax.extend import core
 from shardproof.oracles.dtypes import is_float, real_of
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Sets, SimulateEngine
-from shardproof.properties.engines.running import ready
+from shardproof.properties.engines.engine import ready
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.interpreter import beside, evaluate, failing_as_a_limit, of_set
-from shardproof.properties.engines.simulate.liveness import (
+from shardproof.properties.engines.simulate.jaxprs import (
     STEPS,
     Flow,
     equations,

@@ -33,14 +33,8 @@ from shardproof.properties.cases.case import (
     without_outside,
 )
 from shardproof.properties.cases.chain import Chain
-from shardproof.properties.cases.strategies.dtypes import WIDE
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.transformations import Local, apply_chain, of_some, primal_of_vjp
-
-
-def is_wide(case: Case) -> bool:
-    """True if an operand of the case has a 64-bit dtype."""
-    return any(operand.dtype in WIDE for operand in case.operands)
 
 
 def matmul_precision() -> str | None:
@@ -67,7 +61,7 @@ def precision_of(case: Case) -> Iterator[None]:
     No law of values would hold for a product of float32 that is made of fewer bits.
     """
     with ExitStack() as stack:
-        if is_wide(case):
+        if case.is_wide:
             stack.enter_context(x64_of_all_threads())
         if matmul_precision() is None and jax.default_backend() != "cpu":
             stack.enter_context(jax.default_matmul_precision("highest"))

@@ -3,11 +3,14 @@
 Each wraps a device-local function of blocks. Those that batch call it on `BATCH` inputs, stacked along a leading
 dimension of every result and of the operands that they map (see `shardproof.properties.cases.chain`). Calls may be
 composed: operands of the second call are results of the first.
+
+Under a chain an oracle computes one input of the batch after the other; results that the chain drops are zeros. For
+composed calls oracles are composed too, and their derivatives by the chain rule.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from typing import Any, TypeVar
 
 import jax
@@ -16,8 +19,11 @@ import numpy as np
 from jax import lax
 
 from shardproof.impl.collectives import cast_varying, varying
+from shardproof.oracles.dtypes import is_float, round_to, wide
 from shardproof.properties.cases.case import Case, dividing_axis
 from shardproof.properties.cases.chain import COMPOSE, LINKS
+from shardproof.properties.contracts import is_listed
+from shardproof.properties.programs.violation import NotDifferentiable, SuiteError
 
 Value = TypeVar("Value")
 
@@ -224,7 +230,7 @@ def _cond(fn: Local) -> Local:
     def choose(*xs: jax.Array) -> list[jax.Array]:
         types = result_types(fn, *[x[0] for x in xs])
 
-        def step(carry: int, inputs: tuple[jax.Array, Sequence[jax.Array]]) -> tuple[int, list[jax.Array]]:
+        def step(carry: Any, inputs: tuple[jax.Array, Sequence[jax.Array]]) -> tuple[Any, list[jax.Array]]:
             flag, x = inputs
             return carry, lax.cond(flag, lambda x: list(fn(*x)), lambda x: [zeros_of_type(t) for t in types], x)
 
@@ -289,3 +295,154 @@ def apply_chain(case: Case, fn: Local) -> Local:
         elif not LINKS[name].whole:
             fn = WRAPS[name](fn)
     return fn
+
+
+Arrays = Sequence[np.ndarray]
+
+Place = int | None
+"""The operand whose dimensions an array has, or None if they are those of a result."""
+
+
+def reference_blocks(case: Case, operands: Arrays) -> list[np.ndarray]:
+    """The oracle's results `[*mesh.sizes, *batch, *block]` in wide floats, before they are rounded."""
+    return value_over_batch(case, widened_operands(case, operands))
+
+
+def widened_operands(case: Case, operands: Arrays) -> list[np.ndarray]:
+    """The arrays of all operands, those that have a gradient in a dtype that loses nothing that matters."""
+    moving = case.contract.call.moving(case)
+    return [widened(o) if i in moving else o for i, o in enumerate(operands)]
+
+
+def widened(array: np.ndarray) -> np.ndarray:
+    """Floats in a dtype that loses nothing that matters; integers as they are, to wrap."""
+    return array.astype(wide(array.dtype), copy=False) if is_float(array.dtype) else array
+
+
+def oracle_blocks(case: Case, operands: Arrays) -> list[np.ndarray]:
+    """The oracle's results `[*mesh.sizes, *batch, *block]`, given the operands' blocks, in their dtype."""
+    exact = reference_blocks(case, operands)
+    dtypes = case.contract.oracle.result_dtypes(case, [operand.dtype for operand in operands])
+    return [round_to(e, dtype) for e, dtype in zip(exact, dtypes, strict=False)]  # a product has one result
+
+
+def value_over_batch(case: Case, operands: Arrays) -> list[np.ndarray]:
+    """The oracle's results, given blocks of the operands."""
+    value = case.contract.oracle.value
+    return _over_batch(case, operands, lambda blocks, _: value(case, _calls(case, blocks)[-1]))
+
+
+def unrelated_over_batch(case: Case, operands: Arrays, results: Arrays) -> list[str]:
+    """The errors of results that need only satisfy a relation, on each input of the batch; given all blocks."""
+    holds, found = case.contract.oracle.holds, list[str]()
+    assert holds is not None
+
+    def relate(blocks: Arrays, of_results: Arrays) -> Arrays:
+        found.append(holds(case, blocks, of_results))
+        return []
+
+    _over_batch(case, operands, relate, results)
+    return list(filter(None, found))
+
+
+def nearby_blocks(case: Case, operands: Arrays, leaf: int) -> np.ndarray:
+    """One of the oracle's results as far off as its own doubles may be, as `reference_blocks` has them."""
+    near = case.contract.oracle.nearby
+    assert near is not None
+    wide = widened_operands(case, operands)
+    return _over_batch(case, wide, lambda blocks, _: near(case, _calls(case, blocks)[-1]))[leaf]
+
+
+def pushed_over_batch(case: Case, operands: Arrays, tangents: Arrays) -> list[np.ndarray]:
+    """The results' tangents, given blocks of the operands and of the tangents of the differentiable ones."""
+    return _over_batch(case, operands, partial(_pushed, case), tangents, case.contract.call.moving(case))
+
+
+def pulled_over_batch(case: Case, operands: Arrays, cotangents: Arrays) -> list[np.ndarray]:
+    """The cotangents of the differentiable operands, given blocks of the operands and of the results' cotangents.
+
+    Those of an operand that a part of the batch shares are summed.
+    """
+    return _over_batch(case, operands, partial(_pulled, case), cotangents, results=case.contract.call.moving(case))
+
+
+def _calls(case: Case, blocks: Arrays) -> list[Arrays]:
+    """The operands of every call; each call takes results of the one before it."""
+    calls = [blocks]
+    while len(calls) < case.calls:
+        calls.append(next_operands(composed_operands(case), calls[-1], case.contract.oracle.value(case, calls[-1])))
+    return calls
+
+
+def _pushed(case: Case, blocks: Arrays, tangents: Arrays) -> Arrays:
+    """The tangents of the results of the last call, by the chain rule."""
+    moving, composed = case.contract.call.moving(case), composed_operands(case)
+    among = {moving.index(place): number for place, number in composed.items()}
+    first, *rest = _calls(case, blocks)
+    pushed = case.contract.oracle.pushforward(case, first, tangents)
+    for operands in rest:
+        pushed = case.contract.oracle.pushforward(case, operands, next_operands(among, tangents, pushed))
+    return pushed
+
+
+def _pulled(case: Case, blocks: Arrays, cotangents: Arrays) -> Arrays:
+    """The cotangents of the operands of the first call; those of operands that all calls share are summed."""
+    moving, composed = case.contract.call.moving(case), composed_operands(case)
+    first, *rest = _calls(case, blocks)
+    every: list[Arrays] = []
+    for operands in reversed(rest):
+        pulled = dict(zip(moving, case.contract.oracle.pullback(case, operands, cotangents), strict=True))
+        cotangents = [np.zeros_like(ct) for ct in cotangents]
+        for place, number in composed.items():
+            cotangents[number] = pulled[place]
+        every.append([np.zeros_like(ct) if place in composed else ct for place, ct in pulled.items()])
+    every.append(case.contract.oracle.pullback(case, first, cotangents))
+    with np.errstate(invalid="ignore", over="ignore"):
+        return [reduce(np.add, one) for one in zip(*every, strict=True)]
+
+
+def _over_batch(
+    case: Case,
+    operands: Arrays,
+    function: Callable[[Arrays, Arrays], Arrays],
+    others: Arrays = (),
+    places: Sequence[Place] | None = None,
+    results: Sequence[int] | None = None,
+) -> list[np.ndarray]:
+    """An oracle's function of blocks of operands, and more blocks, on each input of the batch.
+
+    Arguments:
+        places: the operands whose dimensions the `others` have; None if they have those of results.
+        results: the operands whose dimensions the function's results have; None if they have those of results.
+
+    Raises SuiteError if it fails, except for a derivative of a user's reference that JAX does not have.
+    """
+    lead, count = len(case.mesh.sizes), len(operands)
+    all_places: Sequence[Place] = [*range(count), *(places or [None] * len(others))]
+    every: list[list[np.ndarray] | None] = []
+    try:
+        for at in np.ndindex(*case.batch):
+            blocks = []
+            for array, place in zip([*operands, *others], all_places, strict=True):
+                shared = () if place is None else case.shared_dimensions(place)
+                chosen = tuple(i for d, i in enumerate(at) if d not in shared)
+                blocks.append(np.asarray(array[(slice(None),) * lead + chosen]))
+            every.append(list(function(blocks[:count], blocks[count:])) if case.keeps(at) else None)
+    except NotDifferentiable:
+        raise
+    except Exception as error:
+        first = str(error).partition("\n")[0]
+        given = "reference" if case.contract.oracle.holds is None else "predicate"
+        own = "the oracle fails, an error of this suite" if is_listed(case.contract) else f"the {given} fails"
+        raise SuiteError(f"{own}: {case}: {type(error).__name__}: {first}") from error
+    if not case.batch:
+        assert every[0] is not None
+        return every[0]
+    whole = []
+    for i, one in enumerate(next(found for found in every if found is not None)):
+        stack = np.stack([np.zeros_like(one) if found is None else found[i] for found in every], axis=lead)
+        over_batch = stack.reshape(*one.shape[:lead], *case.batch, *one.shape[lead:])
+        shared = () if results is None else case.shared_dimensions(results[i])
+        with np.errstate(invalid="ignore", over="ignore"):
+            whole.append(over_batch.sum(axis=tuple(lead + d for d in shared)) if shared else over_batch)
+    return whole

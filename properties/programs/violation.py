@@ -10,7 +10,6 @@ from shardproof.oracles.dtypes import is_float, unit_roundoff, wide
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
-from shardproof.properties.programs.program import is_wide
 
 ROUNDINGS = 16
 """The roundings of the largest value that a difference of rounding has at most."""
@@ -94,7 +93,7 @@ class Difference:
 
     def in_doubles(self, case: Case) -> bool:
         """True if it shows in double precision alone, below what rounding to the case's own dtypes may do."""
-        return self.comparable and self.expected.dtype == np.float64 and not is_wide(case)
+        return self.comparable and self.expected.dtype == np.float64 and not case.is_wide
 
     @property
     def by_formula(self) -> bool:

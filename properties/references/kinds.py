@@ -18,8 +18,9 @@ from jax.extend import core
 from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.properties.contracts.contract import replace_leaves
 from shardproof.properties.contracts.described import Signature
+from shardproof.properties.engines.engine import differentiating
 from shardproof.properties.engines.simulate import InterpreterLimit, Simulated
-from shardproof.properties.engines.simulate.liveness import equations, open_jaxpr, subjaxprs
+from shardproof.properties.engines.simulate.jaxprs import equations, open_jaxpr, subjaxprs
 from shardproof.properties.precision.arithmetic import Sampled, double
 from shardproof.properties.precision.comparison import magnitude
 from shardproof.properties.precision.formats import FORMATS
@@ -414,6 +415,7 @@ class JaxReference:
                 self._known.popitem(last=False)
         return self._known[key]
 
+    @differentiating()
     def _run(
         self, key: Any, function: Any, sets: Sequence[Arrays], dtypes: Dtypes, options: Options
     ) -> list[list[np.ndarray]]:

@@ -21,7 +21,8 @@ from shardproof.properties.cases.strategies.dtypes import WIDE
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import ENGINES, engine_named
 from shardproof.properties.laws import LAWS, Law
-from shardproof.properties.laws.value import VALUE
+from shardproof.properties.laws.forward import VALUE
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.precision.compiled import COMPILER, CompiledElsewhere
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, SuiteError
@@ -38,7 +39,6 @@ from shardproof.properties.runner.programs import Description, Program
 from shardproof.properties.runner.search import Finding, drawn_on, find_violation
 from shardproof.properties.runner.stated import GivenError, check_draws, split_names
 from shardproof.properties.runner.tally import IDLE, HeldOnNothing, Tally
-from shardproof.properties.runner.violation import LawViolation
 
 EXAMPLES = 50
 """On how many structures each law has to hold by default; eight of them compiled."""

@@ -25,6 +25,7 @@ from shardproof.plugin import RUNNING, add_options, own, take_settings, terminal
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import ENGINES, Engine, engine_named
 from shardproof.properties.laws import LAWS, Law
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.performance.tables import text_of
 from shardproof.properties.performance.tpu_compiler import TpuCompiler, missing
 from shardproof.properties.programs.implementations import Implementation
@@ -60,7 +61,6 @@ from shardproof.properties.runner.judging import applicable_laws
 from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.search import DATABASE, seed_of, structures_in_force
 from shardproof.properties.runner.tally import IDLE, Tally
-from shardproof.properties.runner.violation import LawViolation
 
 ENDED = pytest.StashKey[str]()
 """Why the run ended early."""

@@ -24,6 +24,7 @@ from shardproof.properties.cases.reading import one_line
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws import LAWS, Law
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.precision.runs import SAMPLED
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Kind
@@ -32,7 +33,6 @@ from shardproof.properties.runner.platforms import use
 from shardproof.properties.runner.preconditions import NotAFailure, check_case, check_oracle
 from shardproof.properties.runner.search import Finding, find_violation
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.violation import LawViolation
 
 GAVE_UP = b"Termination timeout for"
 """The words of XLA:CPU before it aborts the process, where some devices never reach a collective."""

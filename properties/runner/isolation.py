@@ -26,7 +26,7 @@ from jax.extend.core import Primitive
 from shardproof.properties.cases.case import Case
 from shardproof.properties.known_defects import find_fatal
 from shardproof.properties.laws import LAWS, Law
-from shardproof.properties.laws.law import LARGE
+from shardproof.properties.laws.law import LARGE, LawViolation, first_line
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner.child import (
@@ -47,7 +47,6 @@ from shardproof.properties.runner.child import (
 )
 from shardproof.properties.runner.search import Finding
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.violation import LawViolation, first_line
 
 
 class NotSent(RuntimeError):

@@ -11,8 +11,8 @@ from hypothesis import currently_in_test_context, event, reject
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.running import ready, traced, whole_tracebacks
-from shardproof.properties.engines.simulate import (
+from shardproof.properties.engines.engine import ready, trace, whole_tracebacks
+from shardproof.properties.engines.simulate.errors import (
     OF_THE_PROGRAM,
     CollectiveMismatch,
     InterpreterLimit,
@@ -20,7 +20,7 @@ from shardproof.properties.engines.simulate import (
     UnwrittenRead,
     raised_in,
 )
-from shardproof.properties.engines.simulate.liveness import STEPS, steps_of
+from shardproof.properties.engines.simulate.jaxprs import STEPS, steps_of
 from shardproof.properties.known_defects import (
     DEFECTS,
     Defect,
@@ -31,7 +31,7 @@ from shardproof.properties.known_defects import (
 )
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.gradient import check_gradient
-from shardproof.properties.laws.law import Checked
+from shardproof.properties.laws.law import LawViolation, Verdict, first_line, origin_of, own_frames
 from shardproof.properties.precision.compiled import COMPILER
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, WrongResult, forward, precision_of
@@ -41,11 +41,9 @@ from shardproof.properties.runner.tally import (
     HeldOnNothing,
     StopDrawing,
     Tally,
-    Verdict,
     most_frequent,
     traits,
 )
-from shardproof.properties.runner.violation import LawViolation, first_line, origin_of, own_frames
 
 OWN = (
     "shardproof.oracles.",
@@ -212,11 +210,7 @@ def _judge(law: Law, implementation: Implementation, case: Case, engine: Engine,
         defect = _ending(law, implementation, case, engine, ended_by)
         if defect is not None:
             return excuse_without_compiling(defect, law, implementation, case)
-        checked = law.check(implementation, case, engine)
-        if not isinstance(checked, Checked):
-            return Verdict("held", checked=checked)
-        more = {name: getattr(checked, name) for name in ("undecided", "findings", "sent", "choices", "refused")}
-        return Verdict("held", checked=int(checked), **more)
+        return law.check(implementation, case, engine)
     except InterpreterLimit as error:
         return Verdict("not run", f"the interpreter cannot run {error.lacks}")
     except NotRun as error:
@@ -305,7 +299,7 @@ def declines(implementation: Implementation, case: Case) -> bool:
     """True if the function raises NotImplementedError for a case when it is traced without any derivative."""
     plain = dataclasses.replace(case, chain=tuple(link.name for link in case.links if not link.derives))
     try:
-        traced(forward(plain, implementation, Seen()), plain)
+        trace(forward(plain, implementation, Seen()), plain.mesh)
     except Exception as error:  # other exceptions say nothing about what it supports
         return isinstance(error, NotImplementedError)
     return False

@@ -15,10 +15,10 @@ from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.drawing import fit_chain
+from shardproof.properties.laws.law import LawViolation, first_line
 from shardproof.properties.runner.judging import judge
 from shardproof.properties.runner.preconditions import check_case, check_oracle
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.violation import LawViolation, first_line
 
 MOST_DEVICES, MOST_OPERANDS = 64, 3
 """The most devices of a neighbour, and the most operands whose sizes are tried with those of the mesh."""

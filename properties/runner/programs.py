@@ -18,8 +18,8 @@ from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.contracts.described import Array, Signature, sizes_in
 from shardproof.properties.contracts.roles import LONG, Conditions, axes_of
 from shardproof.properties.contracts.whole import whole_contract
-from shardproof.properties.engines.running import traced
-from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.engines.engine import trace
+from shardproof.properties.engines.simulate.jaxprs import equations
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
 from shardproof.properties.programs.implementations import OF_PROGRAMS, WHERE_ASKED, Implementation
 from shardproof.properties.programs.program import Seen, forward, precision_of
@@ -243,7 +243,7 @@ class Program:
         tried = Implementation(self._described, self.name, self.function, whole=self.whole, check_vma=self.check_vma)
         try:
             with precision_of(case):
-                jaxpr = traced(forward(case, tried, Seen()), case)
+                jaxpr = trace(forward(case, tried, Seen()), mesh)
         except Exception:  # the laws will report what is wrong with it
             return False
         return any("jvp(" in str(equation.source_info.name_stack) for equation in equations(jaxpr))

@@ -28,7 +28,7 @@ from shardproof.properties.contracts.roles import axes_of
 from shardproof.properties.engines import Engine, SimulateEngine
 from shardproof.properties.laws import Law
 from shardproof.properties.laws.drawing import drawn_for
-from shardproof.properties.laws.law import LARGE
+from shardproof.properties.laws.law import LARGE, NOT_REPRODUCIBLE, LawViolation, Verdict
 from shardproof.properties.programs.examples import EXAMPLES, example
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
@@ -43,8 +43,7 @@ from shardproof.properties.runner.judging import (
     tallies_of,
     verify,
 )
-from shardproof.properties.runner.tally import StopDrawing, Tally, Verdict
-from shardproof.properties.runner.violation import NOT_REPRODUCIBLE, LawViolation
+from shardproof.properties.runner.tally import StopDrawing, Tally
 
 STRUCTURES = {"dev": 10, "ci": 10, "matrix": 6, "few": 2, "thorough": 100, "debug": 4}
 """On how many structures each law has to hold in the interpreter, by profile; at most twice as many are drawn."""

@@ -2,14 +2,15 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import in_words
+from shardproof.properties.laws.law import Verdict
 from shardproof.properties.programs.implementations import full_name
 
 LINKS_OF_CHAIN, TRIVIAL = "length of the chain", "trivial"
@@ -24,32 +25,6 @@ DECLINED = "declined"
 
 IDLE = ("skipped", "unchecked")
 """The outcomes of laws that do not apply, and of those whose search had ended before."""
-
-Kind = Literal["held", "unsupported", "excused", "not run"]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The verdict on a case that does not break its law; one that does raises `LawViolation`.
-
-    It is `held`; `unsupported`: the implementation, or JAX for it, raises NotImplementedError; `excused`: it fails
-    because of a known defect of JAX or XLA, without which the law holds on this very case; or `not run`: no engine
-    that was allowed to can run it.
-    """
-
-    kind: Kind
-    reason: str = ""  # why it is not held: the exception, the name of the defect, what the engine lacks
-    checked: int = 0  # data sets that were checked
-    undecided: int = 0  # numbers of results that were compared with nothing
-    instead: str = ""  # why another engine ran it
-    final: bool = False  # of a case that is not run, whether it is so on every engine
-    declined: bool = False  # of an unsupported case, whether it is so without any derivative: nothing is to be said
-    underived: bool = False  # of an unsupported case, whether JAX has no derivative of the function in it
-    findings: Sequence[str] = ()  # remarks that break no law
-    sent: Mapping[str, Any] | None = None  # what it sends, and what that was compared with, if it was counted
-    # of each choice that a line of the function makes, which sides were taken
-    choices: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
-    refused: Mapping[str, bool] | None = None  # for each result that was changed, whether `holds` refused it
 
 
 class StopDrawing(BaseException):

@@ -1,8 +1,8 @@
 """The law of overlap on compiled programs: XLA:TPU's schedule hides what is claimed to be hidden.
 
-`shardproof.properties.laws.overlap` checks that a program could hide its communication. This checks the schedule that
-the TPU's compiler made of it, and of its gradient, in a case with long products (`case_with_room`): all communication
-is asynchronous permutes, and the device's waiting, the links and the memory are as claimed.
+`shardproof.properties.laws.communication` checks that a program could hide its communication. This checks the schedule
+that the TPU's compiler made of it, and of its gradient, in a case with long products (`case_with_room`): all
+communication is asynchronous permutes, and the device's waiting, the links and the memory are as claimed.
 """
 
 import math

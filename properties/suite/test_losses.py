@@ -18,7 +18,7 @@ from shardproof.properties.communication.counted import count
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.engine import abstract_mesh, device_mesh, trace
 from shardproof.properties.engines.simulate import simulate
-from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.engines.simulate.jaxprs import equations
 from shardproof.properties.performance.operations import peak_in
 from shardproof.properties.programs.program import Argument, Program
 

@@ -26,11 +26,11 @@ from shardproof.impl.training import Step, TrainingStep
 from shardproof.impl.zero import ZeroStep
 from shardproof.oracles import mlp
 from shardproof.oracles import optimisers as oracle
-from shardproof.oracles.communication import KINDS, Cost
+from shardproof.oracles.communication import KINDS
 from shardproof.oracles.dtypes import exact_limit, unit_roundoff
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import axis_tuples, meshes
-from shardproof.properties.communication.counted import of_compiled, of_record
+from shardproof.properties.communication.counted import Cost, of_compiled, of_record
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines.engine import abstract_mesh, device_mesh
 from shardproof.properties.engines.simulate import prepare
@@ -328,7 +328,7 @@ def test_steps_xla(form: Form, scope: Scope, data: st.DataObject) -> None:
     # XLA:CPU may send 16 bits as 32, and changes layouts where axes are of both types
     if trial.dtype == "float64" and len({*trial.mesh.types.values()}) == 1:
         most = check_steps(replace(trial, steps=1), form, name, "simulate")
-        assert all(sent.bytes_in(kind) <= most.bytes_in(kind) for kind in KINDS)
+        assert all(sent.bytes[kind] <= most.bytes[kind] for kind in KINDS)
 
 
 @pytest.mark.parametrize("engine", ["simulate", pytest.param("xla", marks=pytest.mark.needs_devices(2))])
@@ -362,7 +362,7 @@ SENT = {
 
 def sums(cost: Cost, *, masked: bool) -> int:
     """The bytes of sums over devices, without the number of examples, an int32."""
-    return cost.bytes_in("all_reduce") + cost.bytes_in("reduce_scatter") - 4 * masked
+    return cost.bytes["all_reduce"] + cost.bytes["reduce_scatter"] - 4 * masked
 
 
 @forms
@@ -376,8 +376,8 @@ def test_what_a_step_sends(form: Form) -> None:
     one = check_steps(SQUARE, form, "sgd", "simulate")
     narrow = check_steps(replace(SQUARE, dtype="bfloat16", microbatches=parts), form, "sgd", "simulate")
     assert str(many) == SENT[form.name]
-    assert one.bytes_in("all_gather") == many.bytes_in("all_gather")
-    assert one.bytes_in("reduce_scatter") == many.bytes_in("reduce_scatter")
+    assert one.bytes["all_gather"] == many.bytes["all_gather"]
+    assert one.bytes["reduce_scatter"] == many.bytes["reduce_scatter"]
     assert one == many or "tensor_parallel" in form.name
     assert 2 * sums(narrow, masked=form.masked) == sums(many, masked=form.masked)
 
@@ -483,7 +483,7 @@ def test_gradients_in_every_microbatch_are_sent_more_often(engine: str) -> None:
     """A step that reduces gradients inside of the scan has right values, and sends twice the bytes of parameters."""
     trial = replace(TWO, microbatches=2)
     wrong = masked("", lambda optimiser, mesh, data, n: ReducedInEveryMicrobatch(LOSS, optimiser, mesh=mesh, data=data))
-    sent = [check_steps(trial, form, "sgd", engine).bytes_in("all_reduce") for form in (wrong, FORMS["accumulated"])]
+    sent = [check_steps(trial, form, "sgd", engine).bytes["all_reduce"] for form in (wrong, FORMS["accumulated"])]
     assert sent == [2 * 8 * (4 * 2 + 2) + 12, 8 * (4 * 2 + 2) + 12]
 
 

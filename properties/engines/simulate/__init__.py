@@ -25,7 +25,6 @@ from shardproof.properties.engines.simulate.errors import (
     UnequalReplicas,
     UnknownPrimitive,
     UnwrittenRead,
-    raised_in,
 )
 from shardproof.properties.engines.simulate.interpreter import (
     Simulated,
@@ -52,7 +51,6 @@ __all__ = [
     "interpret",
     "may_diverge",
     "prepare",
-    "raised_in",
     "rule",
     "select_results",
     "simulate",

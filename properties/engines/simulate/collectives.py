@@ -10,11 +10,10 @@ import jax
 import numpy as np
 
 from shardproof.properties.engines.simulate import exchange
-from shardproof.properties.engines.simulate.env import Env, Rule, rule
+from shardproof.properties.engines.simulate.env import Env, Rule, bytes_of, rule
 from shardproof.properties.engines.simulate.errors import CollectiveMismatch, RaggedMetadata, SimulationError, location
 from shardproof.properties.engines.simulate.exchange import Groups, device_name, process_groups
-from shardproof.properties.engines.simulate.liveness import equations, subjaxprs
-from shardproof.properties.engines.simulate.record import bytes_of
+from shardproof.properties.engines.simulate.jaxprs import equations, subjaxprs
 
 COLLECTIVE_KINDS: dict[str, str] = {
     "psum": "all_reduce",

@@ -14,7 +14,6 @@ import numpy as np
 from shardproof.oracles.dtypes import real_of
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.blocks import extreme
-from shardproof.properties.engines.simulate.choices import is_jax
 from shardproof.properties.engines.simulate.env import (
     SETS,
     Elsewhere,
@@ -27,7 +26,7 @@ from shardproof.properties.engines.simulate.env import (
 from shardproof.properties.engines.simulate.errors import InterpreterLimit
 from shardproof.properties.engines.simulate.exchange import REDUCTIONS, divide, first_replica, join
 from shardproof.properties.engines.simulate.interpreter import called_jaxpr, evaluate
-from shardproof.properties.engines.simulate.liveness import CALLS, scan_counts
+from shardproof.properties.engines.simulate.jaxprs import CALLS, is_jax, scan_counts
 
 
 @rule(*CALLS)

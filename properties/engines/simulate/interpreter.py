@@ -25,8 +25,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import PyTree
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.simulate.choices import ADD_UP, CHOOSE, Choices
-from shardproof.properties.engines.simulate.env import RULES, SETS, Choice, Env, Found, Left
+from shardproof.properties.engines.simulate.env import RULES, SETS, Choice, Env, Found, Left, Record, Recorder
 from shardproof.properties.engines.simulate.errors import (
     OF_THE_PROGRAM,
     CollectiveMismatch,
@@ -39,8 +38,7 @@ from shardproof.properties.engines.simulate.errors import (
     raised_in,
 )
 from shardproof.properties.engines.simulate.exchange import device_name, nan_equal
-from shardproof.properties.engines.simulate.liveness import equations, open_jaxpr, variables
-from shardproof.properties.engines.simulate.record import Record, Recorder
+from shardproof.properties.engines.simulate.jaxprs import ADD_UP, CHOOSE, Choices, equations, open_jaxpr, variables
 
 
 def called_jaxpr(equation: Any) -> Any:

@@ -28,7 +28,7 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import XlaEngine
-from shardproof.properties.engines.running import all_blocks, ready
+from shardproof.properties.engines.engine import all_blocks, ready
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.performance.tables import markdown
 from shardproof.properties.precision.arithmetic import Sampled

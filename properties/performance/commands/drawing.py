@@ -1,31 +1,34 @@
 """The commands that draw a program: who sends what to whom, and its timeline on a machine."""
 
+import inspect
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import PartitionSpec
 
+from shardproof.impl.collectives import cast_varying
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.strategies.dtypes import WIDE
+from shardproof.properties.cases.strategies.dtypes import WIDE, as_dtype
 from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.communication import pictures
 from shardproof.properties.engines.engine import trace
+from shardproof.properties.laws.law import first_line, own_frames
 from shardproof.properties.performance.chips import Chip, chip, in_words
 from shardproof.properties.performance.choosing import operations_for
 from shardproof.properties.performance.lanes import KEY, gantt, lay_out, text
 from shardproof.properties.performance.operations import operations_of
 from shardproof.properties.performance.shaped import KNOWN, parse_shapes, shaped_case, with_layouts
 from shardproof.properties.performance.timeline import Timeline, timeline
-from shardproof.properties.programs.bare import bare, parse_arrays, takes
 from shardproof.properties.programs.examples import EXAMPLES, example
-from shardproof.properties.programs.program import Argument, Seen, forward
+from shardproof.properties.programs.program import Argument, Seen, forward, partition_spec
 from shardproof.properties.programs.program import Program as OnMesh
 from shardproof.properties.report.arguments import LONGEST, find, parse_axes, parse_dtype, parse_mesh
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.programs import Program
-from shardproof.properties.runner.violation import first_line, own_frames
 
 
 def draw_steps(name: str, mesh: MeshCase, axes: tuple[str, ...], shape: str, output: Path | None) -> Iterator[str]:
@@ -216,3 +219,59 @@ def assumed(machine: Chip, dtype: str) -> str:
     stated["latency"] = f"{in_words(machine.latency)} {steps}"
     parts = (figure + " (assumed)" * (name in machine.assumed) for name, figure in stated.items())
     return f"{machine.name}: {', '.join(parts)}"
+
+
+def parse_arrays(text: str, mesh: MeshCase, dtype: str) -> tuple[Argument, ...]:
+    """The whole arrays that `512@dp@tpx2048,int32:2048` lists: sides with the axes that shard each, and dtypes.
+
+    Raises:
+        RequestError: if one cannot be read, names no axis of the mesh, or does not divide.
+    """
+    found = []
+    names = "|".join(sorted(mesh.axis_names, key=len, reverse=True))  # which may have an x
+    side = re.compile(rf"([1-9]\d*)((?:@(?:{names}))*)(?:x(?=\d)|$)")
+    for part in text.split(","):
+        own, _, sides = part.strip().rpartition(":")
+        matches = [*side.finditer(sides)]
+        if not sides or "".join(match[0] for match in matches) != sides:
+            form = f"512x2048@{mesh.axis_names[-1]},int32:2048"
+            raise RequestError(f"--shape={text}: expected the sides of whole arrays and axes of {mesh}, as in {form}")
+        shape = tuple(int(match[1]) for match in matches)
+        entries = tuple(tuple(match[2].split("@")[1:]) for match in matches)
+        for size, entry in zip(shape, entries, strict=True):
+            if size % mesh.axis_size(entry):
+                raise RequestError(f"--shape={text}: expected {'@'.join(entry)} of {mesh} to divide {size}")
+        try:
+            found.append(Argument(shape, as_dtype(own or dtype), entries))
+        except ValueError as error:
+            raise RequestError(f"--shape={text}: {error}") from error
+    if math.prod(size for one in found for size in one.shape) > 2**128:
+        raise RequestError(f"--shape={text}: expected smaller arrays")
+    return tuple(found)
+
+
+def bare(function: Callable[..., Any], arguments: Sequence[Argument], mesh: MeshCase, axes: tuple[str, ...]) -> OnMesh:
+    """The program that calls `function(*blocks, axis_name)` inside `shard_map`, or `function(*blocks)`.
+
+    The axis tuple is left out if it is empty, or if the function takes no more than the blocks.
+    """
+    more = (axes if len(axes) > 1 else axes[0],) if axes and takes(function, len(arguments) + 1) else ()
+
+    def local(*blocks: jax.Array) -> list[jax.Array]:
+        found: list[jax.Array] = jax.tree.leaves(function(*blocks, *more))
+        return [cast_varying(y, mesh.axis_names).reshape(1, *y.shape) for y in found]
+
+    def build(on: Any) -> Any:
+        specs = tuple(partition_spec(argument.spec) for argument in arguments)
+        return jax.jit(jax.shard_map(local, mesh=on, in_specs=specs, out_specs=PartitionSpec(mesh.axis_names)))
+
+    return OnMesh(build, tuple(arguments))
+
+
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """True if a function can be called with `count` arguments by position, and nothing else."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -27,10 +27,10 @@ from shardproof.properties.engines.simulate.collectives import axes_of
 from shardproof.properties.engines.simulate.env import RULES, Env, Rule
 from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.engines.simulate.interpreter import as_value
+from shardproof.properties.laws.law import PROPERTIES
 from shardproof.properties.precision.arithmetic import Doubled, Doubles, double
 from shardproof.properties.precision.formats import Numbers
 from shardproof.properties.precision.runs import evaluated
-from shardproof.properties.runner.violation import PROPERTIES
 
 Places = tuple[int, ...]
 """Equations of a program by their number."""

@@ -19,11 +19,11 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import COMPOSE
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Difference, SuiteError
 from shardproof.properties.report.diagnosis.repairs import repair_of, rounds_at
 from shardproof.properties.report.diagnosis.runs import CLEAR, MOST, Blocks, Run, runs_of
-from shardproof.properties.runner.violation import LawViolation
 
 Change = dict[str, Any]
 """Fields of a case with other values."""

@@ -19,14 +19,16 @@ from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.numbers import operands
-from shardproof.properties.engines.running import all_blocks, ready, reference_blocks
+from shardproof.properties.engines.engine import all_blocks, ready
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.errors import location
-from shardproof.properties.engines.simulate.liveness import equations as within
-from shardproof.properties.engines.simulate.liveness import subjaxprs
+from shardproof.properties.engines.simulate.jaxprs import equations as within
+from shardproof.properties.engines.simulate.jaxprs import subjaxprs
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.precision.arithmetic import calls
 from shardproof.properties.precision.runs import INTERPRETER
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.transformations import reference_blocks
 from shardproof.properties.report.diagnosis.changes import (
     NO_CHANGE,
     Change,
@@ -41,7 +43,6 @@ from shardproof.properties.report.diagnosis.changes import (
 from shardproof.properties.report.diagnosis.runs import MOST, enlarge
 from shardproof.properties.runner.neighbours import fitting_cases, resize_mesh
 from shardproof.properties.runner.preconditions import check_case
-from shardproof.properties.runner.violation import LawViolation
 
 UNKNOWN = "an unknown place"
 """The `location` of an equation without one."""

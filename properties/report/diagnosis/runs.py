@@ -14,13 +14,14 @@ from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.numbers import is_moved, operands
 from shardproof.properties.engines import Engine, engine_named
-from shardproof.properties.engines.running import ready, value_over_batch, widened_operands
+from shardproof.properties.engines.engine import ready
+from shardproof.properties.laws.forward import check_value
 from shardproof.properties.laws.gradient import check_gradient, cotangents, exact_gradients, exact_tangents, tangents_of
-from shardproof.properties.laws.value import check_value
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.precision.comparison import magnitude
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.transformations import value_over_batch, widened_operands
 from shardproof.properties.programs.violation import Broken, Difference
-from shardproof.properties.runner.violation import LawViolation
 
 MOST = 64
 """The largest mesh on which the function is run on larger blocks, and on more than one further data set."""

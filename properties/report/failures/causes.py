@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardproof.properties.laws import Law
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.programs.violation import DEATHS, RAISED
-from shardproof.properties.runner.violation import LawViolation
 
 ROUNDING = "rounding"
 VALUES = "wrong values of the {}"

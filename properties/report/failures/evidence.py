@@ -22,12 +22,13 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.communication import pictures
 from shardproof.properties.contracts.numbers import operands
-from shardproof.properties.engines.running import all_blocks, ready
+from shardproof.properties.engines.engine import all_blocks, ready
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.collectives import axes_of
 from shardproof.properties.engines.simulate.env import Env, Rule
 from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.laws.gradient import cotangents, tangents_of
+from shardproof.properties.laws.law import PROPERTIES, LawViolation, first_line
 from shardproof.properties.precision.arithmetic import calls
 from shardproof.properties.precision.formats import Numbers
 from shardproof.properties.precision.runs import INTERPRETER
@@ -38,7 +39,6 @@ from shardproof.properties.report.diagnosis.repairs import TOLERANCE, is_close, 
 from shardproof.properties.report.failures.files import drawing, failing_case, find_files
 from shardproof.properties.report.failures.text import find_diagnosis, first_wrong
 from shardproof.properties.runner.neighbours import neighbours_of
-from shardproof.properties.runner.violation import PROPERTIES, LawViolation, first_line
 
 MOST_STEPS, MOST_DEVICES, MOST_ELEMENTS = 80, 64, 16
 """The most steps and devices whose blocks are written down, and the most elements of a block."""

@@ -22,7 +22,8 @@ from shardproof.properties.cases.case import Case, bounded
 from shardproof.properties.contracts import contract_of, is_listed
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
-from shardproof.properties.laws.overlap import MACHINE
+from shardproof.properties.laws.communication import MACHINE
+from shardproof.properties.laws.law import LawViolation, first_line
 from shardproof.properties.performance.choosing import operations_for
 from shardproof.properties.performance.lanes import Lanes, gantt, lay_out
 from shardproof.properties.performance.timeline import Balanced, timeline
@@ -31,7 +32,6 @@ from shardproof.properties.programs.violation import Kind
 from shardproof.properties.report.scripts.script import script
 from shardproof.properties.runner.named import find_name, impl_options, is_built_in, name_of, source_text
 from shardproof.properties.runner.preconditions import NotAFailure, check_case
-from shardproof.properties.runner.violation import LawViolation, first_line
 
 MOST_DEVICES = 256
 """The most devices that a replay makes for XLA, each of which has threads of its own."""

@@ -17,6 +17,7 @@ from shardproof.properties.cases.suggestion import RequestError
 from shardproof.properties.contracts import Scope, is_listed
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws import LAWS
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import matmul_precision
 from shardproof.properties.programs.violation import DEATHS
@@ -31,7 +32,6 @@ from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.search import Finding
 from shardproof.properties.runner.tally import HeldOnNothing
-from shardproof.properties.runner.violation import LawViolation
 
 MOST_BYTES = 2**20
 """The largest file that is read; a permutation of 4,096 devices takes a tenth of that."""

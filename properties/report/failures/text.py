@@ -8,13 +8,13 @@ from shardproof.oracles.layout import device_name, logical_index
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.chain import UNCHECKED
+from shardproof.properties.laws.law import LawViolation, first_line
 from shardproof.properties.performance.lanes import KEY
 from shardproof.properties.performance.lanes import text as letters
 from shardproof.properties.programs.violation import RAISED, Difference
 from shardproof.properties.report.diagnosis.diagnosis import diagnose
 from shardproof.properties.report.failures.causes import entry
 from shardproof.properties.report.failures.files import find_files, lanes_of, write_if_possible
-from shardproof.properties.runner.violation import LawViolation, first_line
 
 RED, BOLD, PLAIN = "\x1b[31m", "\x1b[1m", "\x1b[0m"
 WRONG = "✗"

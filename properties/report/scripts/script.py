@@ -12,12 +12,13 @@ from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import laid_out, stacked_axes
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.numbers import is_moved, operands
-from shardproof.properties.engines.running import derived
+from shardproof.properties.engines.engine import derived
 from shardproof.properties.laws.gradient import at_kinks, cotangents, oracle_derivatives, tangents_of
+from shardproof.properties.laws.law import LawViolation
 from shardproof.properties.precision.comparison import Reference, size_of
 from shardproof.properties.precision.judge import ANY_FINITE, is_a_number, value_references
 from shardproof.properties.precision.runs import INTERPRETER
-from shardproof.properties.programs.program import compiled, is_wide, precision_of
+from shardproof.properties.programs.program import compiled, precision_of
 from shardproof.properties.programs.violation import Difference
 from shardproof.properties.report.scripts.source import (
     Source,
@@ -38,7 +39,6 @@ from shardproof.properties.report.scripts.source import (
 )
 from shardproof.properties.runner.named import held_by_a_module, is_built_in, said_of
 from shardproof.properties.runner.programs import Program
-from shardproof.properties.runner.violation import LawViolation
 
 LARGEST = 1_000
 """The most elements of an array that is written out; larger cases are checked by shardproof."""
@@ -147,7 +147,7 @@ class Script:
         lines = [
             *_head(self.violation, NEEDS, *simulated),
             *IMPORTS.split("\n"),
-            *options(mesh.devices, in_doubles=is_wide(self.case)), "",
+            *options(mesh.devices, in_doubles=self.case.is_wide), "",
             *path_lines(source.lines), *_load_lines(source), "",
             f"mesh = Mesh({devices}, {names}, axis_types={types})", "", "",
             *self._call(), DIFFERS,

@@ -1,4 +1,4 @@
-"""The sides of data-dependent choices that runs of a program took, by the call in the user's source that makes them.
+"""The equations of a traced program: all of them, where their numbers go, and which sides of choices runs take.
 
 A choice that a function of JAX makes on its own, as `jnp.take` does of an index, is not counted.
 """
@@ -6,8 +6,10 @@ A choice that a function of JAX makes on its own, as `jnp.take` does of an index
 import ast
 import functools
 import linecache
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,156 @@ import numpy as np
 from jax.extend import core
 
 from shardproof.properties.engines.simulate.env import Env, mask_active
-from shardproof.properties.engines.simulate.liveness import equations, open_jaxpr, subjaxprs
+from shardproof.properties.engines.simulate.errors import UNKNOWN, location
+
+ELEMENTS = 250
+"""As many numbers count as one more equation, where each is rounded in many samples."""
+
+MULTIPLIED = 64
+"""As many products that a matrix product adds up count as one more number."""
+
+STEPS = 5_000
+"""The most equations, as `steps_of` counts them, of all data sets of a case."""
+
+
+def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
+    """An open jaxpr and its constants, from a closed or an open one."""
+    return getattr(jaxpr, "jaxpr", jaxpr), list(getattr(jaxpr, "consts", ()))
+
+
+def subjaxprs(equation: Any) -> Iterator[Any]:
+    """The jaxprs among an equation's parameters, closed or open."""
+    for value in equation.params.values():
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, core.ClosedJaxpr | core.Jaxpr):
+                yield item
+
+
+def location_in(jaxpr: Any, equation: Any) -> str:
+    """The line of an equation of a jaxpr, or where none of it is the user's, that of the innermost call around it."""
+    for outer in open_jaxpr(jaxpr)[0].eqns:
+        if outer is equation:
+            return location(equation)
+        for inner in subjaxprs(outer):
+            if any(one is equation for one in equations(inner)):
+                found = location_in(inner, equation)
+                return location(outer) if found == UNKNOWN else found
+    return UNKNOWN
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations of a jaxpr in program order, each followed by those of its inner jaxprs."""
+    for equation in open_jaxpr(jaxpr)[0].eqns:
+        yield equation
+        for inner in subjaxprs(equation):
+            yield from equations(inner)
+
+
+def scan_counts(equation: Any) -> tuple[int, int]:
+    """The numbers of a scan's operands that are constants, and that are carried."""
+    if "num_consts" in equation.params:
+        return equation.params["num_consts"], equation.params["num_carry"]
+    constants, carried, _ = equation.params["ft_in"].unpack()
+    return len(list(constants)), len(list(carried))
+
+
+def steps_of(jaxpr: Any, devices: int) -> float:
+    """The time to interpret a program, in equations of few numbers.
+
+    A scan counts in every iteration; a `while` once, since the trace does not have its number of iterations.
+    """
+    total = 0.0
+    for equation in open_jaxpr(jaxpr)[0].eqns:
+        elements = sum(math.prod(getattr(one.aval, "shape", ())) for one in equation.outvars)
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            elements *= 1 + math.prod(equation.invars[0].aval.shape[d] for d in contracted) / MULTIPLIED
+        times = equation.params["length"] if equation.primitive.name == "scan" else 1
+        total += 1 + elements * devices / ELEMENTS + times * sum(steps_of(one, devices) for one in subjaxprs(equation))
+    return total
+
+
+def widest(jaxpr: Any) -> int:
+    """The most numbers of one value of a program, on all devices together; at least 1."""
+    most = 1
+    for equation in open_jaxpr(jaxpr)[0].eqns:
+        manual = equation.params.get("newly_manual_axes", ())
+        devices = math.prod(equation.params["mesh"].shape[name] for name in manual)
+        sizes = [math.prod(getattr(v.aval, "shape", ())) for v in (*equation.invars, *equation.outvars)]
+        most = max([most, *sizes, *(devices * widest(inner) for inner in subjaxprs(equation))])
+    return most
+
+
+def variables(atoms: Any) -> list[Any]:
+    """The atoms that are no literals."""
+    return [atom for atom in atoms if not isinstance(atom, core.Literal)]
+
+
+class Flow:
+    """Which variables' numbers go on in which, over the borders of inner programs.
+
+    Arguments:
+        goes_on: the primitives through which those of the operands go on in the first result, as they do where they are
+            multiplied with a scalar; None: in all results, through every primitive.
+    """
+
+    def __init__(self, jaxpr: Any, goes_on: Container[str] | None = None) -> None:
+        self.goes_on = goes_on
+        self.onward: dict[Any, set[Any]] = defaultdict(set)
+        self.back: dict[Any, set[Any]] = defaultdict(set)
+        self.equations: list[Any] = []  # those that are no calls
+        self._read(open_jaxpr(jaxpr)[0])
+
+    def _read(self, body: Any) -> None:
+        for equation in body.eqns:
+            name, inner = equation.primitive.name, [open_jaxpr(one)[0] for one in subjaxprs(equation)]
+            if inner and not name.startswith(("scatter", "reduce", "select_and")):
+                for one in inner:
+                    self._read(one)
+                self._call(name, equation, inner)
+                continue
+            self.equations.append(equation)
+            scaled = name in ("mul", "div") and any(not variables([v]) or not v.aval.shape for v in equation.invars)
+            if self.goes_on is None or name in self.goes_on or scaled:
+                for result in equation.outvars[: None if self.goes_on is None else 1]:
+                    self._move(equation.invars, [result] * len(equation.invars))
+
+    def _call(self, name: str, equation: Any, inner: list[Any]) -> None:
+        given, params = equation.invars, equation.params
+        if name == "while":
+            first, last = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+            given, inner = given[first:], inner[-1:]
+            self._move(inner[0].outvars, inner[0].invars[last - first :])
+        if name == "scan":
+            count, carry = scan_counts(equation)
+            self._move(inner[0].outvars[:carry], inner[0].invars[count : count + carry])
+        for one in inner:  # a branch's operands come behind the index
+            self._move(given[len(given) - len(one.invars) :], one.invars)
+            self._move(one.outvars, equation.outvars)
+
+    def _move(self, sources: Iterable[Any], targets: Iterable[Any]) -> None:
+        for source, target in zip(sources, targets, strict=False):
+            if variables([source]):
+                self.onward[source].add(target)
+                self.back[target].add(source)
+
+
+def reached(sources: Iterable[Any], edges: Mapping[Any, set[Any]]) -> set[Any]:
+    """All variables that some lead to, themselves included."""
+    found, left = set(), list(sources)
+    while left:
+        v = left.pop()
+        if v not in found:
+            found.add(v)
+            left += edges.get(v, ())
+    return found
+
+
+CALLS = frozenset({"jit", "eval_jaxpr", "remat2", "custom_jvp_call", "custom_vjp_call", "custom_vmap_call"}) | {
+    "composite", "linear_call", "closed_call",
+}  # fmt: skip
+"""Primitives that only call a jaxpr with their operands."""
+
 
 JAX, SUITE = (f"{folder}{os.sep}" for folder in (Path(jax.__file__).parent, Path(__file__).parents[3]))
 """The folders of JAX and of this suite, whose lines are not the user's."""
@@ -178,7 +329,7 @@ def _of_extreme(name: str, x: np.ndarray, y: np.ndarray, *, larger: bool) -> Tak
 
 def _of_branches(name: str, equation: Any, index: np.ndarray, *_: np.ndarray) -> Taken:
     count = len(equation.params["branches"])
-    return _of_number(name, np.clip(index.astype(np.int64), 0, count - 1), count)
+    return _of_number(name, np.asarray(np.clip(index.astype(np.int64), 0, count - 1)), count)
 
 
 SIDES: dict[str, Callable[..., Taken]] = {

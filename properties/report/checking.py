@@ -21,6 +21,7 @@ from shardproof.properties.cases.strategies.dtypes import WIDE
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import ENGINES, engine_named
 from shardproof.properties.laws import LAWS, Law
+from shardproof.properties.laws.law import LARGE
 from shardproof.properties.laws.value import VALUE
 from shardproof.properties.precision.compiled import COMPILER, CompiledElsewhere
 from shardproof.properties.programs.implementations import Implementation
@@ -34,11 +35,12 @@ from shardproof.properties.runner.given import check_contract, check_signature, 
 from shardproof.properties.runner.isolation import Here, NeverBegan, NotSent, OnCase, check_isolated
 from shardproof.properties.runner.judging import MAX_UNSUPPORTED, applicable_laws, require_held, tallies_of
 from shardproof.properties.runner.platforms import DEVICES, make_devices
+from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.programs import Description, Program
 from shardproof.properties.runner.search import Finding, drawn_on, find_violation
 from shardproof.properties.runner.stated import GivenError, check_draws, split_names
 from shardproof.properties.runner.tally import IDLE, HeldOnNothing, Tally
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.violation import HOLDS_ELSEWHERE, LawViolation
 
 EXAMPLES = 50
 """On how many structures each law has to hold by default; eight of them compiled."""
@@ -231,17 +233,15 @@ class Searches:
             return here()
         if engine != "xla":
             with suppress(CompiledElsewhere), COMPILER.only_interpreting():  # unless the interpreter lacks something
-                return here()
-        task = Task(
-            Here(self.implementation),
-            tuple(law.name for law in laws),
+                found = here()
+                if found.violation is not None and found.violation.diagnosis is None:
+                    found.violation.diagnosis = self._state_elsewhere(found.violation)
+                return found
+        task = self._task(
+            laws,
             engine,
-            scope,
             limits["max_examples"],
-            self.random_seed,
-            "cpu",
             diagnose=find_diagnosis,
-            options={**jax.config.values, "jax_platforms": "cpu", "jax_num_cpu_devices": len(jax.devices())},
             is_reported=self.reported.covers,
             patience=limits["patience"],
             until=until,
@@ -259,6 +259,21 @@ class Searches:
         if again.violation is None:
             self.reason = f"in another, {self.implementation} {odd.finding}"
         return again
+
+    def _task(self, laws: Sequence[Law], engine: str, max_examples: int, **more: Any) -> Task:
+        """The task of a child that checks laws on an engine."""
+        options = {**jax.config.values, "jax_platforms": "cpu", "jax_num_cpu_devices": len(jax.devices())}
+        names, given, scope = tuple(law.name for law in laws), Here(self.implementation), scope_of(engine)
+        return Task(given, names, engine, scope, max_examples, self.random_seed, "cpu", options=options, **more)
+
+    def _state_elsewhere(self, violation: LawViolation) -> list[str] | None:
+        """The diagnosis of a violation that another process does not show, where other calls came before."""
+        if self.reported.covers(violation) or violation.case.mesh.size > LARGE:
+            return None
+        task = self._task([violation.law], violation.engine, 1, case=violation.case.to_json())
+        with suppress(NotSent, NeverBegan, NotAFailure):
+            return [HOLDS_ELSEWHERE] if check_isolated(task).violation is None else None
+        return None
 
 
 def find_diagnosis(violation: LawViolation) -> Sequence[str]:

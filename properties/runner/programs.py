@@ -183,8 +183,9 @@ class Program:
         check_call(self.function, self.signature, self.conditions, whole=self.whole)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: another process makes its own contract."""
-        return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        """The fields, and what a trace showed, so that another process makes its contract without a call."""
+        names = [each.name for each in dataclasses.fields(self)]
+        return {name: value for name, value in vars(self).items() if name in (*names, "takes_gradients")}
 
     @cached_property
     def signature(self) -> Signature:

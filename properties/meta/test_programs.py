@@ -185,6 +185,7 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"laws": ["values"]}, "laws='values': no such law; did you mean 'value'"),
         ({"result": "n"}, "result: check_program has no such argument; did you mean 'results'?"),
         ({"max_example": 1}, "max_example: check_program has no such argument; did you mean 'max_examples'?"),
+        ({"engines": ("xl",)}, "engines: check_program has no such argument; it runs on simulate and xla"),
         ({"bogus": 1}, "bogus: check_program has no such argument; expected some of arguments, results, holds, whole"),
         ({"arguments": MISSPELT}, "; arguments: role 'dta': did you mean 'data'?"),
         (

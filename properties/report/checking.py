@@ -335,6 +335,8 @@ def check_implementation(
             empty += [f"{implementation}: {error.law} ({engine}): {error}" for error in verdicts.errors]
             empty += verdicts.empty
             tallies += verdicts.tallies.values()
+            if verdicts.errors and implementation.program is not None:  # no engine changes what the user's own raises
+                reported.stuck = reported.stuck or "its reference or predicate fails"
             if verdicts.ended:
                 notes.append(f"{engine}: max_seconds={max_seconds:g} ended it {verdicts.ended}")
             if verdicts.left_out and not verdicts.tallies:
@@ -359,7 +361,10 @@ def check_implementation(
     summary = Summary(implementation, tuple(tallies), (*notes, *devices_note(devices)))
     if reports or empty:
         broken = all(tally.outcome == "failed" for tally in tallies)
-        texts = [*map(group_text, by_cause(reports)), *empty, summary.beside_the_table() if broken else str(summary)]
+        about = summary.beside_the_table() if broken else str(summary)
+        if errors and not reports and not any(tally.structures for tally in tallies):
+            about = "\n".join(summary.machine)
+        texts = [*map(group_text, by_cause(reports)), *empty, about]
         kind = AssertionError if reports or errors else HeldOnNothing
         raise kind("\n\n".join(filter(None, texts))) from (errors[0] if errors else None)
     return summary
@@ -499,6 +504,8 @@ def check_program(
         if unknown := [name for name in description if name not in known]:
             own = ("laws", "max_examples", "max_seconds", "random_seed")
             hint = suggestion.did_you_mean(unknown[0], [*known, *own], of="some of")
+            if unknown[0] in ("engine", "engines"):
+                hint = f"it runs on {' and '.join(ENGINES)}, and `pytest --engine` runs a program_test on one"
             raise ValueError(f"{unknown[0]}: check_program has no such argument; {hint}")
         if reference is None and "holds" not in description:
             raise ValueError("reference: expected the same function on whole arrays, or holds=, a predicate of results")

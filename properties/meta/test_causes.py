@@ -20,7 +20,8 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import Chain
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Scope
-from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.engines import SimulateEngine, XlaEngine
+from shardproof.properties.engines import engine as engine_module
 from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.runs import PYTEST, ROOT, pytest_given, python
 from shardproof.properties.programs.violation import Broken, Difference, Kind, Of
@@ -29,6 +30,7 @@ from shardproof.properties.report.failures.causes import by_cause, group_text
 from shardproof.properties.report.failures.files import paths
 from shardproof.properties.report.failures.text import report
 from shardproof.properties.report.plugin import once_per_cause
+from shardproof.properties.runner import search as search_module
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.search import find_violation, search
 from shardproof.properties.runner.violation import NOT_REPRODUCIBLE, LawViolation
@@ -264,6 +266,28 @@ def test_a_function_that_keeps_state_is_reported() -> None:
         )
         assert found.violation is not None
         assert found.violation.diagnosis == [NOT_REPRODUCIBLE]
+
+
+@pytest.mark.needs_devices(2)
+def test_few_programs_are_compiled_for_the_smallest_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What XLA alone gets wrong is shrunk in as many compilations as are allowed, and what was found is reported."""
+    engine, run, first = XlaEngine(), engine_module._run, list[int]()
+
+    def wrong_of_many(function: Any, avals: Any, arrays: Any) -> Any:
+        results = run(function, avals, arrays)
+        if max(x.size for x in arrays) < 4:
+            return results
+        first.append(engine.compilations)
+        return [y + 1 for y in results]
+
+    monkeypatch.setattr(engine_module, "_run", wrong_of_many)
+    monkeypatch.setattr(search_module, "SHRINKING", 2)
+    total = Program(
+        lambda x, *, data: lax.psum(x.sum(0), data), lambda x: x.sum(0), arguments=("rows@data n",), results="n"
+    )
+    found = find_violation([LAWS["value"]], total.implementation, engine, Scope(2, 2), max_examples=8)
+    assert found.violation is not None
+    assert engine.compilations - first[0] <= 3 * search_module.SHRINKING  # and a rerun or two; without a limit, 15
 
 
 def test_an_array_that_leaves_a_scan_is_reported_once() -> None:

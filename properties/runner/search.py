@@ -162,6 +162,8 @@ def search(
     tallies = tallies_of(implementation, engine.name, laws)
     tried, caught, ended, compiled = 0, False, "", compiled_of(max_examples)
     held: list[Held] = []
+    smallest: LawViolation | None = None
+    first_compiled = 0  # how many programs were compiled when the first violation was found
 
     def exclude(case: Case) -> None:
         enough = [tally.exclude() for tally in tallies.values()]
@@ -186,7 +188,9 @@ def search(
     )
 
     def holds(drawn: tuple[Case, ...]) -> None:
-        nonlocal tried, caught, kind, laws, ended, mistake
+        nonlocal tried, caught, kind, laws, ended, mistake, smallest, first_compiled
+        if smallest is not None and engine.compilations - first_compiled >= SHRINKING:
+            raise StopSearch(smallest)
         if all(is_decided(tally, max_examples) for tally in tallies.values()):
             raise StopDrawing
         if until is not None and not caught and time.perf_counter() > until:
@@ -208,6 +212,8 @@ def search(
                     raise StopSearch(violation) from violation.__cause__
                 if mistake and violation.mistake != mistake:
                     return
+                first_compiled = first_compiled if caught else engine.compilations
+                smallest = violation  # Hypothesis tries smaller ones alone
                 caught, mistake, laws = True, violation.mistake, [violation.law]
                 kind = kind or (violation.data.kind if violation.data else "")  # the others would only take their time
                 raise
@@ -221,7 +227,7 @@ def search(
     try:
         seed(seed_of("fixed", implementation, engine.name) if random_seed is None else random_seed)(test)()
     except StopSearch as stopped:
-        return Finding(stopped.violation, tallies)
+        return Finding(stopped.violation, tallies, held=tuple(held))
     except LawViolation as violation:
         return Finding(violation, tallies, held=tuple(held))
     except FlakyFailure as failure:  # Hypothesis did not find it again
@@ -249,6 +255,9 @@ def collecting_seldom() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
 
+
+SHRINKING = 30
+"""How many programs may be compiled to shrink a violation, and again on smaller meshes: one may take many seconds."""
 
 RERUNS = {"simulate": 4, "xla": 1}
 FIRST_HELD = {"simulate": 2, "xla": 1}
@@ -402,10 +411,14 @@ def _on_smallest_mesh(
     all axes of a mesh are in use, say. Drawing again on the meshes next to it has no such walls.
     """
     scope = dataclasses.replace(scope, large=0, chains=Chains(only=violation.case.chain))
-    tried = {violation.case.mesh.sizes}
+    tried, compiled = {violation.case.mesh.sizes}, engine.compilations
     while untried := _smaller(violation.case.mesh.sizes) - tried:
         for sizes in sorted(untried, key=lambda sizes: (math.prod(sizes), len(sizes), sizes)):
             tried.add(sizes)
+            if engine.compilations - compiled >= SHRINKING:
+                return violation
+            if engine.name == "xla" and math.prod(sizes) == 1 < scope.max_devices:  # `search` draws no trivial case
+                continue
             count = max(math.prod(sizes), scope.max_devices)
             found = draw(
                 [violation.law],

@@ -115,6 +115,11 @@ def test_a_check_exits_with_what_it_found(its: Path) -> None:
         (["check", "its:double"], "its:double: expected a Program, got function; or CONTRACT=its:double"),
         (["check", "its:DOUBEL"], "its:DOUBEL: module its has no DOUBEL; did you mean 'DOUBLE'?"),
         (["check", "its.py:double"], "its:double: expected a Program, got function; or CONTRACT=its:double"),
+        (["check", "it.py:double"], "it.py:double: no such file: it.py"),
+        (
+            ["check", f"{__file__}:double"],
+            f"{__file__}:double: {__file__}: expected a file below the working directory, {{here}}",
+        ),
         (
             ["check", "its:DOUBLE", "--claims", "all"],
             "--claims=all: its:DOUBLE is a Program: expected no claims, which only a contract has",
@@ -133,7 +138,7 @@ def test_a_check_exits_with_what_it_found(its: Path) -> None:
 def test_a_function_is_named(arguments: list[str], line: str, its: Path) -> None:
     """A function that cannot be taken is refused with the names of what was typed, and of what is there."""
     done = command(*arguments)
-    assert (done.exit_code, done.stderr) == (2, f"Error: {line}\n")
+    assert (done.exit_code, done.stderr) == (2, f"Error: {line.format(here=Path.cwd())}\n")
 
 
 @pytest.mark.parametrize(("ended", "code"), [(0, 0), (1, 1), (5, 3), (4, 2)])

@@ -474,7 +474,7 @@ def test_the_line_is_in_the_function_that_is_checked() -> None:
     def sums(x: Any) -> Any:
         return all_reduce(x, "tp")
 
-    mesh = jax.sharding.AbstractMesh((2,), ("tp",))
+    mesh = jax.sharding.AbstractMesh((2,), ("tp",), axis_types=(jax.sharding.AxisType.Auto,))
     mapped = jax.shard_map(sums, mesh=mesh, in_specs=jax.P("tp"), out_specs=jax.P())
     (place,) = [location(e) for e in equations(jax.make_jaxpr(mapped)(jnp.ones(2))) if e.primitive.name in EXCHANGE]
     assert re.search(r"/test_repairs\.py:\d+:\d+ \(.*sums\)$", place)

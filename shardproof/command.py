@@ -174,7 +174,7 @@ def end(error: AssertionError, text: str) -> NoReturn:
 
 
 @main.command(context_settings={"ignore_unknown_options": True})
-@click.option("--smoke", is_flag=True, help="The fewest cases.")
+@click.option("--smoke", is_flag=True, help="One implementation of each contract, on few cases: a minute.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def suite(arguments: tuple[str, ...], *, smoke: bool) -> None:
     """Check the implementations of this project.
@@ -182,14 +182,15 @@ def suite(arguments: tuple[str, ...], *, smoke: bool) -> None:
     ARGUMENTS are those of pytest: -n auto, --engine simulate, -k moe.
     """
     rooms = Path(__file__).parent / "properties"
-    tests = (rooms / "suite").resolve()
+    tests, built_in = (rooms / "suite").resolve(), (rooms / "given" / "built_in.py").resolve()
     if tests.exists():  # a checkout, with its settings wherever this runs
         root = tests.parents[1]
-        where = ["-c", root / "pyproject.toml", "--rootdir", root, tests]
+        where = ["-c", root / "pyproject.toml", "--rootdir", root, built_in if smoke else tests]
     else:
-        where = ["-p", "shardproof.properties.report.plugin", rooms / "given" / "built_in.py"]
-    fewest = ["--hypothesis-profile=few"] if smoke else []
-    command = [sys.executable, "-m", "pytest", *map(str, where), *fewest, *arguments]
+        where = ["-p", "shardproof.properties.report.plugin", built_in]
+    how = ["--hypothesis-profile=few", "-m", "smoke"] if smoke else []
+    how += [] if sys.stdout.isatty() else ["-v"]  # a line for each test, which a pipe passes on at once
+    command = [sys.executable, "-m", "pytest", *map(str, where), *how, *arguments]
     raise SystemExit({0: HELD, 1: VIOLATED, 5: NOTHING}.get(subprocess.run(command, check=False).returncode, USAGE))
 
 

@@ -11,11 +11,19 @@ class RequestError(ValueError):
 FAR = 0.5
 """The least similarity of the nearest name, of 1."""
 
+MOST_NAMES, NEAREST = 35, 3
+"""The longest list of names that is printed whole, and how many of a longer one are."""
+
 
 def did_you_mean(name: str, known: Iterable[str], *, of: str = "one of", instead: Iterable[str] | None = None) -> str:
     """A question with the nearest of the known names, or else a list of them, or of others `instead`."""
     names = list(known)
-    return near(name, names) or f"expected {of} {', '.join(names if instead is None else instead)}"
+    listed = names if instead is None else list(instead)
+    if len(listed) > MOST_NAMES:
+        more = f", or one of {len(listed) - NEAREST} more"
+        listed = difflib.get_close_matches(name, listed, n=NEAREST, cutoff=0)
+        return near(name, names) or f"expected {', '.join(listed)}{more}"
+    return near(name, names) or f"expected {of} {', '.join(listed)}"
 
 
 def near(name: str, known: Iterable[str]) -> str:

@@ -229,7 +229,7 @@ def relation_oracle(
             line = traceback.extract_tb(error.__traceback__)[-1].line
             return f"{name} does not hold: {str(error).partition(chr(10))[0] or line}"
         if np.ndim(held) or np.asarray(held).dtype != bool:
-            raise TypeError(f"{name} returns {held!r}: expected True or False")
+            raise TypeError(f"{name} returns {held!r}: expected True or False, as of `return np.allclose(y, x)`")
         return "" if held else f"{name} does not hold of the results"
 
     return Oracle(shapes_alone, no_derivative, no_derivative, result_dtypes, holds=wrong)

@@ -106,10 +106,9 @@ INNER = ("jax", "jaxlib", "jaxtyping", "beartype", "hypothesis", "_pytest", "plu
 """Packages whose frames say nothing about the implementation."""
 
 
-NOT_REPRODUCIBLE = (
-    "not the same twice: called again on this case, the function does another thing: it depends on earlier calls"
-)
-"""The diagnosis of a function that keeps state."""
+NOT_REPRODUCIBLE = "not the same twice: on the same case the function gives other results: they depend on earlier calls"
+HOLDS_ELSEWHERE = "not the same twice: in another process the law holds on this case: results depend on earlier calls"
+"""The diagnoses of a function that keeps state: in this process, and where a new process has none."""
 
 
 class LawViolation(AssertionError):
@@ -147,6 +146,11 @@ class LawViolation(AssertionError):
 
     def __str__(self) -> str:
         return "\n  ".join([self.headline, *self.facts])
+
+    @property
+    def leaks(self) -> bool:
+        """True if JAX refuses an array of a trace that has ended, or of another mesh."""
+        return any(text in self.finding for text in ("raises UnexpectedTracerError", "should match the aval mesh"))
 
     @property
     def stated(self) -> list[str]:

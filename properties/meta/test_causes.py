@@ -1,6 +1,7 @@
 """One mistake is reported once, the worst first, with everything that it breaks."""
 
 import dataclasses
+import importlib
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -19,9 +20,10 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import Chain
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Scope
-from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.engines import SimulateEngine, XlaEngine
+from shardproof.properties.engines import engine as engine_module
 from shardproof.properties.laws import LAWS
-from shardproof.properties.laws.law import LawViolation
+from shardproof.properties.laws.law import NOT_REPRODUCIBLE, LawViolation
 from shardproof.properties.meta.runs import PYTEST, ROOT, pytest_given, python
 from shardproof.properties.programs.violation import Broken, Difference, Kind, Of
 from shardproof.properties.report.checking import check_program, user_implementation
@@ -29,6 +31,7 @@ from shardproof.properties.report.failures.causes import by_cause, group_text
 from shardproof.properties.report.failures.files import paths
 from shardproof.properties.report.failures.text import report
 from shardproof.properties.report.plugin import once_per_cause
+from shardproof.properties.runner import search as search_module
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.search import find_violation, search
 
@@ -228,11 +231,19 @@ def test_a_function_that_never_runs_is_reported_in_a_few_lines() -> None:
 
 def test_a_function_that_keeps_state_is_reported() -> None:
     """Other values for the same case are reported, and an array that is retained from another call."""
-    calls = list[Any]()
+    calls, shapes = list[Any](), list[Any]()
 
     def counts(x: Any, *, data: Any) -> Any:
         calls.append(0)
         return x * len(calls)
+
+    def counts_to_five(x: Any, *, data: Any) -> Any:
+        calls.append(0)
+        return x * (2 if len(calls) % 5 == 0 else 1)
+
+    def wears_out(x: Any, *, data: Any) -> Any:
+        shapes.append(x.shape)
+        return x * (2 if shapes.count(x.shape) > 3 else 1)
 
     def leaks(x: Any, *, data: Any) -> Any:
         calls.append(x)
@@ -247,6 +258,67 @@ def test_a_function_that_keeps_state_is_reported() -> None:
         with pytest.raises(AssertionError, match=f"\n  {why}") as caught:
             check_program(function, lambda x: x, **described, max_examples=4)
         assert "times the right values" not in str(caught.value)
+    for function in (counts_to_five, wears_out):
+        program = Program(function, lambda x: x, arguments=("n@data",), results="n@data", dtypes="float32")
+        scope = Scope(max_devices=4, available=4)
+        found = find_violation(
+            [LAWS["value"]], program.implementation, SimulateEngine(), scope, max_examples=8, shrink=True
+        )
+        assert found.violation is not None
+        assert found.violation.diagnosis == [NOT_REPRODUCIBLE]
+
+
+@pytest.mark.needs_devices(2)
+def test_few_programs_are_compiled_for_the_smallest_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What XLA alone gets wrong is shrunk in as many compilations as are allowed, and what was found is reported."""
+    engine, run, first = XlaEngine(), engine_module._run, list[int]()
+
+    def wrong_of_many(function: Any, avals: Any, arrays: Any) -> Any:
+        results = run(function, avals, arrays)
+        if max(x.size for x in arrays) < 4:
+            return results
+        first.append(engine.compilations)
+        return [y + 1 for y in results]
+
+    monkeypatch.setattr(engine_module, "_run", wrong_of_many)
+    monkeypatch.setattr(search_module, "SHRINKING", 2)
+    total = Program(
+        lambda x, *, data: lax.psum(x.sum(0), data), lambda x: x.sum(0), arguments=("rows@data n",), results="n"
+    )
+    found = find_violation([LAWS["value"]], total.implementation, engine, Scope(2, 2), max_examples=8)
+    assert found.violation is not None
+    assert engine.compilations - first[0] <= 3 * search_module.SHRINKING  # and a rerun or two; without a limit, 15
+
+
+def test_an_array_that_leaves_a_scan_is_reported_once() -> None:
+    """It is in every trace, so that one failure says all, and nothing is compiled."""
+    left = list[Any]()
+
+    def leaks(x: Any, *, data: Any) -> Any:
+        def step(total: Any, row: Any) -> tuple[Any, None]:
+            left.append(total)
+            return total + row, None
+
+        total, _ = lax.scan(step, jnp.zeros_like(x[0]), x)
+        return lax.psum(total + 0 * left[-1], data)
+
+    with pytest.raises(AssertionError, match="keeps an array of an earlier call") as caught:
+        check_program(leaks, lambda x: x.sum(0), arguments=("rows@data n",), results="n", max_examples=4)
+    assert str(caught.value).count("leaks: value: ") == str(caught.value).count("\n  case: ") == 1
+    assert "not run on xla, since it keeps an array of an earlier call" in str(caught.value)
+
+
+def test_state_of_the_first_call_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that remembers the first mesh is wrong whenever it is called again, but not in another process."""
+    (tmp_path / "remembering.py").write_text(
+        "from jax import lax\n\nFIRST = {}\n\n\ndef scales(x, *, data):\n"
+        "    p = lax.axis_size(data)\n    return lax.psum(x.sum(0), data) * FIRST.setdefault('p', p) / p\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    scales = importlib.import_module("remembering").scales
+    described: Any = {"arguments": ("rows@data n",), "results": "n", "laws": "value", "dtypes": "float32"}
+    with pytest.raises(AssertionError, match="\n  not the same twice: in another process the law holds"):
+        check_program(scales, lambda x: x.sum(0), **described, max_examples=4)
 
 
 def test_an_axis_that_is_written_out_is_reported() -> None:

@@ -9,11 +9,13 @@ import pytest
 
 from shardproof import command as module
 from shardproof.command import main
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.meta.runs import ROOT, command, python, work_in
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.tpu_compiler import WAYS
 from shardproof.properties.programs.examples import SHAPES
 from shardproof.properties.report import doctor
+from shardproof.properties.runner.contract_tests import of_contract
 
 
 def test_help_lists_every_command_without_jax() -> None:
@@ -113,6 +115,11 @@ def test_a_check_exits_with_what_it_found(its: Path) -> None:
         (["check", "its:double"], "its:double: expected a Program, got function; or CONTRACT=its:double"),
         (["check", "its:DOUBEL"], "its:DOUBEL: module its has no DOUBEL; did you mean 'DOUBLE'?"),
         (["check", "its.py:double"], "its:double: expected a Program, got function; or CONTRACT=its:double"),
+        (["check", "it.py:double"], "it.py:double: no such file: it.py"),
+        (
+            ["check", f"{__file__}:double"],
+            f"{__file__}:double: {__file__}: expected a file below the working directory, {{here}}",
+        ),
         (
             ["check", "its:DOUBLE", "--claims", "all"],
             "--claims=all: its:DOUBLE is a Program: expected no claims, which only a contract has",
@@ -131,7 +138,7 @@ def test_a_check_exits_with_what_it_found(its: Path) -> None:
 def test_a_function_is_named(arguments: list[str], line: str, its: Path) -> None:
     """A function that cannot be taken is refused with the names of what was typed, and of what is there."""
     done = command(*arguments)
-    assert (done.exit_code, done.stderr) == (2, f"Error: {line}\n")
+    assert (done.exit_code, done.stderr) == (2, f"Error: {line.format(here=Path.cwd())}\n")
 
 
 @pytest.mark.parametrize(("ended", "code"), [(0, 0), (1, 1), (5, 3), (4, 2)])
@@ -145,9 +152,21 @@ def test_the_suite_is_that_of_the_checkout(ended: int, code: int, monkeypatch: p
 
     monkeypatch.setattr(subprocess, "run", run)
     assert command("suite", "--smoke", "--laws", "value", "-k", "mean").exit_code == code
-    rooted = ["-c", f"{ROOT}/pyproject.toml", "--rootdir", f"{ROOT}", f"{ROOT}/properties/suite"]
-    given = ["--hypothesis-profile=few", "--laws", "value", "-k", "mean"]
-    assert called == [[sys.executable, "-m", "pytest", *rooted, *given]]
+    assert command("suite", "-n", "2").exit_code == code
+    rooted = ["-c", f"{ROOT}/pyproject.toml", "--rootdir", f"{ROOT}"]
+    smoke = [f"{ROOT}/properties/given/built_in.py", "--hypothesis-profile=few", "-m", "smoke", "-v"]
+    assert called == [
+        [sys.executable, "-m", "pytest", *rooted, *smoke, "--laws", "value", "-k", "mean"],
+        [sys.executable, "-m", "pytest", *rooted, f"{ROOT}/properties/suite", "-v", "-n", "2"],
+    ]
+
+
+def test_a_smoke_test_has_every_contract() -> None:
+    """One implementation of each contract is marked, on both engines."""
+    _, tests = of_contract().args
+    marked = [test.values for test in tests if any(mark.name == "smoke" for mark in test.marks)]
+    for engine in ("simulate", "xla"):
+        assert sorted(one.contract.name for one, on in marked if on == engine) == sorted(CONTRACTS)
 
 
 def test_defects_are_shown_or_not() -> None:
@@ -185,6 +204,7 @@ def test_the_doctor_says_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
         (["tpu", "--recorded", "--topology", "v5e:2"], "topology='v5e:2': expected one of"),
         (["choose"], "Missing argument 'NAME'."),
         (["timelines"], "No such command 'timelines'."),
+        (["defects", "nosuch"], "name='nosuch': no such defect; expected inverse_batch, "),
     ],
 )
 def test_a_refusal_is_one_sentence(arguments: list[str], line: str) -> None:
@@ -193,3 +213,4 @@ def test_a_refusal_is_one_sentence(arguments: list[str], line: str) -> None:
     assert (done.exit_code, done.stdout) == (2, "")
     (text,) = done.stderr.splitlines()
     assert text.startswith(f"Error: {line}")
+    assert len(text) < 400

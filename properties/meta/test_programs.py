@@ -1,6 +1,7 @@
 """A user's own programs: right ones of many kinds pass, and a bug in each is reported on two devices."""
 
 import dataclasses
+import inspect
 import re
 import traceback
 from functools import partial
@@ -19,6 +20,7 @@ from shardproof.properties.meta.pages import README, block
 from shardproof.properties.meta.runs import PYTEST, pytest_run, python
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
 from shardproof.properties.report.checking import check_program
+from shardproof.properties.runner.programs import Program
 
 MLP: dict[str, Any] = {
     "arguments": ("batch@data embed", "embed hidden@model", "hidden@model embed"),
@@ -183,6 +185,7 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"laws": ["values"]}, "laws='values': no such law; did you mean 'value'"),
         ({"result": "n"}, "result: check_program has no such argument; did you mean 'results'?"),
         ({"max_example": 1}, "max_example: check_program has no such argument; did you mean 'max_examples'?"),
+        ({"engines": ("xl",)}, "engines: check_program has no such argument; it runs on simulate and xla"),
         ({"bogus": 1}, "bogus: check_program has no such argument; expected some of arguments, results, holds, whole"),
         ({"arguments": MISSPELT}, "; arguments: role 'dta': did you mean 'data'?"),
         (
@@ -218,6 +221,17 @@ def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], 
         check_program(**given)
     assert "\n" not in str(raised.value)
     assert "inspect.py" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_wrong_description_names_its_line() -> None:
+    """A program that cannot be described, or whose reference cannot be called, is named by file and line."""
+    with pytest.raises(ValueError, match=r"\(the Program at .*test_programs\.py:\d+\)$"):
+        Program(mlp, numpy_mlp, **MLP | {"arguments": "batch"})
+    program = Program(mlp, lambda x: x, **MLP)
+    line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+    for _ in range(2):
+        with pytest.raises(ValueError, match=rf"TypeError: .* \(the Program at [^()]*test_programs\.py:{line}\)$"):
+            _ = program.implementation
 
 
 @pytest.mark.parametrize(
@@ -258,7 +272,8 @@ def test_a_function_may_be_described_again() -> None:
     with pytest.raises(AssertionError, match=listed):
         check_program(lambda x, *, data: [x, x], lambda x: (x, x), **both, **right)
     with pytest.raises(
-        ValueError, match=r"the reference returns \[\*, \*\]: expected \(\*, \*\), .*; a list is no tuple$"
+        ValueError,
+        match=r"the reference returns \[\*, \*\]: expected \(\*, \*\), .*; a list is no tuple \(the P",
     ):
         check_program(lambda x, *, data: (x, x), lambda x: [x, x], **both, **right)
 

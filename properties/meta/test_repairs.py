@@ -11,12 +11,30 @@ import pytest
 from jax import lax
 
 from shardproof import Array, Program, check_program
+from shardproof.impl.collectives import all_reduce
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.engines.engine import trace
 from shardproof.properties.engines.simulate import prepare
+from shardproof.properties.engines.simulate.errors import location
+from shardproof.properties.engines.simulate.jaxprs import equations
+from shardproof.properties.laws import LAWS
 from shardproof.properties.meta.brief import marked
-from shardproof.properties.report.diagnosis.changes import NO_CHANGE, Change, numbers_by_the_mesh, run_in_doubles
+from shardproof.properties.programs.built_in import IMPLEMENTATIONS
+from shardproof.properties.programs.examples import example
+from shardproof.properties.programs.program import Seen, forward
+from shardproof.properties.report.diagnosis.changes import (
+    EXCHANGE,
+    NO_CHANGE,
+    Change,
+    numbers_by_the_mesh,
+    run_in_doubles,
+)
+from shardproof.properties.report.diagnosis.diagnosis import diagnose
 from shardproof.properties.report.diagnosis.runs import enlarge
+from shardproof.properties.runner.search import find_violation
 
 
 def bias_of_every_member(x: Any, w: Any, b: Any, *, model: Any) -> Any:
@@ -412,6 +430,54 @@ def test_what_no_change_makes_right_is_not_reported() -> None:
             results="k",
         )
     assert "one change" not in str(caught.value)
+
+
+def reads_further(x: Any, table: Any, *, data: Any) -> Any:
+    """The rows of a table from one further on."""
+    return x + lax.dynamic_slice_in_dim(table, lax.axis_index(data) * len(x) + 1, len(x))
+
+
+def writes_behind(x: Any, *, data: Any) -> Any:
+    """Each block is written where the next one belongs."""
+    place, p = lax.axis_index(data) + 1, lax.axis_size(data)
+    empty = lax.pcast(jnp.zeros((p * len(x), *x.shape[1:]), x.dtype), data, to="varying")
+    return lax.psum(lax.dynamic_update_slice_in_dim(empty, x, place * len(x), 0), data)
+
+
+@pytest.mark.parametrize(
+    ("function", "reference", "described"),
+    [
+        (reads_further, np.add, {"arguments": ("s@data d", "s d"), "results": "s@data d"}),
+        (writes_behind, lambda x: x, {"arguments": ("s@data d",), "results": "s d"}),
+    ],
+)
+def test_a_start_that_is_clamped_is_reported(function: Any, reference: Any, described: Any) -> None:
+    """A start beyond the last at which a slice fits is named with its line, in place of what seems to be missing."""
+    program = Program(function, reference, **described, one_axis=("data",), dtypes="float32")
+    scope = Scope(max_devices=4, available=4)
+    found = find_violation([LAWS["value"]], program.implementation, SimulateEngine(), scope, max_examples=8)
+    assert found.violation is not None
+    text = diagnose(found.violation)[0]
+    assert re.match(
+        r"clamped: the start of dynamic_(update_)?slice at test_repairs.py:\d+:\d+ .* is 2, beyond the", text
+    )
+
+
+def test_the_line_is_in_the_function_that_is_checked() -> None:
+    """A collective is named by the line that calls its wrapper: of an implementation here, or of a user's function."""
+    case = example("matmul_reduce_scatter", MeshCase(("tp",), (4,)), "tp")
+    own = next(one for one in IMPLEMENTATIONS if one.contract is case.contract)
+    made = equations(trace(forward(case, own, Seen()), case.mesh))
+    (place,) = [location(e) for e in made if e.primitive.name in EXCHANGE]
+    assert "/impl/collective_matmul/naive.py:" in place
+
+    def sums(x: Any) -> Any:
+        return all_reduce(x, "tp")
+
+    mesh = jax.sharding.AbstractMesh((2,), ("tp",), axis_types=(jax.sharding.AxisType.Auto,))
+    mapped = jax.shard_map(sums, mesh=mesh, in_specs=jax.P("tp"), out_specs=jax.P())
+    (place,) = [location(e) for e in equations(jax.make_jaxpr(mapped)(jnp.ones(2))) if e.primitive.name in EXCHANGE]
+    assert re.search(r"/test_repairs\.py:\d+:\d+ \(.*sums\)$", place)
 
 
 def test_a_number_in_the_order_of_the_mesh() -> None:

@@ -23,6 +23,7 @@ def test_the_plain_form_is_best_where_nothing_is_gained() -> None:
     assert not large.plain
     assert large.best.name == large.rows[0].implementation.name != "naive"
     assert f"v5e: {large.best.name}\n" in str(large)
+    assert " times as long, " in str(large)
 
 
 def test_a_form_that_rounds_more_often_says_so() -> None:

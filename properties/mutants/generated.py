@@ -20,7 +20,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.numbers import operands
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.engine import ready
-from shardproof.properties.engines.simulate.errors import location
+from shardproof.properties.engines.simulate.errors import innermost
 from shardproof.properties.engines.simulate.jaxprs import open_jaxpr, scan_counts, subjaxprs
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.gradient import cotangents, tangents_of
@@ -46,7 +46,7 @@ Rewrite = Callable[[Any, list[Any], str], list[Any] | None]
 
 def place_of(equation: Any) -> str:
     """`impl/FILE:LINE:COLUMN` of an equation's line; empty if it is not in `impl`."""
-    path, _, rest = location(equation).rpartition("/impl/")
+    path, _, rest = innermost(equation).rpartition("/impl/")
     return f"impl/{rest.partition(' ')[0]}" if path else ""
 
 

@@ -115,9 +115,10 @@ class Choice:
         head += f"{OWN}, of global arrays under jit; of these forms " if self.left_to_compiler else ""
         lines = [head + (f"{self.best.name}, the plain form" if self.plain else self.best.name)]
         if self.unsharded:
-            lines.append(f"  nothing to send: {in_words(self.unsharded)}; floor {float(self.floor):.2f} of that")
+            least = f"no form takes less than {float(self.floor):.2f} times as long"
+            lines.append(f"  with nothing to send: {in_words(self.unsharded)}; {least}")
         for row in self.rows:
-            over = f", {float(self.ratio(row)):.2f}" if self.unsharded else ""
+            over = f", {float(self.ratio(row)):.2f} times as long" if self.unsharded else ""
             rounds = "; rounds sums of 16-bit floats at every hop" if row.narrow else ""
             times = f"{in_words(row.total)}{over}, {in_words(row.exposed)} exposed{rounds}"
             lines.append(f"  {row.implementation.name}: {times}")

@@ -434,7 +434,7 @@ def _over_batch(
         first = str(error).partition("\n")[0]
         given = "reference" if case.contract.oracle.holds is None else "predicate"
         own = "the oracle fails, an error of this suite" if is_listed(case.contract) else f"the {given} fails"
-        raise SuiteError(f"{own}: {case}: {type(error).__name__}: {first}") from error
+        raise SuiteError(f"{own}: {type(error).__name__}: {first}, on {case}") from error
     if not case.batch:
         assert every[0] is not None
         return every[0]

@@ -22,7 +22,7 @@ from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import ENGINES, engine_named
 from shardproof.properties.laws import LAWS, Law
 from shardproof.properties.laws.forward import VALUE
-from shardproof.properties.laws.law import LawViolation
+from shardproof.properties.laws.law import HOLDS_ELSEWHERE, LARGE, LawViolation
 from shardproof.properties.precision.compiled import COMPILER, CompiledElsewhere
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, SuiteError
@@ -35,6 +35,7 @@ from shardproof.properties.runner.given import check_contract, check_signature, 
 from shardproof.properties.runner.isolation import Here, NeverBegan, NotSent, OnCase, check_isolated
 from shardproof.properties.runner.judging import MAX_UNSUPPORTED, applicable_laws, require_held, tallies_of
 from shardproof.properties.runner.platforms import DEVICES, make_devices
+from shardproof.properties.runner.preconditions import NotAFailure
 from shardproof.properties.runner.programs import Description, Program
 from shardproof.properties.runner.search import Finding, drawn_on, find_violation
 from shardproof.properties.runner.stated import GivenError, check_draws, split_names
@@ -231,17 +232,15 @@ class Searches:
             return here()
         if engine != "xla":
             with suppress(CompiledElsewhere), COMPILER.only_interpreting():  # unless the interpreter lacks something
-                return here()
-        task = Task(
-            Here(self.implementation),
-            tuple(law.name for law in laws),
+                found = here()
+                if found.violation is not None and found.violation.diagnosis is None:
+                    found.violation.diagnosis = self._state_elsewhere(found.violation)
+                return found
+        task = self._task(
+            laws,
             engine,
-            scope,
             limits["max_examples"],
-            self.random_seed,
-            "cpu",
             diagnose=find_diagnosis,
-            options={**jax.config.values, "jax_platforms": "cpu", "jax_num_cpu_devices": len(jax.devices())},
             is_reported=self.reported.covers,
             patience=limits["patience"],
             until=until,
@@ -259,6 +258,21 @@ class Searches:
         if again.violation is None:
             self.reason = f"in another, {self.implementation} {odd.finding}"
         return again
+
+    def _task(self, laws: Sequence[Law], engine: str, max_examples: int, **more: Any) -> Task:
+        """The task of a child that checks laws on an engine."""
+        options = {**jax.config.values, "jax_platforms": "cpu", "jax_num_cpu_devices": len(jax.devices())}
+        names, given, scope = tuple(law.name for law in laws), Here(self.implementation), scope_of(engine)
+        return Task(given, names, engine, scope, max_examples, self.random_seed, "cpu", options=options, **more)
+
+    def _state_elsewhere(self, violation: LawViolation) -> list[str] | None:
+        """The diagnosis of a violation that another process does not show, where other calls came before."""
+        if self.reported.covers(violation) or violation.case.mesh.size > LARGE:
+            return None
+        task = self._task([violation.law], violation.engine, 1, case=violation.case.to_json())
+        with suppress(NotSent, NeverBegan, NotAFailure):
+            return [HOLDS_ELSEWHERE] if check_isolated(task).violation is None else None
+        return None
 
 
 def find_diagnosis(violation: LawViolation) -> Sequence[str]:
@@ -320,6 +334,8 @@ def check_implementation(
             empty += [f"{implementation}: {error.law} ({engine}): {error}" for error in verdicts.errors]
             empty += verdicts.empty
             tallies += verdicts.tallies.values()
+            if verdicts.errors and implementation.program is not None:  # no engine changes what the user's own raises
+                reported.stuck = reported.stuck or "its reference or predicate fails"
             if verdicts.ended:
                 notes.append(f"{engine}: max_seconds={max_seconds:g} ended it {verdicts.ended}")
             if verdicts.left_out and not verdicts.tallies:
@@ -344,7 +360,10 @@ def check_implementation(
     summary = Summary(implementation, tuple(tallies), (*notes, *devices_note(devices)))
     if reports or empty:
         broken = all(tally.outcome == "failed" for tally in tallies)
-        texts = [*map(group_text, by_cause(reports)), *empty, summary.beside_the_table() if broken else str(summary)]
+        about = summary.beside_the_table() if broken else str(summary)
+        if errors and not reports and not any(tally.structures for tally in tallies):
+            about = "\n".join(summary.machine)
+        texts = [*map(group_text, by_cause(reports)), *empty, about]
         kind = AssertionError if reports or errors else HeldOnNothing
         raise kind("\n\n".join(filter(None, texts))) from (errors[0] if errors else None)
     return summary
@@ -484,6 +503,8 @@ def check_program(
         if unknown := [name for name in description if name not in known]:
             own = ("laws", "max_examples", "max_seconds", "random_seed")
             hint = suggestion.did_you_mean(unknown[0], [*known, *own], of="some of")
+            if unknown[0] in ("engine", "engines"):
+                hint = f"it runs on {' and '.join(ENGINES)}, and `pytest --engine` runs a program_test on one"
             raise ValueError(f"{unknown[0]}: check_program has no such argument; {hint}")
         if reference is None and "holds" not in description:
             raise ValueError("reference: expected the same function on whole arrays, or holds=, a predicate of results")

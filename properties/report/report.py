@@ -172,7 +172,8 @@ def read_record(path: Path) -> Record:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RequestError(f"{path}: expected a report that `pytest --report FILE.json` wrote: {error}") from None
+        why = "no such file" if isinstance(error, FileNotFoundError) else error
+        raise RequestError(f"{path}: expected a report that `pytest --report FILE.json` wrote: {why}") from None
     found = [record.get("kind"), record.get("format")] if isinstance(record, dict) else []
     if found != [KIND, FORMAT]:
         raise RequestError(f"{path}: expected a JSON object with kind={KIND!r} and format={FORMAT}, got {found}")

@@ -40,6 +40,7 @@ LEAST_SIMULATED = 17
 """The least value of `--mesh-devices`: more than there are for XLA in any test."""
 
 MARKERS = (
+    "smoke: an implementation of a contract; there is one of each",
     "engine(name): what runs the implementation that a test verifies",
     "tpu: measures time, and needs TPU devices: --platform tpu",
     "gpu: measures time, and needs GPU devices: --platform gpu",

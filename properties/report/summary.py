@@ -181,7 +181,9 @@ class Summary:
     machine: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join([str(self.implementation), verdict_table(self.tallies), *notes(self.tallies), *self.machine])
+        # that communication was compared with nothing is a note
+        compared = [t for t in self.tallies if t.outcome != "skipped" or set(t.not_run) != {NothingToCompare.TEXT}]
+        return "\n".join([str(self.implementation), verdict_table(compared), *notes(self.tallies), *self.machine])
 
     def beside_the_table(self) -> str:
         """The lines that add to the failures where every law is broken."""

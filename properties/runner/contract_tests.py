@@ -22,8 +22,14 @@ def of_contract(contract: str = "") -> pytest.MarkDecorator:
     found = [one for one in IMPLEMENTATIONS if contract in ("", one.contract.name)]
     if not found:
         raise ValueError(f"contract={contract!r}: expected one with implementations")
+    first = {one.contract.name: one for one in reversed(found)}.values()
     parameters = [
-        pytest.param(one, engine, id=f"{one.name if contract else one}-{engine}", marks=pytest.mark.engine(engine))
+        pytest.param(
+            one,
+            engine,
+            id=f"{one.name if contract else one}-{engine}",
+            marks=[pytest.mark.engine(engine), *([pytest.mark.smoke] if one in first else [])],
+        )
         for one in found
         for engine in ENGINES
     ]

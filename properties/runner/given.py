@@ -54,7 +54,10 @@ class Given:
         contract, _, target = text.rpartition("=")
         module, colon, function = target.partition(":")
         if module.endswith(".py") and Path(module).is_file():
-            module = ".".join(Path(module).with_suffix("").parts)
+            file, here = Path(module).resolve(), Path.cwd().resolve()
+            if not file.is_relative_to(here):
+                raise GivenError(f"--impl={text}: {module}: expected a file below the working directory, {here}")
+            module = ".".join(file.relative_to(here).with_suffix("").parts)
         if not (colon and module and function) or text.startswith("="):
             forms = "CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather, or MODULE:PROGRAM"
             raise GivenError(f"--impl={text}: expected {forms}")
@@ -80,6 +83,8 @@ class Given:
         try:
             target: Any = importlib.import_module(self.module)
         except (Exception, SystemExit) as error:  # whatever an import raises is why the function is not there
+            if self.module.endswith(".py"):
+                raise GivenError(f"--impl={self}: no such file: {self.module}") from error
             raise GivenError(f"--impl={self}: cannot import {self.module}: {type(error).__name__}: {error}") from error
         for part in self.function.split("."):
             if not hasattr(target, part):

@@ -2,11 +2,14 @@
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
 from itertools import chain, islice, product
 from keyword import iskeyword
+from pathlib import Path
 from typing import Any, TypedDict
 
 from shardproof.oracles.mesh import MeshCase
@@ -29,6 +32,9 @@ from shardproof.properties.runner.stated import by_name, check_call, check_condi
 
 Described = Any
 """Dimensions, an `Array`, or a pytree of them."""
+
+CALLED_FROM = (__name__, "dataclasses", "shardproof.properties.report.checking")
+"""The modules through which a user makes a program."""
 
 Example = tuple[Mapping[str, int], Mapping[str, Any], Mapping[str, int]]
 """Sizes of dimensions, values of options, and numbers of participants of roles."""
@@ -149,7 +155,23 @@ class Program:
     communication: str = ""
     overlap: str = ""
 
+    place = ""  # the file and line that made it, for messages
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "place", _place_of_caller())
+        with self._naming_its_place():
+            self._check()
+
+    @contextmanager
+    def _naming_its_place(self) -> Iterator[None]:
+        """Adds the line of a program to what is wrong with its description."""
+        try:
+            yield
+        except ValueError as error:
+            error.args = (f"{error} (the Program at {self.place})",) if self.place else error.args
+            raise
+
+    def _check(self) -> None:
         for what in ("function", "reference", "holds", "serves"):
             value = getattr(self, what)
             if not callable(value) and (what == "function" or value is not None):
@@ -185,8 +207,9 @@ class Program:
         check_call(self.function, self.signature, self.conditions, whole=self.whole)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: another process makes its own contract."""
-        return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        """The fields, and what a trace showed, so that another process makes its contract without a call."""
+        names = [each.name for each in dataclasses.fields(self)]
+        return {name: value for name, value in vars(self).items() if name in (*names, "takes_gradients")}
 
     @cached_property
     def signature(self) -> Signature:
@@ -305,7 +328,8 @@ class Program:
     @cached_property
     def implementation(self) -> Implementation:
         """The implementation of its contract; raises ValueError for a reference or claim that does not fit."""
-        names = names_of(self.contract)
+        with self._naming_its_place():
+            names = names_of(self.contract)
         expectation = Expectation.parse(self.communication, names) if self.communication else None
         return Implementation(
             self.contract,
@@ -396,6 +420,15 @@ class Program:
         twice = [name for name in _parameters(serves) if names.count(name) > 1]
         if twice:
             raise ValueError(f"serves: {twice[0]!r} is a dimension or option and a role: expected different names")
+
+
+def _place_of_caller() -> str:
+    """The file and line that called this project; the file from the working directory on, if it is there."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "") in CALLED_FROM:
+        frame = frame.f_back
+    path = Path(frame.f_code.co_filename)
+    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{frame.f_lineno}"
 
 
 def _parameters(function: Callable[..., Any] | None) -> list[str]:

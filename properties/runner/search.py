@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from shardproof.properties.cases.strategies.meshes import MAX_AXES
 from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.roles import axes_of
 from shardproof.properties.engines import Engine, SimulateEngine
+from shardproof.properties.engines.engine import trace
 from shardproof.properties.laws import Law
 from shardproof.properties.laws.drawing import drawn_for
 from shardproof.properties.laws.law import LARGE, NOT_REPRODUCIBLE, LawViolation, Verdict
@@ -109,6 +110,10 @@ class StopSearch(BaseException):
         super().__init__(violation.headline)
 
 
+Held = tuple[Case, tuple[Law, ...]]
+"""A case, and the laws that held on it."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """The outcome of a search."""
@@ -116,6 +121,7 @@ class Finding:
     violation: LawViolation | None  # the smallest case that breaks a law
     tallies: Mapping[str, Tally]  # what was checked, by law
     ended: str = ""  # after how many structures of how many the time ran out, if it did
+    held: tuple[Held, ...] = ()  # the first cases on which a law held, in a search that found a violation
 
     @property
     def tally(self) -> Tally:
@@ -154,6 +160,9 @@ def search(
     laws = applicable_laws(implementation, engine.name, laws)
     tallies = tallies_of(implementation, engine.name, laws)
     tried, caught, ended, compiled = 0, False, "", compiled_of(max_examples)
+    held: list[Held] = []
+    smallest: LawViolation | None = None
+    first_compiled = 0  # how many programs were compiled when the first violation was found
 
     def exclude(case: Case) -> None:
         enough = [tally.exclude() for tally in tallies.values()]
@@ -178,7 +187,9 @@ def search(
     )
 
     def holds(drawn: tuple[Case, ...]) -> None:
-        nonlocal tried, caught, kind, laws, ended, mistake
+        nonlocal tried, caught, kind, laws, ended, mistake, smallest, first_compiled
+        if smallest is not None and engine.compilations - first_compiled >= SHRINKING:
+            raise StopSearch(smallest)
         if all(is_decided(tally, max_examples) for tally in tallies.values()):
             raise StopDrawing
         if until is not None and not caught and time.perf_counter() > until:
@@ -186,11 +197,11 @@ def search(
             raise StopDrawing
         tried += 1
         verdicts: dict[str, Verdict] = {}
-        for case in drawn:
-            sets = tuple(data for data in case.data if data.kind == kind) or case.data
+        for one in drawn:
+            case = dataclasses.replace(one, data=tuple(data for data in one.data if data.kind == kind) or one.data)
             try:
-                verdicts |= verify(
-                    implementation, dataclasses.replace(case, data=sets), engine,
+                found = verify(
+                    implementation, case, engine,
                     laws=laws, tallies=tallies, instead=compiled, enough=max_examples, before=before,
                 )  # fmt: skip
             except LawViolation as violation:
@@ -200,9 +211,14 @@ def search(
                     raise StopSearch(violation) from violation.__cause__
                 if mistake and violation.mistake != mistake:
                     return
+                first_compiled = first_compiled if caught else engine.compilations
+                smallest = violation  # Hypothesis tries smaller ones alone
                 caught, mistake, laws = True, violation.mistake, [violation.law]
                 kind = kind or (violation.data.kind if violation.data else "")  # the others would only take their time
                 raise
+            verdicts |= found
+            if len(held) < FIRST_HELD[engine.name] and case.mesh.size <= LARGE:
+                held.append((case, tuple(law for law in laws if law.name in found and found[law.name].kind == "held")))
         spare = compiled if engine.name == "simulate" else 0
         reject_if_unsupported(verdicts, tallies, patience=patience, instead=spare)
 
@@ -210,9 +226,9 @@ def search(
     try:
         seed(seed_of("fixed", implementation, engine.name) if random_seed is None else random_seed)(test)()
     except StopSearch as stopped:
-        return Finding(stopped.violation, tallies)
+        return Finding(stopped.violation, tallies, held=tuple(held))
     except LawViolation as violation:
-        return Finding(violation, tallies)
+        return Finding(violation, tallies, held=tuple(held))
     except FlakyFailure as failure:  # Hypothesis did not find it again
         for error in failure.exceptions:
             if isinstance(error, LawViolation):
@@ -238,6 +254,13 @@ def collecting_seldom() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
 
+
+SHRINKING = 30
+"""How many programs may be compiled to shrink a violation, and again on smaller meshes: one may take many seconds."""
+
+RERUNS = {"simulate": 4, "xla": 1}
+FIRST_HELD = {"simulate": 2, "xla": 1}
+"""How often a violation is run again, per engine, and how many cases that held before: a function may keep state."""
 
 SMALLER = {"simulate": 30, "xla": 10}
 """How many cases on the next smaller mesh are run, per engine, before it counts as right there."""
@@ -293,10 +316,11 @@ def find_violation(
         steps = f"its steps grow with the mesh: none of more than {scope.large:,} devices was interpreted"
         next(iter(found.tallies.values())).finding(f"a mesh of {wanted:,}", steps)
     if violation is not None and violation.diagnosis is None and shrink:
-        violation = _with_clearer_data(_on_smallest_mesh(violation, scope, engine, draw), engine)
-        if not _is_reproducible(violation, engine):
+        if _is_reproducible(violation, engine) and _hold_again(found.held, implementation, engine, before):
+            violation = _with_clearer_data(_on_smallest_mesh(violation, scope, engine, draw), engine)
+        else:
             violation.diagnosis = [NOT_REPRODUCIBLE]
-    return dataclasses.replace(found, violation=violation)
+    return dataclasses.replace(found, violation=violation, held=())
 
 
 def _rerun(violation: LawViolation, implementation: Implementation, data: Data | None, engine: Engine) -> None:
@@ -307,21 +331,45 @@ def _rerun(violation: LawViolation, implementation: Implementation, data: Data |
 
 
 def _is_reproducible(violation: LawViolation, engine: Engine) -> bool:
-    """True if the function breaks the law in the same way when it is traced again: the interpreter gives the same bits.
+    """True if the function breaks the law in the same way whenever it is traced again: the interpreter repeats bits.
 
     What may end or stop the process, and what takes a large mesh, is not run again.
     """
     if violation.case.mesh.size > LARGE or violation.kind in (*DEATHS, "deadlock"):
         return True
-    function = violation.implementation.function
-    retraced = dataclasses.replace(violation.implementation, function=partial(function))  # JAX caches by function
-    try:
-        _rerun(violation, retraced, violation.data, engine)
-    except LawViolation as again:
-        return engine.name != "simulate" or violation.resembles(again)
-    except SuiteError:  # an error of the suite says nothing about the function
-        return True
-    return False
+    for _ in range(RERUNS[engine.name]):
+        retraced = _retraced(violation.implementation)
+        try:
+            _rerun(violation, retraced, violation.data, engine)
+        except LawViolation as again:
+            if engine.name == "simulate" and not violation.resembles(again):
+                return False
+        except SuiteError:  # an error of the suite says nothing about the function
+            return True
+        else:
+            return False
+        with suppress(Exception):  # one call more: a state may come again after as many calls as a law makes
+            trace(forward(violation.case, retraced, Seen()), violation.case.mesh)
+    return True
+
+
+def _hold_again(held: Sequence[Held], implementation: Implementation, engine: Engine, before: Before) -> bool:
+    """True if laws hold again on the first cases on which they held, now that others ran."""
+    for case, laws in list(held) * RERUNS[engine.name]:
+        retraced = _retraced(implementation)
+        tallies = tallies_of(retraced, engine.name, laws)
+        try:
+            verify(retraced, case, engine, laws=laws, tallies=tallies, instead=0, enough=1, before=before)
+        except LawViolation:
+            return False
+        except SuiteError:
+            return True
+    return True
+
+
+def _retraced(implementation: Implementation) -> Implementation:
+    """The implementation with its function as another object, which JAX traces again."""
+    return dataclasses.replace(implementation, function=partial(implementation.function))
 
 
 def _with_clearer_data(violation: LawViolation, engine: Engine) -> LawViolation:
@@ -362,10 +410,14 @@ def _on_smallest_mesh(
     all axes of a mesh are in use, say. Drawing again on the meshes next to it has no such walls.
     """
     scope = dataclasses.replace(scope, large=0, chains=Chains(only=violation.case.chain))
-    tried = {violation.case.mesh.sizes}
+    tried, compiled = {violation.case.mesh.sizes}, engine.compilations
     while untried := _smaller(violation.case.mesh.sizes) - tried:
         for sizes in sorted(untried, key=lambda sizes: (math.prod(sizes), len(sizes), sizes)):
             tried.add(sizes)
+            if engine.compilations - compiled >= SHRINKING:
+                return violation
+            if engine.name == "xla" and math.prod(sizes) == 1 < scope.max_devices:  # `search` draws no trivial case
+                continue
             count = max(math.prod(sizes), scope.max_devices)
             found = draw(
                 [violation.law],

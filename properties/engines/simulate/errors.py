@@ -1,9 +1,20 @@
 """Errors of the simulate engine, and where in the user's program an equation comes from."""
 
+import os
+from itertools import takewhile
+from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
+import jax
 from jax.extend import source_info_util
+
+PROPERTIES, IMPL = (Path(__file__).parents[i] / name for i, name in ((2, ""), (3, "impl")))
+INNER = tuple(f"{Path(jax.__file__).parents[1] / name}{os.sep}" for name in ("jax", "jaxlib", "jaxtyping", "beartype"))
+"""The folders of packages whose lines are never at fault."""
+
+WRAPPERS = ("collectives", "indices", "dtypes", "rings")
+"""The modules of `impl` whose functions stand for one operation each: a mistake is in the line that calls them."""
 
 
 class SimulationError(Exception):
@@ -67,6 +78,31 @@ UNKNOWN = "an unknown place"
 
 
 def location(equation: Any) -> str:
+    """`file:line (function)` of the line at fault; `an unknown place` without one.
+
+    It is the innermost line that is not JAX's, but of implementations of this project that a user's function calls the
+    user's, and of those that the suite calls not that of a wrapper in `WRAPPERS`.
+    """
+    traceback = equation.source_info.traceback
+    codes = zip(*traceback.raw_frames(), strict=True) if traceback else ()
+    frames = [frame for frame in codes if not frame[0].co_filename.startswith(("<", *INNER))]
+    inner = list(takewhile(lambda frame: frame[0].co_filename.startswith(f"{IMPL}{os.sep}"), frames))
+    if not inner:
+        return innermost(equation)
+    caller = next(iter(frames[len(inner) :]), None)
+    if caller is None or is_of_the_suite(Path(caller[0].co_filename)):
+        caller = next((frame for frame in inner if Path(frame[0].co_filename).stem not in WRAPPERS), inner[0])
+    code, at = caller
+    line, column, *_ = traceback.code_addr2location(code, at)
+    return f"{code.co_filename}:{line}:{column} ({code.co_qualname})"
+
+
+def is_of_the_suite(file: Path) -> bool:
+    """True of a file of this suite, but for mutants and its own tests, whose functions are checked as a user's are."""
+    return PROPERTIES in file.parents and not {"mutants", "meta"} & {*file.parts}
+
+
+def innermost(equation: Any) -> str:
     """`file:line (function)` of the innermost frame that is not JAX's own; `an unknown place` without one."""
     try:
         summary = source_info_util.summarize(equation.source_info)

@@ -214,9 +214,15 @@ class Prepared:
     Arguments:
         run: runs it.
         jaxpr: its trace; None if every run traces it again.
+
+    Raises:
+        UnexpectedTracerError: if the program has an array of another trace, which has ended.
     """
 
     def __init__(self, run: Callable[[Sequence[np.ndarray]], list[np.ndarray]], jaxpr: Any = None) -> None:
+        for constant in () if jaxpr is None else jaxpr.consts:
+            if isinstance(constant, jax.core.Tracer):
+                jax.jit(lambda x: x)(constant)  # JAX's own error says what was traced
         self._run = run
         self.jaxpr = jaxpr
         self.choices = Choices(jaxpr)  # of its runs, where it is interpreted

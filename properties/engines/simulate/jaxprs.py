@@ -183,7 +183,10 @@ MADE_BY = {
     "maximum": ("max",), "minimum": ("min",), "max": ("max",), "min": ("min",), "clip": ("max", "min", "clamp"),
     "clamp": ("clamp",), "": ("mul",), "multiply": ("mul",),
 }  # fmt: skip
-"""The functions of JAX that choose, and their primitives: a `cond` under `vmap` is a `select_n`; none: an operator."""
+"""The functions of JAX that choose, and their primitives: a `cond` under `vmap` is a `select_n`; none: an operator.
+
+They go by name, since the equations of `jnp.take`, which wraps an index, are those of a user's own `jnp.where`.
+"""
 
 CASTS = ("pvary", "convert_element_type", "broadcast_in_dim", "reshape", "squeeze")
 """Operations of which the result is another type, or shape, of the operand."""

@@ -25,7 +25,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.collectives import axes_of
 from shardproof.properties.engines.simulate.env import RULES, Env, Rule
-from shardproof.properties.engines.simulate.errors import location
+from shardproof.properties.engines.simulate.errors import innermost, location
 from shardproof.properties.engines.simulate.interpreter import as_value
 from shardproof.properties.laws.law import PROPERTIES
 from shardproof.properties.precision.arithmetic import Doubled, Doubles, double
@@ -193,7 +193,7 @@ class Changed(Doubles):
 
 
 def run_in_doubles(
-    program: Simulated, *arrays: np.ndarray, change: Change = NO_CHANGE, arithmetic: Changed | None = None
+    program: Simulated, *arrays: np.ndarray, change: Change = NO_CHANGE, arithmetic: Doubles | None = None
 ) -> list[np.ndarray]:
     """The results of a program on one data set in double precision, with a change; may raise InterpreterLimit."""
     values = program.typed([as_value(a) for a in arrays])
@@ -248,7 +248,7 @@ class Traced:
         """Groups the equations of some kind by what they do and their line, which is not that of this suite's calls."""
         found: dict[Any, list[int]] = {}
         for i, equation in enumerate(self.equations):
-            if of(equation) and not (at := location(equation)).startswith(CALLS):
+            if of(equation) and not (at := innermost(equation)).startswith(CALLS):
                 name = equation.primitive.name
                 does = OTHERS[name][1] if name in OTHERS else name  # a comparison may have its sides in either order
                 key = does, axes_of(equation), equation.params.get("perm"), at

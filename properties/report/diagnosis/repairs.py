@@ -92,7 +92,7 @@ def is_close(blocks: np.ndarray, right: np.ndarray, part: float) -> bool:
 def repair_of(violation: LawViolation) -> Repair | None:
     """The change that makes the results right, if one does."""
     case, data = violation.case, violation.data
-    if data is None or not _has_wrong_values(violation):
+    if data is None or not has_wrong_values(violation):
         return None
     for one in filter(None, (case, enlarge(case, violation.implementation))):  # some steps are skipped on one element
         with contextlib.suppress(Exception):  # a function may refuse other data, and the interpreter the function
@@ -101,7 +101,7 @@ def repair_of(violation: LawViolation) -> Repair | None:
     return None
 
 
-def _has_wrong_values(violation: LawViolation) -> bool:
+def has_wrong_values(violation: LawViolation) -> bool:
     """True if the values of a result are wrong on a mesh that is small enough for more runs."""
     of_result = violation.difference is not None and violation.difference.of == "result"
     return of_result and not violation.law.between_engines and violation.case.mesh.size <= MOST
@@ -191,7 +191,7 @@ def rounds_at(violation: LawViolation) -> str:
     then the results of the program exceed the bound.
     """
     difference, case, data = violation.difference, violation.case, violation.data
-    if difference is None or data is None or not _has_wrong_values(violation):
+    if difference is None or data is None or not has_wrong_values(violation):
         return ""
     if difference.off_in_doubles is None or difference.by_formula or violation.in_doubles:
         return ""

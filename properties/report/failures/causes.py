@@ -64,7 +64,7 @@ class ReportedCauses:
     held_on_nothing: bool = False
     """True if a law held on nothing."""
     stuck: str = ""
-    """Why nothing more may be compiled, as it would not end."""
+    """Why nothing more is compiled, as it would not end, or fail again."""
 
     def add(self, violation: LawViolation) -> None:
         """Notes a violation as reported."""
@@ -73,6 +73,8 @@ class ReportedCauses:
             self.stuck = "devices would wait for one another for ever"
         elif violation.kind == "unfinished":
             self.stuck = f"it did not end on {violation.engine}"
+        elif violation.leaks:
+            self.stuck = "it keeps an array of an earlier call"
 
     def covers(self, violation: LawViolation) -> bool:
         """True if the cause of a violation was reported, or one that it follows from."""

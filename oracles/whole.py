@@ -23,6 +23,8 @@ class OfWholes:
     """An oracle that is exact, whose results have the dtype of its first array."""
 
     doubt = (0.0, 0.0)
+    generic = False  # whether derivatives are those at real numbers alone, since there are kinks at others
+    casts: tuple[np.dtype, ...] = ()
 
     def result_dtypes(self, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options) -> list[np.dtype]:
         """The dtype of the first array."""

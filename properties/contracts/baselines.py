@@ -1,7 +1,7 @@
 """The contracts of matrices in any layout: products by hand and by compilers, and a change of layout."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from hypothesis import strategies as st
 
@@ -16,8 +16,8 @@ from shardproof.properties.contracts.contract import Claim, Contract, Violation
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.drawing import floats
 from shardproof.properties.contracts.forbidden import change_operand, longer
+from shardproof.properties.contracts.operation import operation
 from shardproof.properties.contracts.roles import Conditions, axes_of
-from shardproof.properties.contracts.whole import whole_contract
 
 FEATURES = frozenset({"explained_errors", "narrow_accumulation", "x64"})
 
@@ -41,18 +41,9 @@ def sides(case: Case) -> tuple[int, ...]:
     return (whole[0][0], *(shape[1] for shape in whole))
 
 
-def described(dimensions: Mapping[str, str], hidden: Mapping[str, str], result: str) -> tuple[Signature, Conditions]:
-    """The signature of matrices whose dimensions are named, each laid out by roles of its own, and its conditions."""
-
-    def laid_out(name: str, dimensions: str) -> str:
-        return " ".join(f"{d}@{role}" for d, role in zip(dimensions, roles_of(name), strict=True))
-
-    operands, hidden_ones = ([laid_out(*one) for one in some.items()] for some in (dimensions, hidden))
-    signature = Signature.of(
-        list(dimensions), operands, laid_out("", result), hidden=dict(zip(hidden, hidden_ones, strict=True))
-    )
-    layouts = tuple(map(roles_of, (*dimensions, *hidden, "")))
-    return signature, Conditions(most=MOST_DEVICES, layouts=layouts)
+def in_any_layout(signature: Signature) -> Conditions:
+    """The conditions of matrices of which each is laid out by roles of its own."""
+    return Conditions(most=MOST_DEVICES, layouts=tuple(array.roles for array in signature.every))
 
 
 def layouts_of(case: Case, *names: str) -> list[Layout]:
@@ -82,20 +73,25 @@ def _misshapen(case: Case) -> st.SearchStrategy[Case]:
     return st.just(change_operand(case, 0, block=(found[0], columns) if found else (rows, columns, 2)))
 
 
-SIGNATURE, CONDITIONS = described({"lhs": "bd", "rhs": "df"}, {}, "bf")
-OF_TWO, OF_TWO_CONDITIONS = described({"x": "bd", "w_in": "df", "w_out": "fd"}, {"hidden": "bf"}, "bd")
-OF_ONE, OF_ONE_CONDITIONS = described({"x": "bd"}, {}, "bd")
+LHS_RHS = Signature.of(("lhs", "rhs"), ("b@lhs_rows d@lhs_columns", "d@rhs_rows f@rhs_columns"), "b@rows f@columns")
+X = "b@x_rows d@x_columns"
+X_AND_WEIGHTS = Signature.of(
+    ("x", "w_in", "w_out"),
+    (X, "d@w_in_rows f@w_in_columns", "f@w_out_rows d@w_out_columns"),
+    "b@rows d@columns",
+    hidden={"hidden": "b@hidden_rows f@hidden_columns"},
+)
+X_ALONE = Signature.of(("x",), (X,), "b@rows d@columns")
 CONTRACTS: tuple[Contract, ...] = (
-    whole_contract(
+    operation(
         "sharded_matmul",
-        SIGNATURE,
         baselines.matmul,
-        conditions=CONDITIONS,
+        LHS_RHS,
+        conditions=in_any_layout(LHS_RHS),
         dtypes=floats,
         kinds=("exact", "real", "scaled", "partial", "nan"),
         features=FEATURES,
         violations=(longer("rhs", 1, 0),),
-        generic=False,
         accumulator="float32 on a device",
         least=_missing("lhs", "rhs"),
         implementations={
@@ -105,16 +101,15 @@ CONTRACTS: tuple[Contract, ...] = (
             "explicit": Claim(implementations.explicit_matmul, whole=True),
         },
     ),
-    whole_contract(
+    operation(
         "two_matmuls",
-        OF_TWO,
         baselines.two_matmuls,
-        conditions=OF_TWO_CONDITIONS,
+        X_AND_WEIGHTS,
+        conditions=in_any_layout(X_AND_WEIGHTS),
         dtypes=floats,
         kinds=("exact", "real", "exact", "scaled", "nan"),
         features=FEATURES,
         violations=(longer("w_in", 1, 0), longer("w_out", 2, 0)),
-        generic=False,
         accumulator="float32 on a device",
         least=_missing("x", "w_in", "w_out"),
         implementations={
@@ -124,17 +119,16 @@ CONTRACTS: tuple[Contract, ...] = (
             "mixed": Claim(implementations.mixed_two_matmuls, whole=True),
         },
     ),
-    whole_contract(
+    operation(
         "reshard",
-        OF_ONE,
         baselines.reshard,
-        conditions=OF_ONE_CONDITIONS,
+        X_ALONE,
+        conditions=in_any_layout(X_ALONE),
         dtypes=floats,
         kinds=("distinct", "real", "nan"),
         features=frozenset({"explained_errors", "x64"}),
         violations=(Violation("x", _misshapen),),
         linear=True,
-        generic=False,
         least=_missing_of_one,
         implementations={
             "exchanged": Claim(reshard.exchanged_reshard),

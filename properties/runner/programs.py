@@ -16,8 +16,9 @@ from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.cases.strategies.meshes import known_names
 from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.contracts.described import Array, Signature, sizes_in
+from shardproof.properties.contracts.operation import operation
 from shardproof.properties.contracts.roles import LONG, Conditions, axes_of
-from shardproof.properties.contracts.whole import whole_contract
+from shardproof.properties.contracts.whole import relation_oracle
 from shardproof.properties.engines.running import traced
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.programs.expectation import Expectation, Overlap, names_of
@@ -271,9 +272,18 @@ class Program:
         return self._contract(self.conditions)
 
     def _contract(self, conditions: Conditions) -> Contract:
-        known = self._known
-        casts = () if known is None else known.casts
-        return whole_contract(self.name, self.signature, known, holds=self.holds, conditions=conditions, casts=casts)
+        known, signature, oracle = self._known, self.signature, None
+        if known is None:
+            assert self.holds is not None
+            oracle = relation_oracle(self.holds, signature)
+        return operation(
+            self.name,
+            oracle or known,
+            signature,
+            conditions=conditions,
+            kinds=("real", "exact", "real"),
+            features=frozenset(),
+        )
 
     @cached_property
     def _known(self) -> JaxReference | NumpyReference | None:

@@ -96,7 +96,7 @@ def cases(
     possible = [one for one in scope.layouts or signatures if one.feature in ("", *scope.features)]
     signature = possible[0] if len(possible) == 1 else draw(st.sampled_from(possible), label="signature")
     chain = draw(chains(scope.chains.without(_excluded(contract, conditions))), label="chain")
-    mesh, roles = meshes_and_roles(draw, scope, chain, contract.call.roles, conditions)
+    mesh, roles = meshes_and_roles(draw, scope, chain, signature.roles if contract.call.roles else (), conditions)
     axes = axes_of(roles)
     participants = dict.fromkeys(signature.roles, 1) | {role: mesh.axis_size(some) for role, some in axes.items()}
     groups = _groups(draw, contract, scope, chain, participants.get(AXIS, 1))
@@ -226,8 +226,8 @@ def operation(
         arguments: by name, dimensions, an `Array`, or a pytree of them, in which `tokens@axis_name` is what the
             participants of the one axis tuple share; or a signature with roles of its own; or several signatures, of
             different numbers of leaves, of which a case has one. They have the same results and roles.
-        conditions: of the cases with roles; None: none.
-        draw_sizes: draws sizes, and options that have no values of their own; None: small sizes, or by the conditions.
+        conditions: of cases whose axis tuples have names, the roles; None: there is one, `axis_name`.
+        draw_sizes: draws sizes for one axis tuple, and options that have no values of their own; None: small sizes.
         options: its keyword arguments; None: those of the conditions.
         dtypes: the dtypes of a case; None: real floats, or those of the conditions.
         kinds: the sequence of the data sets of a case, which may have a kind twice; the first two on large meshes.
@@ -243,36 +243,34 @@ def operation(
     if isinstance(arguments, Mapping):
         arguments = Signature.of(arguments, arguments.values(), "")
     signatures = (arguments,) if isinstance(arguments, Signature) else tuple(arguments)
-    signature, chosen = signatures[0], conditions or Conditions(most=most)
+    signature, chosen, has_roles = signatures[0], conditions or Conditions(most=most), conditions is not None
     named = [pair for one in signatures for pair in zip(one.names, one.arrays, strict=True)]
+    same = frozenset(name for name, array in named if array.floating and {*array.roles} <= {"others"})
     call = Call(
         tuple(one.tree for one in signatures),
         frozenset(name for name, array in named if not array.gradient),
-        options={**(options or {}), **{name: Option.among(values) for name, values in sorted(chosen.options.items())}},
+        frozenset() if has_roles else same,
+        {**(options or {}), **{name: Option.among(values) for name, values in sorted(chosen.options.items())}},
+        roles=signature.roles if has_roles else (),
         keyword_axis=keyword_axis,
+        results=None if isinstance(signature.result_tree, str) else signature.result_tree,
+        placed=partial(placed_by, signature) if has_roles else None,
+        kept=partial(kept_by, signature) if any(array.only for array in signature.results) else None,
     )
-    if conditions is None:
-        of_all = frozenset(name for name, array in named if array.floating and {*array.roles} <= {"others"})
-        call = dataclasses.replace(call, replicated=of_all)
-        violations, dtypes, draw_sizes = (*AXES, *violations), dtypes or floats, draw_sizes or draw_small_sizes
-        shared = [at for at, array in enumerate(signature.arrays) if AXIS in array.roles]
-        more = {"least": at_least_a_byte(*shared) if isinstance(oracle, OfParticipants) else None} | more
-        more = {"shapes": tuple(_usual(array, usual_sizes) for array in signature.arrays) if usual_sizes else ()} | more
-    else:
-        call = dataclasses.replace(
-            call,
-            roles=signature.roles,
-            results=None if isinstance(signature.result_tree, str) else signature.result_tree,
-            placed=partial(placed_by, signature),
-            kept=partial(kept_by, signature) if any(array.only for array in signature.results) else None,
-        )
+    usual: dict[str, Any]
+    if has_roles:
+        moving = any(array.gradient for array in signature.arrays)
+        derivable = chosen.gradients and moving and any(array.floating for array in signature.results)
+        usual = {"adapt": fitting(signatures), "differentiable": (lambda case: True) if derivable else None}
         draw_sizes = partial(sizes_of_dimensions, conditions=chosen)
         dtypes = dtypes or (lambda scope, *given: sampled(chosen.dtypes))
-        moving = any(array.gradient for array in signature.arrays)
-        has_gradient = chosen.gradients and moving and any(array.floating for array in signature.results)
-        more = {"differentiable": (lambda case: True) if has_gradient else None, "adapt": fitting(signatures)} | more
+    else:
+        shared = [at for at, array in enumerate(signature.arrays) if AXIS in array.roles]
+        usual = {"least": at_least_a_byte(*shared)} if isinstance(oracle, OfParticipants) else {}
+        usual |= {"shapes": tuple(_usual(array, usual_sizes) for array in signature.arrays)} if usual_sizes else {}
+        violations, draw_sizes, dtypes = (*AXES, *violations), draw_sizes or draw_small_sizes, dtypes or floats
     if not isinstance(oracle, Oracle):
-        oracle = of_blocks(oracle, call) if conditions is None else reference_oracle(name, oracle, signatures)
+        oracle = reference_oracle(name, oracle, signatures) if has_roles else of_blocks(oracle, call)
     of_case: Kinds = kinds if callable(kinds) else lambda scope, dtype, params: kinds
     contract = Contract(
         name=name,
@@ -281,7 +279,7 @@ def operation(
         oracle=oracle,
         violations=violations,
         features=features,
-        **more,
+        **usual | more,
     )
     return contract
 

@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,36 +11,11 @@ from shardproof.oracles.collectives import axis_index
 from shardproof.oracles.dtypes import is_float, wide
 from shardproof.oracles.layout import ReplicaMismatch, block_shape, enter, leave, shard, unshard
 from shardproof.oracles.mesh import MeshCase
-from shardproof.oracles.whole import Arrays, Dtypes, Options, Tangents
+from shardproof.oracles.whole import Arrays, OfWholes
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.contracts.contract import Blocks, Call, Kept, Oracle, replace_leaves
 from shardproof.properties.contracts.described import Signature, described_dtypes, indices, sizes_in, with_zeros
 from shardproof.properties.contracts.roles import axes_of
-
-
-class Reference(Protocol):
-    """The meaning of an operation on whole arrays, each in a dtype that loses nothing that matters.
-
-    `dtypes` are those of the arguments' leaves in the case at hand, `options` its keyword arguments. How far off values
-    and derivatives may be is `doubt`, and what its own words round to `casts` (see `Oracle`).
-    """
-
-    doubt: tuple[float, float]
-    casts: tuple[np.dtype, ...]
-
-    def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
-        """The results."""
-
-    def pushforward(self, arrays: Arrays, tangents: Tangents, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
-        """Their tangents, given those of some of the leaves."""
-
-    def pullback(
-        self, arrays: Arrays, cotangents: Arrays, moving: Sequence[int], dtypes: Dtypes, options: Options
-    ) -> list[np.ndarray]:
-        """The cotangents of some of the leaves, given those of the results."""
-
-    def result_dtypes(self, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options) -> list[np.dtype]:
-        """The dtypes of the results, given shapes and dtypes of the leaves."""
 
 
 def of_blocks(oracle: Any, call: Call) -> Oracle:
@@ -67,7 +42,7 @@ def of_blocks(oracle: Any, call: Call) -> Oracle:
     return Oracle(value, pushforward, pullback)
 
 
-def reference_oracle(name: str, reference: Reference, signatures: Sequence[Signature]) -> Oracle:
+def reference_oracle(name: str, reference: OfWholes, signatures: Sequence[Signature]) -> Oracle:
     """The oracle of a reference on whole arrays, given signatures of different numbers of leaves."""
     signature = signatures[0]
 
@@ -117,15 +92,14 @@ def reference_oracle(name: str, reference: Reference, signatures: Sequence[Signa
         found = reference.result_dtypes(shapes, dtypes_of(case), case.keywords)
         return described_dtypes(signature, case, found)
 
-    near: Any = getattr(reference, "nearby", None)  # a user's reference may have it
+    near = reference.nearby
 
     def nearby(case: Case, blocks: Arrays) -> list[np.ndarray]:
+        assert near is not None
         return to_blocks(case, near(wholes(case, blocks, range(len(blocks))), dtypes_of(case), case.keywords))
 
-    generic = getattr(reference, "generic", True)
-    return Oracle(
-        value, pushforward, pullback, result_dtypes, generic, reference.doubt, near and nearby, reference.casts
-    )
+    known = reference.generic, reference.doubt, nearby if near else None, reference.casts
+    return Oracle(value, pushforward, pullback, result_dtypes, *known)
 
 
 def relation_oracle(holds: Callable[..., Any], signature: Signature) -> Oracle:

@@ -10,7 +10,6 @@ from hypothesis import reject
 from hypothesis import strategies as st
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.oracles.whole import OfParticipants
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import COMPOSE, DERIVING, UNCHECKED, Chain
 from shardproof.properties.cases.strategies import chains, dtypes, index_groups, specs
@@ -266,7 +265,7 @@ def operation(
         dtypes = dtypes or (lambda scope, *given: sampled(chosen.dtypes))
     else:
         shared = [at for at, array in enumerate(signature.arrays) if AXIS in array.roles]
-        usual = {"least": at_least_a_byte(*shared)} if isinstance(oracle, OfParticipants) else {}
+        usual = {} if isinstance(oracle, Oracle) else {"least": at_least_a_byte(*shared)}
         usual |= {"shapes": tuple(_usual(array, usual_sizes) for array in signature.arrays)} if usual_sizes else {}
         violations, draw_sizes, dtypes = (*AXES, *violations), draw_sizes or draw_small_sizes, dtypes or floats
     if not isinstance(oracle, Oracle):

@@ -61,3 +61,11 @@ def test_a_feature_adds_a_description() -> None:
     assert {len(case.operands) for case in drawn(contract.cases(Scope()), 40)} == {3}
     for case in cases:
         assert case.operands[1].block[1] == case.participants * case.operands[2].block[0]
+
+
+@pytest.mark.parametrize("contract", ["masked_mean", "projected_cross_entropy", "pipeline"])
+def test_something_is_sent_where_arguments_are_shared(contract: str) -> None:
+    """There is a lower bound, if every argument that is described as shared has its parts on different participants."""
+    least = CONTRACTS[contract].least
+    assert least is not None
+    assert {least(case) for case in cases_of(contract)} == {0, 1}

@@ -49,8 +49,8 @@ MORE_MANUAL = st.lists(st.integers(0, MAX_AXES - 1), max_size=1)
 FLOATS = ("float32", "bfloat16", "float16")
 
 
-def complete(draw: st.DrawFn, scope: Scope, case: Case, kinds: Sequence[str], sets: int = 0) -> Case:
-    """The case with at least `sets` data sets, of all `kinds` in turn, and with manual axes under `partial_manual`.
+def complete(draw: st.DrawFn, scope: Scope, case: Case, kinds: Sequence[str]) -> Case:
+    """The case with a data set of each of `kinds`, and with manual axes under `partial_manual`.
 
     Operands vary along no other axes then.
     """
@@ -59,13 +59,11 @@ def complete(draw: st.DrawFn, scope: Scope, case: Case, kinds: Sequence[str], se
         automatic = [axis for axis in case.mesh.axis_names if axis not in manual]
         operands = tuple(dataclasses.replace(o, placement=without(o.placement, automatic)) for o in case.operands)
         case = dataclasses.replace(case, manual=manual, operands=operands)
-    data = data_sets.within(draw, kinds, count=2 if scope.large else max(sets, len(kinds)))
+    data = data_sets.within(draw, kinds, count=2 if scope.large else len(kinds))
     return dataclasses.replace(case, data=data)
 
 
-def meshes_with_room(
-    draw: st.DrawFn, scope: Scope, chain: Chain, most: int, *, roles: int = 1
-) -> tuple[MeshCase, bool]:
+def meshes_with_room(draw: st.DrawFn, scope: Scope, chain: Chain, most: int, *, roles: int) -> tuple[MeshCase, bool]:
     """Meshes within a scope, of at most `most` devices, and whether there is room for an axis of two beside.
 
     There may be under a link that needs one. Of several roles, half of the meshes have several axes of more than one

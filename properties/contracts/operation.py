@@ -55,7 +55,6 @@ MOST_STATED = 2**24
 
 Params = dict[str, Any]
 
-
 DrawSizes = Callable[[st.DrawFn, Given], Drawn]
 """Draws sizes and options."""
 

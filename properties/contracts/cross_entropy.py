@@ -21,7 +21,6 @@ LARGEST = 80.0
 REACHES = (2.0, 20.0, 200.0)
 """About the largest logits of a data set: nearly equal; a choice; and one that overflows in float32 as a power."""
 
-SMOOTHINGS = (0.0, 0.125, 0.1, 1.0)
 ELSEWHERE = (-1, -100, 255)
 """Labels of ignored tokens that are the number of no class, or of none as a rule."""
 
@@ -81,7 +80,7 @@ def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 
 OPTIONS = {
-    "label_smoothing": Option(of_type(float), lambda case, value: 0 <= value <= 1, SMOOTHINGS),
+    "label_smoothing": Option(of_type(float), lambda case, value: 0 <= value <= 1, (0.0, 0.125, 0.1, 1.0)),
     "ignore_index": Option(of_type(int)),
 }
 USUAL = {"label_smoothing": 0.0, "ignore_index": -1}

@@ -41,17 +41,6 @@ TWO_LONG = st.one_of(st.none(), st.tuples(st.integers(0, 2), *[st.sampled_from(B
 BATCHES = st.lists(st.integers(1, 2), max_size=2).map(tuple)
 
 
-def _sides(draw: st.DrawFn, scope: Scope) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """A batch, and m, k and n; beside a side beyond a tile another one may be as long, without batch or gradient."""
-    m_k_n = sides(draw, scope, 3, most=MOST_SIDE)
-    batch = draw(BATCHES, label="batch dimensions") if "batch_dimensions" in scope.features else ()
-    possible = not (batch or scope.large or scope.floating) and max(m_k_n) >= TILE
-    if possible and (two := draw(TWO_LONG, label="two long sides")):
-        at, *long = two
-        m_k_n = (*long[:at], m_k_n[at], *long[at:])
-    return batch, m_k_n
-
-
 def _dtypes(scope: Scope, devices: int, participants: int, params: Params) -> st.SearchStrategy[str]:
     usual = (*FLOATS, "complex64", *(() if scope.floating else ("int32", "int8")))
     wide = ("float64", "complex128", *(() if scope.floating else ("int64",)))
@@ -101,9 +90,15 @@ def with_signs(array: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _draw_sizes(draw: st.DrawFn, given: Given, *, scatters: bool) -> Drawn:
-    batch, m_k_n = _sides(draw, given.scope)
+    """A batch, and m, k and n; with a side beyond a tile another one may be as long, without batch or gradient."""
+    scope, options = given.scope, {}
+    m_k_n = sides(draw, scope, 3, most=MOST_SIDE)
+    batch = draw(BATCHES, label="batch dimensions") if "batch_dimensions" in scope.features else ()
+    possible = not (batch or scope.large or scope.floating) and max(m_k_n) >= TILE
+    if possible and (two := draw(TWO_LONG, label="two long sides")):
+        at, *long = two
+        m_k_n = (*long[:at], m_k_n[at], *long[at:])
     sizes: dict[str, Any] = {"batch": batch, **dict(zip("mkn", m_k_n, strict=True))}
-    options = {}
     if scatters:
         at = options["scatter_dimension"] = draw(sampled((0, 1)), label="scatter_dimension")
         sizes["mn"[at]] *= given.participants

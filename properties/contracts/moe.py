@@ -40,31 +40,27 @@ MOST_MEMBERS = 64
 """The largest mesh: there are as many experts as participants, and a token has a logit for each of them."""
 
 
-def _sizes_of_a_participant(draw: st.DrawFn, given: Given) -> tuple[str, dict[str, int]]:
+def _sizes_of_a_participant(draw: st.DrawFn, given: Given) -> tuple[str, int, int, int, int]:
     """The name of what is many, if anything is, and a participant's tokens, experts, features and outputs."""
-
-    def named(many: str, *sizes: int) -> tuple[str, dict[str, int]]:
-        return many, dict(zip(("tokens", "experts", "features", "outputs"), sizes, strict=True))
-
     held = draw(sampled((1, 2, 3)), label="experts of each")
     if given.scope.large:
-        return named("", 1, held, 2, 1)
+        return "", 1, held, 2, 1
     many = draw(st.one_of(st.just(""), sampled(("sides", "tokens", "experts"))), label="many")
     if many == "tokens":
-        return named(many, MANY // given.participants, 1, 2, 1)
+        return many, MANY // given.participants, 1, 2, 1
     if many == "experts":
-        return named(many, 1, -(-CROWD // given.participants), 1, 1)
+        return many, 1, -(-CROWD // given.participants), 1, 1
     tokens = draw(sampled((1, 2, 3, 4, 5, *((0,) if "empty_blocks" in given.scope.features else ()))), label="tokens")
     features, outputs = draw(st.tuples(st.integers(1, 4), st.integers(1, 2)), label="features, outputs")
     if many == "sides":
         side = draw(sampled(LONG), label="long side")
         features, outputs = draw(sampled(((side, 1), (1, side))), label="features, outputs")
-    return named(many, tokens, held, features, outputs)
+    return many, tokens, held, features, outputs
 
 
 def _draw_sizes(draw: st.DrawFn, given: Given) -> Drawn:
-    many, sizes = _sizes_of_a_participant(draw, given)
-    tokens, held = sizes["tokens"], sizes["experts"]
+    many, tokens, held, features, outputs = _sizes_of_a_participant(draw, given)
+    sizes = {"tokens": tokens, "experts": held, "features": features, "outputs": outputs}
     experts = given.participants * held
     top_k = min(experts, draw(sampled((1, 2) if many == "tokens" else (1, 2, 3, 8)), label="top_k"))
     share = math.ceil(tokens * given.participants * top_k / experts)

@@ -234,9 +234,8 @@ class Program:
         operands = []
         for array in self.signature.arrays:
             layout = array.placement({role: (axis,) for role, axis in axes.items()})
-            shape = zip(array.shape(sizes, participants), layout.spec, strict=True)
             dtype = self.conditions.dtypes[0] if array.dtype == "float" else array.dtype
-            operands.append(Operand(tuple(n // mesh.axis_size(names) for n, names in shape), dtype, layout))
+            operands.append(Operand(array.block(sizes, participants), dtype, layout))
         params, of_roles = tuple(sorted(options.items())), tuple(axes.items())
         case = Case(self._described, mesh, mesh.axis_names, tuple(operands), params, roles=of_roles)
         tried = Implementation(self._described, self.name, self.function, whole=self.whole, check_vma=self.check_vma)
@@ -272,18 +271,9 @@ class Program:
         return self._contract(self.conditions)
 
     def _contract(self, conditions: Conditions) -> Contract:
-        known, signature, oracle = self._known, self.signature, None
-        if known is None:
-            assert self.holds is not None
-            oracle = relation_oracle(self.holds, signature)
-        return operation(
-            self.name,
-            oracle or known,
-            signature,
-            conditions=conditions,
-            kinds=("real", "exact", "real"),
-            features=frozenset(),
-        )
+        kinds, none = ("real", "exact", "real"), frozenset[str]()
+        oracle = relation_oracle(self.holds, self.signature) if self.holds else self._known
+        return operation(self.name, oracle, self.signature, conditions=conditions, kinds=kinds, features=none)
 
     @cached_property
     def _known(self) -> JaxReference | NumpyReference | None:

@@ -23,7 +23,7 @@ AxisName = str | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Given:
-    """What sizes are drawn for."""
+    """The scope, the participants and the divisors of dimensions for which sizes are drawn."""
 
     scope: Scope
     participants: int  # of all axis tuples, or of the largest group

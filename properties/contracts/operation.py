@@ -232,8 +232,8 @@ def operation(
         features: those of `FEATURES` that an implementation may claim.
         violations: what it forbids besides wrong axes.
         most: the most devices of a mesh.
-        leading: of a contract that has the feature `INDEPENDENT`, the place of the argument beside whose axes no others
-            vary (weights vary where tokens do), unless that is claimed.
+        leading: of a contract that has the feature `INDEPENDENT`, the place of the argument whose axes limit those of
+            all (weights vary where tokens do), unless that is claimed; the axis tuple's are not limited.
         keyword_axis: whether `axis_name` is passed by keyword.
         usual_sizes: the usual sizes of its dimensions, those of whole arrays.
         more: of `Contract`.
